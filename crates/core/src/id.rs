@@ -1,0 +1,183 @@
+//! Names of things. Each is its own type, so that a run number is never passed where a fence is meant.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+/// A run's name as people type it: the caller's own, or `run_<uuidv7>`.
+///
+/// 1 to 128 of `[A-Za-z0-9._:-]`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RunId(Arc<str>);
+
+/// What was wrong with an id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a run id: {text:?} (wanted 1 to 128 of A-Z a-z 0-9 . _ : -)")]
+pub struct BadRunId {
+    pub text: String,
+}
+
+impl RunId {
+    /// Checks and wraps `text`.
+    pub fn new(text: &str) -> Result<Self, BadRunId> {
+        let ok = (1..=128).contains(&text.len())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b));
+        if ok {
+            Ok(Self(text.into()))
+        } else {
+            // A hostile header can be megabytes long: show its start only.
+            Err(BadRunId { text: text.chars().take(140).collect() })
+        }
+    }
+
+    /// Makes `run_<uuidv7>` from a time and 10 bytes of entropy: sorts by creation.
+    pub fn generate(now: Micros, entropy: [u8; 10]) -> Self {
+        Self(format!("run_{}", uuid_v7(now, entropy)).into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl FromStr for RunId {
+    type Err = BadRunId;
+    fn from_str(s: &str) -> Result<Self, BadRunId> {
+        Self::new(s)
+    }
+}
+
+impl TryFrom<String> for RunId {
+    type Error = BadRunId;
+    fn try_from(s: String) -> Result<Self, BadRunId> {
+        Self::new(&s)
+    }
+}
+
+impl From<RunId> for String {
+    fn from(id: RunId) -> String {
+        id.0.to_string()
+    }
+}
+
+/// A UUID of version 7: 48 bits of milliseconds, then entropy.
+pub fn uuid_v7(now: Micros, entropy: [u8; 10]) -> String {
+    let ms = (now.0.max(0) as u64 / 1000) & 0xffff_ffff_ffff;
+    let e = entropy;
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:02x}{:02x}{:02x}{:02x}{:02x}{:02x}",
+        ms >> 16,
+        ms & 0xffff,
+        0x7000 | (u16::from_be_bytes([e[0], e[1]]) & 0x0fff),
+        0x8000 | (u16::from_be_bytes([e[2], e[3]]) & 0x3fff),
+        e[4],
+        e[5],
+        e[6],
+        e[7],
+        e[8],
+        e[9]
+    )
+}
+
+/// Microseconds since the Unix epoch, as the store's clock gave them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Micros(pub i64);
+
+impl Micros {
+    /// Whole milliseconds from `earlier` to here; zero when the clock went back.
+    pub fn ms_since(self, earlier: Micros) -> i64 {
+        ((self.0 - earlier.0) / 1000).max(0)
+    }
+
+    pub fn plus_ms(self, ms: i64) -> Micros {
+        Micros(self.0.saturating_add(ms.saturating_mul(1000)))
+    }
+}
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub i64);
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number!(
+    /// A run's number in its store: the key of all its rows. The text id is stored once.
+    RunNo
+);
+number!(
+    /// An instance's number in its store.
+    InstanceNo
+);
+number!(
+    /// An envelope's number in its store: also the order in which envelopes are locked.
+    EnvelopeNo
+);
+number!(
+    /// An entry's place in its run's journal, from 1.
+    Seq
+);
+number!(
+    /// An attempt's number within its run, from 1.
+    AttemptNo
+);
+number!(
+    /// Which driver's place in a run: 0 is the exclusive driver, batch workers take others.
+    Slot
+);
+number!(
+    /// The token of one driver's turn in a slot; only grows.
+    Fence
+);
+
+impl Slot {
+    /// The exclusive driver's.
+    pub const DRIVER: Slot = Slot(0);
+    /// Where header callers without a label share one implicit, unfenced attempt.
+    pub const IMPLICIT: Slot = Slot(-1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_ids_accept_the_documented_characters_only() {
+        for good in ["a", "research-42", "run_0190.A:b", &"x".repeat(128)] {
+            assert!(RunId::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", "a b", "a/b", "é", "a\n", &"x".repeat(129)] {
+            assert!(RunId::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn generated_ids_sort_by_time_and_are_version_7() {
+        let a = RunId::generate(Micros(1_000_000), [255; 10]);
+        let b = RunId::generate(Micros(2_000_000), [0; 10]);
+        assert!(a < b);
+        assert_eq!(a.as_str().len(), 40);
+        assert_eq!(&a.as_str()[18..19], "7");
+    }
+}

@@ -1,0 +1,7 @@
+//! The domain of Outlast. No I/O, no clock, no entropy of its own: `now`, ids and stored rows are
+//! handed in, and what should change is handed back.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod id;
+pub mod money;
+pub mod usage;

@@ -1,0 +1,8 @@
+//! The product: the command line and the supervisor; the only place where the pieces meet.
+
+use std::{ffi::OsString, process::ExitCode};
+
+/// Runs the command line and returns its exit code.
+pub fn main(_args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    ExitCode::from(2)
+}

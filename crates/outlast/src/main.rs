@@ -1,0 +1,3 @@
+fn main() -> std::process::ExitCode {
+    outlast::main(std::env::args_os())
+}
