@@ -171,7 +171,7 @@ def main():
     # Sorted as bytes: a lookup compares bytes.
     lines = [f"{dump(name)}:{dump(models[name])}" for name in sorted(models, key=str.encode)]
     text = '{"header":' + dump(header) + ',"models":{\n' + ",\n".join(lines) + "\n}}\n"
-    assert json.loads(text)["models"] == models and not any(set('"\\\\') & set(name) for name in models)
+    assert json.loads(text)["models"] == models and not any(set('"\\') & set(name) for name in models)
 
     DATA.mkdir(exist_ok=True)
     (DATA / "prices.json").write_text(text, encoding="utf-8")

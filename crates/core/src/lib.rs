@@ -4,4 +4,5 @@
 
 pub mod id;
 pub mod money;
+pub mod price;
 pub mod usage;

@@ -1,0 +1,411 @@
+//! The most a request can cost: what is reserved before it leaves.
+
+use super::{Price, Rates};
+use crate::{
+    money::{NanoUsd, PicoUsdPerToken, nano_from_pico},
+    usage::ServiceTier,
+};
+
+/// The output cap taken when neither the request names one nor the table knows the model's.
+pub const OUTPUT_CAP_UNKNOWN: u64 = 128_000;
+
+/// The smallest output worth clamping a request to, in tokens.
+const FLOOR_TOKENS: u64 = 256;
+
+/// What of a request decides its bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// The most input tokens it can be billed: of text, one per byte; where it makes the provider fetch (search
+    /// results, `previous_response_id`, file ids), the model's `max_input_tokens`.
+    pub input_tokens: u64,
+    /// It marks something to be written to a prompt cache.
+    pub wants_cache: bool,
+    /// It marks something for the cache's long lifetime.
+    pub wants_1h_cache: bool,
+    pub tier: AskedTier,
+    /// `n`: how many answers it asks for; 0 is taken as 1.
+    pub choices: u64,
+    /// The output cap it carries, per choice; `Some(0)` for what has no output (embeddings).
+    pub cap: Option<u64>,
+    /// Its thinking budget, which counts within the cap.
+    pub thinking_budget: Option<u64>,
+    /// The most server-side searches it allows.
+    pub web_searches: u64,
+}
+
+/// The service tier a request asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AskedTier {
+    /// It names none: standard.
+    #[default]
+    Unnamed,
+    /// It lets the provider choose (`auto`), or names what we do not know: the dearest it could be.
+    Auto,
+    Named(ServiceTier),
+}
+
+impl AskedTier {
+    /// The tiers such a request can be billed at. A provider may answer a flex or priority request at standard.
+    pub fn billable(self) -> &'static [ServiceTier] {
+        use ServiceTier::*;
+        match self {
+            AskedTier::Unnamed | AskedTier::Named(Standard) => &[Standard],
+            AskedTier::Auto => &[Standard, Flex, Priority],
+            AskedTier::Named(Flex) => &[Standard, Flex],
+            AskedTier::Named(Priority) => &[Standard, Priority],
+            AskedTier::Named(Batch) => &[Batch],
+        }
+    }
+}
+
+/// The most a request can cost and use, as a function of its output cap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bound {
+    /// The most input tokens.
+    pub input_tokens: u64,
+    /// All of them at the dearest column the request can reach, in pico-USD.
+    pub input_pico: i128,
+    /// An output token at the dearest, in pico-USD.
+    pub output_pico_per_token: i64,
+    /// Server tools, in pico-USD.
+    pub fixed_pico: i128,
+    /// How many answers, each up to the cap.
+    pub choices: u64,
+    /// The output cap per choice: the request's, else the model's, else [`OUTPUT_CAP_UNKNOWN`].
+    pub cap: u64,
+    /// The lowest cap worth sending it with: the lesser of `cap` and 256 tokens beyond its thinking budget.
+    pub floor_cap: u64,
+}
+
+impl Bound {
+    /// The bound of a request at `price`.
+    ///
+    /// For every usage within `asked` (input, searches, `cap × choices` output) and every tier it can be billed
+    /// at, `cost(price, usage, tier) ≤ full()`.
+    pub fn of(price: &Price, asked: &Asked) -> Bound {
+        let rates = price.highest(asked.tier.billable(), asked.input_tokens);
+        let cap = asked.cap.or(price.max_output_tokens).unwrap_or(OUTPUT_CAP_UNKNOWN);
+        Bound {
+            input_pico: dearest_input(&rates, price, asked).times(asked.input_tokens),
+            output_pico_per_token: rates.output.max(rates.reasoning).0,
+            fixed_pico: i128::from(price.web_search_pico) * i128::from(asked.web_searches),
+            ..Bound::sized(asked, cap)
+        }
+    }
+
+    /// The bound of a request whose model has no price, where only calls and tokens are limited: it costs nothing.
+    pub fn unpriced(asked: &Asked) -> Bound {
+        Bound::sized(asked, asked.cap.unwrap_or(OUTPUT_CAP_UNKNOWN))
+    }
+
+    fn sized(asked: &Asked, cap: u64) -> Bound {
+        Bound {
+            input_tokens: asked.input_tokens,
+            input_pico: 0,
+            output_pico_per_token: 0,
+            fixed_pico: 0,
+            choices: asked.choices.max(1),
+            cap,
+            floor_cap: asked.thinking_budget.unwrap_or(0).saturating_add(FLOOR_TOKENS).min(cap),
+        }
+    }
+
+    /// The most it costs with an output cap of `cap` tokens per choice.
+    pub fn cost_at(&self, cap: u64) -> NanoUsd {
+        let output = i128::from(self.output_pico_per_token)
+            .saturating_mul(i128::from(self.choices))
+            .saturating_mul(i128::from(cap));
+        nano_from_pico(self.input_pico.saturating_add(self.fixed_pico).saturating_add(output))
+    }
+
+    /// The most tokens it uses, input and output, with an output cap of `cap` tokens per choice.
+    pub fn tokens_at(&self, cap: u64) -> u64 {
+        self.input_tokens.saturating_add(cap.saturating_mul(self.choices))
+    }
+
+    /// Cost and tokens of the request as it is.
+    pub fn full(&self) -> (NanoUsd, u64) {
+        (self.cost_at(self.cap), self.tokens_at(self.cap))
+    }
+
+    /// Cost and tokens of the least it is sent with.
+    pub fn floor(&self) -> (NanoUsd, u64) {
+        (self.cost_at(self.floor_cap), self.tokens_at(self.floor_cap))
+    }
+
+    /// The highest output cap, up to the request's own, that fits what is available; `None` as available is no
+    /// limit. `None` is returned when not even the floor fits.
+    pub fn largest_cap_within(
+        &self,
+        cost_available: Option<NanoUsd>,
+        tokens_available: Option<u64>,
+    ) -> Option<u64> {
+        let mut cap = self.cap;
+        if let Some(available) = cost_available {
+            cap = cap.min(self.cap_for_cost(available)?);
+        }
+        if let Some(available) = tokens_available {
+            cap = cap.min(available.checked_sub(self.input_tokens)? / self.choices.max(1));
+        }
+        (cap >= self.floor_cap).then_some(cap)
+    }
+
+    fn cap_for_cost(&self, available: NanoUsd) -> Option<u64> {
+        let input = self.input_pico.saturating_add(self.fixed_pico);
+        // A nano-dollar is 1,000 pico-dollars; costs round up to it, so whole ones available compare exactly.
+        let left = (i128::from(available.0) * 1000).checked_sub(input).filter(|left| *left >= 0)?;
+        let per_cap = i128::from(self.output_pico_per_token).saturating_mul(i128::from(self.choices.max(1)));
+        if per_cap == 0 {
+            return Some(u64::MAX);
+        }
+        Some(u64::try_from(left / per_cap).unwrap_or(u64::MAX))
+    }
+}
+
+/// The dearest an input token can be: plain, read from a cache, or written to one where that can happen.
+fn dearest_input(rates: &Rates, price: &Price, asked: &Asked) -> PicoUsdPerToken {
+    let mut dearest = rates.input.max(rates.cache_read);
+    if asked.wants_cache || asked.wants_1h_cache || price.caches_unasked {
+        dearest = dearest.max(rates.cache_write_5m);
+    }
+    if asked.wants_1h_cache {
+        dearest = dearest.max(rates.cache_write_1h);
+    }
+    dearest
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{
+        super::{PriceTable, cost},
+        *,
+    };
+    use crate::usage::Usage;
+
+    fn price(model: &str) -> Price {
+        (*PriceTable::builtin().lookup(model).expect(model).price).clone()
+    }
+
+    fn check(model: &str, asked: Asked, cost: i64, tokens: u64) {
+        assert_eq!(Bound::of(&price(model), &asked).full(), (NanoUsd(cost), tokens), "{model} {asked:?}");
+    }
+
+    #[test]
+    fn a_bound_is_the_highest_column_the_request_can_reach() {
+        let asked = Asked { input_tokens: 1000, cap: Some(100), ..Asked::default() };
+        check("gpt-4o-mini", asked, 150_000 + 60_000, 1100);
+        check("gpt-4o-mini", Asked { choices: 3, ..asked }, 150_000 + 180_000, 1300);
+        check("gpt-4o-mini", Asked { tier: AskedTier::Auto, ..asked }, 250_000 + 100_000, 1100);
+        check(
+            "gpt-4o-mini",
+            Asked { tier: AskedTier::Named(ServiceTier::Batch), ..asked },
+            75_000 + 30_000,
+            1100,
+        );
+        // A flex request may be answered at standard.
+        check(
+            "gpt-5",
+            Asked { tier: AskedTier::Named(ServiceTier::Flex), ..asked },
+            1_250_000 + 1_000_000,
+            1100,
+        );
+        check("claude-sonnet-4-5", asked, 3_000_000 + 1_500_000, 1100);
+        check("claude-sonnet-4-5", Asked { wants_cache: true, ..asked }, 3_750_000 + 1_500_000, 1100);
+        check("claude-sonnet-4-5", Asked { wants_1h_cache: true, ..asked }, 6_000_000 + 1_500_000, 1100);
+        check("claude-sonnet-4-5", Asked { web_searches: 5, ..asked }, 4_500_000 + 50_000_000, 1100);
+        // OpenAI's newer models write a cache unasked, at 1.25 × input.
+        check("gpt-6-sol", asked, 2_500_000 + 1_000_000, 1100);
+        let long = |input_tokens| Asked { input_tokens, ..asked };
+        check("gemini-2.5-pro", long(200_000), 250_000_000 + 1_000_000, 200_100);
+        check("gemini-2.5-pro", long(200_001), 500_002_500 + 1_500_000, 200_101);
+        // Reasoning dearer than output.
+        check("dashscope/qwen-turbo", asked, 50_000 + 50_000, 1100);
+        check("text-embedding-3-small", Asked { cap: Some(0), ..asked }, 20_000, 1000);
+    }
+
+    #[test]
+    fn without_a_cap_the_models_is_taken_and_without_that_a_documented_one() {
+        let asked = Asked { input_tokens: 10, ..Asked::default() };
+        assert_eq!(Bound::of(&price("gpt-4o-mini"), &asked).cap, 16_384);
+        let mut unknown = price("gpt-4o-mini");
+        unknown.max_output_tokens = None;
+        assert_eq!(Bound::of(&unknown, &asked).cap, 128_000);
+        assert_eq!(Bound::unpriced(&asked).full(), (NanoUsd::ZERO, 128_010));
+    }
+
+    #[test]
+    fn the_floor_is_the_lesser_of_the_cap_and_256_tokens_beyond_thinking() {
+        for (cap, thinking, floor) in [
+            (None, None, 256),
+            (Some(4096), None, 256),
+            (Some(100), None, 100),
+            (Some(0), None, 0),
+            (Some(8192), Some(4000), 4256),
+            (Some(4100), Some(4000), 4100),
+            (Some(8192), Some(u64::MAX), 8192),
+        ] {
+            let asked = Asked { cap, thinking_budget: thinking, ..Asked::default() };
+            assert_eq!(Bound::of(&price("gpt-4o-mini"), &asked).floor_cap, floor, "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_clamped_to_what_is_left_and_refused_below_its_floor() {
+        // 150,000 nano-usd of input, then 600 a token.
+        let asked = Asked { input_tokens: 1000, cap: Some(1000), ..Asked::default() };
+        let bound = Bound::of(&price("gpt-4o-mini"), &asked);
+        for (cost, tokens, want) in [
+            (None, None, Some(1000)),
+            (Some(750_000), None, Some(1000)),
+            (Some(749_999), None, Some(999)),
+            (Some(150_000 + 600 * 256), None, Some(256)),
+            (Some(150_000 + 600 * 256 - 1), None, None),
+            (Some(149_999), None, None),
+            (Some(-1), None, None),
+            (None, Some(1256), Some(256)),
+            (None, Some(1255), None),
+            (None, Some(999), None),
+            (Some(600_000), Some(1500), Some(500)),
+            (Some(400_000), Some(1500), Some(416)),
+        ] {
+            assert_eq!(bound.largest_cap_within(cost.map(NanoUsd), tokens), want, "{cost:?} {tokens:?}");
+        }
+    }
+
+    const MODELS: [&str; 8] = [
+        "gpt-4o-mini",
+        "gpt-5.4",
+        "gpt-6-sol",
+        "claude-sonnet-4-5",
+        "anthropic.claude-sonnet-4-5-20250929-v1:0",
+        "gemini-2.5-pro",
+        "dashscope/qwen3-coder-plus",
+        "dashscope/qwen-turbo",
+    ];
+
+    fn any_price() -> impl Strategy<Value = Price> {
+        let shape = |price: Price, shape: u8| match shape {
+            0 => price.with_media_input(),
+            1 => price.with_uplift("us"),
+            _ => price,
+        };
+        (prop::sample::select(&MODELS), 0..4_u8).prop_map(move |(model, s)| shape(price(model), s))
+    }
+
+    fn any_tier() -> impl Strategy<Value = AskedTier> {
+        use ServiceTier::*;
+        let named = [Standard, Flex, Priority, Batch].map(AskedTier::Named);
+        prop::sample::select([&[AskedTier::Unnamed, AskedTier::Auto], &named[..]].concat())
+    }
+
+    prop_compose! {
+        fn any_asked()(
+            input_tokens in prop_oneof![0..5_000_u64, 0..2_000_000_u64],
+            (wants_cache, wants_1h_cache) in any::<(bool, bool)>(),
+            tier in any_tier(),
+            choices in 0..5_u64,
+            cap in prop::option::of(0..200_000_u64),
+            thinking_budget in prop::option::of(0..50_000_u64),
+            web_searches in 0..10_u64,
+        ) -> Asked {
+            Asked { input_tokens, wants_cache, wants_1h_cache, tier, choices, cap, thinking_budget, web_searches }
+        }
+    }
+
+    /// A usage within `asked`: `parts` are shares of what is allowed, in thousandths.
+    fn usage_within(asked: &Asked, bound: &Bound, caches: bool, parts: [u64; 7]) -> Usage {
+        let [total, read, short, long, output, reasoning, searches] = parts;
+        let share = |of: u64, part: u64| (u128::from(of) * u128::from(part) / 1000) as u64;
+        let input_total = share(asked.input_tokens, total);
+        let cache_read = share(input_total, read);
+        let short = if caches || asked.wants_1h_cache { short } else { 0 };
+        let cache_write_5m = share(input_total - cache_read, short);
+        let long = if asked.wants_1h_cache { long } else { 0 };
+        let cache_write_1h = share(input_total - cache_read - cache_write_5m, long);
+        let output = share(bound.cap * bound.choices, output);
+        Usage {
+            input: input_total - cache_read - cache_write_5m - cache_write_1h,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            output,
+            reasoning: share(output, reasoning),
+            web_searches: share(asked.web_searches, searches),
+        }
+    }
+
+    /// Thousandths, with the ends drawn often: that is where a bound is tight.
+    fn part() -> impl Strategy<Value = u64> {
+        prop_oneof![Just(0_u64), Just(1000), 0..=1000_u64]
+    }
+
+    proptest! {
+        #[test]
+        fn no_usage_within_the_request_costs_more_than_its_bound(
+            price in any_price(),
+            asked in any_asked(),
+            parts in prop::array::uniform7(part()),
+        ) {
+            let bound = Bound::of(&price, &asked);
+            let usage = usage_within(&asked, &bound, asked.wants_cache || price.caches_unasked, parts);
+            for tier in asked.tier.billable() {
+                prop_assert!(cost(&price, &usage, *tier) <= bound.full().0, "{tier:?} {usage:?} {bound:?}");
+            }
+            prop_assert!(usage.total() <= bound.full().1);
+        }
+
+        #[test]
+        fn the_largest_cap_fits_and_one_more_does_not(
+            price in any_price(),
+            asked in any_asked(),
+            cost in prop::option::of(-1_000..10_000_000_000_i64),
+            tokens in prop::option::of(0..3_000_000_u64),
+        ) {
+            let bound = Bound::of(&price, &asked);
+            let fits = |cap| {
+                cost.is_none_or(|c| bound.cost_at(cap).0 <= c) && tokens.is_none_or(|t| bound.tokens_at(cap) <= t)
+            };
+            match bound.largest_cap_within(cost.map(NanoUsd), tokens) {
+                Some(cap) => {
+                    prop_assert!((bound.floor_cap..=bound.cap).contains(&cap) && fits(cap));
+                    prop_assert!(cap == bound.cap || !fits(cap + 1));
+                }
+                None => prop_assert!(!fits(bound.floor_cap)),
+            }
+        }
+
+        #[test]
+        fn a_larger_request_never_has_a_smaller_bound(
+            price in any_price(),
+            asked in any_asked(),
+            more in 0..500_000_u64,
+        ) {
+            let bound = Bound::of(&price, &asked);
+            let larger = Asked {
+                input_tokens: asked.input_tokens + more,
+                choices: asked.choices + more % 3,
+                web_searches: asked.web_searches + more % 2,
+                wants_1h_cache: asked.wants_1h_cache || more % 5 == 0,
+                ..asked
+            };
+            let larger = Bound::of(&price, &larger);
+            prop_assert!(bound.full().0 <= larger.full().0 && bound.full().1 <= larger.full().1);
+            prop_assert!(bound.cost_at(more) <= bound.cost_at(more + 1));
+            prop_assert!(bound.floor().0 <= bound.full().0 && bound.floor().1 <= bound.full().1);
+        }
+
+        #[test]
+        fn sizes_beyond_all_reason_saturate(
+            price in any_price(),
+            (input_tokens, choices, cap, web_searches) in any::<(u64, u64, u64, u64)>(),
+            available in any::<(i64, u64)>(),
+        ) {
+            let asked = Asked { input_tokens, choices, cap: Some(cap), web_searches, ..Asked::default() };
+            let bound = Bound::of(&price, &asked);
+            prop_assert!(bound.full().0 >= bound.floor().0);
+            bound.largest_cap_within(Some(NanoUsd(available.0)), Some(available.1));
+        }
+    }
+}

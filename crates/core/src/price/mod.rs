@@ -1,0 +1,200 @@
+//! What a model's tokens cost, what a call cost, and what a request can cost at most.
+//!
+//! A [`Price`] comes from a [`PriceTable`]: the vendored one (`data/prices.json`, made by
+//! `scripts/vendor-prices.py`) under the user's overrides. A model that is not in it has no price; it is
+//! never taken for free.
+
+mod bound;
+mod cost;
+mod decimal;
+mod lookup;
+mod overrides;
+mod rows;
+mod table;
+
+use std::collections::BTreeMap;
+
+pub use bound::{Asked, AskedTier, Bound, OUTPUT_CAP_UNKNOWN};
+pub use cost::cost;
+pub use lookup::{Found, Source};
+pub use overrides::PriceError;
+pub use table::PriceTable;
+
+use crate::{money::PicoUsdPerToken, usage::ServiceTier};
+
+/// What one search is taken to cost where a price lists none: the highest of the vendored table.
+const WEB_SEARCH_UNLISTED_PICO: i64 = 35_000_000_000;
+
+/// The prices of one model, complete: what its source left out is filled by the rules of `rows.rs`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Price {
+    standard: Bands,
+    flex: Bands,
+    priority: Bands,
+    batch: Bands,
+    /// The most input tokens the model takes, where known.
+    pub max_input_tokens: Option<u64>,
+    /// The most output tokens the model gives, where known.
+    pub max_output_tokens: Option<u64>,
+    /// One server-side web search, in pico-USD, at its dearest size.
+    pub web_search_pico: i64,
+    /// The model's provider writes (and bills) a prompt cache without being asked.
+    pub caches_unasked: bool,
+    /// The dearest input token that is not text, where it is dearer than text.
+    media_input: Option<PicoUsdPerToken>,
+    uplift_percent: BTreeMap<String, u32>,
+}
+
+/// Prices of one service tier, by the size of the whole input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Bands {
+    base: Rates,
+    /// (tokens, rates for the whole request once its input exceeds them), ascending.
+    above: Vec<(u64, Rates)>,
+}
+
+/// One row of prices, in pico-USD per token.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rates {
+    pub input: PicoUsdPerToken,
+    pub output: PicoUsdPerToken,
+    pub cache_read: PicoUsdPerToken,
+    pub cache_write_5m: PicoUsdPerToken,
+    /// The long lifetime: one hour at Anthropic, 12 hours and more at OpenAI.
+    pub cache_write_1h: PicoUsdPerToken,
+    pub reasoning: PicoUsdPerToken,
+}
+
+impl Price {
+    /// The rates a request of `input_total` tokens (cached ones included) is billed at in `tier`.
+    pub fn rates(&self, tier: ServiceTier, input_total: u64) -> &Rates {
+        let bands = self.bands(tier);
+        bands
+            .above
+            .iter()
+            .rev()
+            .find(|(above, _)| input_total > *above)
+            .map_or(&bands.base, |(_, rates)| rates)
+    }
+
+    /// The highest of each column over `tiers`, for any request of at most `input_bound` tokens.
+    fn highest(&self, tiers: &[ServiceTier], input_bound: u64) -> Rates {
+        let mut highest = Rates::default();
+        for bands in tiers.iter().map(|tier| self.bands(*tier)) {
+            let reached = bands.above.iter().filter(|(above, _)| input_bound > *above);
+            highest = reached.fold(highest.max(bands.base), |highest, (_, rates)| highest.max(*rates));
+        }
+        highest
+    }
+
+    /// This price for a request that carries audio, images or video: a usage report does not tell their tokens
+    /// from text, so all input is taken at the dearest kind.
+    pub fn with_media_input(&self) -> Price {
+        let text = self.standard.base.input;
+        match self.media_input {
+            Some(media) if media > text => self.map(|r| r.input_times(media.0, text.0)),
+            _ => self.clone(),
+        }
+    }
+
+    /// This price under a named surcharge: `fast` (Anthropic's `speed`), `us` (its `inference_geo`; OpenAI's
+    /// endpoint), `eu`, `regional`. A surcharge the model does not have changes nothing.
+    pub fn with_uplift(&self, name: &str) -> Price {
+        match self.uplift_percent.get(name) {
+            Some(percent) => {
+                let percent = i64::from(*percent);
+                self.map(|r| r.input_times(percent, 100).output_times(percent, 100))
+            }
+            None => self.clone(),
+        }
+    }
+
+    fn bands(&self, tier: ServiceTier) -> &Bands {
+        match tier {
+            ServiceTier::Standard => &self.standard,
+            ServiceTier::Flex => &self.flex,
+            ServiceTier::Priority => &self.priority,
+            ServiceTier::Batch => &self.batch,
+        }
+    }
+
+    fn map(&self, f: impl Fn(Rates) -> Rates) -> Price {
+        let bands = |b: &Bands| Bands {
+            base: f(b.base),
+            above: b.above.iter().map(|(above, rates)| (*above, f(*rates))).collect(),
+        };
+        Price {
+            standard: bands(&self.standard),
+            flex: bands(&self.flex),
+            priority: bands(&self.priority),
+            batch: bands(&self.batch),
+            ..self.clone()
+        }
+    }
+}
+
+impl Rates {
+    /// The higher of each column.
+    fn max(self, other: Rates) -> Rates {
+        Rates {
+            input: self.input.max(other.input),
+            output: self.output.max(other.output),
+            cache_read: self.cache_read.max(other.cache_read),
+            cache_write_5m: self.cache_write_5m.max(other.cache_write_5m),
+            cache_write_1h: self.cache_write_1h.max(other.cache_write_1h),
+            reasoning: self.reasoning.max(other.reasoning),
+        }
+    }
+
+    fn input_times(self, num: i64, den: i64) -> Rates {
+        Rates {
+            input: scaled(self.input, num, den),
+            cache_read: scaled(self.cache_read, num, den),
+            cache_write_5m: scaled(self.cache_write_5m, num, den),
+            cache_write_1h: scaled(self.cache_write_1h, num, den),
+            ..self
+        }
+    }
+
+    fn output_times(self, num: i64, den: i64) -> Rates {
+        Rates { output: scaled(self.output, num, den), reasoning: scaled(self.reasoning, num, den), ..self }
+    }
+}
+
+/// `price × num / den`, rounded up; a zero `den` has no ratio to take and gives `price`.
+fn scaled(price: PicoUsdPerToken, num: i64, den: i64) -> PicoUsdPerToken {
+    if den == 0 {
+        return price;
+    }
+    let up = (i128::from(price.0) * i128::from(num) + i128::from(den) - 1) / i128::from(den);
+    PicoUsdPerToken(i64::try_from(up).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn price(model: &str) -> Price {
+        (*PriceTable::builtin().lookup(model).expect(model).price).clone()
+    }
+
+    #[test]
+    fn audio_raises_the_input_columns_by_its_ratio_in_every_tier() {
+        let audio = price("gemini-2.5-flash").with_media_input();
+        let standard = audio.rates(ServiceTier::Standard, 1);
+        assert_eq!(
+            (standard.input.0, standard.cache_read.0, standard.output.0),
+            (1_000_000, 100_000, 2_500_000)
+        );
+        assert_eq!(audio.rates(ServiceTier::Priority, 1).input.0, 1_800_000);
+        assert_eq!(price("gpt-4o-mini").with_media_input(), price("gpt-4o-mini"));
+    }
+
+    #[test]
+    fn a_surcharge_raises_every_column_and_an_unknown_one_none() {
+        let fast = price("claude-opus-4-8").with_uplift("fast");
+        let rates = fast.rates(ServiceTier::Standard, 1);
+        assert_eq!((rates.input.0, rates.output.0, rates.cache_read.0), (10_000_000, 50_000_000, 1_000_000));
+        assert_eq!(price("gpt-4o-mini").with_uplift("fast"), price("gpt-4o-mini"));
+    }
+}
