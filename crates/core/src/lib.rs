@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod clock;
+pub mod digest;
 pub mod id;
 pub mod money;
 pub mod usage;
