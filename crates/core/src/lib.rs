@@ -4,6 +4,7 @@
 
 pub mod clock;
 pub mod digest;
+pub mod duration;
 pub mod id;
 pub mod money;
 pub mod usage;
