@@ -7,4 +7,5 @@ pub mod digest;
 pub mod duration;
 pub mod id;
 pub mod money;
+pub mod size;
 pub mod usage;
