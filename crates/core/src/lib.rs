@@ -8,4 +8,5 @@ pub mod duration;
 pub mod id;
 pub mod money;
 pub mod size;
+pub mod token;
 pub mod usage;
