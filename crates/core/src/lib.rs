@@ -7,6 +7,7 @@ pub mod digest;
 pub mod duration;
 pub mod id;
 pub mod money;
+pub mod payload;
 pub mod size;
 pub mod token;
 pub mod usage;
