@@ -1,0 +1,158 @@
+//! Durations as people type them, `1h30m`, and milliseconds as the domain counts them.
+
+/// A text that is no duration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a duration: {text:?}: {reason} (wanted for example 300ms, 45s, 1h30m or 2d)")]
+pub struct BadDuration {
+    pub text: String,
+    pub reason: BadDurationReason,
+}
+
+/// What was wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadDurationReason {
+    #[error("it is empty")]
+    Empty,
+    #[error("a number is missing at {at:?}")]
+    NoNumber { at: String },
+    #[error("{number} has no unit")]
+    NoUnit { number: String },
+    #[error("unknown unit {unit:?}, not one of d, h, m, s, ms")]
+    UnknownUnit { unit: String },
+    #[error("{unit} comes after a smaller or the same unit")]
+    Order { unit: String },
+    #[error("it is over {} ms", i64::MAX)]
+    TooLong,
+}
+
+/// Largest first: the order in which they are written.
+const UNITS: [(&str, i64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+
+/// Reads whole numbers with units, largest first, each unit at most once: `2h`, `1h30m`, `300ms`.
+///
+/// In milliseconds, never negative. A bare number is refused: seconds to one, milliseconds to another.
+pub fn parse_ms(text: &str) -> Result<i64, BadDuration> {
+    read_ms(text).map_err(|reason| BadDuration { text: start_of(text), reason })
+}
+
+fn read_ms(text: &str) -> Result<i64, BadDurationReason> {
+    use BadDurationReason::*;
+    if text.is_empty() {
+        return Err(Empty);
+    }
+    let mut rest = text;
+    let mut units = UNITS.as_slice();
+    let mut total: i64 = 0;
+    while !rest.is_empty() {
+        let number;
+        (number, rest) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
+        if number.is_empty() {
+            return Err(NoNumber { at: start_of(rest) });
+        }
+        let unit;
+        (unit, rest) = rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
+        if unit.is_empty() {
+            return Err(NoUnit { number: start_of(number) });
+        }
+        let Some(place) = units.iter().position(|(name, _)| *name == unit) else {
+            let unit = start_of(unit);
+            let known = UNITS.iter().any(|(name, _)| *name == unit);
+            return Err(if known { Order { unit } } else { UnknownUnit { unit } });
+        };
+        let part = number.parse::<i64>().ok().and_then(|n| n.checked_mul(units[place].1));
+        total = part.and_then(|ms| total.checked_add(ms)).ok_or(TooLong)?;
+        units = &units[place + 1..];
+    }
+    Ok(total)
+}
+
+/// Writes milliseconds exactly: `parse_ms` reads back what it wrote. Zero is `0s`.
+///
+/// A negative span (a deadline that passed) is written with a minus sign, which is never read.
+pub fn format_ms(ms: i64) -> String {
+    if ms == 0 {
+        return "0s".to_owned();
+    }
+    let mut text = String::from(if ms < 0 { "-" } else { "" });
+    let mut left = ms.unsigned_abs();
+    for (unit, size) in UNITS {
+        let size = size.unsigned_abs();
+        if left >= size {
+            text.push_str(&format!("{}{unit}", left / size));
+            left %= size;
+        }
+    }
+    text
+}
+
+/// Enough of a hostile text to recognise it by.
+fn start_of(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn durations_are_read_and_written_exactly() {
+        for (text, ms, written) in [
+            ("2h", 7_200_000, "2h"),
+            ("90s", 90_000, "1m30s"),
+            ("1h30m", 5_400_000, "1h30m"),
+            ("300ms", 300, "300ms"),
+            ("45s", 45_000, "45s"),
+            ("1d", 86_400_000, "1d"),
+            ("1m1ms", 60_001, "1m1ms"),
+            ("48h", 172_800_000, "2d"),
+            ("0s", 0, "0s"),
+            ("007s", 7000, "7s"),
+        ] {
+            assert_eq!(parse_ms(text), Ok(ms), "{text}");
+            assert_eq!(format_ms(ms), written);
+        }
+        assert_eq!(format_ms(-1500), "-1s500ms");
+        assert!(format_ms(i64::MIN).starts_with('-'));
+    }
+
+    #[test]
+    fn what_is_no_duration_is_refused_with_the_reason() {
+        for (text, reason) in [
+            ("", "it is empty"),
+            ("90", "90 has no unit"),
+            ("1h30", "30 has no unit"),
+            ("h", "a number is missing at \"h\""),
+            ("-1s", "a number is missing at \"-1s\""),
+            (" 1s", "a number is missing at \" 1s\""),
+            ("1.5h", "unknown unit \".\""),
+            ("1 h", "unknown unit \" h\""),
+            ("1H", "unknown unit \"H\""),
+            ("1w", "unknown unit \"w\""),
+            ("1é", "unknown unit \"é\""),
+            ("30m1h", "h comes after a smaller or the same unit"),
+            ("1s1s", "s comes after a smaller or the same unit"),
+            ("99999999999999999999s", "it is over 9223372036854775807 ms"),
+            ("9223372036854775807s", "it is over 9223372036854775807 ms"),
+            ("9223372036854775s1000ms", "it is over 9223372036854775807 ms"),
+        ] {
+            let error = parse_ms(text).unwrap_err().to_string();
+            assert!(error.contains(reason) && error.contains("wanted for example"), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read_back(ms in prop_oneof![0..=i64::MAX, 0..200_000_000i64]) {
+            prop_assert_eq!(parse_ms(&format_ms(ms)), Ok(ms));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "[0-9dhmsé. -]{0,12}") {
+            if let Ok(ms) = parse_ms(&text) {
+                prop_assert_eq!(parse_ms(&format_ms(ms)), Ok(ms));
+            }
+        }
+    }
+}
