@@ -20,8 +20,7 @@
 //!   leaves its long past behind at once.
 //!
 //! So restoring reads at most `MAX_DEPTH` records below its own and 4 × the body (and 64 KiB): 4096
-//! records take some 20 ms. What a run
-//! stores stays close to the bytes that were new in it.
+//! records in memory take some 20 ms. What a run stores stays close to the bytes that were new in it.
 //!
 //! # One BLOB
 //!
