@@ -2,6 +2,7 @@
 //! handed in, and what should change is handed back.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod body;
 pub mod clock;
 pub mod digest;
 pub mod duration;

@@ -103,7 +103,8 @@ impl PayloadError {
 impl Payload {
     /// Compresses `decoded` with zstd when that saves at least an eighth, and hashes it.
     ///
-    /// Takes the caller's time, never the store's writer's: about 3 ms per MiB.
+    /// Takes the caller's time, never the store's writer's: about 30 µs for a chat
+    /// answer and 5 ms per MiB.
     /// Panics over [`MAX_LEN`]: the limits on bodies and values lie far below, and to store what
     /// could never be read again would be the worse end.
     pub fn encode(decoded: &[u8]) -> Payload {
