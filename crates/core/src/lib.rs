@@ -2,14 +2,27 @@
 //! handed in, and what should change is handed back.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod attempt;
 pub mod body;
 pub mod clock;
 pub mod digest;
 pub mod duration;
+pub mod engine;
+pub mod envelope;
 pub mod id;
+pub mod instance;
+pub mod journal;
+pub mod loaded;
+pub mod memory;
 pub mod money;
+pub mod op;
 pub mod payload;
 pub mod price;
+pub mod run;
 pub mod size;
+pub mod state;
+pub mod status;
+pub mod store;
 pub mod token;
+pub mod unit;
 pub mod usage;

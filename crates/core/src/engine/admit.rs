@@ -1,0 +1,414 @@
+//! Admit: may this LLM request go out, and if so under which reservation?
+//!
+//! The order is design §4's: replay, queue, fits, inherits, waits, clamps, refuses.
+
+use std::sync::Arc;
+
+use crate::{
+    digest::{Digest, MatchKey},
+    engine::{
+        Error, doubt, guard,
+        replay::{self, Asked, Choice},
+    },
+    envelope::{Envelope, Refusal},
+    id::{EnvelopeNo, Micros, Seq, Slot},
+    journal::{CallDetail, Entry, Kind, Role, State},
+    loaded::{Loaded, Need, NewPayload},
+    op::{Actor, Admission as Answer, Divergence},
+    payload::Payload,
+    price::Bound,
+    run::{Admission, InDoubt, OnDivergence, Unpriced},
+    status::Status,
+    unit::{Amounts, Unit},
+};
+
+/// At most this many inheritances per chain of lost tries.
+const MAX_INHERITANCES: u8 = 2;
+
+/// Decides a request and, when it goes, reserves its bound and opens its entry in one commit.
+///
+/// Synced when it goes: intent before effect. Replays and joins write nothing.
+/// Errors: `LeaseLost`, `LabelEnded`, `NotRunning`, `RunEnded` write nothing.
+#[derive(Clone, Debug)]
+pub struct Admit {
+    pub actor: Actor,
+    pub slot: Slot,
+    pub scope: Arc<str>,
+    pub digest: Digest,
+    pub match_key: MatchKey,
+    pub upstream: Arc<str>,
+    pub path: Arc<str>,
+    pub model: Arc<str>,
+    pub stream: bool,
+    pub idempotency_key: Option<String>,
+    pub bound: Bound,
+    /// False when the price table does not know the model: `bound` then has no cost.
+    pub priced: bool,
+    pub taken: Vec<Seq>,
+    pub retry_count: u32,
+    pub answered_with_error: bool,
+    /// An earlier call of this run waits in this process: this one goes behind it.
+    pub behind: bool,
+    /// Active time not yet posted, for the time limit.
+    pub active_ms: i64,
+    pub request: Option<Payload>,
+}
+
+impl Admit {
+    pub fn needs(&self) -> Vec<Need> {
+        let run = self.actor.run;
+        vec![
+            Need::Instance(self.actor.instance),
+            Need::Run(run),
+            Need::Attempt(run, self.actor.attempt),
+            Need::OpenAttempts(run),
+            Need::Lease(run, self.slot),
+            Need::Matching(run, self.match_key),
+        ]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Answer, Error> {
+        guard::drives(l, &self.actor)?;
+        let stands_for = match replay::choose(l, &self.asked()) {
+            Choice::Replay(seq) => return Ok(Answer::Replay { seq }),
+            Choice::Join(seq, instance) => return Ok(Answer::Join { seq, instance }),
+            Choice::New { stands_for } => stands_for,
+        };
+        if let Some(refusal) = guard::open_run(l.run(self.actor.run)?)? {
+            return Ok(Answer::Refused(refusal));
+        }
+        if let Some(refusal) = guard::time_over(l, self.actor.run, self.active_ms, now)? {
+            guard::halt(l, self.actor.run, refusal.clone())?;
+            return Ok(Answer::Refused(refusal));
+        }
+        if let Some(refusal) = self.price_refusal(l, now)? {
+            return Ok(Answer::Refused(refusal));
+        }
+        if let Some(refusal) = self.divergence_refusal(l, now)? {
+            guard::halt(l, self.actor.run, refusal.clone())?;
+            return Ok(Answer::Refused(refusal));
+        }
+        let lost = doubt::lost_without_retry(l, self.actor.run, self.match_key);
+        let plan = Plan::make(self, l, lost, stands_for, now)?;
+        match plan {
+            // A replay passes a queue; a new call does not.
+            Plan::Go { .. } if self.behind => Ok(Answer::Wait { refusal: Refusal::plain("queued", now) }),
+            Plan::Go { cap, inherit } => self.go(l, cap, lost, inherit, stands_for, now),
+            Plan::Wait(refusal) => Ok(Answer::Wait { refusal }),
+            Plan::WaitForOthers(refusal) => {
+                let run = l.run_mut(self.actor.run)?;
+                if run.status == Status::Running {
+                    run.status = Status::Waiting;
+                }
+                Ok(Answer::Wait { refusal })
+            }
+            Plan::Refuse(refusal) => {
+                guard::halt(l, self.actor.run, refusal.clone())?;
+                Ok(Answer::Refused(refusal))
+            }
+        }
+    }
+
+    fn asked(&self) -> Asked<'_> {
+        Asked {
+            run: self.actor.run,
+            attempt: self.actor.attempt,
+            match_key: self.match_key,
+            taken: &self.taken,
+            retry_count: self.retry_count,
+            idempotency_key: self.idempotency_key.as_deref(),
+            answered_with_error: self.answered_with_error,
+        }
+    }
+
+    /// Fail closed: a limit in usd cannot be kept for a model without a price.
+    fn price_refusal(&self, l: &Loaded, now: Micros) -> Result<Option<Refusal>, Error> {
+        let run = l.run(self.actor.run)?;
+        if self.priced || run.policy.unpriced == Unpriced::Free {
+            return Ok(None);
+        }
+        for &no in run.charges.iter() {
+            if l.envelope(no)?.limits[Unit::CostNanoUsd].is_some() {
+                return Ok(Some(Refusal::plain("price_unknown", now)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn divergence_refusal(&self, l: &Loaded, now: Micros) -> Result<Option<Refusal>, Error> {
+        let halts = l.run(self.actor.run)?.policy.on_divergence == OnDivergence::Halt;
+        let untaken = l.attempt(self.actor.run, self.actor.attempt).map_or(0, |a| a.untaken);
+        Ok((halts && untaken > 0).then(|| Refusal::plain("diverged", now)))
+    }
+
+    fn go(
+        &self,
+        l: &mut Loaded,
+        cap: Option<u64>,
+        lost: Option<Seq>,
+        inherit: bool,
+        stands_for: Option<Seq>,
+        now: Micros,
+    ) -> Result<Answer, Error> {
+        let run = l.run_mut(self.actor.run)?;
+        let (seq, charges) = (run.next_seq, run.charges.clone());
+        run.next_seq = Seq(seq.0 + 1);
+        run.began_at.get_or_insert(now);
+        if run.status == Status::Waiting {
+            run.status = Status::Running;
+        }
+        let implicit_loop = !run.explicit_loops && lost.is_none() && stands_for.is_none();
+        let own = run.envelope();
+        let held = amounts(match cap {
+            Some(cap) => (self.bound.cost_at(cap), self.bound.tokens_at(cap)),
+            None => self.bound.full(),
+        })
+        .with(Unit::Calls, 1);
+        let (inherited, inheritances) = match lost.filter(|_| inherit) {
+            Some(lost) => doubt::inherit(l, self.actor.run, lost)?,
+            None => (Amounts::default(), 0),
+        };
+        for &no in charges.iter() {
+            l.envelope_mut(no)?.reserve(&(held - inherited));
+        }
+        if implicit_loop {
+            l.envelope_mut(own)?.spent[Unit::Loops] += 1;
+        }
+        for earlier in lost.into_iter().chain(stands_for) {
+            if let Some(e) = l.entry_mut(self.actor.run, earlier) {
+                e.retried_by = Some(seq);
+            }
+        }
+        l.insert_entry(Entry {
+            run: self.actor.run,
+            seq,
+            kind: Kind::Call,
+            state: State::Open,
+            attempt: self.actor.attempt,
+            instance: Some(self.actor.instance),
+            scope: self.scope.clone(),
+            key: None,
+            match_key: Some(self.match_key),
+            opened_at: now,
+            closed_at: None,
+            held,
+            spent: Amounts::default(),
+            delivered_to: None,
+            delivered_count: 0,
+            retried_by: None,
+            replayable: false,
+            call: Some(Box::new(CallDetail {
+                upstream: self.upstream.to_string(),
+                path: self.path.to_string(),
+                model: self.model.to_string(),
+                stream: self.stream,
+                digest: Some(self.digest),
+                idempotency_key: self.idempotency_key.clone(),
+                clamped_to: cap,
+                retry_of: lost,
+                inherited,
+                inheritances,
+                implicit_loop,
+                ..CallDetail::default()
+            })),
+        });
+        if let Some(payload) = &self.request {
+            l.payloads.push(NewPayload {
+                run: self.actor.run,
+                seq,
+                role: Role::Request,
+                part: 0,
+                payload: payload.clone(),
+            });
+        }
+        let diverged = self.note_divergence(l, seq);
+        Ok(Answer::Go { seq, cap, retry_of: lost, diverged })
+    }
+
+    fn note_divergence(&self, l: &mut Loaded, seq: Seq) -> Option<Divergence> {
+        let untaken = l
+            .attempt(self.actor.run, self.actor.attempt)
+            .filter(|a| a.untaken > 0 && a.diverged.is_none())
+            .map(|a| a.untaken)?;
+        let a = l.attempt_mut(self.actor.run, self.actor.attempt)?;
+        a.diverged = Some(seq);
+        a.diverged_untaken = untaken;
+        Some(Divergence { untaken })
+    }
+}
+
+/// What admission comes to for a new call.
+enum Plan {
+    Go {
+        cap: Option<u64>,
+        inherit: bool,
+    },
+    Wait(Refusal),
+    /// An ancestor or a window refuses: the run waits, and is not halted.
+    WaitForOthers(Refusal),
+    Refuse(Refusal),
+}
+
+impl Plan {
+    fn make(
+        op: &Admit,
+        l: &Loaded,
+        lost: Option<Seq>,
+        stands_for: Option<Seq>,
+        now: Micros,
+    ) -> Result<Plan, Error> {
+        let run = l.run(op.actor.run)?;
+        let implicit_loop = !run.explicit_loops && lost.is_none() && stands_for.is_none();
+        let others = Amounts::default().with(Unit::Calls, 1).with(Unit::Loops, i64::from(implicit_loop));
+        let full = amounts(op.bound.full()) + others;
+        let floor = amounts(op.bound.floor()) + others;
+        let room = Room { l, charges: &run.charges, own: run.envelope() };
+
+        if run.policy.admission == Admission::Observe {
+            return Ok(match room.used_up(&full)? {
+                None => Plan::Go { cap: None, inherit: false },
+                Some((e, u)) => room.refusal(e, u, 1, now)?,
+            });
+        }
+        let none = Amounts::default();
+        if room.shortfall(&full, &none)?.is_none() {
+            return Ok(Plan::Go { cap: None, inherit: false });
+        }
+        let inheritable = match lost.and_then(|s| l.entry(op.actor.run, s)) {
+            Some(e)
+                if run.policy.in_doubt == InDoubt::AsRetry && doubt::inheritances(e) < MAX_INHERITANCES =>
+            {
+                e.held
+            }
+            _ => none,
+        };
+        if !inheritable.is_zero() {
+            if room.shortfall(&full, &inheritable)?.is_none() {
+                return Ok(Plan::Go { cap: None, inherit: true });
+            }
+            if room.shortfall(&floor, &inheritable)?.is_none() {
+                let cap = room.largest_cap(&op.bound, &inheritable)?;
+                return Ok(Plan::Go { cap, inherit: true });
+            }
+        }
+        if room.live_in_refusing(&full)? {
+            if room.fits_if_live_came_back(&floor, &inheritable)? {
+                let (e, u) = room.shortfall(&full, &none)?.ok_or(Error::NotLoaded("shortfall"))?;
+                return Ok(Plan::Wait(Refusal::of(u, full[u], room.envelope(e)?, room.free(e, u)?, now)));
+            }
+        } else if room.shortfall(&floor, &none)?.is_none() {
+            let cap = room.largest_cap(&op.bound, &none)?;
+            return Ok(Plan::Go { cap, inherit: false });
+        }
+        match room.shortfall(&floor, &none)? {
+            Some((e, u)) => room.refusal(e, u, floor[u], now),
+            // The floor fits now, but not the rest of what is in flight: cannot happen, because
+            // what fits now also fits when more came back.
+            None => Err(Error::NotLoaded("a refusing unit")),
+        }
+    }
+}
+
+/// The envelopes a run's call is admitted against.
+struct Room<'a> {
+    l: &'a Loaded,
+    charges: &'a [EnvelopeNo],
+    own: EnvelopeNo,
+}
+
+impl Room<'_> {
+    fn envelope(&self, no: EnvelopeNo) -> Result<&Envelope, Error> {
+        self.l.envelope(no)
+    }
+
+    fn free(&self, no: EnvelopeNo, u: Unit) -> Result<i64, Error> {
+        Ok(self.envelope(no)?.free(u).unwrap_or(i64::MAX))
+    }
+
+    /// What `want` means for envelope `no`: ancestors see only what propagates.
+    fn share(&self, no: EnvelopeNo, want: &Amounts) -> Amounts {
+        if no == self.own { *want } else { want.propagating() }
+    }
+
+    /// The first envelope and unit in which `want` does not fit, own first.
+    fn shortfall(&self, want: &Amounts, extra: &Amounts) -> Result<Option<(EnvelopeNo, Unit)>, Error> {
+        for &no in self.charges {
+            if let Some(u) = self.envelope(no)?.shortfall(&self.share(no, want), extra) {
+                return Ok(Some((no, u)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// For `admission = "observe"`: the first unit already used up.
+    fn used_up(&self, want: &Amounts) -> Result<Option<(EnvelopeNo, Unit)>, Error> {
+        for &no in self.charges {
+            let e = self.envelope(no)?;
+            let share = self.share(no, want);
+            let used = |u: &Unit| share[*u] > 0 && e.limits[*u].is_some_and(|limit| e.spent[*u] >= limit);
+            if let Some(u) = Unit::ALL.into_iter().find(used) {
+                return Ok(Some((no, u)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether calls in flight hold something of what refuses `full`.
+    fn live_in_refusing(&self, full: &Amounts) -> Result<bool, Error> {
+        for &no in self.charges {
+            let e = self.envelope(no)?;
+            let share = self.share(no, full);
+            let waits = |u: &Unit| e.free(*u).is_some_and(|free| free < share[*u]) && e.live(*u) > 0;
+            if Unit::ALL.iter().any(waits) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn fits_if_live_came_back(&self, floor: &Amounts, extra: &Amounts) -> Result<bool, Error> {
+        for &no in self.charges {
+            let e = self.envelope(no)?;
+            let share = self.share(no, floor);
+            let fits = |u: Unit| {
+                share[u] == 0
+                    || e.free(u).is_none_or(|free| {
+                        free.saturating_add(e.live(u)).saturating_add(extra[u]) >= share[u]
+                    })
+            };
+            if !Unit::ALL.into_iter().all(fits) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The largest output cap that fits everywhere; `None` when the request's own does.
+    fn largest_cap(&self, bound: &Bound, extra: &Amounts) -> Result<Option<u64>, Error> {
+        let (mut cost, mut tokens) = (None::<i64>, None::<i64>);
+        for &no in self.charges {
+            let e = self.envelope(no)?;
+            for (least, u) in [(&mut cost, Unit::CostNanoUsd), (&mut tokens, Unit::Tokens)] {
+                if let Some(free) = e.free(u) {
+                    let free = free.saturating_add(extra[u]).max(0);
+                    *least = Some(least.map_or(free, |l| l.min(free)));
+                }
+            }
+        }
+        let cost = cost.map(crate::money::NanoUsd);
+        let cap = bound
+            .largest_cap_within(cost, tokens.map(|t| t as u64))
+            .ok_or(Error::NotLoaded("a cap although the floor fits"))?;
+        Ok((cap < bound.cap).then_some(cap))
+    }
+
+    fn refusal(&self, no: EnvelopeNo, u: Unit, needs: i64, now: Micros) -> Result<Plan, Error> {
+        let e = self.envelope(no)?;
+        let refusal = Refusal::of(u, needs, e, e.free(u).unwrap_or(0), now);
+        Ok(if no == self.own { Plan::Refuse(refusal) } else { Plan::WaitForOthers(refusal) })
+    }
+}
+
+fn amounts((cost, tokens): (crate::money::NanoUsd, u64)) -> Amounts {
+    Amounts::of(cost.0, i64::try_from(tokens).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,160 @@
+//! Claim: a process takes a slot of a run and opens a new attempt in it.
+
+use crate::{
+    attempt::{Attempt, Exit},
+    engine::{Error, guard},
+    envelope::Refusal,
+    id::{AttemptNo, Fence, InstanceNo, Micros, RunNo, Slot},
+    instance::{Lease, Life},
+    loaded::{Loaded, Need, Row},
+    op::Claimed,
+    status::{self, Event, Status},
+    unit::Unit,
+};
+
+/// Takes the slot's lease with a higher fence, ends the attempt before, and opens the next one.
+///
+/// Synced. Errors: `RunHeld` while another live instance has the lease; `RunHalted`, `RunEnded`.
+/// A new attempt after a death counts one of `restarts`.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    pub run: RunNo,
+    pub slot: Slot,
+    pub instance: InstanceNo,
+    pub label: Option<String>,
+    /// A deliberate fresh turn of a loop: a new scope, nothing of earlier ones is replayed.
+    pub fresh: bool,
+    /// The attempt before died: this one counts as a restart.
+    pub restart: bool,
+}
+
+impl Claim {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![
+            Need::Instance(self.instance),
+            Need::Run(self.run),
+            Need::Lease(self.run, self.slot),
+            Need::OpenAttempts(self.run),
+        ]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Claimed, Error> {
+        guard::live(l, self.instance)?;
+        self.not_held_by_another(l)?;
+        let run = l.run(self.run)?;
+        if status::next(run.status, Event::Begin).is_none() {
+            guard::shift(&mut run.clone(), Event::Begin, now)?;
+        }
+        if let Some(refusal) = self.refusal(l, now)? {
+            guard::halt(l, self.run, refusal.clone())?;
+            return Ok(Claimed::Refused(refusal));
+        }
+        let own = l.run(self.run)?.envelope();
+        if self.restart {
+            l.envelope_mut(own)?.spent[Unit::Restarts] += 1;
+        }
+        end_open(l, self.run, self.slot, now);
+        let run = l.run_mut(self.run)?;
+        if self.fresh {
+            run.iteration += 1;
+            run.answers = 0;
+        }
+        run.fence = Fence(run.fence.0 + 1);
+        run.stop_requested = false;
+        let fence = run.fence;
+        let no = open_attempt(
+            l,
+            Opening {
+                run: self.run,
+                slot: self.slot,
+                label: self.label.clone(),
+                driver: Some((self.instance, fence)),
+            },
+            now,
+        )?;
+        l.put_lease(Lease { run: self.run, slot: self.slot, instance: self.instance, fence });
+        let run = l.run(self.run)?;
+        Ok(Claimed::Attempt { attempt: no, fence, iteration: run.iteration, answers: run.answers })
+    }
+
+    fn not_held_by_another(&self, l: &Loaded) -> Result<(), Error> {
+        let Some(lease) = l.lease(self.run, self.slot).filter(|x| x.instance != self.instance) else {
+            return Ok(());
+        };
+        match l.instance(lease.instance) {
+            Some(holder) if holder.life == Life::Live => {
+                let i = &holder.identity;
+                Err(Error::RunHeld {
+                    id: l.run(self.run)?.id.to_string(),
+                    holder: format!("{} (pid {} on {})", i.program, i.pid, i.host),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn refusal(&self, l: &Loaded, now: Micros) -> Result<Option<Refusal>, Error> {
+        let own = l.envelope(l.run(self.run)?.envelope())?;
+        if self.restart
+            && let Some(free) = own.free(Unit::Restarts).filter(|free| *free < 1)
+        {
+            return Ok(Some(Refusal::of(Unit::Restarts, 1, own, free, now)));
+        }
+        guard::time_over(l, self.run, 0, now)
+    }
+}
+
+/// What an attempt is opened with. `driver` is `None` for header attempts.
+pub struct Opening {
+    pub run: RunNo,
+    pub slot: Slot,
+    pub label: Option<String>,
+    pub driver: Option<(InstanceNo, Fence)>,
+}
+
+/// Opens the run's next attempt and sets the run running.
+pub fn open_attempt(l: &mut Loaded, o: Opening, now: Micros) -> Result<AttemptNo, Error> {
+    let run = l.run_mut(o.run)?;
+    if run.status != Status::Running {
+        guard::shift(run, Event::Begin, now)?;
+    }
+    run.began_at.get_or_insert(now);
+    let no = run.next_attempt;
+    run.next_attempt = AttemptNo(no.0 + 1);
+    let attempt = Attempt {
+        run: o.run,
+        no,
+        slot: o.slot,
+        label: o.label,
+        instance: o.driver.map(|d| d.0),
+        fence: o.driver.map(|d| d.1),
+        iteration: run.iteration,
+        started_at: now,
+        ended_at: None,
+        exit: None,
+        active_ms: 0,
+        untaken: run.answers,
+        diverged: None,
+        diverged_untaken: 0,
+        closed_before: run.closed,
+    };
+    l.attempts.push(Row::insert(attempt));
+    Ok(no)
+}
+
+/// Ends what is still open in the slot: a new attempt ends the one before it.
+pub fn end_open(l: &mut Loaded, run: RunNo, slot: Slot, now: Micros) {
+    let open: Vec<AttemptNo> = l
+        .attempts
+        .iter()
+        .map(|a| &a.value)
+        .filter(|a| a.run == run && a.slot == slot && a.is_open())
+        .map(|a| a.no)
+        .collect();
+    for no in open {
+        if let Some(a) = l.attempt_mut(run, no) {
+            a.ended_at = Some(now);
+            a.exit = Some(Exit { lost: true, ..Exit::default() });
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Declare dead: the verdict on an instance, and the sweep of what it left open.
+
+use crate::{
+    attempt::Exit,
+    engine::{Error, doubt},
+    id::{InstanceNo, Micros, RunNo, Seq},
+    instance::Life,
+    journal::{Kind, State},
+    loaded::{Loaded, Need},
+    op::Swept,
+    status::{self, Event, Status},
+};
+
+/// Gives the verdict that `instance` is dead, if its heartbeat is still the one that was seen.
+///
+/// Its open calls become `unknown`, the attempts it drove end at its last heartbeat, and runs left
+/// without an open attempt are `interrupted`. Header attempts have no instance and stay.
+/// Synced. Idempotent. Errors: `HeartbeatMoved`: it lives.
+#[derive(Clone, Debug)]
+pub struct DeclareDead {
+    pub instance: InstanceNo,
+    pub heartbeat_seen: i64,
+    /// It says goodbye itself.
+    pub left: bool,
+}
+
+impl DeclareDead {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Instance(self.instance), Need::OwnedBy(self.instance)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Swept, Error> {
+        let Some(instance) = l.instance_mut(self.instance) else { return Ok(Swept::default()) };
+        if instance.life != Life::Live {
+            return Ok(Swept::default());
+        }
+        if instance.heartbeat != self.heartbeat_seen {
+            return Err(Error::HeartbeatMoved { seen: self.heartbeat_seen, now: instance.heartbeat });
+        }
+        instance.life = if self.left { Life::Left } else { Life::Dead };
+        let last_seen = if self.left { now } else { instance.last_seen };
+
+        let mut swept = Swept::default();
+        let open: Vec<(RunNo, Seq)> = l
+            .entries
+            .iter()
+            .map(|r| &r.value)
+            .filter(|e| e.instance == Some(self.instance) && e.state == State::Open && e.kind == Kind::Call)
+            .map(|e| (e.run, e.seq))
+            .collect();
+        for (run, seq) in open {
+            doubt::make_unknown(l, run, seq, now)?;
+            swept.unknown_calls += 1;
+        }
+        for row in &mut l.attempts {
+            if row.value.instance == Some(self.instance) && row.value.is_open() {
+                let attempt = row.touched();
+                attempt.ended_at = Some(last_seen);
+                attempt.exit = Some(Exit { lost: true, ..Exit::default() });
+                swept.ended_attempts += 1;
+            }
+        }
+        let held: Vec<RunNo> = l
+            .leases
+            .iter()
+            .map(|r| &r.value)
+            .filter(|x| x.instance == self.instance)
+            .map(|x| x.run)
+            .collect();
+        for no in held {
+            if l.has_open_attempt(no) {
+                continue;
+            }
+            let run = l.run(no)?;
+            if matches!(run.status, Status::Running | Status::Waiting)
+                && let Some(next) = status::next(run.status, Event::Interrupt)
+            {
+                let run = l.run_mut(no)?;
+                run.status = next;
+                run.stop_requested = false;
+                swept.interrupted.push(run.id.clone());
+            }
+        }
+        Ok(swept)
+    }
+}

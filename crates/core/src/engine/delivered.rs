@@ -1,0 +1,47 @@
+//! Delivered: an answer reached its client whole.
+
+use crate::{
+    engine::Error,
+    id::{AttemptNo, Micros, RunNo, Seq},
+    loaded::{Loaded, Need},
+};
+
+/// Marks that the attempt took the answer. The only `Lazy` operation: losing it to a crash makes
+/// the answer replayable once more, to an attempt that is over anyway.
+#[derive(Clone, Debug)]
+pub struct Delivered {
+    pub run: RunNo,
+    pub seq: Seq,
+    pub attempt: AttemptNo,
+    /// The retry count of the connection that got it.
+    pub count: u32,
+    /// It was a recorded answer: nothing was paid for it again.
+    pub replayed: bool,
+}
+
+impl Delivered {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run), Need::Attempt(self.run, self.attempt), Need::Entry(self.run, self.seq)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
+        let Some(entry) = l.entry_mut(self.run, self.seq) else { return Ok(()) };
+        let first = entry.delivered_to != Some(self.attempt);
+        entry.delivered_to = Some(self.attempt);
+        entry.delivered_count = if first { self.count } else { entry.delivered_count.max(self.count) };
+        let (cost, opened_by) = (entry.spent.cost(), entry.attempt);
+        if !self.replayed {
+            return Ok(());
+        }
+        let run = l.run_mut(self.run)?;
+        run.replayed += 1;
+        run.saved_nano_usd += cost;
+        if first
+            && opened_by != self.attempt
+            && let Some(a) = l.attempt_mut(self.run, self.attempt)
+        {
+            a.untaken = (a.untaken - 1).max(0);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! End attempt: its driver saw the agent go.
+
+use crate::{
+    attempt::Exit,
+    engine::{Error, guard, renew},
+    id::{AttemptNo, InstanceNo, Micros, RunNo},
+    loaded::{Loaded, Need},
+    op::Then,
+    status::{Event, Status},
+};
+
+/// Ends an attempt with what was seen of it, and says what the run does next.
+///
+/// Synced. Idempotent: an attempt that has ended stays as it was. A halted run stays halted unless
+/// the agent finished its work (`Then::Complete`).
+#[derive(Clone, Debug)]
+pub struct EndAttempt {
+    pub run: RunNo,
+    pub attempt: AttemptNo,
+    pub instance: InstanceNo,
+    pub exit: Exit,
+    pub active_ms: i64,
+    pub then: Then,
+}
+
+impl EndAttempt {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run), Need::Attempt(self.run, self.attempt), Need::OpenAttempts(self.run)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Status, Error> {
+        let run = l.run(self.run)?;
+        let (id, status) = (run.id.to_string(), run.status);
+        let lost = || Error::LeaseLost { id: id.clone(), attempt: self.attempt.0 };
+        let attempt = l.attempt(self.run, self.attempt).ok_or_else(lost)?;
+        if attempt.instance != Some(self.instance) {
+            return Err(lost());
+        }
+        if !attempt.is_open() {
+            return Ok(status);
+        }
+        renew::post_active(l, &renew::Active { run: self.run, attempt: self.attempt, ms: self.active_ms })?;
+        if let Some(a) = l.attempt_mut(self.run, self.attempt) {
+            a.ended_at = Some(now);
+            a.exit = Some(self.exit.clone());
+        }
+        let event = match &self.then {
+            Then::Restart => return Ok(status),
+            Then::Interrupt => Event::Interrupt,
+            Then::Complete => Event::Complete,
+            Then::Fail(_) => Event::Fail,
+        };
+        if status.is_ended() {
+            return Ok(status);
+        }
+        let run = l.run_mut(self.run)?;
+        run.stop_requested = false;
+        let after = guard::shift(run, event, now)?;
+        if let (Then::Fail(why), Status::Failed) = (&self.then, after) {
+            run.error = Some(why.clone());
+        }
+        Ok(after)
+    }
+}

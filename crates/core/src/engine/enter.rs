@@ -1,0 +1,84 @@
+//! Enter: a header caller's attempt, without a supervisor.
+
+use crate::{
+    engine::{
+        Error,
+        claim::{Opening, end_open, open_attempt},
+        guard,
+    },
+    id::{InstanceNo, Micros, RunNo, Slot},
+    instance::Life,
+    loaded::{Loaded, Need},
+    op::Entered,
+};
+
+/// Finds or opens the attempt a header names: a new label is a new attempt in slot 0, no label the
+/// run's one implicit attempt.
+///
+/// Synced when it opens one. Errors: `LabelEnded`; `RunHeld` when a live process drives slot 0.
+#[derive(Clone, Debug)]
+pub struct Enter {
+    pub run: RunNo,
+    pub label: Option<String>,
+    pub instance: InstanceNo,
+}
+
+impl Enter {
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = vec![
+            Need::Instance(self.instance),
+            Need::Run(self.run),
+            Need::OpenAttempts(self.run),
+            Need::Lease(self.run, Slot::DRIVER),
+        ];
+        needs.extend(self.label.clone().map(|label| Need::Labelled(self.run, label)));
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Entered, Error> {
+        guard::live(l, self.instance)?;
+        self.driver_is_free(l)?;
+        let slot = if self.label.is_some() { Slot::DRIVER } else { Slot::IMPLICIT };
+        if let Some(found) = self.find(l, slot)? {
+            return Ok(found);
+        }
+        if self.label.is_some() {
+            end_open(l, self.run, slot, now);
+        }
+        let no =
+            open_attempt(l, Opening { run: self.run, slot, label: self.label.clone(), driver: None }, now)?;
+        Ok(Entered { attempt: no, slot, iteration: l.run(self.run)?.iteration })
+    }
+
+    fn find(&self, l: &Loaded, slot: Slot) -> Result<Option<Entered>, Error> {
+        let mut same =
+            l.attempts.iter().map(|a| &a.value).filter(|a| {
+                a.run == self.run && a.slot == slot && a.label == self.label && a.instance.is_none()
+            });
+        let Some(a) = same.next() else { return Ok(None) };
+        match (&self.label, a.is_open()) {
+            (_, true) => Ok(Some(Entered { attempt: a.no, slot, iteration: a.iteration })),
+            (Some(label), false) => {
+                Err(Error::LabelEnded { id: l.run(self.run)?.id.to_string(), label: label.clone() })
+            }
+            (None, false) => Ok(None),
+        }
+    }
+
+    fn driver_is_free(&self, l: &Loaded) -> Result<(), Error> {
+        let Some(lease) = l.lease(self.run, Slot::DRIVER) else { return Ok(()) };
+        let driven = l.attempts.iter().any(|a| {
+            a.value.run == self.run
+                && a.value.slot == Slot::DRIVER
+                && a.value.is_open()
+                && a.value.instance.is_some()
+        });
+        match l.instance(lease.instance) {
+            Some(holder) if holder.life == Life::Live && driven => Err(Error::RunHeld {
+                id: l.run(self.run)?.id.to_string(),
+                holder: format!("{} (pid {})", holder.identity.program, holder.identity.pid),
+            }),
+            _ => Ok(()),
+        }
+    }
+}

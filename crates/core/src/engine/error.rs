@@ -1,0 +1,78 @@
+//! Why an operation was not decided. Nothing was written.
+
+/// The engine's errors. A refusal by a limit is no error but an outcome: it is recorded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("unknown run: {id}")]
+    UnknownRun { id: String },
+    #[error("run {id} exists already")]
+    RunExists { id: String },
+    #[error("run {id} is held by {holder}")]
+    RunHeld { id: String, holder: String },
+    #[error("run {id} is {status}: nothing more can be opened in it")]
+    RunEnded { id: String, status: &'static str },
+    #[error("run {id} is halted: {why}")]
+    RunHalted { id: String, why: String },
+    #[error("run {id} is not running (it is {status}); it has to be resumed first")]
+    NotRunning { id: String, status: &'static str },
+    #[error("the lease of run {id} is lost: this is attempt {attempt}, and it is over")]
+    LeaseLost { id: String, attempt: i64 },
+    #[error("attempt label {label:?} of run {id} has ended; a new attempt needs a new label")]
+    LabelEnded { id: String, label: String },
+    #[error("this process was declared dead; it has to register anew")]
+    InstanceDead,
+    #[error("the heartbeat moved from {seen} to {now}: the instance lives")]
+    HeartbeatMoved { seen: i64, now: i64 },
+    #[error("no entry {seq} in run {id}")]
+    UnknownEntry { id: String, seq: i64 },
+    #[error("entry {seq} is settled already: {state}")]
+    AlreadySettled { seq: i64, state: &'static str },
+    #[error("entry {seq} was taken over by another process")]
+    AlreadyTaken { seq: i64 },
+    #[error("expected version {expected} of {key:?}, and it is {actual}")]
+    Conflict { key: String, expected: i64, actual: i64 },
+    #[error("bad limit: {0}")]
+    BadLimit(String),
+    #[error("the operation did not name a need: {0}")]
+    NotLoaded(&'static str),
+}
+
+impl Error {
+    /// The stable code, the same in every face.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::UnknownRun { .. } => "unknown_run",
+            Error::RunExists { .. } => "run_exists",
+            Error::RunHeld { .. } => "run_held",
+            Error::RunEnded { .. } => "run_ended",
+            Error::RunHalted { .. } => "run_halted",
+            Error::NotRunning { .. } => "not_running",
+            Error::LeaseLost { .. } => "lease_lost",
+            Error::LabelEnded { .. } => "label_ended",
+            Error::InstanceDead => "instance_dead",
+            Error::HeartbeatMoved { .. } => "heartbeat_moved",
+            Error::UnknownEntry { .. } => "unknown_entry",
+            Error::AlreadySettled { .. } => "already_settled",
+            Error::AlreadyTaken { .. } => "already_taken",
+            Error::Conflict { .. } => "conflict",
+            Error::BadLimit(_) => "bad_limit",
+            Error::NotLoaded(_) => "internal",
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Error::UnknownRun { .. } => "list runs with `outlast ls`".into(),
+            Error::RunHeld { .. } => "stop it there, or give this one another id with `--run`".into(),
+            Error::RunEnded { .. } => "start a new run with `--new`".into(),
+            Error::RunHalted { id, .. } => {
+                format!("`outlast show {id}` says which limit; raise it with `outlast budget {id}`")
+            }
+            Error::NotRunning { id, .. } => format!("`outlast resume {id}`"),
+            Error::LeaseLost { .. } => "another attempt drives the run now; end this process".into(),
+            Error::NotLoaded(_) => "this is a defect of Outlast; please report it".into(),
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,103 @@
+//! Who may open something now, and whether the run's state and time allow it.
+
+use crate::{
+    engine::Error,
+    envelope::Refusal,
+    id::{InstanceNo, Micros, RunNo},
+    instance::Life,
+    loaded::Loaded,
+    op::Actor,
+    run::Run,
+    status::{self, Event, Status},
+    unit::Unit,
+};
+
+/// The instance may act.
+pub fn live(l: &Loaded, instance: InstanceNo) -> Result<(), Error> {
+    match l.instance(instance) {
+        Some(i) if i.life == Life::Live => Ok(()),
+        _ => Err(Error::InstanceDead),
+    }
+}
+
+/// The actor's attempt is the one that drives its slot: the fence that guards opening.
+///
+/// A new attempt takes the slot's lease with a higher fence, so an attempt that is not over is the
+/// slot's newest; that the lease still names its fence is checked all the same.
+pub fn drives(l: &Loaded, actor: &Actor) -> Result<(), Error> {
+    live(l, actor.instance)?;
+    let run = l.run(actor.run)?;
+    let lost = || Error::LeaseLost { id: run.id.to_string(), attempt: actor.attempt.0 };
+    let attempt = l.attempt(actor.run, actor.attempt).ok_or_else(lost)?;
+    if !attempt.is_open() {
+        return Err(match &attempt.label {
+            Some(label) => Error::LabelEnded { id: run.id.to_string(), label: label.clone() },
+            None => lost(),
+        });
+    }
+    if let Some(fence) = attempt.fence {
+        let lease = l.lease(actor.run, attempt.slot).ok_or_else(lost)?;
+        if lease.fence != fence {
+            return Err(lost());
+        }
+    }
+    Ok(())
+}
+
+/// The run takes new work. A halt is not an error here: the caller answers with its refusal.
+pub fn open_run(run: &Run) -> Result<Option<Refusal>, Error> {
+    match run.status {
+        Status::Running | Status::Waiting | Status::Sleeping => Ok(None),
+        Status::Halted => Ok(Some(run.halt.clone().unwrap_or_else(|| Refusal::plain("halted", Micros(0))))),
+        Status::Interrupted => Err(Error::NotRunning { id: run.id.to_string(), status: run.status.name() }),
+        Status::Completed | Status::Failed | Status::Cancelled => {
+            Err(Error::RunEnded { id: run.id.to_string(), status: run.status.name() })
+        }
+    }
+}
+
+/// The refusal when a time limit is reached. `unposted_ms` is active time not yet posted.
+pub fn time_over(l: &Loaded, run: RunNo, unposted_ms: i64, now: Micros) -> Result<Option<Refusal>, Error> {
+    let run = l.run(run)?;
+    if run.status.is_ended() || run.status == Status::Halted {
+        return Ok(None);
+    }
+    let envelope = l.envelope(run.envelope())?;
+    let wall = run.began_at.map_or(0, |t| now.ms_since(t));
+    let active = envelope.spent[Unit::ActiveMs].saturating_add(unposted_ms);
+    for (unit, spent) in [(Unit::WallMs, wall), (Unit::ActiveMs, active)] {
+        if envelope.limits[unit].is_some_and(|limit| spent >= limit) {
+            return Ok(Some(Refusal::of(unit, 1, envelope, 0, now)));
+        }
+    }
+    Ok(None)
+}
+
+/// Halts the run for `refusal`. Its first reason stays.
+pub fn halt(l: &mut Loaded, run: RunNo, refusal: Refusal) -> Result<(), Error> {
+    let run = l.run_mut(run)?;
+    if let Some(next) = status::next(run.status, Event::Halt)
+        && run.status != Status::Halted
+    {
+        run.status = next;
+        run.halt = Some(refusal);
+    }
+    Ok(())
+}
+
+/// Moves the run's status by `event`.
+pub fn shift(run: &mut Run, event: Event, now: Micros) -> Result<Status, Error> {
+    let next = status::next(run.status, event).ok_or_else(|| match run.status {
+        Status::Halted => Error::RunHalted {
+            id: run.id.to_string(),
+            why: run.halt.as_ref().map_or_else(|| "a limit".into(), |h| h.code.clone()),
+        },
+        status => Error::RunEnded { id: run.id.to_string(), status: status.name() },
+    })?;
+    run.status = next;
+    run.ended_at = next.is_ended().then(|| run.ended_at.unwrap_or(now));
+    if !next.is_ended() {
+        run.error = None;
+    }
+    Ok(next)
+}

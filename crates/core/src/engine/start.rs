@@ -1,0 +1,93 @@
+//! Start: a run comes to exist, with its envelope.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::Error,
+    envelope::{Envelope, Owner},
+    id::{AttemptNo, Fence, Micros, RunId, RunNo, Seq},
+    journal::Role,
+    loaded::{Loaded, Need, NewPayload, Row},
+    op::Started,
+    payload::Payload,
+    run::{Policy, Run, Spec},
+    status::Status,
+    unit::{Limits, Unit},
+};
+
+/// Creates the run, or finds it as it is.
+///
+/// Idempotent on `id`: an existing run keeps its limits, policy and spec. Synced.
+/// Errors: `BadLimit` for a limit that is negative; `UnknownRun` for a parent that is not there.
+#[derive(Clone, Debug)]
+pub struct Start {
+    pub id: RunId,
+    pub limits: Limits,
+    pub policy: Policy,
+    pub spec: Spec,
+    pub parent: Option<RunNo>,
+    pub command_key: Option<String>,
+    /// Standard input, kept when it was not a terminal: each attempt reads it from its first byte.
+    pub stdin: Option<Payload>,
+}
+
+impl Start {
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = vec![Need::Numbers, Need::RunById(self.id.clone())];
+        needs.extend(self.parent.map(Need::Run));
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Started, Error> {
+        if let Some(run) = l.run_by_id(&self.id) {
+            return Ok(Started { run: run.no, created: false, status: run.status });
+        }
+        for unit in Unit::ALL {
+            if let Some(limit) = self.limits[unit].filter(|v| *v < 0) {
+                return Err(Error::BadLimit(format!("{} must not be negative, got {limit}", unit.name())));
+            }
+        }
+        let (no, own) = (l.numbers.run, l.numbers.envelope);
+        let mut charges = vec![own];
+        if let Some(parent) = self.parent {
+            // The parent's list already holds all its ancestors: no walk, here or at admission.
+            charges.extend(l.run(parent)?.charges.iter().copied());
+        }
+        l.envelopes.push(Row::insert(Envelope::new(own, Owner::Run(no), self.limits)));
+        l.specs.push((no, self.spec.clone()));
+        if let Some(payload) = &self.stdin {
+            l.payloads.push(NewPayload {
+                run: no,
+                seq: Seq(0),
+                role: Role::Stdin,
+                part: 0,
+                payload: payload.clone(),
+            });
+        }
+        l.runs.push(Row::insert(Run {
+            no,
+            id: self.id.clone(),
+            status: Status::Interrupted,
+            halt: None,
+            error: None,
+            parent: self.parent,
+            charges: Arc::from(charges),
+            policy: self.policy,
+            created_at: now,
+            began_at: None,
+            ended_at: None,
+            next_seq: Seq(1),
+            next_attempt: AttemptNo(1),
+            fence: Fence(0),
+            iteration: 0,
+            explicit_loops: false,
+            answers: 0,
+            closed: 0,
+            stop_requested: false,
+            replayed: 0,
+            saved_nano_usd: 0,
+            command_key: self.command_key.clone(),
+        }));
+        Ok(Started { run: RunNo(no.0), created: true, status: Status::Interrupted })
+    }
+}

@@ -1,0 +1,81 @@
+//! Tell: a person's word to a run: stop, cancel, complete.
+
+use crate::{
+    attempt::Exit,
+    engine::{Error, guard},
+    id::{AttemptNo, Micros, RunNo, Slot},
+    instance::Life,
+    loaded::{Loaded, Need},
+    status::{Event, Status},
+};
+
+/// What a person says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// End the agent and leave the run to be resumed.
+    Stop,
+    Cancel {
+        reason: Option<String>,
+    },
+    Complete,
+}
+
+/// A run that a live supervisor drives is asked: its next heartbeat learns of it. Any other changes
+/// at once. Synced.
+#[derive(Clone, Debug)]
+pub struct Tell {
+    pub run: RunNo,
+    pub word: Word,
+}
+
+impl Tell {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run), Need::OpenAttempts(self.run), Need::Lease(self.run, Slot::DRIVER)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Status, Error> {
+        let event = match &self.word {
+            Word::Stop => Event::Interrupt,
+            Word::Cancel { .. } => Event::Cancel,
+            Word::Complete => Event::Complete,
+        };
+        if self.word == Word::Stop && self.is_driven(l) {
+            let run = l.run_mut(self.run)?;
+            run.stop_requested = true;
+            return Ok(run.status);
+        }
+        let run = l.run_mut(self.run)?;
+        let after = guard::shift(run, event, now)?;
+        if let (Word::Cancel { reason: Some(reason) }, Status::Cancelled) = (&self.word, after) {
+            run.error = Some(reason.clone());
+        }
+        self.end_header_attempts(l, now);
+        Ok(after)
+    }
+
+    fn is_driven(&self, l: &Loaded) -> bool {
+        l.lease(self.run, Slot::DRIVER)
+            .and_then(|lease| l.instance(lease.instance))
+            .is_some_and(|i| i.life == Life::Live)
+            && l.attempts
+                .iter()
+                .any(|a| a.value.run == self.run && a.value.is_open() && a.value.instance.is_some())
+    }
+
+    /// Attempts with a driver are ended by it, when it has ended the agent.
+    fn end_header_attempts(&self, l: &mut Loaded, now: Micros) {
+        let open: Vec<AttemptNo> = l
+            .attempts
+            .iter()
+            .map(|a| &a.value)
+            .filter(|a| a.run == self.run && a.is_open() && a.instance.is_none())
+            .map(|a| a.no)
+            .collect();
+        for no in open {
+            if let Some(a) = l.attempt_mut(self.run, no) {
+                a.ended_at = Some(now);
+                a.exit = Some(Exit::default());
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What a store loads for one operation, and what the decision changed in it.
+//!
+//! An operation names its `Need`s; the store loads them inside the write transaction; `decide`
+//! changes the rows in place; the store writes back the rows that were touched. A decision can
+//! only see what it named, so the strict memory store finds a forgotten need at once.
+
+use crate::{
+    attempt::Attempt,
+    digest::MatchKey,
+    engine::Error,
+    envelope::Envelope,
+    id::{AttemptNo, EnvelopeNo, InstanceNo, RunId, RunNo, Seq, Slot},
+    instance::{Instance, Lease},
+    journal::{Entry, Kind, Role},
+    payload::Payload,
+    run::{Run, Spec},
+    state::{Head, Item},
+};
+
+/// One thing to load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// The next free run, envelope and instance numbers.
+    Numbers,
+    Instance(InstanceNo),
+    RunById(RunId),
+    /// The run and every envelope it is charged to, in the order of their numbers.
+    Run(RunNo),
+    Attempt(RunNo, AttemptNo),
+    OpenAttempts(RunNo),
+    Labelled(RunNo, String),
+    /// The lease and the instance that holds it.
+    Lease(RunNo, Slot),
+    /// The entry, and the lost calls it is a retry of.
+    Entry(RunNo, Seq),
+    /// Every call with this key, oldest first.
+    Matching(RunNo, MatchKey),
+    /// The newest entry of this kind, scope and key.
+    Keyed(RunNo, Kind, String, String),
+    /// Open entries of an instance, its leases, the open attempts it drives, and all their runs.
+    OwnedBy(InstanceNo),
+    /// The newest version of a state key, and its namespace's commit number.
+    State {
+        namespace: String,
+        agent: String,
+        key: String,
+    },
+}
+
+/// The next free numbers of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    pub run: RunNo,
+    pub envelope: EnvelopeNo,
+    pub instance: InstanceNo,
+}
+
+/// Whether a row is to be written back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Touch {
+    #[default]
+    Read,
+    Update,
+    Insert,
+}
+
+/// A loaded row.
+#[derive(Clone, Debug)]
+pub struct Row<T> {
+    pub value: T,
+    pub touch: Touch,
+}
+
+impl<T> Row<T> {
+    pub fn read(value: T) -> Self {
+        Self { value, touch: Touch::Read }
+    }
+    pub fn insert(value: T) -> Self {
+        Self { value, touch: Touch::Insert }
+    }
+    /// The value, to be changed: the row will be written back.
+    pub fn touched(&mut self) -> &mut T {
+        if self.touch == Touch::Read {
+            self.touch = Touch::Update;
+        }
+        &mut self.value
+    }
+}
+
+/// Stored bytes to be added.
+#[derive(Clone, Debug)]
+pub struct NewPayload {
+    pub run: RunNo,
+    pub seq: Seq,
+    pub role: Role,
+    /// 0, or the place of a part of a large payload.
+    pub part: u32,
+    pub payload: Payload,
+}
+
+/// The rows of one operation.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded {
+    pub numbers: Numbers,
+    pub instances: Vec<Row<Instance>>,
+    pub runs: Vec<Row<Run>>,
+    /// Written once, when a run is created.
+    pub specs: Vec<(RunNo, Spec)>,
+    pub envelopes: Vec<Row<Envelope>>,
+    pub attempts: Vec<Row<Attempt>>,
+    pub leases: Vec<Row<Lease>>,
+    pub entries: Vec<Row<Entry>>,
+    pub payloads: Vec<NewPayload>,
+    pub items: Vec<Row<Item>>,
+    pub heads: Vec<Row<Head>>,
+}
+
+impl Loaded {
+    pub fn run(&self, no: RunNo) -> Result<&Run, Error> {
+        self.runs.iter().map(|r| &r.value).find(|r| r.no == no).ok_or_else(|| unknown_run(no))
+    }
+
+    pub fn run_mut(&mut self, no: RunNo) -> Result<&mut Run, Error> {
+        self.runs.iter_mut().find(|r| r.value.no == no).map(Row::touched).ok_or_else(|| unknown_run(no))
+    }
+
+    pub fn run_by_id(&self, id: &RunId) -> Option<&Run> {
+        self.runs.iter().map(|r| &r.value).find(|r| r.id == *id)
+    }
+
+    pub fn instance(&self, no: InstanceNo) -> Option<&Instance> {
+        self.instances.iter().map(|r| &r.value).find(|i| i.no == no)
+    }
+
+    pub fn instance_mut(&mut self, no: InstanceNo) -> Option<&mut Instance> {
+        self.instances.iter_mut().find(|r| r.value.no == no).map(Row::touched)
+    }
+
+    pub fn envelope(&self, no: EnvelopeNo) -> Result<&Envelope, Error> {
+        self.envelopes.iter().map(|r| &r.value).find(|e| e.no == no).ok_or(Error::NotLoaded("envelope"))
+    }
+
+    pub fn envelope_mut(&mut self, no: EnvelopeNo) -> Result<&mut Envelope, Error> {
+        self.envelopes
+            .iter_mut()
+            .find(|r| r.value.no == no)
+            .map(Row::touched)
+            .ok_or(Error::NotLoaded("envelope"))
+    }
+
+    pub fn attempt(&self, run: RunNo, no: AttemptNo) -> Option<&Attempt> {
+        self.attempts.iter().map(|r| &r.value).find(|a| a.run == run && a.no == no)
+    }
+
+    pub fn attempt_mut(&mut self, run: RunNo, no: AttemptNo) -> Option<&mut Attempt> {
+        self.attempts.iter_mut().find(|r| r.value.run == run && r.value.no == no).map(Row::touched)
+    }
+
+    /// Whether an attempt is open, as far as `Need::OpenAttempts` loaded them.
+    pub fn is_open(&self, run: RunNo, no: AttemptNo) -> bool {
+        self.attempt(run, no).is_some_and(Attempt::is_open)
+    }
+
+    pub fn has_open_attempt(&self, run: RunNo) -> bool {
+        self.attempts.iter().any(|a| a.value.run == run && a.value.is_open())
+    }
+
+    pub fn lease(&self, run: RunNo, slot: Slot) -> Option<&Lease> {
+        self.leases.iter().map(|r| &r.value).find(|l| l.run == run && l.slot == slot)
+    }
+
+    /// Sets the lease of (run, slot).
+    pub fn put_lease(&mut self, lease: Lease) {
+        match self.leases.iter_mut().find(|r| r.value.run == lease.run && r.value.slot == lease.slot) {
+            Some(row) => *row.touched() = lease,
+            None => self.leases.push(Row::insert(lease)),
+        }
+    }
+
+    pub fn entry(&self, run: RunNo, seq: Seq) -> Option<&Entry> {
+        self.entries.iter().map(|r| &r.value).find(|e| e.run == run && e.seq == seq)
+    }
+
+    pub fn entry_mut(&mut self, run: RunNo, seq: Seq) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|r| r.value.run == run && r.value.seq == seq).map(Row::touched)
+    }
+
+    pub fn insert_entry(&mut self, entry: Entry) {
+        self.entries.push(Row::insert(entry));
+    }
+}
+
+fn unknown_run(no: RunNo) -> Error {
+    Error::UnknownRun { id: format!("#{no}") }
+}

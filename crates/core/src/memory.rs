@@ -1,0 +1,449 @@
+//! The strict reference store: plain maps, every operation its own commit, nothing forgiven.
+//!
+//! It checks what databases would only sometimes notice: rows inserted twice, rows updated that
+//! are not there, sums that went negative, money that was made or lost in a decision. It can lose
+//! power: what was committed and not synced is gone.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{
+    attempt::Attempt,
+    clock::Clock,
+    envelope::Envelope,
+    id::{AttemptNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    instance::{Instance, Lease, Life},
+    journal::{Entry, Kind, Role, State},
+    loaded::{Loaded, Need, Numbers, Row, Touch},
+    op::{self, Durability, Op},
+    payload::Payload,
+    run::{Run, Spec},
+    state::{Head, Item},
+    store::{Error, LedgerLine, RunFilter, RunView, Store, Ticket},
+    token::TokenKey,
+    unit::{Amounts, Unit},
+};
+
+type ItemKey = (String, String, String);
+
+/// All rows.
+#[derive(Clone, Default)]
+pub struct Tables {
+    pub instances: BTreeMap<InstanceNo, Instance>,
+    pub runs: BTreeMap<RunNo, Run>,
+    pub specs: BTreeMap<RunNo, Spec>,
+    pub envelopes: BTreeMap<EnvelopeNo, Envelope>,
+    pub attempts: BTreeMap<(RunNo, AttemptNo), Attempt>,
+    pub leases: BTreeMap<(RunNo, Slot), Lease>,
+    pub entries: BTreeMap<(RunNo, Seq), Entry>,
+    pub payloads: BTreeMap<(RunNo, Seq, Role, u32), Payload>,
+    pub items: BTreeMap<(ItemKey, i64), Item>,
+    pub heads: BTreeMap<String, Head>,
+}
+
+/// A store in memory.
+pub struct MemoryStore {
+    clock: Arc<dyn Clock>,
+    keys: Vec<TokenKey>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    committed: Tables,
+    /// What a power loss leaves.
+    synced: Tables,
+}
+
+impl MemoryStore {
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let keys = vec![TokenKey { id: 1, secret: [7; 32] }];
+        Self { clock, keys, inner: Mutex::default() }
+    }
+
+    /// Loses what was committed and not synced, as a power loss does.
+    pub fn lose_power(&self) {
+        let mut inner = self.lock();
+        inner.committed = inner.synced.clone();
+    }
+
+    /// A copy of everything that is committed, for an oracle.
+    pub fn tables(&self) -> Tables {
+        self.lock().committed.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic in a decision leaves the tables as they were: rows are put back only after it.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tables {
+    /// Loads what `needs` name, and nothing else.
+    pub fn load(&self, needs: &[Need]) -> Loaded {
+        let mut l = Loaded::default();
+        for need in needs {
+            self.load_one(&mut l, need);
+        }
+        l
+    }
+
+    fn load_one(&self, l: &mut Loaded, need: &Need) {
+        match need {
+            Need::Numbers => {
+                let next = |last: Option<i64>| last.unwrap_or(0) + 1;
+                l.numbers = Numbers {
+                    run: RunNo(next(self.runs.keys().next_back().map(|n| n.0))),
+                    envelope: EnvelopeNo(next(self.envelopes.keys().next_back().map(|n| n.0))),
+                    instance: InstanceNo(next(self.instances.keys().next_back().map(|n| n.0))),
+                };
+            }
+            Need::Instance(no) => self.load_instance(l, *no),
+            Need::RunById(id) => {
+                if let Some(run) = self.runs.values().find(|r| r.id == *id) {
+                    self.load_run(l, run.no);
+                }
+            }
+            Need::Run(no) => self.load_run(l, *no),
+            Need::Attempt(run, no) => {
+                if let Some(a) = self.attempts.get(&(*run, *no)) {
+                    load_attempt(l, a);
+                }
+            }
+            Need::OpenAttempts(run) => {
+                self.attempts_of(*run).filter(|a| a.is_open()).for_each(|a| load_attempt(l, a));
+            }
+            Need::Labelled(run, label) => self
+                .attempts_of(*run)
+                .filter(|a| a.label.as_deref() == Some(label))
+                .for_each(|a| load_attempt(l, a)),
+            Need::Lease(run, slot) => {
+                if let Some(lease) = self.leases.get(&(*run, *slot)) {
+                    l.leases.push(Row::read(*lease));
+                    self.load_instance(l, lease.instance);
+                }
+            }
+            Need::Entry(run, seq) => self.load_chain(l, *run, *seq),
+            Need::Matching(run, key) => {
+                self.entries_of(*run).filter(|e| e.match_key == Some(*key)).for_each(|e| load_entry(l, e))
+            }
+            Need::Keyed(run, kind, scope, key) => {
+                let newest = self
+                    .entries_of(*run)
+                    .rev()
+                    .find(|e| e.kind == *kind && *e.scope == **scope && e.key.as_deref() == Some(key));
+                newest.into_iter().for_each(|e| load_entry(l, e));
+            }
+            Need::OwnedBy(instance) => self.load_owned(l, *instance),
+            Need::State { namespace, agent, key } => {
+                let name = (namespace.clone(), agent.clone(), key.clone());
+                let seen = l.items.iter().any(|i| {
+                    i.value.namespace == *namespace && i.value.agent == *agent && i.value.key == *key
+                });
+                if let Some((_, item)) = self.items.range((name.clone(), 0)..=(name, i64::MAX)).next_back()
+                    && !seen
+                {
+                    l.items.push(Row::read(item.clone()));
+                }
+                if let Some(head) = self.heads.get(namespace)
+                    && !l.heads.iter().any(|h| h.value.namespace == *namespace)
+                {
+                    l.heads.push(Row::read(head.clone()));
+                }
+            }
+        }
+    }
+
+    fn attempts_of(&self, run: RunNo) -> impl DoubleEndedIterator<Item = &Attempt> {
+        self.attempts.range((run, AttemptNo(0))..=(run, AttemptNo(i64::MAX))).map(|(_, a)| a)
+    }
+
+    pub fn entries_of(&self, run: RunNo) -> impl DoubleEndedIterator<Item = &Entry> {
+        self.entries.range((run, Seq(0))..=(run, Seq(i64::MAX))).map(|(_, e)| e)
+    }
+
+    fn load_instance(&self, l: &mut Loaded, no: InstanceNo) {
+        if l.instance(no).is_none()
+            && let Some(i) = self.instances.get(&no)
+        {
+            l.instances.push(Row::read(i.clone()));
+        }
+    }
+
+    fn load_run(&self, l: &mut Loaded, no: RunNo) {
+        let Some(run) = self.runs.get(&no).filter(|_| l.run(no).is_err()) else { return };
+        for e in run.charges.iter().filter_map(|no| self.envelopes.get(no)) {
+            if l.envelope(e.no).is_err() {
+                l.envelopes.push(Row::read(e.clone()));
+            }
+        }
+        l.runs.push(Row::read(run.clone()));
+    }
+
+    fn load_chain(&self, l: &mut Loaded, run: RunNo, seq: Seq) {
+        let mut next = Some(seq);
+        while let Some(e) = next.and_then(|s| self.entries.get(&(run, s))) {
+            load_entry(l, e);
+            next = e.call.as_ref().and_then(|c| c.retry_of);
+        }
+    }
+
+    fn load_owned(&self, l: &mut Loaded, instance: InstanceNo) {
+        let mut runs: Vec<RunNo> = Vec::new();
+        for e in self.entries.values().filter(|e| e.instance == Some(instance) && e.state == State::Open) {
+            load_entry(l, e);
+            runs.push(e.run);
+        }
+        for lease in self.leases.values().filter(|x| x.instance == instance) {
+            l.leases.push(Row::read(*lease));
+            runs.push(lease.run);
+        }
+        for no in runs {
+            self.load_run(l, no);
+            self.attempts_of(no).filter(|a| a.is_open()).for_each(|a| load_attempt(l, a));
+        }
+    }
+
+    /// Writes back what was touched. Panics on what no correct decision does.
+    pub fn apply(&mut self, l: Loaded) {
+        put(&mut self.instances, l.instances, |i| i.no, "instance");
+        put(&mut self.runs, l.runs, |r| r.no, "run");
+        put(&mut self.envelopes, l.envelopes, |e| e.no, "envelope");
+        put(&mut self.attempts, l.attempts, |a| (a.run, a.no), "attempt");
+        put(&mut self.leases, l.leases, |x| (x.run, x.slot), "lease");
+        put(&mut self.entries, l.entries, |e| (e.run, e.seq), "entry");
+        put(
+            &mut self.items,
+            l.items,
+            |i| ((i.namespace.clone(), i.agent.clone(), i.key.clone()), i.version),
+            "item",
+        );
+        put(&mut self.heads, l.heads, |h| h.namespace.clone(), "head");
+        self.specs.extend(l.specs);
+        for p in l.payloads {
+            let old = self.payloads.insert((p.run, p.seq, p.role, p.part), p.payload);
+            assert!(old.is_none(), "payload {:?} of entry {} written twice", p.role, p.seq);
+        }
+    }
+
+    /// What is wrong with the tables, if anything: every envelope's sums are those of its entries,
+    /// no limit is passed but by an overrun, and no fence stands above its run's.
+    pub fn inconsistency(&self) -> Option<String> {
+        for envelope in self.envelopes.values() {
+            if let Some(wrong) = envelope.inconsistency() {
+                return Some(wrong);
+            }
+            let (mut held, mut doubt, mut spent, mut overrun) =
+                (Amounts::default(), Amounts::default(), Amounts::default(), 0);
+            for e in self.entries.values() {
+                if !self.runs[&e.run].charges.contains(&envelope.no) {
+                    continue;
+                }
+                held += e.held;
+                spent += e.spent;
+                if e.state == State::Unknown {
+                    doubt += e.held;
+                }
+                overrun += e.call.as_ref().map_or(0, |c| c.overrun_nano_usd);
+            }
+            for u in [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls] {
+                let (r, d, s) = (envelope.reserved[u], envelope.doubt[u], envelope.spent[u]);
+                if (r, d, s) != (held[u], doubt[u], spent[u]) {
+                    return Some(format!(
+                        "envelope {} {}: reserved {r}, doubt {d}, spent {s}; its entries: {}, {}, {}",
+                        envelope.no,
+                        u.name(),
+                        held[u],
+                        doubt[u],
+                        spent[u]
+                    ));
+                }
+            }
+            let cost = envelope.spent.cost() + envelope.reserved.cost();
+            if envelope.limits[Unit::CostNanoUsd].is_some_and(|limit| cost > limit + overrun) {
+                return Some(format!(
+                    "envelope {}: {cost} nano-usd spent and reserved, over its limit {:?} by more than its overruns {overrun}",
+                    envelope.no,
+                    envelope.limits[Unit::CostNanoUsd]
+                ));
+            }
+        }
+        let fence = |l: &&Lease| l.fence > self.runs.get(&l.run).map_or(Fence(0), |r| r.fence);
+        self.leases.values().find(fence).map(|l| format!("the lease of run {} is ahead of its run", l.run))
+    }
+}
+
+fn load_attempt(l: &mut Loaded, a: &Attempt) {
+    if l.attempt(a.run, a.no).is_none() {
+        l.attempts.push(Row::read(a.clone()));
+    }
+}
+
+fn load_entry(l: &mut Loaded, e: &Entry) {
+    if l.entry(e.run, e.seq).is_none() {
+        l.entries.push(Row::read(e.clone()));
+    }
+}
+
+fn put<K: Ord + std::fmt::Debug + Clone, T>(
+    table: &mut BTreeMap<K, T>,
+    rows: Vec<Row<T>>,
+    key: impl Fn(&T) -> K,
+    what: &str,
+) {
+    for row in rows {
+        let k = key(&row.value);
+        match row.touch {
+            Touch::Read => {}
+            Touch::Insert => {
+                let old = table.insert(k.clone(), row.value);
+                assert!(old.is_none(), "{what} {k:?} inserted twice");
+            }
+            Touch::Update => {
+                let old = table.insert(k.clone(), row.value);
+                assert!(old.is_some(), "{what} {k:?} updated, and it was not there");
+            }
+        }
+    }
+}
+
+impl Store for MemoryStore {
+    fn submit(&self, op: Op, durability: Durability) -> Ticket {
+        let mut inner = self.lock();
+        let mut loaded = inner.committed.load(&op.needs());
+        let outcome = match op::decide(&op, &mut loaded, self.clock.now()) {
+            Ok(outcome) => outcome,
+            Err(e) => return Ticket::ready(Err(e.into())),
+        };
+        inner.committed.apply(loaded);
+        if durability == Durability::Synced {
+            inner.synced = inner.committed.clone();
+        }
+        Ticket::ready(Ok(outcome))
+    }
+
+    fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
+        Ok(self.lock().committed.runs.values().find(|r| r.id == *id).map(|r| r.no))
+    }
+
+    fn run(&self, no: RunNo) -> Result<Option<RunView>, Error> {
+        let inner = self.lock();
+        let t = &inner.committed;
+        Ok(t.runs.get(&no).map(|run| RunView {
+            run: run.clone(),
+            spec: t.specs.get(&no).cloned().unwrap_or_default(),
+            envelope: t.envelopes[&run.envelope()].clone(),
+        }))
+    }
+
+    fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
+        let numbers: Vec<RunNo> = self
+            .lock()
+            .committed
+            .runs
+            .values()
+            .rev()
+            .filter(|r| filter.before.is_none_or(|b| r.no < b))
+            .filter(|r| filter.status.is_none_or(|s| r.status == s))
+            .filter(|r| filter.command_key.is_none() || r.command_key == filter.command_key)
+            .take(filter.limit)
+            .map(|r| r.no)
+            .collect();
+        let views: Result<Vec<_>, _> = numbers.into_iter().map(|no| self.run(no)).collect();
+        Ok(views?.into_iter().flatten().collect())
+    }
+
+    fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
+        Ok(self.lock().committed.envelopes.get(&no).cloned())
+    }
+
+    fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
+        Ok(self.lock().committed.attempts_of(run).cloned().collect())
+    }
+
+    fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error> {
+        Ok(self.lock().committed.entries.get(&(run, seq)).cloned())
+    }
+
+    fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error> {
+        Ok(self.lock().committed.entries_of(run).filter(|e| e.seq > after).take(limit).cloned().collect())
+    }
+
+    fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
+        let inner = self.lock();
+        let mut found = inner
+            .committed
+            .entries_of(run)
+            .rev()
+            .filter(|e| e.kind == kind && e.state == State::Done && e.key.as_deref() == Some(key));
+        Ok(found.next().cloned())
+    }
+
+    fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
+        let inner = self.lock();
+        let rows = inner.committed.payloads.keys().rev();
+        Ok(rows.filter(|k| k.0 == run && k.2 == Role::Request).map(|k| k.1).next())
+    }
+
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error> {
+        let inner = self.lock();
+        let parts = inner.committed.payloads.range((run, seq, role, 0)..=(run, seq, role, u32::MAX));
+        Ok(parts.map(|(_, p)| p.clone()).collect())
+    }
+
+    fn live_instances(&self) -> Result<Vec<Instance>, Error> {
+        let inner = self.lock();
+        Ok(inner.committed.instances.values().filter(|i| i.life == Life::Live).cloned().collect())
+    }
+
+    fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error> {
+        Ok(self.lock().committed.instances.get(&no).cloned())
+    }
+
+    fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
+        let mut lines: BTreeMap<(RunNo, String, i64), LedgerLine> = BTreeMap::new();
+        for e in self.lock().committed.entries.values() {
+            let Some(call) = e.call.as_ref().filter(|_| e.opened_at >= since && e.opened_at < until) else {
+                continue;
+            };
+            let day = e.opened_at.0.div_euclid(86_400_000_000);
+            let line = lines.entry((e.run, call.model.clone(), day)).or_insert(LedgerLine {
+                run: e.run,
+                model: call.model.clone(),
+                day,
+                calls: 0,
+                tokens: 0,
+                spent_nano_usd: 0,
+                doubt_nano_usd: 0,
+            });
+            line.calls += e.spent[Unit::Calls];
+            line.tokens += e.spent.tokens();
+            line.spent_nano_usd += e.spent.cost();
+            if e.state == State::Unknown {
+                line.doubt_nano_usd += e.held.cost();
+            }
+        }
+        Ok(lines.into_values().collect())
+    }
+
+    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error> {
+        let name = (namespace.to_owned(), agent.to_owned(), key.to_owned());
+        let inner = self.lock();
+        let mut range = inner.committed.items.range((name.clone(), 0)..=(name, i64::MAX));
+        Ok(range.next_back().map(|(_, i)| i.clone()))
+    }
+
+    fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {
+        Ok(self.keys.clone())
+    }
+
+    fn now(&self) -> Result<Micros, Error> {
+        Ok(self.clock.now())
+    }
+
+    fn place(&self) -> String {
+        "memory".into()
+    }
+}

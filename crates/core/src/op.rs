@@ -1,0 +1,207 @@
+//! The operations: what can be asked of the engine, and what it answers.
+//!
+//! Each verb has its own file in `engine/`. `Op` is their sum, so that a store handles one type.
+
+use crate::{
+    engine::{
+        admit::Admit, checkpoint::Checkpoint, claim::Claim, count_loop::CountLoop, declare_dead::DeclareDead,
+        delivered::Delivered, end_attempt::EndAttempt, enter::Enter, put::Put, raise::Raise, record::Record,
+        register::Register, renew::Renew, settle::Settle, start::Start, step::BeginStep, tell::Tell,
+    },
+    envelope::Refusal,
+    id::{AttemptNo, Fence, InstanceNo, RunId, RunNo, Seq, Slot},
+    loaded::Need,
+    status::Status,
+};
+
+/// When an operation's ticket may resolve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// No ticket waits for it; rides with the next commit. Only delivery marks.
+    Lazy,
+    /// Committed: survives kill -9, reaches the disk with the next synced group.
+    Committed,
+    /// On disk.
+    Synced,
+}
+
+/// Who acts: checked before anything is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Actor {
+    pub run: RunNo,
+    pub attempt: AttemptNo,
+    /// The process that opens the entry and alone may close it.
+    pub instance: InstanceNo,
+}
+
+macro_rules! ops {
+    ($($verb:ident => $outcome:ident($answer:ty)),* $(,)?) => {
+        /// Any operation.
+        #[derive(Clone, Debug)]
+        pub enum Op { $($verb(Box<$verb>)),* }
+
+        /// What an operation answered.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Outcome { $($outcome($answer)),* }
+
+        impl Op {
+            /// What the store has to load before the decision.
+            pub fn needs(&self) -> Vec<Need> {
+                match self { $(Op::$verb(v) => v.needs()),* }
+            }
+            pub fn name(&self) -> &'static str {
+                match self { $(Op::$verb(_) => stringify!($verb)),* }
+            }
+        }
+
+        $(
+            impl From<$verb> for Op {
+                fn from(v: $verb) -> Op { Op::$verb(Box::new(v)) }
+            }
+            impl Verb for $verb {
+                type Answer = $answer;
+                fn answer(outcome: Outcome) -> Option<$answer> {
+                    match outcome { Outcome::$outcome(a) => Some(a), _ => None }
+                }
+            }
+        )*
+
+        /// Decides `op` on what was loaded for it. Pure: `now` is the store's.
+        pub fn decide(
+            op: &Op,
+            loaded: &mut crate::loaded::Loaded,
+            now: crate::id::Micros,
+        ) -> Result<Outcome, crate::engine::Error> {
+            match op { $(Op::$verb(v) => v.decide(loaded, now).map(Outcome::$outcome)),* }
+        }
+    };
+}
+
+/// A verb with the type of its answer.
+pub trait Verb: Into<Op> {
+    type Answer;
+    /// Unwraps the answer; `None` when `outcome` is another verb's.
+    fn answer(outcome: Outcome) -> Option<Self::Answer>;
+}
+
+ops! {
+    Register => Registered(InstanceNo),
+    Renew => Renewed(Vec<Pulse>),
+    DeclareDead => Declared(Swept),
+    Start => Started(Started),
+    Claim => Claimed(Claimed),
+    Enter => Entered(Entered),
+    EndAttempt => Ended(Status),
+    Admit => Admitted(Admission),
+    Settle => Settled(Settled),
+    Delivered => Marked(()),
+    BeginStep => Begun(Step),
+    Record => Recorded(Seq),
+    Checkpoint => Saved(Seq),
+    CountLoop => Turned(Turn),
+    Put => Put(i64),
+    Raise => Raised(Status),
+    Tell => Told(Status),
+}
+
+/// What a renewal tells a driver of one of its runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pulse {
+    pub run: RunNo,
+    pub status: Status,
+    pub stop_requested: bool,
+    pub halt: Option<Refusal>,
+}
+
+/// What a dead instance left behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    pub unknown_calls: usize,
+    pub ended_attempts: usize,
+    pub interrupted: Vec<RunId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Started {
+    pub run: RunNo,
+    /// False when the run existed: its limits are as they were.
+    pub created: bool,
+    pub status: Status,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    Attempt {
+        attempt: AttemptNo,
+        fence: Fence,
+        iteration: i64,
+        answers: i64,
+    },
+    /// `restarts` is used up, or the run's time is over: the run is halted.
+    Refused(Refusal),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entered {
+    pub attempt: AttemptNo,
+    pub slot: Slot,
+    pub iteration: i64,
+}
+
+/// What becomes of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// A new call: reserved and on disk. `cap` is the output cap to send when the client's was too large.
+    Go { seq: Seq, cap: Option<u64>, retry_of: Option<Seq>, diverged: Option<Divergence> },
+    /// The recorded answer of entry `seq` serves.
+    Replay { seq: Seq },
+    /// Entry `seq` is in flight under `instance`: its answer will serve.
+    Join { seq: Seq, instance: InstanceNo },
+    /// Room may come back: decide again when something is settled, voided or raised.
+    Wait { refusal: Refusal },
+    /// Refused; the run is halted, or was already.
+    Refused(Refusal),
+}
+
+/// A new call while recorded answers were untaken; said once per attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    pub untaken: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settled {
+    pub cost_nano_usd: i64,
+    pub overrun_nano_usd: i64,
+    /// The run's own envelope, in usd: spent, and the limit if there is one.
+    pub run_spent_nano_usd: i64,
+    pub run_status: Status,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Opened: run it.
+    Run { seq: Seq, begun_before: bool },
+    /// Its result is recorded.
+    Done { seq: Seq },
+}
+
+/// What became of a loop's turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// How many are counted now.
+    Counted {
+        loops: i64,
+    },
+    Refused(Refusal),
+}
+
+/// How a supervised attempt's end is followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// The same driver starts another attempt: the run stays running.
+    Restart,
+    Interrupt,
+    Complete,
+    Fail(String),
+}

@@ -1,0 +1,144 @@
+//! A run: one agent's task, and what belongs to it rather than to a process.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    envelope::Refusal,
+    id::{AttemptNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
+    status::Status,
+};
+
+/// What becomes of a call whose outcome is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InDoubt {
+    /// Charged at its reservation until its retry settles, then at the retry's cost.
+    #[default]
+    AsRetry,
+    /// Charged at its reservation for ever.
+    Keep,
+    /// Not charged: the user bears what the provider bills.
+    Refund,
+}
+
+/// How calls are admitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Admission {
+    /// A limit is never passed: each call reserves its bound.
+    #[default]
+    Strict,
+    /// While spent is below the limit; one call's excess per concurrent call is accepted.
+    Observe,
+}
+
+/// What a new call does while recorded answers of ended attempts are still untaken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDivergence {
+    #[default]
+    Live,
+    Halt,
+}
+
+/// What of a call's bodies is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Record {
+    #[default]
+    All,
+    /// Prompts stay off the disk.
+    Answers,
+    /// Only digests: nothing can be replayed after a restart.
+    Digests,
+}
+
+/// A model without a known price, under a limit in usd.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unpriced {
+    #[default]
+    Deny,
+    Free,
+}
+
+/// The rules a run keeps for its whole life. They are not the agent's to set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Policy {
+    pub in_doubt: InDoubt,
+    pub admission: Admission,
+    pub on_divergence: OnDivergence,
+    pub record: Record,
+    pub unpriced: Unpriced,
+}
+
+/// What `outlast resume` needs to start the command again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Command {
+    pub argv: Vec<String>,
+    pub directory: String,
+    pub umask: u32,
+    /// PATH, HOME and the variables named with `--env`.
+    pub env: BTreeMap<String, String>,
+    /// Whether stdin was not a terminal, and is kept as the run's payload.
+    pub stdin_kept: bool,
+}
+
+/// What was said of a run when it was created: read by people and by the supervisor, not by calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Spec {
+    pub name: Option<String>,
+    pub tags: BTreeMap<String, String>,
+    pub command: Option<Command>,
+    /// The base URLs that were set when the run began: `openai` → `https://…`.
+    pub upstreams: BTreeMap<String, String>,
+}
+
+/// A run's row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    pub no: RunNo,
+    pub id: RunId,
+    pub status: Status,
+    /// Why it is halted.
+    pub halt: Option<Refusal>,
+    /// Why it failed or was cancelled.
+    pub error: Option<String>,
+    pub parent: Option<RunNo>,
+    /// The envelopes its calls are admitted against: its own first, then every ancestor's.
+    pub charges: Arc<[EnvelopeNo]>,
+    pub policy: Policy,
+    pub created_at: Micros,
+    /// Of its first attempt: `wall_ms` counts from here.
+    pub began_at: Option<Micros>,
+    pub ended_at: Option<Micros>,
+    pub next_seq: Seq,
+    pub next_attempt: AttemptNo,
+    pub fence: Fence,
+    pub iteration: i64,
+    /// It has registered loops or steps of its own: its calls are not counted as loops.
+    pub explicit_loops: bool,
+    /// `done` answers of the current iteration.
+    pub answers: i64,
+    /// Entries closed so far: progress.
+    pub closed: i64,
+    /// Somebody asked its driver to stop.
+    pub stop_requested: bool,
+    /// Answers that were replayed, and what they had cost: money not paid again.
+    pub replayed: i64,
+    pub saved_nano_usd: i64,
+    /// Names the command and directory, so that typing the command again finds the run.
+    pub command_key: Option<String>,
+}
+
+impl Run {
+    /// The run's own envelope.
+    pub fn envelope(&self) -> EnvelopeNo {
+        self.charges[0]
+    }
+}

@@ -1,0 +1,245 @@
+//! The store's trait: submit operations, read what is committed. One trait, several databases.
+
+use std::{
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use crate::{
+    attempt::Attempt,
+    engine,
+    envelope::Envelope,
+    id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
+    instance::Instance,
+    journal::{Entry, Kind, Role},
+    op::{Durability, Op, Outcome, Verb},
+    payload::Payload,
+    run::{Run, Spec},
+    state::Item,
+    status::Status,
+    token::TokenKey,
+};
+
+/// Why a store did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The engine's word: nothing was written.
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
+    #[error("cannot open the store {place}: {why}")]
+    Open { place: String, why: String },
+    #[error("the store {place} has format {found}, and this outlast knows formats up to {known}")]
+    Newer { place: String, found: i64, known: i64 },
+    /// What cannot be read is reported and refused: it is never a fresh start.
+    #[error("the store is damaged: {what}")]
+    Corrupt { what: String },
+    #[error("no space left for the store: {why}")]
+    Full { why: String },
+    #[error("the store failed: {why}")]
+    Io { why: String },
+    /// After an I/O error everything is refused until the store is opened anew.
+    #[error("the store refuses work after an earlier failure: {why}")]
+    Refused { why: String },
+    /// The group was neither seen to commit nor to roll back.
+    #[error("it is not known whether the operation was committed: {why}")]
+    CommitUnknown { why: String },
+    #[error("the store is closed")]
+    Closed,
+}
+
+impl Error {
+    /// The stable code, the same in every face.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Engine(e) => e.code(),
+            Error::Open { .. } => "store_open",
+            Error::Newer { .. } => "store_newer",
+            Error::Corrupt { .. } => "store_corrupt",
+            Error::Full { .. } => "store_full",
+            Error::Io { .. } => "store_io",
+            Error::Refused { .. } => "store_refused",
+            Error::CommitUnknown { .. } => "commit_unknown",
+            Error::Closed => "store_closed",
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Error::Engine(e) => return e.hint(),
+            Error::Open { .. } => "name another place with --store or OUTLAST_STORE".into(),
+            Error::Newer { .. } => "use the newer outlast that wrote it; nothing was changed".into(),
+            Error::Corrupt { .. } => {
+                "nothing was changed; keep the file, and restore a copy or point --store elsewhere".into()
+            }
+            Error::Full { .. } => "make room on the disk; what was acknowledged is safe".into(),
+            Error::Io { .. } | Error::Refused { .. } => {
+                "start outlast again when the disk works; what was acknowledged is safe".into()
+            }
+            Error::CommitUnknown { .. } | Error::Closed => return None,
+        })
+    }
+}
+
+/// A run with what belongs to it, as committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunView {
+    pub run: Run,
+    pub spec: Spec,
+    /// Its own envelope.
+    pub envelope: Envelope,
+}
+
+/// Which runs to list. Newest first.
+#[derive(Clone, Debug, Default)]
+pub struct RunFilter {
+    pub status: Option<Status>,
+    pub command_key: Option<String>,
+    /// Only runs with a smaller number: the page after the last one seen.
+    pub before: Option<RunNo>,
+    pub limit: usize,
+}
+
+/// One line of the ledger: what the calls of a run, a model and a UTC day came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgerLine {
+    pub run: RunNo,
+    pub model: String,
+    /// Days since the Unix epoch, UTC, of when the call was opened.
+    pub day: i64,
+    pub calls: i64,
+    pub tokens: i64,
+    pub spent_nano_usd: i64,
+    /// Held by calls whose outcome is unknown.
+    pub doubt_nano_usd: i64,
+}
+
+/// What every database offers. `submit` is the one way to write.
+pub trait Store: Send + Sync {
+    /// Queues an operation. It is decided inside the transaction that writes it; whatever is queued
+    /// commits as one group. The ticket resolves when `durability` is reached.
+    fn submit(&self, op: Op, durability: Durability) -> Ticket;
+
+    fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error>;
+    fn run(&self, no: RunNo) -> Result<Option<RunView>, Error>;
+    fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error>;
+    fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error>;
+    /// All attempts of a run, oldest first.
+    fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error>;
+    fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error>;
+    /// Entries after `after`, in order, at most `limit`.
+    fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error>;
+    /// The newest `done` entry of this kind and key, in any scope.
+    fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error>;
+    /// The newest call of a run whose request body is kept: a base after a restart.
+    fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error>;
+    /// Stored bytes; the parts of a large payload in order.
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error>;
+    fn live_instances(&self) -> Result<Vec<Instance>, Error>;
+    fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error>;
+    fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error>;
+    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error>;
+    /// The keys that sign run tokens, newest first. Made with the store.
+    fn token_keys(&self) -> Result<Vec<TokenKey>, Error>;
+    /// The store's clock.
+    fn now(&self) -> Result<Micros, Error>;
+    /// Where it is, for messages. Holds no password.
+    fn place(&self) -> String;
+}
+
+/// Submits a verb and gets its own answer back.
+pub trait Ask {
+    fn ask<V: Verb>(&self, verb: V, durability: Durability) -> Pending<V>;
+}
+
+impl<S: Store + ?Sized> Ask for S {
+    fn ask<V: Verb>(&self, verb: V, durability: Durability) -> Pending<V> {
+        Pending { ticket: self.submit(verb.into(), durability), verb: PhantomData }
+    }
+}
+
+/// A future outcome: await it, or block on `wait`.
+pub struct Ticket(Inner);
+
+enum Inner {
+    Ready(Option<Result<Outcome, Error>>),
+    Later(oneshot::AsyncReceiver<Result<Outcome, Error>>),
+}
+
+/// Where a store's writer puts the outcome.
+pub type Promise = oneshot::Sender<Result<Outcome, Error>>;
+
+impl Ticket {
+    /// A ticket and the promise that resolves it. A dropped promise resolves it as `Closed`.
+    pub fn new() -> (Promise, Ticket) {
+        let (tx, rx) = oneshot::async_channel();
+        (tx, Ticket(Inner::Later(rx)))
+    }
+
+    pub fn ready(outcome: Result<Outcome, Error>) -> Ticket {
+        Ticket(Inner::Ready(Some(outcome)))
+    }
+
+    /// Blocks until it resolves. Not for async code.
+    pub fn wait(self) -> Result<Outcome, Error> {
+        match self.0 {
+            Inner::Ready(r) => r.unwrap_or(Err(Error::Closed)),
+            Inner::Later(rx) => block_on(rx).unwrap_or(Err(Error::Closed)),
+        }
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<Outcome, Error>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Inner::Ready(r) => Poll::Ready(r.take().unwrap_or(Err(Error::Closed))),
+            Inner::Later(rx) => Pin::new(rx).poll(cx).map(|r| r.unwrap_or(Err(Error::Closed))),
+        }
+    }
+}
+
+/// A ticket that knows its verb.
+pub struct Pending<V> {
+    ticket: Ticket,
+    verb: PhantomData<fn() -> V>,
+}
+
+impl<V: Verb> Pending<V> {
+    /// Blocks until it resolves. Not for async code.
+    pub fn wait(self) -> Result<V::Answer, Error> {
+        typed::<V>(self.ticket.wait())
+    }
+}
+
+impl<V: Verb> Future for Pending<V> {
+    type Output = Result<V::Answer, Error>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.ticket).poll(cx).map(typed::<V>)
+    }
+}
+
+fn typed<V: Verb>(outcome: Result<Outcome, Error>) -> Result<V::Answer, Error> {
+    V::answer(outcome?).ok_or(Error::Engine(engine::Error::NotLoaded("another verb's outcome")))
+}
+
+/// Parks this thread until the future resolves.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+    let mut cx = Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut cx) {
+            Poll::Ready(out) => return out,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
