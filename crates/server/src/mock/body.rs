@@ -34,9 +34,9 @@ pub(super) struct Frames {
 pub(super) enum End {
     #[default]
     Clean,
-    /// The connection breaks.
+    /// The frames leave the buffers, then the connection breaks.
     Cut,
-    /// The frames that were sent leave the buffers, then the connection breaks.
+    /// What `Cut` becomes once they have left.
     Flushed,
     /// Nothing more comes until the client leaves.
     Hang,

@@ -13,7 +13,7 @@ pub struct Options {
     pub usage: Option<FixedUsage>,
     /// How answers are compressed for clients that accept it.
     pub encoding: Option<Encoding>,
-    /// Refusals by chance, unpaid; their probabilities add up to at most 1.
+    /// Refusals by chance, unpaid. One draw decides among them: what their probabilities exceed 1 by is lost.
     pub fail: Vec<Failure>,
     /// Decides which requests `fail` hits: the same seed hits the same places of a sequence of requests.
     pub seed: u64,

@@ -1,10 +1,6 @@
 //! A request for a message, in either dialect: read once, checked strictly.
 
-use std::{
-    borrow::Cow,
-    fmt::{self, Write},
-    io::Read,
-};
+use std::{borrow::Cow, fmt, io::Read};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
@@ -72,11 +68,8 @@ impl Digest {
     }
 
     pub fn hex(&self) -> String {
-        let mut hex = String::with_capacity(64);
-        for byte in self.0 {
-            let _ = write!(hex, "{byte:02x}");
-        }
-        hex
+        let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
+        self.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
     }
 }
 
