@@ -1,0 +1,145 @@
+//! The bodies of answers: whole, in frames, and in the ways a broken provider sends them.
+
+use std::{
+    io::{self, Write},
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+    vec,
+};
+
+use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
+use http::{HeaderMap, header};
+use hyper::body::{Frame, SizeHint};
+use tokio::time::Sleep;
+
+/// An answer's body.
+pub(super) enum Body {
+    Whole(Option<Bytes>),
+    Frames(Frames),
+}
+
+/// Frames sent one by one, and what comes after the last.
+pub(super) struct Frames {
+    left: vec::IntoIter<Bytes>,
+    /// Between a frame and the next.
+    gap: Duration,
+    waiting: Option<Pin<Box<Sleep>>>,
+    end: End,
+}
+
+/// How a body in frames ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum End {
+    #[default]
+    Clean,
+    /// The frames leave the buffers, then the connection breaks.
+    Cut,
+    /// What `Cut` becomes once they have left.
+    Flushed,
+    /// Nothing more comes until the client leaves.
+    Hang,
+}
+
+/// Why a body ended early: the request had asked for it.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer was cut short, as its request had asked for")]
+pub(super) struct CutShort;
+
+impl Body {
+    pub fn whole(bytes: impl Into<Bytes>) -> Self {
+        Self::Whole(Some(bytes.into()))
+    }
+
+    pub fn frames(frames: Vec<Bytes>, gap: Duration, end: End) -> Self {
+        Self::Frames(Frames { left: frames.into_iter(), gap, waiting: None, end })
+    }
+
+    /// The same body, compressed; each frame can be decoded as soon as it is there.
+    pub fn gzip(self) -> io::Result<Self> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        match self {
+            Self::Whole(bytes) => {
+                encoder.write_all(&bytes.unwrap_or_default())?;
+                Ok(Self::whole(encoder.finish()?))
+            }
+            Self::Frames(Frames { left, gap, end, .. }) => {
+                let mut frames = Vec::with_capacity(left.len() + 1);
+                for frame in left {
+                    encoder.write_all(&frame)?;
+                    encoder.flush()?;
+                    frames.push(Bytes::from(std::mem::take(encoder.get_mut())));
+                }
+                // A body that breaks off has no trailer either.
+                if end == End::Clean {
+                    frames.push(Bytes::from(encoder.finish()?));
+                }
+                Ok(Self::frames(frames, gap, end))
+            }
+        }
+    }
+}
+
+/// Whether a request's `Accept-Encoding` allows gzip.
+pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|coding| {
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
+        let refused = weight.trim().strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0));
+        name.trim().eq_ignore_ascii_case("gzip") && !refused
+    })
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = CutShort;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, CutShort>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Frames(frames) => frames.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Frames(_) => SizeHint::default(),
+        }
+    }
+}
+
+impl Frames {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutShort>>> {
+        if let Some(sleep) = &mut self.waiting {
+            std::task::ready!(sleep.as_mut().poll(cx));
+            self.waiting = None;
+        }
+        if let Some(frame) = self.left.next() {
+            if !self.gap.is_zero() {
+                self.waiting = Some(Box::pin(tokio::time::sleep(self.gap)));
+            }
+            return Poll::Ready(Some(Ok(Frame::data(frame))));
+        }
+        match self.end {
+            End::Clean => Poll::Ready(None),
+            End::Cut => {
+                // hyper drops what it has buffered when a body fails; a pending body makes it flush first.
+                self.end = End::Flushed;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            End::Flushed => Poll::Ready(Some(Err(CutShort))),
+            // hyper watches the connection and drops this body when the client leaves.
+            End::Hang => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What the provider was paid for, on disk: the other side of the ledger in a crash test.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
+
+use serde::Serialize;
+
+/// One paid request.
+#[derive(Debug, Serialize)]
+pub(super) struct Line<'a> {
+    /// Counts paid requests of this process from 1. Concurrent requests may be logged out of its order.
+    pub n: u64,
+    /// Milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    pub dialect: &'static str,
+    pub model: &'a str,
+    pub stream: bool,
+    pub digest: &'a str,
+    pub occurrence: u64,
+    /// Its first 6 characters only: enough to tell two keys apart, not to use one.
+    pub credential: &'a str,
+    /// Of the decoded body.
+    pub bytes: usize,
+    /// Cached tokens included.
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+}
+
+/// An append-only file of JSON lines.
+#[derive(Debug)]
+pub(super) struct Log {
+    file: Mutex<File>,
+}
+
+impl Log {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = File::options().create(true).append(true).open(path).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot open the log {}: {error}", path.display()))
+        })?;
+        Ok(Self { file: Mutex::new(file) })
+    }
+
+    /// Appends a line in one write, so that it survives this process, and readers never see half of it.
+    pub fn append(&self, line: &Line<'_>) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(line)?;
+        bytes.push(b'\n');
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes)
+    }
+}

@@ -1,0 +1,182 @@
+//! What the fake provider is started with, as `outlast mock` takes it from its command line.
+
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+use http::StatusCode;
+
+/// How the provider behaves towards every request; a request's own `mock:` lines come first.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Time to the first byte of a paid answer. The frames of a stream follow at a twentieth of it each.
+    pub latency: Duration,
+    /// What each call uses; without it usage follows from the bytes of request and answer.
+    pub usage: Option<FixedUsage>,
+    /// How answers are compressed for clients that accept it.
+    pub encoding: Option<Encoding>,
+    /// Refusals by chance, unpaid. One draw decides among them: what their probabilities exceed 1 by is lost.
+    pub fail: Vec<Failure>,
+    /// Decides which requests `fail` hits: the same seed hits the same places of a sequence of requests.
+    pub seed: u64,
+    /// Gets one JSON line for each paid request, appended.
+    pub log: Option<PathBuf>,
+}
+
+/// An option's text that is not what the option wants.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not {wanted}: {text:?}")]
+pub struct BadOption {
+    pub wanted: &'static str,
+    pub text: String,
+}
+
+impl BadOption {
+    fn new(wanted: &'static str, text: &str) -> Self {
+        Self { wanted, text: text.into() }
+    }
+}
+
+/// Tokens of every call, as `INPUT,OUTPUT`.
+///
+/// The input includes cached tokens. The output, reasoning included, is that of one choice, and stays within
+/// the request's own cap, as a provider's does; only a request's `mock: usage` line bills past it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedUsage {
+    pub input: u64,
+    pub output: u64,
+}
+
+impl FromStr for FixedUsage {
+    type Err = BadOption;
+    fn from_str(text: &str) -> Result<Self, BadOption> {
+        let pair = || {
+            let (input, output) = text.split_once(',')?;
+            Some(Self { input: input.trim().parse().ok()?, output: output.trim().parse().ok()? })
+        };
+        pair().ok_or_else(|| BadOption::new("INPUT,OUTPUT in tokens, such as 1000,500", text))
+    }
+}
+
+/// A content encoding of answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    Gzip,
+}
+
+impl FromStr for Encoding {
+    type Err = BadOption;
+    fn from_str(text: &str) -> Result<Self, BadOption> {
+        match text {
+            "gzip" => Ok(Self::Gzip),
+            _ => Err(BadOption::new("an encoding of answers (gzip)", text)),
+        }
+    }
+}
+
+/// A refusal by chance, as `STATUS:PROBABILITY`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Failure {
+    /// 400 to 599.
+    pub status: StatusCode,
+    /// 0 to 1.
+    pub probability: f64,
+}
+
+impl FromStr for Failure {
+    type Err = BadOption;
+    fn from_str(text: &str) -> Result<Self, BadOption> {
+        let pair = || {
+            let (status, probability) = text.split_once(':')?;
+            let probability = probability.trim().parse().ok().filter(|p| (0.0..=1.0).contains(p))?;
+            Some(Self { status: error_status(status)?, probability })
+        };
+        pair().ok_or_else(|| BadOption::new("STATUS:PROBABILITY, such as 429:0.1", text))
+    }
+}
+
+impl Options {
+    /// What request number `count` of a message is refused with, if chance has it so.
+    pub(super) fn failure(&self, count: u64) -> Option<StatusCode> {
+        if self.fail.is_empty() {
+            return None;
+        }
+        // 53 bits are what a double holds exactly.
+        let mut drawn = (mix(self.seed, count) >> 11) as f64 / (1u64 << 53) as f64;
+        for failure in &self.fail {
+            if drawn < failure.probability {
+                return Some(failure.status);
+            }
+            drawn -= failure.probability;
+        }
+        None
+    }
+}
+
+/// A status that a provider refuses with: 400 to 599.
+pub(super) fn error_status(text: &str) -> Option<StatusCode> {
+    let status = StatusCode::from_bytes(text.trim().as_bytes()).ok()?;
+    (status.is_client_error() || status.is_server_error()).then_some(status)
+}
+
+/// A time such as `300ms`, `2s` or `0`.
+pub fn duration(text: &str) -> Result<Duration, BadOption> {
+    let parse = |number: &str| number.trim().parse().ok();
+    let found = match text.strip_suffix("ms") {
+        Some(number) => parse(number).map(Duration::from_millis),
+        None => match text.strip_suffix('s') {
+            Some(number) => parse(number).map(Duration::from_secs),
+            None => (text == "0").then_some(Duration::ZERO),
+        },
+    };
+    found.ok_or_else(|| BadOption::new("a time, such as 300ms or 2s", text))
+}
+
+/// SplitMix64's output function at position `count` of the sequence that `seed` starts.
+fn mix(seed: u64, count: u64) -> u64 {
+    let mut z = seed.wrapping_add(count.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_from_their_text() {
+        assert_eq!("1000,500".parse(), Ok(FixedUsage { input: 1000, output: 500 }));
+        assert_eq!("gzip".parse(), Ok(Encoding::Gzip));
+        let limited = Failure { status: StatusCode::TOO_MANY_REQUESTS, probability: 0.1 };
+        assert_eq!("429:0.1".parse(), Ok(limited));
+        assert_eq!(duration("300ms"), Ok(Duration::from_millis(300)));
+        assert_eq!(duration("2s"), Ok(Duration::from_secs(2)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+    }
+
+    #[test]
+    fn what_an_option_does_not_mean_is_refused() {
+        for text in ["", "1000", "1000,", "-1,2", "1,2,3"] {
+            assert!(text.parse::<FixedUsage>().is_err(), "{text}");
+        }
+        for text in ["", "429", "200:0.5", "429:1.5", "429:-1", "429:NaN", "600:0.1"] {
+            assert!(text.parse::<Failure>().is_err(), "{text}");
+        }
+        for text in ["", "3", "3m", "-1s", "ms"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+        let error = "br".parse::<Encoding>().unwrap_err();
+        assert_eq!(error.to_string(), r#"not an encoding of answers (gzip): "br""#);
+    }
+
+    #[test]
+    fn failures_come_at_their_probability_and_at_the_same_places_for_a_seed() {
+        let fail = vec!["429:0.1".parse().unwrap(), "500:0.2".parse().unwrap()];
+        let options = Options { fail, seed: 7, ..Options::default() };
+        let drawn = |options: &Options| (0..10_000).map(|n| options.failure(n)).collect::<Vec<_>>();
+        let count = |status: u16| drawn(&options).iter().flatten().filter(|s| s.as_u16() == status).count();
+        assert!((900..1100).contains(&count(429)), "{}", count(429));
+        assert!((1850..2150).contains(&count(500)), "{}", count(500));
+        assert_eq!(drawn(&options), drawn(&options));
+        assert_ne!(drawn(&options), drawn(&Options { seed: 8, ..options.clone() }));
+    }
+}
