@@ -31,3 +31,6 @@ impl Dialect for AnthropicMessages {
         AnswerStream::new(answer::MessageReader::default())
     }
 }
+
+#[cfg(test)]
+mod tests;

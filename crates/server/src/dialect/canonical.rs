@@ -1,7 +1,8 @@
 //! The canonical form of a request body: what the request digest is taken of.
 
 use super::{
-    json_spans::{Kind, Scanner, duplicate, push_canonical, scan_string},
+    json_spans::{Kind, Scanner, duplicate},
+    json_text::{Part, push_canonical, scan_string},
     request::BadRequest,
 };
 
@@ -43,7 +44,6 @@ fn segments(pointer: &str) -> Result<Vec<String>> {
 }
 
 fn encode(name: &str) -> String {
-    use super::json_spans::Part;
     let mut out = String::with_capacity(name.len());
     name.chars().for_each(|c| push_canonical(Part::Escaped(c), &mut out));
     out

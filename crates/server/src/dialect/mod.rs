@@ -9,6 +9,7 @@ pub mod bound;
 pub mod canonical;
 mod edit;
 pub mod json_spans;
+pub mod json_text;
 pub mod openai_chat;
 pub mod refusal;
 pub mod request;

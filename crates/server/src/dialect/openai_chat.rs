@@ -52,3 +52,6 @@ fn read_tier(tier: &str) -> Option<Option<ServiceTier>> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;
