@@ -48,7 +48,8 @@ pub enum FrameKind {
     Data,
     /// The first frame with a stop or finish reason: held back until settled, with all that follow it.
     Stop,
-    /// The event that makes a stream complete: `[DONE]`, `message_stop`. Held back too when there was no `Stop`.
+    /// The event that makes a stream complete: `[DONE]`, `message_stop`. Held back too when there was no
+    /// `Stop`.
     Terminal,
     /// Only there because we asked for the usage: not for the client.
     Swallowed,
@@ -56,7 +57,8 @@ pub enum FrameKind {
     Error,
     /// Keeps the connection alive and says nothing.
     Ping,
-    /// The stream ended within this event. Before an error frame of ours it must not be sent: the two would run together.
+    /// The stream ended within this event. Before an error frame of ours it must not be sent: the two would
+    /// run together.
     Partial,
 }
 
@@ -110,7 +112,7 @@ impl AnswerStream {
     /// Some servers end without the last blank line, so a terminal event counts without it. Any other rest is
     /// `Partial`, or `Data` when it is blank lines only.
     pub fn finish(&mut self) -> Option<Frame> {
-        let rest = self.framer.finish();
+        let (rest, whole) = self.framer.finish();
         if rest.is_empty() {
             return None;
         }
@@ -118,7 +120,7 @@ impl AnswerStream {
             return Some(Frame { bytes: rest, kind: FrameKind::Data });
         }
         let mut frame = self.frame(rest);
-        if !matches!(frame.kind, FrameKind::Terminal | FrameKind::Swallowed) {
+        if !whole && !matches!(frame.kind, FrameKind::Terminal | FrameKind::Swallowed) {
             frame.kind = FrameKind::Partial;
         }
         Some(frame)

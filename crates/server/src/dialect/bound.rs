@@ -1,17 +1,21 @@
 //! Upper bounds of billed input that a request's text alone does not give. Tokens throughout.
 //!
-//! Text is one token per UTF-8 byte: bytes / 3 is not a bound (base64, emoji, CSV digits, hex, `\u` escapes all take more
-//! tokens than that). Prose is counted decoded, since the model reads it decoded; JSON that the model reads as
-//! JSON (tools, schemas, tool inputs) is counted compact but escaped as the client escaped it. Keys and punctuation count,
-//! which covers what the provider adds around each message. Providers can change the numbers below without notice:
-//! then a call overruns its reservation, is recorded in full, and the constant is raised here.
+//! Text is one token per UTF-8 byte: bytes / 3 is not a bound (base64, emoji, CSV digits, hex, `\u` escapes
+//! all take more tokens than that). Prose is counted decoded, since the model reads it decoded; JSON that the
+//! model reads as JSON (tools, schemas, tool inputs) is counted compact but escaped as the client escaped it.
+//! Keys and punctuation count, which covers what the provider adds around each message. Providers can change
+//! the numbers below without notice: then a call overruns its reservation, is recorded in full, and the
+//! constant is raised here.
 
-/// An image in a chat request, unless one of the two cases below: 10,000 patches (`detail: original`) at 2.46 tokens.
+/// An image in a chat request, unless one of the two cases below: 10,000 patches (`detail: original`) at 2.46
+/// tokens.
 ///
-/// `auto` may mean `original`, and compatible servers with other rules (a Qwen image is up to 16,384) stay below.
+/// `auto` may mean `original`, and compatible servers with other rules (a Qwen image is up to 16,384) stay
+/// below.
 pub const OPENAI_IMAGE: u64 = 25_000;
 
-/// `detail: low`: 2,833 tokens where images are tiles; models that cut patches ignore it: 1,536 patches at 2.46 tokens.
+/// `detail: low`: 2,833 tokens where images are tiles; models that cut patches ignore it: 1,536 patches at
+/// 2.46 tokens.
 pub const OPENAI_IMAGE_LOW: u64 = 4_000;
 
 /// gpt-4o-mini bills 2,833 + 5,667 tokens per tile, at most 8 tiles.
@@ -54,8 +58,8 @@ pub fn openai_image(model: &str, low: bool) -> u64 {
 /// Input billed over all turns of one request with server tools.
 ///
 /// The model is run once and then once more after each use, each time over `input` and all results so far.
-/// `result` is what one use adds at most. What the model itself wrote between uses is not counted again: it shares
-/// the one output cap, so in practice it is small beside the results.
+/// `result` is what one use adds at most. What the model itself wrote between uses is not counted again: it
+/// shares the one output cap, so in practice it is small beside the results.
 pub fn over_turns(input: u64, uses: u64, result: u64) -> u64 {
     let results_read = uses.saturating_mul(uses.saturating_add(1)) / 2;
     input.saturating_mul(uses.saturating_add(1)).saturating_add(result.saturating_mul(results_read))

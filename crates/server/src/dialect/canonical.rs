@@ -14,9 +14,9 @@ type Result<T> = std::result::Result<T, BadRequest>;
 /// The same request in one spelling, whatever client library wrote it. One pass.
 ///
 /// Keys are sorted by the bytes of their canonical encoding, whitespace is gone, strings are as decoded with
-/// the shortest escapes. Numbers keep their text (`1` and `1.0` stay different: some upstreams tell them apart)
-/// but for the exponent: `1E+5` and `1e5` are one. `LEFT_OUT` and `drop_pointers` (JSON pointers, RFC 6901, from the
-/// top of the body; a number names an array's element) are left out, but checked all the same.
+/// the shortest escapes. Numbers keep their text (`1` and `1.0` stay different: some upstreams tell them
+/// apart) but for the exponent: `1E+5` and `1e5` are one. `LEFT_OUT` and `drop_pointers` (JSON pointers, RFC
+/// 6901, from the top of the body; a number names an array's element) are left out, but checked all the same.
 /// Errors: whatever is not a JSON object, duplicate keys, a pointer that is none.
 pub fn canonical(body: &[u8], drop_pointers: &[&str]) -> Result<Vec<u8>> {
     let pointers: Vec<Vec<String>> =

@@ -1,7 +1,7 @@
 //! A strict JSON scanner that tells where things stand and how long they are, and builds no tree.
 //!
-//! It exists because the proxy changes bodies at byte positions, weighs 125 kB of text per call, and must refuse
-//! duplicate keys: which of two `max_tokens` the upstream believes is not ours to guess.
+//! It exists because the proxy changes bodies at byte positions, weighs 125 kB of text per call, and must
+//! refuse duplicate keys: which of two `max_tokens` the upstream believes is not ours to guess.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -98,8 +98,8 @@ impl<'a> Scanner<'a> {
 
     /// Reads an object: `member` is called with each key and must read exactly its value.
     ///
-    /// Keys are in canonical encoding: as decoded, but with quotes, backslashes and control characters escaped.
-    /// Returns the bytes of its compact form without the values.
+    /// Keys are in canonical encoding: as decoded, but with quotes, backslashes and control characters
+    /// escaped. Returns the bytes of its compact form without the values.
     pub fn object(&mut self, mut member: impl FnMut(&mut Self, &str) -> Result<()>) -> Result<u64> {
         let base = self.keys.as_ref().map_or(0, Vec::len);
         let mut weight = 1;
@@ -134,7 +134,8 @@ impl<'a> Scanner<'a> {
         Ok((count as u64 + 1).max(2))
     }
 
-    /// Reads an object's members over: `seen` gets each key and where the member stands, from its key to its value's end.
+    /// Reads an object's members over: `seen` gets each key and where the member stands, from its key to its
+    /// value's end.
     pub fn members(&mut self, mut seen: impl FnMut(&str, Range<usize>)) -> Result<()> {
         self.enter(b'{')?;
         let mut first = true;

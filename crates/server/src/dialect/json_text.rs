@@ -75,8 +75,8 @@ impl<'a> Text<'a> {
 
 /// Appends a piece of a string in canonical encoding.
 ///
-/// `"`, `\` and control characters are escaped in their shortest form, lone surrogates as `\udXXX` in lower case;
-/// everything else is itself.
+/// `"`, `\` and control characters are escaped in their shortest form, lone surrogates as `\udXXX` in lower
+/// case; everything else is itself.
 pub fn push_canonical(part: Part<'_>, out: &mut String) {
     let short = match part {
         Part::Plain(run) => return out.push_str(run),
@@ -94,7 +94,8 @@ pub fn push_canonical(part: Part<'_>, out: &mut String) {
     out.push_str(short);
 }
 
-/// Reads a string's content from `at`, just behind its opening quote; returns the position of the closing one.
+/// Reads a string's content from `at`, just behind its opening quote; returns the position of the closing
+/// one.
 pub fn scan_string<'a>(text: &'a str, mut at: usize, mut part: impl FnMut(Part<'a>)) -> Result<usize> {
     let bytes = text.as_bytes();
     loop {

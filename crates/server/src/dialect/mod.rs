@@ -46,9 +46,9 @@ pub trait Dialect: Send + Sync + std::fmt::Debug {
 
     /// The body as it goes upstream: `body` itself unless something has to change.
     ///
-    /// `body` must be the one that `request` was parsed from. With `cap` (tokens) the output is capped at
-    /// no more than that; a lower cap of the client's stays. With `want_usage` a stream is asked to report its usage,
-    /// where the dialect has an option for it and the client did not set it.
+    /// `body` must be the one that `request` was parsed from. With `cap` (tokens) the output is capped at no
+    /// more than that; a lower cap of the client's stays. With `want_usage` a stream is asked to report its
+    /// usage, where the dialect has an option for it and the client did not set it.
     fn edit<'b>(
         &self,
         body: &'b [u8],

@@ -7,15 +7,16 @@ use super::Upstream;
 
 /// The body of an error answer with HTTP `status`.
 ///
-/// `code` is ours and stable (`dollar_budget_exceeded`, …). OpenAI's shape has a place for it; in Anthropic's it is
-/// one more member of `error`, which its SDK keeps in the exception's body.
+/// `code` is ours and stable (`dollar_budget_exceeded`, …). OpenAI's shape has a place for it; in Anthropic's
+/// it is one more member of `error`, which its SDK keeps in the exception's body.
 pub fn refusal_body(shape: Upstream, status: u16, code: &str, message: &str) -> Bytes {
     error(shape, status, code, message).to_string().into()
 }
 
 /// A frame that ends a stream which broke after its HTTP 200.
 ///
-/// Both SDKs raise on it and do not retry: OpenAI's on any data with an `error` member, Anthropic's on `event: error`.
+/// Both SDKs raise on it and do not retry: OpenAI's on any data with an `error` member, Anthropic's on
+/// `event: error`.
 pub fn error_frame(shape: Upstream, code: &str, message: &str) -> Bytes {
     // JSON as serde_json writes it holds no raw line end, so it is one data line.
     let data = error(shape, 500, code, message);

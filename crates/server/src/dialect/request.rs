@@ -35,12 +35,13 @@ pub struct Request {
     pub turns: u64,
     /// Output tokens that can be billed beyond `cap` × `choices`: rejected predictions, compaction.
     pub extra_output: u64,
-    /// What in this request costs money that tokens times price do not cover (first such thing, by name): under a
-    /// dollar limit it is `price_unknown`.
+    /// What in this request costs money that tokens times price do not cover (first such thing, by name):
+    /// under a dollar limit it is `price_unknown`.
     pub unpriced: Option<String>,
     /// Upper bound of the billed input, in tokens; see `bound`. Not a bound alone when `references`.
     pub input_bound: u64,
-    /// The body points at content that it does not hold (a file id, a PDF, a URL): the model's `max_input_tokens` applies.
+    /// The body points at content that it does not hold (a file id, a PDF, a URL): the model's
+    /// `max_input_tokens` applies.
     pub references: bool,
     pub message_count: u64,
     pub(super) spans: Spans,

@@ -89,7 +89,8 @@ enum Api {
     Shared,
 }
 
-/// The known endpoints that are refused, whatever the method: reading a file or a batch is of no use without making one.
+/// The known endpoints that are refused, whatever the method: reading a file or a batch is of no use without
+/// making one.
 fn not_understood(segments: &[&str]) -> Option<(Api, &'static str)> {
     use Api::{Anthropic, OpenAi, Shared};
     Some(match segments {

@@ -16,54 +16,76 @@ pub struct Framer {
     has_line: bool,
     /// The last byte was a CR: an LF now belongs to it.
     after_cr: bool,
+    /// This stream has used CRLF, so a CR has an LF behind it.
+    crlf: bool,
+    /// What is held is a whole event but for that LF.
+    ended: bool,
 }
 
 impl Default for Framer {
     fn default() -> Self {
-        Self { held: BytesMut::new(), line_is_blank: true, has_line: false, after_cr: false }
+        Self {
+            held: BytesMut::new(),
+            line_is_blank: true,
+            has_line: false,
+            after_cr: false,
+            crlf: false,
+            ended: false,
+        }
     }
 }
 
 impl Framer {
     /// Takes the next chunk and returns the events that it completes: slices of it where they lie within it.
-    ///
-    /// An event that ends with a CR at the end of a chunk is returned at once; an LF that follows is taken for
-    /// the beginning of the next one, where it does no harm.
     pub fn push(&mut self, chunk: Bytes) -> Vec<Bytes> {
         let mut events = Vec::new();
+        if chunk.is_empty() {
+            return events;
+        }
         let (mut start, mut at) = (0, 0);
+        if std::mem::take(&mut self.after_cr) && chunk[0] == b'\n' {
+            self.crlf = true;
+            at = 1;
+        }
+        if std::mem::take(&mut self.ended) {
+            events.push(self.complete(chunk.slice(..at)));
+            start = at;
+        }
         while at < chunk.len() {
-            if std::mem::take(&mut self.after_cr) && chunk[at] == b'\n' {
-                at += 1;
-                continue;
-            }
             let Some(line) = memchr::memchr2(b'\n', b'\r', &chunk[at..]) else {
                 self.line_is_blank = false;
                 break;
             };
-            let blank = self.line_is_blank && line == 0;
+            let blank = std::mem::replace(&mut self.line_is_blank, true) && line == 0;
             let ends_with_cr = chunk[at + line] == b'\r';
             at += line + 1;
             if ends_with_cr && chunk.get(at) == Some(&b'\n') {
+                self.crlf = true;
                 at += 1;
             } else {
                 self.after_cr = ends_with_cr && at == chunk.len();
             }
-            self.line_is_blank = true;
             if !blank {
                 self.has_line = true;
             } else if std::mem::take(&mut self.has_line) {
-                events.push(self.complete(chunk.slice(start..at)));
-                start = at;
+                // An LF left to the next event would be lost, or come twice, where one of the two is
+                // swallowed.
+                if self.after_cr && self.crlf {
+                    self.ended = true;
+                } else {
+                    events.push(self.complete(chunk.slice(start..at)));
+                    start = at;
+                }
             }
         }
         self.held.extend_from_slice(&chunk[start..]);
         events
     }
 
-    /// What was left when the stream ended: an event without its blank line, or nothing.
-    pub fn finish(&mut self) -> Bytes {
-        std::mem::take(self).held.freeze()
+    /// What was left when the stream ended (or nothing), and whether it is a whole event all the same.
+    pub fn finish(&mut self) -> (Bytes, bool) {
+        let left = std::mem::take(self);
+        (left.held.freeze(), left.ended)
     }
 
     fn complete(&mut self, end: Bytes) -> Bytes {
@@ -152,7 +174,7 @@ pub(super) mod tests {
         let mut framer = Framer::default();
         let had = framer.push(Bytes::copy_from_slice(stream.as_bytes()));
         assert_eq!(had, events, "{stream:?}");
-        assert_eq!(framer.finish(), rest, "{stream:?}");
+        assert_eq!(framer.finish().0, rest, "{stream:?}");
     }
 
     #[test]
@@ -172,13 +194,23 @@ pub(super) mod tests {
         assert_eq!(events[1].as_ptr(), chunk[9..].as_ptr());
     }
 
-    #[test]
-    fn an_event_is_returned_with_the_byte_that_ends_it() {
+    fn check_chunks(chunks: &[&'static str], events: &[&[&str]], rest: (&str, bool)) {
         let mut framer = Framer::default();
-        assert_eq!(framer.push(Bytes::from_static(b"data: a\r\n\r")), ["data: a\r\n\r"]);
-        assert_eq!(framer.push(Bytes::from_static(b"\ndata: b\r")).len(), 0);
-        assert_eq!(framer.push(Bytes::from_static(b"\n")).len(), 0);
-        assert_eq!(framer.push(Bytes::from_static(b"\r\n")), ["\ndata: b\r\n\r\n"]);
+        for (chunk, wanted) in chunks.iter().zip(events) {
+            assert_eq!(framer.push(Bytes::from_static(chunk.as_bytes())), *wanted, "{chunk:?} of {chunks:?}");
+        }
+        assert_eq!(framer.finish(), (Bytes::copy_from_slice(rest.0.as_bytes()), rest.1), "{chunks:?}");
+    }
+
+    #[test]
+    fn an_event_cut_anywhere_keeps_its_own_line_ends() {
+        check_chunks(&["da", "ta: a\n", "\n"], &[&[], &[], &["data: a\n\n"]], ("", false));
+        // Where lines end with CRLF, a CR waits for its LF; where they end with CR, it does not.
+        check_chunks(&["data: a\r\n\r", "", "\nd"], &[&[], &[], &["data: a\r\n\r\n"]], ("d", false));
+        check_chunks(&["data: a\r", "\n\r", "\n"], &[&[], &[], &["data: a\r\n\r\n"]], ("", false));
+        check_chunks(&["data: a\r\n\r"], &[&[]], ("data: a\r\n\r", true));
+        check_chunks(&["data: a\r\n\r", "data: b"], &[&[], &["data: a\r\n\r"]], ("data: b", false));
+        check_chunks(&["data: a\r\r", "data: b"], &[&["data: a\r\r"], &[]], ("data: b", false));
     }
 
     #[test]
@@ -213,7 +245,7 @@ pub(super) mod tests {
             let read = |chunks: Vec<Bytes>| {
                 let mut framer = Framer::default();
                 let mut events: Vec<Bytes> = chunks.into_iter().flat_map(|c| framer.push(c)).collect();
-                events.push(framer.finish());
+                events.push(framer.finish().0);
                 events
             };
             let whole = read(chunks(stream.as_bytes(), &[]));

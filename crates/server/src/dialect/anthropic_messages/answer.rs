@@ -112,7 +112,8 @@ fn note_tier(usage: &Value, outcome: &mut Outcome) {
     }
 }
 
-/// Anthropic's counts as far as they were told. In a stream they are cumulative: the latest wins, nothing is added.
+/// Anthropic's counts as far as they were told. In a stream they are cumulative: the latest wins, nothing is
+/// added.
 #[derive(Debug, Default)]
 struct Counts {
     input: Option<u64>,

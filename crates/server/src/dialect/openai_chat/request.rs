@@ -248,7 +248,8 @@ impl Parser {
                 match kind {
                     Some("text" | "refusal" | "thinking") => {}
                     Some("input_audio") => self.request.note_unpriced("input_audio"),
-                    // A file (inline PDFs hold more tokens than bytes), or a kind of part that may point anywhere.
+                    // A file (inline PDFs hold more tokens than bytes), or a kind of part that may point
+                    // anywhere.
                     _ => self.request.references = true,
                 }
             }
