@@ -475,7 +475,7 @@ mod tests {
             for seed in first_seed..first_seed + 30 {
                 println!("seed {seed}");
                 let dir = tempfile::tempdir().unwrap();
-                let mut forest = Forest { state: seed, dir: dir.path(), planted: 0 };
+                let mut forest = testing::Forest::new(seed, dir.path());
                 let main = forest.plant(0);
                 let planted = forest.planted;
                 let ask = [STOP, Ask::EndRest, Ask::Force][forest.below(3)];
@@ -490,50 +490,5 @@ mod tests {
                 assert_gone(&pids, &format!("seed {seed}"));
             }
         });
-    }
-
-    /// Grows scripts that start one another in all the ways by which a process gets away from its parent.
-    struct Forest<'a> {
-        state: u64,
-        dir: &'a Path,
-        planted: usize,
-    }
-
-    impl Forest<'_> {
-        /// splitmix64.
-        fn below(&mut self, bound: usize) -> usize {
-            self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            ((z ^ (z >> 31)) % bound as u64) as usize
-        }
-
-        fn plant(&mut self, depth: usize) -> String {
-            let file = self.dir.join(format!("{}.sh", self.planted));
-            self.planted += 1;
-            let mut script =
-                ["", "trap '' TERM\n", "trap 'sleep 300 & exit 1' TERM\n"][self.below(3)].to_owned();
-            for _ in 0..[1, 2, 3, 0][self.below(4)] {
-                if depth == 3 || self.planted >= 12 {
-                    break;
-                }
-                let child = self.plant(depth + 1);
-                let start = [
-                    "sh CHILD &",
-                    "setsid sh CHILD &",
-                    "(sh CHILD &)",
-                    "(setsid sh CHILD &)",
-                    "env -i PATH=\"$PATH\" sh CHILD &",
-                    "(env -i PATH=\"$PATH\" setsid sh CHILD &)",
-                ][self.below(6)];
-                script += &(start.replace("CHILD", &child) + "\n");
-            }
-            script += &format!("echo $$ >> {}/up\n", self.dir.display());
-            script +=
-                ["exec sleep 300", "sleep 300 & wait", "kill -STOP $$; sleep 300", "exit 1"][self.below(4)];
-            fs::write(&file, script).unwrap();
-            file.display().to_string()
-        }
     }
 }

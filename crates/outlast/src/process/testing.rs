@@ -106,3 +106,52 @@ fn inner(test: &str, file: &Path) -> std::process::Command {
     command.args(["--exact", name, "--nocapture"]).env(INNER, file);
     command
 }
+
+/// Grows scripts that start one another in all the ways by which a process gets away from its parent.
+pub struct Forest<'a> {
+    state: u64,
+    dir: &'a Path,
+    /// How many scripts there are.
+    pub planted: usize,
+}
+
+impl Forest<'_> {
+    pub fn new(seed: u64, dir: &Path) -> Forest<'_> {
+        Forest { state: seed, dir, planted: 0 }
+    }
+
+    /// A number below `bound`, by splitmix64.
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % bound as u64) as usize
+    }
+
+    /// Writes a script and those that it starts; each adds its pid to the file `up` when it runs. Returns its path.
+    pub fn plant(&mut self, depth: usize) -> String {
+        let file = self.dir.join(format!("{}.sh", self.planted));
+        self.planted += 1;
+        let mut script = ["", "trap '' TERM\n", "trap 'sleep 300 & exit 1' TERM\n"][self.below(3)].to_owned();
+        for _ in 0..[1, 2, 3, 0][self.below(4)] {
+            if depth == 3 || self.planted >= 12 {
+                break;
+            }
+            let child = self.plant(depth + 1);
+            let start = [
+                "sh CHILD &",
+                "setsid sh CHILD &",
+                "(sh CHILD &)",
+                "(setsid sh CHILD &)",
+                "env -i PATH=\"$PATH\" sh CHILD &",
+                "(env -i PATH=\"$PATH\" setsid sh CHILD &)",
+            ][self.below(6)];
+            script += &(start.replace("CHILD", &child) + "\n");
+        }
+        script += &format!("echo $$ >> {}/up\n", self.dir.display());
+        script += ["exec sleep 300", "sleep 300 & wait", "kill -STOP $$; sleep 300", "exit 1"][self.below(4)];
+        std::fs::write(&file, script).unwrap();
+        file.display().to_string()
+    }
+}
