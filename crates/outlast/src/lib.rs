@@ -1,5 +1,9 @@
 //! The product: the command line and the supervisor; the only place where the pieces meet.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod process;
+
 use std::{ffi::OsString, process::ExitCode};
 
 /// Runs the command line and returns its exit code.
