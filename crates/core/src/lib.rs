@@ -4,6 +4,7 @@
 
 pub mod attempt;
 pub mod body;
+pub mod call;
 pub mod clock;
 pub mod digest;
 pub mod duration;

@@ -116,6 +116,23 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// Whether anything is to be written.
+    pub fn is_touched(&self) -> bool {
+        fn any<T>(rows: &[Row<T>]) -> bool {
+            rows.iter().any(|r| r.touch != Touch::Read)
+        }
+        any(&self.instances)
+            || any(&self.runs)
+            || any(&self.envelopes)
+            || any(&self.attempts)
+            || any(&self.leases)
+            || any(&self.entries)
+            || any(&self.items)
+            || any(&self.heads)
+            || !self.specs.is_empty()
+            || !self.payloads.is_empty()
+    }
+
     pub fn run(&self, no: RunNo) -> Result<&Run, Error> {
         self.runs.iter().map(|r| &r.value).find(|r| r.no == no).ok_or_else(|| unknown_run(no))
     }

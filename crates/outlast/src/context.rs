@@ -6,13 +6,14 @@ use outlast_core::{
     clock::{Clock, Entropy},
     store::Store,
 };
+use outlast_store::Options;
 
 use crate::{
     cli::Globals,
     error::CliError,
     host::{OsEntropy, SystemClock},
     keys::Keys,
-    place::{self, Durability, Opening, Place},
+    place::{self, Durability, Place},
     render::look::Look,
     surroundings::Surroundings,
 };
@@ -41,9 +42,19 @@ impl Context {
     }
 
     /// Opens the store; `create` makes it when it is not there.
+    ///
+    /// Errors: `NoStore` when it is not there and is not to be made; `Store`.
     pub fn open(&self, create: bool, durability: Durability) -> Result<Arc<dyn Store>, CliError> {
-        let how = Opening { durability, clock: self.clock.clone(), entropy: self.entropy.clone(), create };
-        Ok(place::open_store(&self.place, &how)?)
+        if !create && self.has_no_file() {
+            return Err(CliError::NoStore { place: self.place.to_string() });
+        }
+        let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
+        Ok(place::open_store(&self.place, Options { durability, clock, entropy, create })?)
+    }
+
+    /// The store would be a file, and it is not there yet.
+    pub fn has_no_file(&self) -> bool {
+        matches!(&self.place, Place::File(path) if !path.exists())
     }
 
     /// The providers' keys. Errors: a file of keys that is not private, or not readable.

@@ -31,6 +31,8 @@ pub enum CliError {
     Keys(#[from] keys::Error),
     #[error(transparent)]
     Store(#[from] store::Error),
+    #[error("there is no store at {place} yet")]
+    NoStore { place: String },
     #[error("no run has the id or name {asked:?}")]
     NoSuchRun { asked: String },
     #[error("{asked:?} may be any of {count} runs: {}", list(.candidates, *.count))]
@@ -72,6 +74,7 @@ impl CliError {
             CliError::Place(_) => "bad_store_place",
             CliError::Keys(e) => e.code(),
             CliError::Store(e) => e.code(),
+            CliError::NoStore { .. } => "store_missing",
             CliError::NoSuchRun { .. } => "unknown_run",
             CliError::AmbiguousRun { .. } => "ambiguous_run",
             CliError::Output(_) => "output",
@@ -93,6 +96,9 @@ impl CliError {
             CliError::Place(_) => Some("name another place with --store or OUTLAST_STORE".into()),
             CliError::Keys(e) => e.hint(),
             CliError::Store(e) => e.hint(),
+            CliError::NoStore { .. } => Some(
+                "`outlast run -- CMD` makes it; or name another place with --store or OUTLAST_STORE".into(),
+            ),
             CliError::NoSuchRun { .. } => Some("list runs with `outlast ls`".into()),
             CliError::AmbiguousRun { .. } => Some("give more of the id".into()),
             CliError::Output(_) => None,
@@ -108,7 +114,7 @@ impl CliError {
             CliError::Line(_) | CliError::Usage { .. } | CliError::Settings(_) | CliError::Place(_) => {
                 exit_code::USAGE
             }
-            CliError::Keys(_) => exit_code::UNAVAILABLE,
+            CliError::Keys(_) | CliError::NoStore { .. } => exit_code::UNAVAILABLE,
             CliError::Store(store::Error::Engine(e)) => match e {
                 engine::Error::RunHeld { .. } => exit_code::HELD,
                 engine::Error::RunHalted { .. } => exit_code::HALTED,

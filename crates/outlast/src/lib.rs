@@ -15,6 +15,7 @@ pub mod host;
 pub mod keys;
 pub mod mock;
 pub mod place;
+pub mod process;
 pub mod render;
 pub mod serve;
 pub mod supervisor;

@@ -2,22 +2,11 @@
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
-use outlast_core::{
-    clock::{Clock, Entropy},
-    store::{self, Store},
-};
+use outlast_core::store::{self, Store};
+pub use outlast_store::Durability;
+use outlast_store::Options;
 
 use crate::surroundings::Surroundings;
-
-/// What an acknowledged commit survives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// A loss of power.
-    #[default]
-    Full,
-    /// The death of every process; not of the machine.
-    Process,
-}
 
 /// A store's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,19 +85,9 @@ fn without_password(url: &str) -> String {
     format!("{scheme}://{authority}{path}{query}")
 }
 
-/// How a store is opened.
-#[derive(Clone)]
-pub struct Opening {
-    pub durability: Durability,
-    pub clock: Arc<dyn Clock>,
-    pub entropy: Arc<dyn Entropy>,
-    /// Make it when it is not there.
-    pub create: bool,
-}
-
 /// Opens the store at `place`.
-pub fn open_store(place: &Place, _how: &Opening) -> Result<Arc<dyn Store>, store::Error> {
-    Err(store::Error::Open { place: place.to_string(), why: "not available in this build".into() })
+pub fn open_store(place: &Place, options: Options) -> Result<Arc<dyn Store>, store::Error> {
+    outlast_store::open(&place.address(), options)
 }
 
 #[cfg(test)]

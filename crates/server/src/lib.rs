@@ -1,4 +1,7 @@
-//! The faces over Outlast's engine, and the fake provider they are tested and measured against.
+//! The faces over Outlast's engine: the LLM proxy, and the fake provider it is tested and measured against.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod dialect;
 pub mod mock;
+pub mod node;
+pub mod proxy;

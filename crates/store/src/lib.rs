@@ -1,1 +1,41 @@
-//! placeholder
+//! SQLite (the embedded default) and PostgreSQL behind the one store trait.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod ballast;
+mod group;
+pub mod sqlite;
+
+use std::sync::Arc;
+
+use outlast_core::{
+    clock::{Clock, Entropy},
+    store::{Error, Store},
+};
+
+/// What an acknowledged operation survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Power loss.
+    #[default]
+    Full,
+    /// The death of every process, not of the machine.
+    Process,
+}
+
+/// How to open a store. Clock and entropy are the caller's.
+#[derive(Clone)]
+pub struct Options {
+    pub durability: Durability,
+    /// SQLite's `now`; PostgreSQL has its own.
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+    /// Make it if it is not there. Otherwise a missing store is an error.
+    pub create: bool,
+}
+
+/// Opens the store at `place`: a file's path, or a `postgres://` URL.
+///
+/// Does not depend on how much the store holds. Errors: `Open`, `Newer`, `Corrupt`.
+pub fn open(place: &str, options: Options) -> Result<Arc<dyn Store>, Error> {
+    Ok(Arc::new(sqlite::SqliteStore::open(std::path::Path::new(place), options)?))
+}

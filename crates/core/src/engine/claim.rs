@@ -60,7 +60,6 @@ impl Claim {
             run.answers = 0;
         }
         run.fence = Fence(run.fence.0 + 1);
-        run.stop_requested = false;
         let fence = run.fence;
         let no = open_attempt(
             l,
@@ -119,6 +118,7 @@ pub fn open_attempt(l: &mut Loaded, o: Opening, now: Micros) -> Result<AttemptNo
         guard::shift(run, Event::Begin, now)?;
     }
     run.began_at.get_or_insert(now);
+    run.stop_requested = false;
     let no = run.next_attempt;
     run.next_attempt = AttemptNo(no.0 + 1);
     let attempt = Attempt {

@@ -77,7 +77,6 @@ impl DeclareDead {
             {
                 let run = l.run_mut(no)?;
                 run.status = next;
-                run.stop_requested = false;
                 swept.interrupted.push(run.id.clone());
             }
         }

@@ -46,7 +46,7 @@ impl EndAttempt {
         }
         let event = match &self.then {
             Then::Restart => return Ok(status),
-            Then::Interrupt => Event::Interrupt,
+            Then::Interrupt { .. } => Event::Interrupt,
             Then::Complete => Event::Complete,
             Then::Fail(_) => Event::Fail,
         };
@@ -54,7 +54,7 @@ impl EndAttempt {
             return Ok(status);
         }
         let run = l.run_mut(self.run)?;
-        run.stop_requested = false;
+        run.stop_requested |= matches!(self.then, Then::Interrupt { by_person: true });
         let after = guard::shift(run, event, now)?;
         if let (Then::Fail(why), Status::Failed) = (&self.then, after) {
             run.error = Some(why.clone());

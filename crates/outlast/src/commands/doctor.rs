@@ -10,6 +10,7 @@ use outlast_core::{
     status::Status,
     store::{RunFilter, Store},
 };
+use outlast_store::sqlite;
 use serde::Serialize;
 use serde_json::json;
 
@@ -60,7 +61,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything and changes nothing. Returns `UNAVAILABLE` when something is bad.
+/// Looks at everything and changes nothing, except that opening a store of an older format migrates it. Returns `UNAVAILABLE` when something is bad.
 pub fn doctor(context: &Context, page: &mut Page) -> Result<u8, CliError> {
     let findings = examine(context);
     let bad = findings.iter().any(|f| f.verdict == Verdict::Bad);
@@ -107,14 +108,15 @@ fn settings(context: &Context) -> Finding {
 fn store(context: &Context) -> Vec<Finding> {
     let place = &context.place;
     if let Place::File(path) = place
-        && !path.exists()
+        && context.has_no_file()
     {
         let told = format!("none yet at {place}; `outlast run` makes it");
         return [Finding::new("store", Verdict::Note, told)].into_iter().chain(space(path)).collect();
     }
     let mut findings = match context.open(false, Default::default()) {
         Ok(store) => {
-            let mut findings = vec![Finding::new("store", Verdict::Well, place.to_string())];
+            let mut findings =
+                vec![Finding::new("store", Verdict::Well, format!("{place} ({})", engine(place)))];
             findings.push(instances(&*store).unwrap_or_else(|e| unreadable("processes", &e)));
             findings.push(interrupted(&*store).unwrap_or_else(|e| unreadable("runs", &e)));
             findings
@@ -126,6 +128,14 @@ fn store(context: &Context) -> Vec<Finding> {
         findings.extend(space(path));
     }
     findings
+}
+
+/// What keeps it, and in which format: opening has brought an older one up to ours.
+fn engine(place: &Place) -> String {
+    match place {
+        Place::File(_) => format!("SQLite {}, format {}", sqlite::sqlite_version(), sqlite::format()),
+        Place::Postgres(_) => "PostgreSQL".into(),
+    }
 }
 
 fn unreadable(what: &'static str, e: &CliError) -> Finding {

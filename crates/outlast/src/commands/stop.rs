@@ -37,14 +37,16 @@ pub fn stop(
     let look_again = || -> Result<RunView, CliError> { Ok(store.run(no)?.unwrap_or_else(|| found.clone())) };
     let mut view = look_again()?;
     let mut left = Duration::from_millis(args.wait_ms.max(0).unsigned_abs());
-    while is_stopping(&view) && !left.is_zero() {
+    let mut stopping = is_stopping(store, &view)?;
+    while stopping && !left.is_zero() {
         let nap = POLL.min(left);
         sleep(nap);
         left -= nap;
         view = look_again()?;
+        stopping = is_stopping(store, &view)?;
     }
     let (run, next) = (&view.run, next(&view));
-    let waited_in_vain = is_stopping(&view) && args.wait_ms > 0;
+    let waited_in_vain = stopping && args.wait_ms > 0;
     if page.look.json {
         page.json(&json!({
             "run": run.id,
@@ -54,7 +56,7 @@ pub fn stop(
         }))?;
     } else {
         let id = page.look.paint(Paint::Strong, run.id.as_str());
-        let said = match is_stopping(&view) {
+        let said = match stopping {
             true if waited_in_vain => "its supervisor was asked to stop it, and has not yet".to_owned(),
             true => "its supervisor was asked to stop it".to_owned(),
             false => run.status.name().to_owned(),
@@ -67,6 +69,11 @@ pub fn stop(
     Ok(if waited_in_vain { exit_code::REFUSED } else { exit_code::OK })
 }
 
-fn is_stopping(view: &RunView) -> bool {
-    view.run.stop_requested && !view.run.status.is_ended() && view.run.status != Status::Interrupted
+/// A live supervisor has still to end the agent; any other run has changed at once.
+fn is_stopping(store: &dyn Store, view: &RunView) -> Result<bool, CliError> {
+    if !view.run.stop_requested || view.run.status.is_ended() {
+        return Ok(false);
+    }
+    let driven = |a: &outlast_core::attempt::Attempt| a.is_open() && a.instance.is_some();
+    Ok(store.attempts(view.run.no)?.iter().any(driven))
 }

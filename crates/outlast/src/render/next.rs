@@ -32,6 +32,9 @@ pub fn next(view: &RunView) -> Next {
             told("stopping", "its supervisor was asked to stop it", Vec::new())
         }
         Status::Running => told("", "it is running; nothing is to be done", Vec::new()),
+        Status::Interrupted if run.stop_requested => {
+            go_on("resume", "a person stopped it; resume it by name")
+        }
         Status::Interrupted if run.began_at.is_none() => go_on("resume", "it has not begun yet"),
         Status::Interrupted => go_on("resume", "resume it"),
         Status::Waiting => told(

@@ -11,14 +11,13 @@ use outlast_core::{
     engine::tell::{Tell, Word},
     id::RunId,
     status::Status,
-    store::Store,
 };
 
 use crate::story::{Story, printed};
 
 /// Does `line` on the story's store, for people or with `--json`.
 pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
-    let store = &story.store;
+    let store = &*story.store;
     let done = |()| 0;
     match Cli::try_parse_from(line.split(' ')).unwrap().command {
         Command::Ls(args) => commands::ls::ls(store, &args, page).map(done),
@@ -42,7 +41,7 @@ fn look_of(line: &str) -> Look {
     Look { color: false, json: line.contains("--json") }
 }
 
-fn shown(story: &Story, line: &str) -> String {
+pub fn shown(story: &Story, line: &str) -> String {
     printed(look_of(line), |page| {
         act(story, line, page).unwrap();
     })
@@ -111,7 +110,7 @@ fn a_run_is_found_by_id_by_the_start_of_its_id_or_by_name() {
         outlast_core::run::Spec { name: Some("one".into()), ..Default::default() },
     );
     let check = |asked: &str, wanted: Result<&str, &str>| {
-        let found = commands::find::run(&story.store, asked).map(|v| v.run.id.to_string());
+        let found = commands::find::run(&*story.store, asked).map(|v| v.run.id.to_string());
         assert_eq!(found.map_err(|e| e.code()), wanted.map(str::to_owned), "{asked}");
     };
     check("research-42", Ok("research-42"));

@@ -25,7 +25,7 @@ fn followed(look: Look) -> String {
         }
     };
     let args = JournalArgs { run: "followed".into(), follow: true };
-    printed(look, |page| journal(&story.store, &args, page, &mut wait).unwrap())
+    printed(look, |page| journal(&*story.store, &args, page, &mut wait).unwrap())
 }
 
 #[test]

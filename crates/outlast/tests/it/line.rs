@@ -4,6 +4,8 @@ use std::path::Path;
 
 use assert_cmd::Command;
 
+use crate::{commands, story::Story};
+
 /// The binary, in `dir` and with nothing else around it.
 pub fn outlast(dir: &Path) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("outlast"));
@@ -83,7 +85,7 @@ fn a_store_that_is_not_there_is_named() {
     let (code, told) = fails(dir.path(), &["ls"], &[]);
     assert_eq!(code, 69);
     let place = dir.path().join(".local/state/outlast/outlast.db");
-    assert!(told.starts_with("error: ") && told.contains(place.to_str().unwrap()), "{told}");
+    assert!(told.starts_with(&format!("error: there is no store at {} yet", place.display())), "{told}");
     assert!(!place.exists());
 }
 
@@ -110,4 +112,41 @@ fn doctor_refuses_a_file_of_keys_that_others_can_read() {
     let keys = told["findings"].as_array().unwrap().iter().find(|f| f["what"] == "keys").unwrap();
     assert!(keys["told"].as_str().unwrap().contains("0644, wanted 0600"), "{keys}");
     assert_eq!(keys["hint"], format!("chmod 600 {}", path.display()));
+}
+
+#[test]
+fn a_store_that_is_none_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("runs.db");
+    std::fs::write(&place, "not a database, and longer than its header would be".repeat(20)).unwrap();
+    let before = std::fs::read(&place).unwrap();
+    let (code, told) = fails(dir.path(), &["ls", "--store", "runs.db"], &[]);
+    assert_eq!(code, 69, "{told}");
+    assert!(told.contains("hint: "), "{told}");
+    assert_eq!(std::fs::read(&place).unwrap(), before);
+}
+
+#[test]
+fn what_a_file_keeps_is_what_the_commands_tell() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Story::in_file(&dir.path().join("runs.db")).told());
+    let memory = Story::whole();
+    for line in [
+        "outlast journal research-42 --json",
+        "outlast journal research-42",
+        "outlast spend --by day,model --until 2026-11-22",
+    ] {
+        let words = line.split(' ').skip(1).chain(["--store", "runs.db"]);
+        let done = outlast(dir.path()).args(words).assert().success();
+        let told = String::from_utf8(done.get_output().stdout.clone()).unwrap();
+        assert_eq!(told, commands::shown(&memory, line), "{line}");
+    }
+    let budget = ["budget", "research-42", "--add-usd", "1", "--store", "runs.db"];
+    outlast(dir.path()).args(budget).assert().success();
+    let (code, told) = fails(dir.path(), &["show", "nightly", "--store", "runs.db"], &[]);
+    assert_eq!(code, 1);
+    assert!(told.contains("research-42  interrupted  nightly"), "{told}");
+    let done = outlast(dir.path()).args(["doctor", "--store", "runs.db"]).assert().success();
+    let told = String::from_utf8(done.get_output().stdout.clone()).unwrap();
+    assert!(told.contains("SQLite 3.") && told.contains("1 run interrupted: research-42"), "{told}");
 }

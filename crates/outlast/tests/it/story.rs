@@ -1,12 +1,12 @@
 //! A story in a memory store: an agent that is killed twice, diverges and runs into its limit; and
 //! runs beside it.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use outlast::render::look::{Look, Page};
 use outlast_core::{
     attempt::Exit,
-    clock::ManualClock,
+    clock::{ManualClock, SeededEntropy},
     digest::{Digest, MatchKey},
     engine::{
         admit::Admit,
@@ -28,28 +28,41 @@ use outlast_core::{
     payload::Payload,
     price::Bound,
     run::{Command, Policy, Spec},
-    store::Ask,
+    store::{Ask, Store},
     unit::{Limits, Unit},
     usage::{ServiceTier, Usage},
 };
+use outlast_store::Options;
 
 /// 2026-11-20 08:00:00 UTC.
 const START: Micros = Micros(1_795_161_600_000_000);
 
 pub struct Story {
     pub clock: Arc<ManualClock>,
-    pub store: MemoryStore,
+    pub store: Arc<dyn Store>,
 }
 
 impl Story {
     pub fn empty() -> Story {
         let clock = Arc::new(ManualClock::new(START));
-        Story { store: MemoryStore::new(clock.clone()), clock }
+        Story { store: Arc::new(MemoryStore::new(clock.clone())), clock }
     }
 
-    /// Everything, as it stands two hours after the beginning.
+    /// Nothing yet, in a new SQLite file.
+    pub fn in_file(path: &Path) -> Story {
+        let clock = Arc::new(ManualClock::new(START));
+        let entropy = Arc::new(SeededEntropy::new(1));
+        let options = Options { durability: Default::default(), clock: clock.clone(), entropy, create: true };
+        Story { store: outlast_store::open(path.to_str().unwrap(), options).unwrap(), clock }
+    }
+
+    /// Everything, as it stands two hours after the last run began.
     pub fn whole() -> Story {
-        let story = Story::empty();
+        Story::empty().told()
+    }
+
+    pub fn told(self) -> Story {
+        let story = self;
         story.killed_twice_and_halted();
         story.done();
         story.of_header_callers();
@@ -242,7 +255,7 @@ impl Story {
         self.replay(d, "one");
         assert!(matches!(self.admit(d, "six"), Admission::Refused(_)));
         self.clock.advance_ms(1000);
-        self.end(d, Exit { code: Some(1), ..Exit::default() }, Then::Interrupt);
+        self.end(d, Exit { code: Some(1), ..Exit::default() }, Then::Interrupt { by_person: false });
         self.ask(DeclareDead { instance: third, heartbeat_seen: 0, left: true });
     }
 

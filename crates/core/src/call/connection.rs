@@ -1,0 +1,374 @@
+//! A connection: one client's request, from its arrival to its last byte.
+//!
+//! It asks for admission, waits where it must, and receives an answer: of a call it opened, of one
+//! in flight, or a recorded one. Its client may go at any time; what was opened goes on without it.
+
+use crate::{
+    call::{
+        Broken, Refused, Visible,
+        exchange::{End, Progress},
+    },
+    envelope::Refusal,
+    id::{InstanceNo, Seq},
+    journal::State,
+    op::Admission,
+    store,
+};
+
+/// What the host reports.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The request was read whole. `stuck`: an answer of this process waits to be recorded.
+    Arrived {
+        stuck: bool,
+    },
+    /// Its turn among identical requests came (`Taken::line_up`, `Taken::leave_line`).
+    Turn,
+    Admitted(Result<Admission, store::Error>),
+    /// Room may have come back, or it is the first of its queue now.
+    MayRetry,
+    /// `--admit-wait` is over.
+    WaitOver,
+    /// Of the exchange it is attached to; once at attaching, then at every change.
+    Progress(Progress),
+    /// The exchange it was to attach to is over already: its entry tells more.
+    NotHere,
+    /// Where the entry it polls stands now.
+    Polled(Result<State, store::Error>),
+    /// The recorded answer is in memory, or cannot be had.
+    Loaded(Result<(), store::Error>),
+    /// Everything, with a clean end, was flushed to the client.
+    Delivered,
+    ClientGone,
+}
+
+/// What the host does, in this order, under its one lock as far as it concerns the registries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// `Taken::line_up`; `Turn` when it has it.
+    LineUp,
+    /// `Taken::leave_line`; whoever it returns gets `Turn`.
+    LeaveLine,
+    /// Submit `Admit`, `Synced`, with what the registries say at this moment; `Waiters::decides`.
+    Admit,
+    /// `Waiters::enqueue`, and arm the admit-wait.
+    Enqueue,
+    /// `Waiters::dequeue`; whoever it returns gets `MayRetry`. Disarm the admit-wait.
+    Dequeue,
+    /// `Taken::take`.
+    Take(Seq),
+    /// `Taken::give_back`.
+    GiveBack,
+    /// `Taken::mark_error`: a retry is to be an ordinary request.
+    MarkError,
+    /// `Taken::retried`.
+    Retried,
+    /// Send the request upstream (with its output cap lowered to `cap`) under a new `Exchange`, and
+    /// attach.
+    Open {
+        seq: Seq,
+        cap: Option<u64>,
+    },
+    /// The client left before it went out: settle the entry as `void`. It is not sent.
+    Drop(Seq),
+    /// Attach to this process's exchange of the entry: `Progress`, or `NotHere`.
+    Attach(Seq),
+    /// Look at the entry after a pause: it is in flight in another process.
+    Poll(Seq),
+    LoadAnswer(Seq),
+    /// Forward what became visible: the head first, swallowed frames left out.
+    Send(Visible),
+    /// End the answer cleanly; `Delivered` once it is flushed.
+    Finish,
+    /// Answer with this; no byte was sent.
+    Refuse(Refused),
+    /// End the begun answer with an error frame in its dialect, and never cleanly.
+    BreakOff(Broken),
+    /// Submit `Delivered`, `Lazy`. Always before `GiveBack`.
+    MarkDelivered {
+        seq: Seq,
+        count: u32,
+        replayed: bool,
+    },
+}
+
+/// The machine. See the module.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// The process's own instance.
+    instance: InstanceNo,
+    retry_count: u32,
+    /// `x-stainless-retry-count` above 0, or an `Idempotency-Key`.
+    marked: bool,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    New,
+    /// Its turn is to come. `queued`: in its run's queue, too.
+    InLine {
+        queued: bool,
+        expired: bool,
+    },
+    /// An admission is being decided.
+    Admitting {
+        queued: bool,
+        woken: bool,
+        expired: bool,
+    },
+    /// The client went meanwhile.
+    AdmittingForNobody {
+        queued: bool,
+    },
+    /// In its run's queue.
+    Waiting,
+    Receiving {
+        seq: Seq,
+        opened: bool,
+        sent: Visible,
+    },
+    Polling(Seq),
+    Loading(Seq),
+    /// Everything is sent: whether it arrives is to be seen. `mark` is what a delivery means.
+    Flushing {
+        mark: Option<(Seq, bool)>,
+    },
+    Over,
+}
+
+impl Connection {
+    /// A request that came with this retry count, and perhaps an idempotency key.
+    pub fn new(instance: InstanceNo, retry_count: u32, has_idempotency_key: bool) -> Connection {
+        Connection {
+            instance,
+            retry_count,
+            marked: retry_count > 0 || has_idempotency_key,
+            phase: Phase::New,
+        }
+    }
+
+    /// Nothing more will happen.
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// The one way in. Events that come too late change nothing.
+    pub fn on(&mut self, event: Event) -> Vec<Action> {
+        match (self.phase, event) {
+            (_, Event::ClientGone) => self.client_gone(),
+            (Phase::New, Event::Arrived { stuck: true }) => self.refuse(Refused::Stuck),
+            (Phase::New, Event::Arrived { stuck: false }) => self.line_up(false),
+            (Phase::InLine { queued, expired }, Event::Turn) => {
+                self.phase = Phase::Admitting { queued, woken: false, expired };
+                vec![Action::Admit]
+            }
+            (Phase::InLine { queued, .. }, Event::WaitOver) => {
+                self.phase = Phase::InLine { queued, expired: true };
+                Vec::new()
+            }
+            (Phase::Admitting { queued, expired, .. }, Event::MayRetry) => {
+                self.phase = Phase::Admitting { queued, woken: true, expired };
+                Vec::new()
+            }
+            (Phase::Admitting { queued, woken, .. }, Event::WaitOver) => {
+                self.phase = Phase::Admitting { queued, woken, expired: true };
+                Vec::new()
+            }
+            (Phase::Admitting { queued, woken, expired }, Event::Admitted(result)) => match result {
+                Ok(Admission::Wait { refusal }) => self.wait(queued, woken, expired, refusal),
+                other => self.admitted(queued, other),
+            },
+            (Phase::AdmittingForNobody { queued }, Event::Admitted(result)) => {
+                self.admitted_for_nobody(queued, &result)
+            }
+            (Phase::Waiting, Event::MayRetry) => self.line_up(true),
+            (Phase::Waiting, Event::WaitOver) => {
+                // One last decision: room that came back unnoticed elsewhere still serves.
+                self.phase = Phase::InLine { queued: true, expired: true };
+                vec![Action::LineUp]
+            }
+            (Phase::Receiving { seq, opened, sent }, Event::Progress(p)) => {
+                self.progress(seq, opened, sent, p)
+            }
+            (Phase::Receiving { sent: Visible::Nothing, opened: false, .. }, Event::NotHere) => {
+                self.start_again()
+            }
+            (Phase::Polling(seq), Event::Polled(result)) => match result {
+                Ok(State::Open) => vec![Action::Poll(seq)],
+                Ok(State::Done) => {
+                    self.phase = Phase::Loading(seq);
+                    vec![Action::LoadAnswer(seq)]
+                }
+                Ok(State::Failed | State::Void | State::Unknown) => self.start_again(),
+                Err(e) => self.lose(Refused::of(e)),
+            },
+            (Phase::Loading(seq), Event::Loaded(result)) => match result {
+                Ok(()) => {
+                    self.phase = Phase::Flushing { mark: Some((seq, true)) };
+                    vec![Action::Send(Visible::Whole), Action::Finish]
+                }
+                // What cannot be read is never bought again in silence.
+                Err(e) => self.lose(Refused::of(e)),
+            },
+            (Phase::Flushing { mark }, Event::Delivered) => self.delivered(mark),
+            _ => Vec::new(),
+        }
+    }
+
+    fn line_up(&mut self, queued: bool) -> Vec<Action> {
+        self.phase = Phase::InLine { queued, expired: false };
+        vec![Action::LineUp]
+    }
+
+    fn admitted(&mut self, queued: bool, result: Result<Admission, store::Error>) -> Vec<Action> {
+        let refused = match result {
+            Ok(Admission::Go { seq, cap, .. }) => {
+                let phase = Phase::Receiving { seq, opened: true, sent: Visible::Nothing };
+                return self.take(seq, phase, queued, Action::Open { seq, cap });
+            }
+            Ok(Admission::Join { seq, instance }) if instance == self.instance => {
+                let phase = Phase::Receiving { seq, opened: false, sent: Visible::Nothing };
+                return self.take(seq, phase, queued, Action::Attach(seq));
+            }
+            Ok(Admission::Join { seq, .. }) => {
+                return self.take(seq, Phase::Polling(seq), queued, Action::Poll(seq));
+            }
+            Ok(Admission::Replay { seq }) => {
+                return self.take(seq, Phase::Loading(seq), queued, Action::LoadAnswer(seq));
+            }
+            Ok(Admission::Refused(refusal)) => Refused::Budget(refusal),
+            Ok(Admission::Wait { refusal }) => Refused::AdmissionTimeout(refusal),
+            Err(e) => Refused::of(e),
+        };
+        let mut actions = leave(queued);
+        actions.extend(self.refuse(refused));
+        actions
+    }
+
+    /// Taken before the line moves, so that the next identical request sees it.
+    fn take(&mut self, seq: Seq, phase: Phase, queued: bool, then: Action) -> Vec<Action> {
+        self.phase = phase;
+        let mut actions = vec![Action::Take(seq)];
+        actions.extend(self.marked.then_some(Action::Retried));
+        actions.extend(leave(queued));
+        actions.push(then);
+        actions
+    }
+
+    fn wait(&mut self, queued: bool, woken: bool, expired: bool, refusal: Refusal) -> Vec<Action> {
+        if expired && !woken {
+            return self.admitted(queued, Ok(Admission::Wait { refusal }));
+        }
+        let mut actions = Vec::new();
+        actions.extend((!queued).then_some(Action::Enqueue));
+        if woken {
+            // Room came back while this was being decided: it keeps its turn and asks again.
+            self.phase = Phase::Admitting { queued: true, woken: false, expired };
+            actions.push(Action::Admit);
+        } else {
+            self.phase = Phase::Waiting;
+            actions.push(Action::LeaveLine);
+        }
+        actions
+    }
+
+    fn admitted_for_nobody(&mut self, queued: bool, result: &Result<Admission, store::Error>) -> Vec<Action> {
+        self.phase = Phase::Over;
+        let mut actions = leave(queued);
+        if let Ok(Admission::Go { seq, .. }) = result {
+            actions.push(Action::Drop(*seq));
+        }
+        actions
+    }
+
+    fn progress(&mut self, seq: Seq, opened: bool, sent: Visible, p: Progress) -> Vec<Action> {
+        let unsent = sent == Visible::Nothing;
+        // A joiner that has seen nothing asks anew, as it would have without the join.
+        let failed = match p.end {
+            Some(End::Answered(state)) => state != State::Done,
+            Some(End::Broken { state, .. }) => state.is_some(),
+            None => false,
+        };
+        if failed && !opened && unsent {
+            return self.start_again();
+        }
+        let mut actions = Vec::new();
+        // Of a broken answer nothing is begun: a plain error can be retried.
+        let broken = matches!(p.end, Some(End::Broken { .. }));
+        if p.visible > sent && !(broken && unsent) {
+            self.phase = Phase::Receiving { seq, opened, sent: p.visible };
+            actions.push(Action::Send(p.visible));
+        }
+        match p.end {
+            None => {}
+            Some(End::Answered(state)) => {
+                self.phase = Phase::Flushing { mark: (state == State::Done).then_some((seq, !opened)) };
+                actions.push(Action::Finish);
+            }
+            Some(End::Broken { why, .. }) => {
+                self.phase = Phase::Over;
+                actions.push(Action::GiveBack);
+                actions.push(if unsent {
+                    Action::Refuse(Refused::Upstream(why))
+                } else {
+                    Action::BreakOff(why)
+                });
+            }
+        }
+        actions
+    }
+
+    /// Only what arrived whole counts as delivered.
+    fn delivered(&mut self, mark: Option<(Seq, bool)>) -> Vec<Action> {
+        self.phase = Phase::Over;
+        let mark =
+            mark.map(|(seq, replayed)| Action::MarkDelivered { seq, count: self.retry_count, replayed });
+        mark.into_iter().chain([Action::GiveBack]).collect()
+    }
+
+    /// What it was to receive came to nothing.
+    fn start_again(&mut self) -> Vec<Action> {
+        let mut actions = vec![Action::GiveBack];
+        actions.extend(self.line_up(false));
+        actions
+    }
+
+    fn lose(&mut self, refused: Refused) -> Vec<Action> {
+        let mut actions = vec![Action::GiveBack];
+        actions.extend(self.refuse(refused));
+        actions
+    }
+
+    /// A refusal that a retry can mend left no entry the retry could stand for.
+    fn refuse(&mut self, refused: Refused) -> Vec<Action> {
+        self.phase = Phase::Over;
+        let mark = refused.should_retry().then_some(Action::MarkError);
+        mark.into_iter().chain([Action::Refuse(refused)]).collect()
+    }
+
+    fn client_gone(&mut self) -> Vec<Action> {
+        let (next, actions) = match self.phase {
+            Phase::New | Phase::Over => (Phase::Over, vec![]),
+            Phase::InLine { queued, .. } => (Phase::Over, leave(queued)),
+            Phase::Admitting { queued, .. } | Phase::AdmittingForNobody { queued } => {
+                (Phase::AdmittingForNobody { queued }, vec![])
+            }
+            Phase::Waiting => (Phase::Over, vec![Action::Dequeue]),
+            Phase::Receiving { .. } | Phase::Polling(_) | Phase::Loading(_) | Phase::Flushing { .. } => {
+                (Phase::Over, vec![Action::GiveBack])
+            }
+        };
+        self.phase = next;
+        actions
+    }
+}
+
+fn leave(queued: bool) -> Vec<Action> {
+    let mut actions = vec![Action::LeaveLine];
+    actions.extend(queued.then_some(Action::Dequeue));
+    actions
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! What a client is told when it does not get an answer: statuses, codes, whether to come again.
+//!
+//! The official SDKs retry 408, 409, 429 and 5xx by themselves, and 402 and 403 never: a status
+//! here decides whether money is spent again.
+
+use crate::{engine, envelope, store};
+
+/// Why an answer that had been asked for upstream cannot be given, or not to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Broken {
+    /// No connection was made: nothing was sent, nothing is charged.
+    #[error("the upstream cannot be reached; nothing was sent")]
+    Unreachable,
+    /// It was sent, and no answer began. It may have been billed.
+    #[error("the upstream did not answer; the call stays charged at its reservation")]
+    NoAnswer,
+    /// The answer began and did not end.
+    #[error("the upstream's answer broke off")]
+    Cut,
+    /// The answer is there and could not be recorded: it is kept and recorded later.
+    #[error("the answer could not be recorded yet; it is kept, and given to a later retry")]
+    NotRecorded,
+    /// The entry was closed by another meanwhile (this process had been declared dead).
+    #[error("the call was closed by another process meanwhile")]
+    Overtaken,
+}
+
+impl Broken {
+    /// The stable code, the same in every face.
+    pub fn code(self) -> &'static str {
+        match self {
+            Broken::Unreachable => "upstream_unreachable",
+            Broken::NoAnswer => "upstream_no_answer",
+            Broken::Cut => "upstream_broke_off",
+            Broken::NotRecorded => "not_recorded",
+            Broken::Overtaken => "call_overtaken",
+        }
+    }
+
+    /// The status, where none was sent yet.
+    pub fn status(self) -> u16 {
+        match self {
+            Broken::Unreachable | Broken::Cut => 502,
+            Broken::NoAnswer => 504,
+            Broken::NotRecorded | Broken::Overtaken => 503,
+        }
+    }
+}
+
+/// Why a request got no answer at all: sent instead of one, in the caller's dialect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// A limit, or a rule of the run: 402, and never retried.
+    #[error("{}", .0.message())]
+    Budget(envelope::Refusal),
+    /// The caller may not act for the run: 403, because SDKs retry 409.
+    #[error(transparent)]
+    NotAllowed(engine::Error),
+    /// Room did not come back in time. The run is not halted: 429.
+    #[error("waited for room in the run's budget: {}", .0.message())]
+    AdmissionTimeout(envelope::Refusal),
+    /// The store cannot record: nothing goes out unrecorded.
+    #[error("the call cannot be recorded: {0}")]
+    Store(store::Error),
+    /// An earlier answer is not recorded yet, so that this call could not be either.
+    #[error("an earlier answer could not be recorded yet")]
+    Stuck,
+    /// This process was declared dead; it registers anew.
+    #[error("this process was declared dead and has to register anew")]
+    Dead,
+    /// The upstream's side came to nothing, and no byte had been sent.
+    #[error(transparent)]
+    Upstream(#[from] Broken),
+}
+
+impl Refused {
+    /// What an admission that failed comes to.
+    pub fn of(error: store::Error) -> Refused {
+        match error {
+            store::Error::Engine(engine::Error::InstanceDead) => Refused::Dead,
+            store::Error::Engine(e @ engine::Error::NotLoaded(_)) => Refused::Store(e.into()),
+            store::Error::Engine(e) => Refused::NotAllowed(e),
+            other => Refused::Store(other),
+        }
+    }
+
+    pub fn status(&self) -> u16 {
+        match self {
+            Refused::Budget(_) => 402,
+            Refused::NotAllowed(_) => 403,
+            Refused::AdmissionTimeout(_) => 429,
+            Refused::Store(e) if !may_pass(e) => 500,
+            Refused::Store(_) | Refused::Stuck | Refused::Dead => 503,
+            Refused::Upstream(broken) => broken.status(),
+        }
+    }
+
+    /// The stable code, the same in every face.
+    pub fn code(&self) -> &str {
+        match self {
+            Refused::Budget(refusal) => &refusal.code,
+            Refused::NotAllowed(e) => e.code(),
+            Refused::AdmissionTimeout(_) => "admission_timeout",
+            Refused::Store(e) => e.code(),
+            Refused::Stuck => "store_stuck",
+            Refused::Dead => "instance_dead",
+            Refused::Upstream(broken) => broken.code(),
+        }
+    }
+
+    /// What `x-should-retry` says. A retry of a refusal by a limit would storm.
+    pub fn should_retry(&self) -> bool {
+        match self {
+            Refused::Budget(_) | Refused::NotAllowed(_) => false,
+            Refused::Store(e) => may_pass(e),
+            _ => true,
+        }
+    }
+
+    /// `Retry-After`, in seconds.
+    pub fn retry_after_s(&self) -> Option<u32> {
+        match self {
+            Refused::AdmissionTimeout(_) | Refused::Stuck => Some(5),
+            Refused::Store(_) if !self.should_retry() => None,
+            Refused::Store(_) | Refused::Dead => Some(2),
+            Refused::Budget(_) | Refused::NotAllowed(_) | Refused::Upstream(_) => None,
+        }
+    }
+}
+
+/// Whether the store may work again by itself. What is damaged stays so.
+fn may_pass(e: &store::Error) -> bool {
+    !matches!(e, store::Error::Corrupt { .. } | store::Error::Newer { .. } | store::Error::Engine(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{envelope::Refusal, id::Micros};
+
+    #[test]
+    fn only_what_a_retry_can_mend_invites_one() {
+        let refusal = Refusal::plain("dollar_budget_exceeded", Micros(0));
+        let lost = engine::Error::LeaseLost { id: "r".into(), attempt: 1 };
+        for (refused, status, code, retry) in [
+            (Refused::Budget(refusal.clone()), 402, "dollar_budget_exceeded", false),
+            (Refused::of(lost.into()), 403, "lease_lost", false),
+            (Refused::AdmissionTimeout(refusal), 429, "admission_timeout", true),
+            (Refused::of(store::Error::Closed), 503, "store_closed", true),
+            (Refused::of(engine::Error::InstanceDead.into()), 503, "instance_dead", true),
+            (Refused::of(engine::Error::NotLoaded("x").into()), 500, "internal", false),
+            (Refused::of(store::Error::Corrupt { what: "x".into() }), 500, "store_corrupt", false),
+            (Refused::Stuck, 503, "store_stuck", true),
+            (Broken::Unreachable.into(), 502, "upstream_unreachable", true),
+            (Broken::NoAnswer.into(), 504, "upstream_no_answer", true),
+        ] {
+            let had = (refused.status(), refused.code(), refused.should_retry());
+            assert_eq!(had, (status, code, retry), "{refused:?}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Who waits for room in a run's budget: first come, first served, holding neither reservation nor
+//! transaction.
+//!
+//! Only a run's first waiter decides again; when it leaves, the next one does. So a settlement
+//! costs one decision per run, not one per waiter, and no small call overtakes a large one for ever.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::{call::ConnectionId, id::RunNo};
+
+/// The waiters of one process.
+#[derive(Debug, Default)]
+pub struct Waiters {
+    runs: BTreeMap<RunNo, VecDeque<ConnectionId>>,
+    /// Whose admission is being decided. Room may come back between the decision and its arrival
+    /// here: that wake-up must not be lost.
+    deciding: BTreeMap<ConnectionId, RunNo>,
+}
+
+impl Waiters {
+    /// Its admission is submitted.
+    pub fn decides(&mut self, run: RunNo, connection: ConnectionId) {
+        self.deciding.insert(connection, run);
+    }
+
+    /// Its admission's outcome arrived: call it before the machine is given the outcome.
+    pub fn decided(&mut self, connection: ConnectionId) {
+        self.deciding.remove(&connection);
+    }
+
+    /// Whether an earlier call of the run waits here: for `Admit::behind`.
+    pub fn is_behind(&self, run: RunNo, connection: ConnectionId) -> bool {
+        self.runs.get(&run).and_then(|line| line.front()).is_some_and(|first| *first != connection)
+    }
+
+    pub fn enqueue(&mut self, run: RunNo, connection: ConnectionId) {
+        self.runs.entry(run).or_default().push_back(connection);
+    }
+
+    /// Leaves the queue. Returns who may decide again now: whoever became the first, and whoever
+    /// of the run is deciding as one that was behind.
+    #[must_use = "those returned have to be told `MayRetry`"]
+    pub fn dequeue(&mut self, run: RunNo, connection: ConnectionId) -> Vec<ConnectionId> {
+        let Some(line) = self.runs.get_mut(&run) else { return Vec::new() };
+        let Some(at) = line.iter().position(|c| *c == connection) else { return Vec::new() };
+        line.remove(at);
+        if at > 0 {
+            return Vec::new();
+        }
+        let mut told: Vec<ConnectionId> = line.front().copied().into_iter().collect();
+        if line.is_empty() {
+            self.runs.remove(&run);
+        }
+        told.extend(self.deciding.iter().filter(|(_, r)| **r == run).map(|(c, _)| *c));
+        told.dedup();
+        told
+    }
+
+    /// Something was settled, voided, raised or cancelled: who decides again. Every run's first,
+    /// because runs share their ancestors' envelopes.
+    #[must_use = "those returned have to be told `MayRetry`"]
+    pub fn wake(&self) -> Vec<ConnectionId> {
+        let mut told: Vec<ConnectionId> =
+            self.runs.values().filter_map(|line| line.front()).chain(self.deciding.keys()).copied().collect();
+        told.sort();
+        told.dedup();
+        told
+    }
+
+    /// A run's first waiter, to be told now and then (with jitter): room can come back in another
+    /// process, which tells nobody here.
+    pub fn firsts(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.runs.values().filter_map(|line| line.front()).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUN: RunNo = RunNo(1);
+
+    fn c(n: u64) -> ConnectionId {
+        ConnectionId(n)
+    }
+
+    fn queue(n: u64) -> Waiters {
+        let mut w = Waiters::default();
+        (1..=n).for_each(|n| w.enqueue(RUN, c(n)));
+        w
+    }
+
+    #[test]
+    fn all_but_the_first_are_behind() {
+        let w = queue(2);
+        for (connection, behind) in [(1, false), (2, true), (3, true)] {
+            assert_eq!(w.is_behind(RUN, c(connection)), behind, "{connection}");
+        }
+        assert!(!w.is_behind(RunNo(2), c(3)), "another run has a queue of its own");
+    }
+
+    #[test]
+    fn the_next_one_decides_when_the_first_leaves_however_it_leaves() {
+        let mut w = queue(3);
+        assert_eq!(w.dequeue(RUN, c(2)), []);
+        assert_eq!(w.dequeue(RUN, c(1)), [c(3)]);
+        assert_eq!(w.dequeue(RUN, c(3)), []);
+        assert!(w.runs.is_empty());
+    }
+
+    #[test]
+    fn room_that_comes_back_wakes_the_first_of_every_run_and_whoever_is_deciding() {
+        let mut w = queue(2);
+        w.enqueue(RunNo(2), c(5));
+        w.decides(RUN, c(9));
+        w.decides(RUN, c(1));
+        assert_eq!(w.wake(), [c(1), c(5), c(9)]);
+        w.decided(c(9));
+        assert_eq!(w.wake(), [c(1), c(5)]);
+    }
+
+    // Bug: a request that had been decided as behind was enqueued after the queue had emptied, and
+    // nobody woke it. Consequence: it waited until it timed out. Cause: only queued ones were told.
+    #[test]
+    fn one_that_is_deciding_as_behind_learns_that_the_queue_moved() {
+        let mut w = queue(1);
+        w.decides(RUN, c(2));
+        assert_eq!(w.dequeue(RUN, c(1)), [c(2)]);
+    }
+}

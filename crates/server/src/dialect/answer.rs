@@ -1,0 +1,188 @@
+//! Answers: what one said, and a stream read frame by frame.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use outlast_core::usage::{ServiceTier, Usage};
+
+use super::sse::{Event, Framer};
+
+/// What an answer said. Everything is optional: upstreams differ, and a stream can end anywhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The whole usage, fit to be billed. Of a stream only once nothing can be added to it.
+    pub usage: Option<Usage>,
+    /// The newest usage that was told, final or not; its output is a lower bound until the end.
+    pub usage_so_far: Option<Usage>,
+    /// The tier that was billed.
+    pub tier: Option<ServiceTier>,
+    /// The model that answered, as the upstream names it.
+    pub model: Option<String>,
+    /// The upstream's id of the answer.
+    pub id: Option<String>,
+    /// The stop or finish reason; of several choices the first that was told.
+    pub finish: Option<String>,
+    pub error: Option<UpstreamError>,
+}
+
+/// An error as an upstream told it, in a body or in the middle of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpstreamError {
+    /// `error.type`, such as `rate_limit_error`.
+    pub kind: Option<String>,
+    /// `error.code`, such as `insufficient_quota`.
+    pub code: Option<String>,
+    pub message: String,
+}
+
+/// One event of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// As to be sent to the client.
+    pub bytes: Bytes,
+    pub kind: FrameKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    Data,
+    /// The first frame with a stop or finish reason: held back until settled, with all that follow it.
+    Stop,
+    /// The event that makes a stream complete: `[DONE]`, `message_stop`. Held back too when there was no
+    /// `Stop`.
+    Terminal,
+    /// Only there because we asked for the usage: not for the client.
+    Swallowed,
+    /// The upstream gave up in the middle of the stream.
+    Error,
+    /// Keeps the connection alive and says nothing.
+    Ping,
+    /// The stream ended within this event. Before an error frame of ours it must not be sent: the two would
+    /// run together.
+    Partial,
+}
+
+/// What a dialect's reader made of one event.
+pub(super) struct Reading {
+    pub kind: FrameKind,
+    /// Bytes of the data that the client is not to see.
+    pub cut: Option<Range<usize>>,
+}
+
+impl From<FrameKind> for Reading {
+    fn from(kind: FrameKind) -> Self {
+        Self { kind, cut: None }
+    }
+}
+
+/// A dialect's part of reading a stream.
+pub(super) trait EventReader: Send + std::fmt::Debug {
+    /// Notes what `event` says in `outcome`.
+    fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading;
+}
+
+/// Reads a streamed answer as its bytes arrive.
+#[derive(Debug)]
+pub struct AnswerStream {
+    framer: Framer,
+    reader: Box<dyn EventReader>,
+    outcome: Outcome,
+    stop_seen: bool,
+    terminal_seen: bool,
+}
+
+impl AnswerStream {
+    pub(super) fn new(reader: impl EventReader + 'static) -> Self {
+        Self {
+            framer: Framer::default(),
+            reader: Box::new(reader),
+            outcome: Outcome::default(),
+            stop_seen: false,
+            terminal_seen: false,
+        }
+    }
+
+    /// Takes the next bytes and returns the frames they complete.
+    pub fn push(&mut self, bytes: Bytes) -> Vec<Frame> {
+        self.framer.push(bytes).into_iter().map(|bytes| self.frame(bytes)).collect()
+    }
+
+    /// The upstream has ended: returns what was left, read if it can be.
+    ///
+    /// Some servers end without the last blank line, so a terminal event counts without it. Any other rest is
+    /// `Partial`, or `Data` when it is blank lines only.
+    pub fn finish(&mut self) -> Option<Frame> {
+        let (rest, whole) = self.framer.finish();
+        if rest.is_empty() {
+            return None;
+        }
+        if rest.iter().all(|b| matches!(b, b'\n' | b'\r')) {
+            return Some(Frame { bytes: rest, kind: FrameKind::Data });
+        }
+        let mut frame = self.frame(rest);
+        if !whole && !matches!(frame.kind, FrameKind::Terminal | FrameKind::Swallowed) {
+            frame.kind = FrameKind::Partial;
+        }
+        Some(frame)
+    }
+
+    /// The usage, once it is whole.
+    pub fn usage(&self) -> Option<Usage> {
+        self.outcome.usage
+    }
+
+    pub fn terminal_seen(&self) -> bool {
+        self.terminal_seen
+    }
+
+    /// The terminal event was seen and no error came: only then may the answer be replayed.
+    pub fn is_complete(&self) -> bool {
+        self.terminal_seen && self.outcome.error.is_none()
+    }
+
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    fn frame(&mut self, bytes: Bytes) -> Frame {
+        let event = Event::read(&bytes);
+        let reading = self.reader.read(&event, &mut self.outcome);
+        let kind = match reading.kind {
+            FrameKind::Stop if std::mem::replace(&mut self.stop_seen, true) => FrameKind::Data,
+            kind => kind,
+        };
+        self.terminal_seen |= kind == FrameKind::Terminal;
+        // Data over several lines is left as it is: no known server writes it, and no client breaks on it.
+        let bytes = match (reading.cut, event.data_at) {
+            (Some(cut), Some(data)) => {
+                [&bytes[..data.start + cut.start], &bytes[data.start + cut.end..]].concat().into()
+            }
+            _ => bytes,
+        };
+        Frame { bytes, kind }
+    }
+}
+
+/// Reads `{"error": {…}}`, or whatever stands there; `None` for null and false.
+pub(super) fn upstream_error(error: &serde_json::Value) -> Option<UpstreamError> {
+    use serde_json::Value;
+    match error {
+        Value::Null | Value::Bool(false) => None,
+        Value::String(message) => Some(UpstreamError { message: message.clone(), ..Default::default() }),
+        Value::Object(_) => Some(UpstreamError {
+            kind: text(&error["type"]),
+            code: text(&error["code"]),
+            message: text(&error["message"]).unwrap_or_else(|| error.to_string()),
+        }),
+        other => Some(UpstreamError { message: other.to_string(), ..Default::default() }),
+    }
+}
+
+/// A string as it is, a number (codes of some servers) as written, nothing else.
+pub(super) fn text(value: &serde_json::Value) -> Option<String> {
+    match value {
+        serde_json::Value::String(text) => Some(text.clone()),
+        serde_json::Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}

@@ -1,0 +1,344 @@
+//! What a messages request says.
+
+use outlast_core::usage::ServiceTier;
+
+use super::MAX_TOKENS;
+use crate::dialect::{
+    bound,
+    json_spans::{Kind, Scanner, wrong_type},
+    request::{BadRequest, CapSpan, Request, read_body},
+};
+
+type Result<T> = std::result::Result<T, BadRequest>;
+
+pub(super) fn parse(body: &[u8]) -> Result<Request> {
+    let mut parser = Parser::new();
+    let (frame, open) = read_body(body, |json, key| parser.member(json, key))?;
+    parser.bytes += frame;
+    parser.finish(body.len(), open)
+}
+
+/// A request on its way through the one pass over its body.
+struct Parser {
+    request: Request,
+    model: Option<String>,
+    has_messages: bool,
+    /// Tokens of one run of the model over what the body holds.
+    bytes: u64,
+    tools: u64,
+    /// Uses of server tools, and what one use brings in at most.
+    uses: u64,
+    result: u64,
+}
+
+impl Parser {
+    fn new() -> Self {
+        let mut request = Request::new(MAX_TOKENS);
+        request.client_asked_usage = true;
+        Self { request, model: None, has_messages: false, bytes: 0, tools: 0, uses: 0, result: 0 }
+    }
+
+    fn member(&mut self, json: &mut Scanner<'_>, key: &str) -> Result<()> {
+        let request = &mut self.request;
+        match key {
+            "model" => {
+                json.expect("model", Kind::String)?;
+                self.model = Some(json.string()?.decode().into_owned());
+            }
+            MAX_TOKENS => {
+                let start = json.position();
+                json.expect(MAX_TOKENS, Kind::Number)?;
+                request.cap = json.u64_or_null(MAX_TOKENS)?;
+                let at = start..json.here();
+                request.spans.caps.push(CapSpan { field: MAX_TOKENS, value: request.cap, at });
+            }
+            "messages" => {
+                json.expect("messages", Kind::Array)?;
+                self.has_messages = true;
+                self.bytes += json.array(|json, i| self.message(json, i))?;
+            }
+            "system" => self.content(json, "system")?,
+            "stream" => request.stream = json.bool_or_null("stream")?,
+            "thinking" => self.thinking(json)?,
+            "tools" if json.kind()? == Kind::Null => json.skip().map(drop)?,
+            "tools" => {
+                json.expect("tools", Kind::Array)?;
+                self.bytes += json.array(|json, i| self.tool(json, i))?;
+            }
+            "cache_control" => self.cache_control(json)?,
+            "service_tier" => {
+                if let Some(tier) = json.string_or_null("service_tier")? {
+                    match &*tier.decode() {
+                        "auto" => {}
+                        "standard_only" => request.tier = Some(ServiceTier::Standard),
+                        other => request.note_unpriced(format!("service_tier {other}")),
+                    }
+                }
+            }
+            // Priced by a factor of their own.
+            "speed" => self.unpriced_unless(json, "speed", "standard")?,
+            "inference_geo" => self.unpriced_unless(json, "inference_geo", "global")?,
+            // Another model answers, at its price.
+            "fallbacks" => self.unpriced_unless(json, "fallbacks", "")?,
+            "mcp_servers" => {
+                let value = json.skip()?;
+                if value.raw > "null".len() as u64 {
+                    request.note_unpriced("mcp_servers");
+                    request.references = true;
+                    self.uses = self.uses.saturating_add(bound::SERVER_LOOP_TURNS);
+                }
+            }
+            "thread" => request.references |= json.skip()?.raw > "null".len() as u64,
+            "context_management" => self.context_management(json)?,
+            "metadata" => json.skip().map(drop)?,
+            _ => self.bytes += json.skip()?.raw,
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, body_len: usize, open: usize) -> Result<Request> {
+        let request = &mut self.request;
+        request.model = self.model.ok_or(BadRequest::Missing { field: "model" })?;
+        if !self.has_messages {
+            return Err(BadRequest::Missing { field: "messages" });
+        }
+        if request.cap.is_none() {
+            return Err(BadRequest::Missing { field: MAX_TOKENS });
+        }
+        if self.tools > 0 {
+            self.bytes += bound::ANTHROPIC_TOOL_PREAMBLE;
+        }
+        request.turns = self.uses.saturating_add(1);
+        request.input_bound = bound::over_turns(self.bytes, self.uses, self.result);
+        request.spans.body_len = body_len;
+        request.spans.open = open;
+        Ok(self.request)
+    }
+
+    fn unpriced_unless(&mut self, json: &mut Scanner<'_>, field: &str, usual: &str) -> Result<()> {
+        match json.kind()? {
+            Kind::Null => drop(json.literal()?),
+            Kind::String => {
+                let value = json.string()?.decode();
+                if value != usual {
+                    self.request.note_unpriced(format!("{field} {value}"));
+                }
+            }
+            _ => {
+                json.skip()?;
+                self.request.note_unpriced(field);
+            }
+        }
+        Ok(())
+    }
+
+    fn thinking(&mut self, json: &mut Scanner<'_>) -> Result<()> {
+        if json.kind()? == Kind::Null {
+            return json.literal().map(drop);
+        }
+        json.expect("thinking", Kind::Object)?;
+        let request = &mut self.request;
+        json.object(|json, key| {
+            match key {
+                "type" => {
+                    let kind = json.string_or_null("thinking.type")?;
+                    request.reasons = kind.is_some_and(|kind| kind.decode() != "disabled");
+                }
+                "budget_tokens" => request.thinking_budget = json.u64_or_null("thinking.budget_tokens")?,
+                _ => json.skip().map(drop)?,
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// `{"type":"ephemeral","ttl":"5m" | "1h"}`; without a ttl it is 5 minutes.
+    fn cache_control(&mut self, json: &mut Scanner<'_>) -> Result<()> {
+        if json.kind()? != Kind::Object {
+            return json.skip().map(drop);
+        }
+        let mut hour = false;
+        json.object(|json, key| {
+            if key == "ttl" && json.kind()? == Kind::String {
+                hour = json.string()?.decode() == "1h";
+                return Ok(());
+            }
+            json.skip().map(drop)
+        })?;
+        self.request.wants_cache_1h |= hour;
+        self.request.wants_cache_5m |= !hour;
+        Ok(())
+    }
+
+    /// A compaction is one more run over the input, and writes a summary that `max_tokens` does not cap.
+    fn context_management(&mut self, json: &mut Scanner<'_>) -> Result<()> {
+        if json.kind()? != Kind::Object {
+            return json.skip().map(drop);
+        }
+        let mut compactions = 0;
+        json.object(|json, key| {
+            if key != "edits" || json.kind()? != Kind::Array {
+                return json.skip().map(drop);
+            }
+            json.array(|json, _| {
+                if json.kind()? != Kind::Object {
+                    return json.skip().map(drop);
+                }
+                json.object(|json, key| {
+                    if key == "type" && json.kind()? == Kind::String {
+                        compactions += u64::from(json.string()?.decode().starts_with("compact_"));
+                        return Ok(());
+                    }
+                    json.skip().map(drop)
+                })?;
+                Ok(())
+            })?;
+            Ok(())
+        })?;
+        self.uses = self.uses.saturating_add(compactions);
+        self.request.extra_output += compactions * bound::COMPACTION_OUTPUT;
+        Ok(())
+    }
+
+    fn tool(&mut self, json: &mut Scanner<'_>, index: usize) -> Result<()> {
+        json.expect(&format!("tools[{index}]"), Kind::Object)?;
+        let (mut kind, mut max_uses, mut max_content) = (None, None, None);
+        let mut bytes = 0;
+        bytes += json.object(|json, key| {
+            match (key, json.kind()?) {
+                ("type", Kind::String) => kind = Some(json.string()?.decode().into_owned()),
+                ("max_uses", _) => max_uses = json.u64_or_null(&format!("tools[{index}].max_uses"))?,
+                ("max_content_tokens", _) => {
+                    max_content = json.u64_or_null(&format!("tools[{index}].max_content_tokens"))?;
+                }
+                ("cache_control", _) => self.cache_control(json)?,
+                _ => bytes += json.skip()?.raw,
+            }
+            Ok(())
+        })?;
+        self.bytes += bytes;
+        self.tools += 1;
+        self.server_tool(index, kind.as_deref().unwrap_or("custom"), max_uses, max_content);
+        Ok(())
+    }
+
+    /// Adds what a tool costs beyond its definition.
+    ///
+    /// A server tool without `max_uses` is taken to run as often as the provider's own loop allows; a
+    /// search, which is billed by the piece and can run several times in one turn, has no bound without it.
+    fn server_tool(&mut self, index: usize, kind: &str, max_uses: Option<u64>, max_content: Option<u64>) {
+        let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| kind.starts_with(prefix));
+        let uses = max_uses.unwrap_or(bound::SERVER_LOOP_TURNS);
+        if kind == "custom" {
+            return;
+        }
+        if starts(&["browser_toolset_", "computer_toolset_"]) {
+            self.bytes += bound::ANTHROPIC_DEFINED_TOOLSET;
+            return;
+        }
+        self.bytes += bound::ANTHROPIC_DEFINED_TOOL;
+        if starts(&["bash_", "text_editor_", "computer_", "memory_"]) {
+            return;
+        }
+        self.uses = self.uses.saturating_add(uses);
+        if starts(&["web_search_"]) {
+            self.result = self.result.max(bound::WEB_SEARCH_RESULT);
+            self.request.web_searches = self.request.web_searches.saturating_add(uses);
+            if max_uses.is_none() {
+                self.request.note_unpriced(format!("tools[{index}] {kind} without max_uses"));
+            }
+        } else if starts(&["web_fetch_"]) {
+            self.result = self.result.max(max_content.unwrap_or(bound::WEB_FETCH_RESULT));
+        } else if !starts(&["tool_search_tool_"]) {
+            // Code execution is billed by time, an advisor is another model; of others nothing is known.
+            self.request.note_unpriced(format!("tools[{index}] {kind}"));
+            self.request.references = true;
+        }
+    }
+
+    fn message(&mut self, json: &mut Scanner<'_>, index: usize) -> Result<()> {
+        self.request.message_count += 1;
+        json.expect(&format!("messages[{index}]"), Kind::Object)?;
+        let frame = json.object(|json, key| {
+            if key == "content" {
+                return self.content(json, "content");
+            }
+            self.bytes += json.skip()?.decoded;
+            Ok(())
+        })?;
+        self.bytes += frame;
+        Ok(())
+    }
+
+    /// Text, or blocks, or one block (the results of some server tools).
+    fn content(&mut self, json: &mut Scanner<'_>, field: &str) -> Result<()> {
+        match json.kind()? {
+            Kind::Object => self.block(json),
+            Kind::Array => {
+                self.bytes += json.array(|json, i| match json.kind()? {
+                    Kind::Object => self.block(json),
+                    had => Err(wrong_type(&format!("{field}[{i}]"), "an object", had.name())),
+                })?;
+                Ok(())
+            }
+            Kind::String | Kind::Null => {
+                self.bytes += json.skip()?.decoded;
+                Ok(())
+            }
+            had => Err(wrong_type(field, "a string or an array", had.name())),
+        }
+    }
+
+    /// A content block at any depth. `type` may stand behind the data it explains.
+    fn block(&mut self, json: &mut Scanner<'_>) -> Result<()> {
+        let mut kind = None;
+        let mut source: Option<Source> = None;
+        let frame = json.object(|json, key| {
+            match (key, json.kind()?) {
+                ("type", Kind::String) => kind = Some(json.string()?.decode().into_owned()),
+                ("cache_control", _) => self.cache_control(json)?,
+                ("content", Kind::Array | Kind::Object | Kind::String) => self.content(json, "content")?,
+                ("source", Kind::Object) => source = Some(self.source(json)?),
+                // The model reads tool inputs as JSON.
+                ("input", _) => self.bytes += json.skip()?.raw,
+                _ => self.bytes += json.skip()?.decoded,
+            }
+            Ok(())
+        })?;
+        self.bytes += frame + kind.as_ref().map_or(0, |kind| kind.len() as u64 + 2);
+        let outside =
+            matches!(source.as_ref().and_then(|s| s.kind.as_deref()), Some("base64" | "url" | "file"));
+        match (kind.as_deref(), source) {
+            // An image costs by its size in pixels, wherever its bytes are.
+            (Some("image"), Some(_)) if outside => self.bytes += bound::ANTHROPIC_IMAGE,
+            (kind, source) => {
+                self.bytes += source.map_or(0, |source| source.bytes);
+                // PDFs hold more tokens than bytes.
+                self.request.references |= outside || kind == Some("container_upload");
+            }
+        }
+        Ok(())
+    }
+
+    fn source(&mut self, json: &mut Scanner<'_>) -> Result<Source> {
+        let mut source = Source { kind: None, bytes: 0 };
+        let mut bytes = 0;
+        let frame = json.object(|json, key| {
+            match (key, json.kind()?) {
+                ("type", Kind::String) => source.kind = Some(json.string()?.decode().into_owned()),
+                ("content", Kind::Array | Kind::String) => self.content(json, "source.content")?,
+                _ => bytes += json.skip()?.decoded,
+            }
+            Ok(())
+        })?;
+        source.bytes = bytes + frame;
+        Ok(source)
+    }
+}
+
+/// Where a block's data is: `base64`, `url`, `file`, `text` or `content`.
+struct Source {
+    kind: Option<String>,
+    /// Bytes of what it holds, nested blocks excluded: those are counted already.
+    bytes: u64,
+}

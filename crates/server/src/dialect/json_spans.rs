@@ -1,0 +1,468 @@
+//! A strict JSON scanner that tells where things stand and how long they are, and builds no tree.
+//!
+//! It exists because the proxy changes bodies at byte positions, weighs 125 kB of text per call, and must
+//! refuse duplicate keys: which of two `max_tokens` the upstream believes is not ours to guess.
+
+use std::{borrow::Cow, ops::Range};
+
+use super::{
+    json_text::{Part, Text, not_json, scan_string},
+    request::BadRequest,
+};
+
+/// Levels of nesting that are read; deeper bodies are refused.
+pub const MAX_DEPTH: usize = 128;
+
+type Result<T> = std::result::Result<T, BadRequest>;
+
+/// A cursor over one JSON text. Methods read one value from where it stands and leave it behind that value.
+pub struct Scanner<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+    /// The keys of the objects that are open, innermost last; `None` when duplicates do not matter.
+    keys: Option<Vec<Cow<'a, str>>>,
+}
+
+/// A value that was read over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    pub span: Range<usize>,
+    /// Bytes of the value as compact JSON, its strings as the client escaped them.
+    pub raw: u64,
+    /// The same with strings decoded: what a model reads of prose.
+    pub decoded: u64,
+}
+
+/// What kind of value stands next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Object,
+    Array,
+    String,
+    Number,
+    Bool,
+    Null,
+}
+
+impl Kind {
+    /// For messages: "wanted X, had `a string`".
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Object => "an object",
+            Self::Array => "an array",
+            Self::String => "a string",
+            Self::Number => "a number",
+            Self::Bool => "a boolean",
+            Self::Null => "null",
+        }
+    }
+}
+
+impl<'a> Scanner<'a> {
+    /// Starts on `body`, which must be UTF-8; duplicate keys will be errors.
+    pub fn new(body: &'a [u8]) -> Result<Self> {
+        let text = std::str::from_utf8(body).map_err(|e| BadRequest::NotUtf8 { at: e.valid_up_to() })?;
+        Ok(Self { text, at: 0, depth: 0, keys: Some(Vec::new()) })
+    }
+
+    /// The same for what an upstream sent: its duplicate keys are not ours to judge.
+    pub fn lenient(body: &'a [u8]) -> Result<Self> {
+        Ok(Self { keys: None, ..Self::new(body)? })
+    }
+
+    /// The position of the next value.
+    pub fn position(&mut self) -> usize {
+        self.whitespace();
+        self.at
+    }
+
+    /// The position behind what was read last.
+    pub fn here(&self) -> usize {
+        self.at
+    }
+
+    /// The kind of the next value, which is not read.
+    pub fn kind(&mut self) -> Result<Kind> {
+        self.whitespace();
+        match self.byte() {
+            Some(b'{') => Ok(Kind::Object),
+            Some(b'[') => Ok(Kind::Array),
+            Some(b'"') => Ok(Kind::String),
+            Some(b'-' | b'0'..=b'9') => Ok(Kind::Number),
+            Some(b't' | b'f') => Ok(Kind::Bool),
+            Some(b'n') => Ok(Kind::Null),
+            _ => Err(self.wanted("a value")),
+        }
+    }
+
+    /// Reads an object: `member` is called with each key and must read exactly its value.
+    ///
+    /// Keys are in canonical encoding: as decoded, but with quotes, backslashes and control characters
+    /// escaped. Returns the bytes of its compact form without the values.
+    pub fn object(&mut self, mut member: impl FnMut(&mut Self, &str) -> Result<()>) -> Result<u64> {
+        let base = self.keys.as_ref().map_or(0, Vec::len);
+        let mut weight = 1;
+        self.enter(b'{')?;
+        let mut first = true;
+        while self.more(b'}', &mut first)? {
+            let key = self.key()?.canonical();
+            weight += key.len() as u64 + 4;
+            if let Some(keys) = &mut self.keys {
+                keys.push(key.clone());
+            }
+            member(self, &key)?;
+        }
+        if let Some(keys) = &mut self.keys {
+            refuse_duplicates(&mut keys[base..])?;
+            keys.truncate(base);
+        }
+        Ok(weight.max(2))
+    }
+
+    /// Reads an array: `element` is called with each index and must read exactly that element.
+    ///
+    /// Returns the bytes of its brackets and commas.
+    pub fn array(&mut self, mut element: impl FnMut(&mut Self, usize) -> Result<()>) -> Result<u64> {
+        self.enter(b'[')?;
+        let mut first = true;
+        let mut count = 0;
+        while self.more(b']', &mut first)? {
+            element(self, count)?;
+            count += 1;
+        }
+        Ok((count as u64 + 1).max(2))
+    }
+
+    /// Reads an object's members over: `seen` gets each key and where the member stands, from its key to its
+    /// value's end.
+    pub fn members(&mut self, mut seen: impl FnMut(&str, Range<usize>)) -> Result<()> {
+        self.enter(b'{')?;
+        let mut first = true;
+        while self.more(b'}', &mut first)? {
+            let key = self.key()?;
+            let value = self.skip()?;
+            seen(&key.canonical(), key.span().start..value.span.end);
+        }
+        Ok(())
+    }
+
+    /// Reads any value, checking it on the way.
+    pub fn skip(&mut self) -> Result<Skipped> {
+        let start = self.position();
+        let (mut raw, mut decoded) = (0, 0);
+        let frame = match self.kind()? {
+            Kind::Object => self.object(|json, _| {
+                let value = json.skip()?;
+                raw += value.raw;
+                decoded += value.decoded;
+                Ok(())
+            })?,
+            Kind::Array => self.array(|json, _| {
+                let value = json.skip()?;
+                raw += value.raw;
+                decoded += value.decoded;
+                Ok(())
+            })?,
+            Kind::String => {
+                let text = self.string()?;
+                raw = text.raw_len() as u64;
+                decoded = text.decoded_len as u64;
+                2
+            }
+            Kind::Number => self.number()?.len() as u64,
+            Kind::Bool | Kind::Null => self.literal()?.len() as u64,
+        };
+        Ok(Skipped { span: start..self.at, raw: raw + frame, decoded: decoded + frame })
+    }
+
+    /// Reads a string.
+    pub fn string(&mut self) -> Result<Text<'a>> {
+        let (_, start) = self.open_string()?;
+        let (mut decoded_len, mut escaped) = (0, false);
+        let end = scan_string(self.text, start, |part| match part {
+            Part::Plain(run) => decoded_len += run.len(),
+            Part::Escaped(c) => (decoded_len, escaped) = (decoded_len + c.len_utf8(), true),
+            Part::LoneSurrogate(_) => (decoded_len, escaped) = (decoded_len + 3, true),
+        })?;
+        self.close_string(end);
+        Ok(Text::new(self.text, start..end, escaped, decoded_len))
+    }
+
+    /// Reads a number and returns its text.
+    pub fn number(&mut self) -> Result<&'a str> {
+        self.whitespace();
+        let start = self.at;
+        if self.byte() == Some(b'-') {
+            self.at += 1;
+        }
+        match self.byte() {
+            Some(b'0') => self.at += 1,
+            _ => self.digits()?,
+        }
+        if self.byte() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if let Some(b'e' | b'E') = self.byte() {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.byte() {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(&self.text[start..self.at])
+    }
+
+    /// Reads `true`, `false` or `null` and returns its text.
+    pub fn literal(&mut self) -> Result<&'static str> {
+        self.whitespace();
+        let rest = &self.text.as_bytes()[self.at..];
+        match ["null", "true", "false"].into_iter().find(|word| rest.starts_with(word.as_bytes())) {
+            Some(word) => {
+                self.at += word.len();
+                Ok(word)
+            }
+            None => Err(self.wanted("a value")),
+        }
+    }
+
+    /// Checks that nothing but whitespace follows.
+    pub fn end(&mut self) -> Result<()> {
+        self.whitespace();
+        if self.at == self.text.len() { Ok(()) } else { Err(self.wanted("the end of the body")) }
+    }
+
+    /// Steps into an object or array, given its opening bracket.
+    pub(super) fn enter(&mut self, open: u8) -> Result<()> {
+        self.whitespace();
+        if self.byte() != Some(open) {
+            return Err(self.wanted(if open == b'{' { "an object" } else { "an array" }));
+        }
+        if self.depth == MAX_DEPTH {
+            return Err(BadRequest::TooDeep { limit: MAX_DEPTH });
+        }
+        self.depth += 1;
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Steps to the next member or element (true), or out behind the closing bracket (false).
+    pub(super) fn more(&mut self, close: u8, first: &mut bool) -> Result<bool> {
+        self.whitespace();
+        if self.byte() == Some(close) {
+            self.at += 1;
+            self.depth -= 1;
+            return Ok(false);
+        }
+        if !std::mem::take(first) {
+            if self.byte() != Some(b',') {
+                return Err(self.wanted(if close == b'}' { "a comma or }" } else { "a comma or ]" }));
+            }
+            self.at += 1;
+        }
+        Ok(true)
+    }
+
+    /// Reads a key and the colon behind it.
+    pub(super) fn key(&mut self) -> Result<Text<'a>> {
+        self.whitespace();
+        if self.byte() != Some(b'"') {
+            return Err(self.wanted("a key in quotes"));
+        }
+        let key = self.string()?;
+        self.whitespace();
+        if self.byte() != Some(b':') {
+            return Err(self.wanted("a colon"));
+        }
+        self.at += 1;
+        Ok(key)
+    }
+
+    /// For one who scans a string's content himself: the whole text, and where the content starts.
+    pub(super) fn open_string(&mut self) -> Result<(&'a str, usize)> {
+        self.whitespace();
+        if self.byte() == Some(b'"') { Ok((self.text, self.at + 1)) } else { Err(self.wanted("a string")) }
+    }
+
+    /// Goes on behind the closing quote, which is at `end`.
+    pub(super) fn close_string(&mut self, end: usize) {
+        self.at = end + 1;
+    }
+
+    fn digits(&mut self) -> Result<()> {
+        let start = self.at;
+        while let Some(b'0'..=b'9') = self.byte() {
+            self.at += 1;
+        }
+        if self.at > start { Ok(()) } else { Err(self.wanted("a digit")) }
+    }
+
+    fn whitespace(&mut self) {
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.byte() {
+            self.at += 1;
+        }
+    }
+
+    fn byte(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn wanted(&self, wanted: &'static str) -> BadRequest {
+        not_json(self.text, self.at, wanted)
+    }
+}
+
+fn refuse_duplicates(keys: &mut [Cow<'_, str>]) -> Result<()> {
+    // Objects are nearly always small; a large one is sorted, so that a hostile body costs n log n.
+    let twice = if keys.len() <= 16 {
+        (1..keys.len()).find(|&i| keys[..i].contains(&keys[i]))
+    } else {
+        keys.sort_unstable();
+        (1..keys.len()).find(|&i| keys[i - 1] == keys[i])
+    };
+    twice.map_or(Ok(()), |i| Err(duplicate(&keys[i])))
+}
+
+pub(super) fn duplicate(key: &str) -> BadRequest {
+    BadRequest::DuplicateKey { key: key.chars().take(100).collect() }
+}
+
+/// Typed reads for a named field: what it is not is a `WrongType` that names it.
+impl<'a> Scanner<'a> {
+    /// A string, or `None` for null.
+    pub fn string_or_null(&mut self, field: &str) -> Result<Option<Text<'a>>> {
+        match self.kind()? {
+            Kind::Null => self.literal().map(|_| None),
+            Kind::String => self.string().map(Some),
+            other => Err(wrong_type(field, "a string", other.name())),
+        }
+    }
+
+    /// A whole number of at least 0, or `None` for null.
+    pub fn u64_or_null(&mut self, field: &str) -> Result<Option<u64>> {
+        match self.kind()? {
+            Kind::Null => self.literal().map(|_| None),
+            Kind::Number => {
+                let number = self.number()?;
+                let value = number.parse().map_err(|_| wrong_type(field, "a whole number from 0", number))?;
+                Ok(Some(value))
+            }
+            other => Err(wrong_type(field, "a whole number from 0", other.name())),
+        }
+    }
+
+    /// A boolean; null counts as false.
+    pub fn bool_or_null(&mut self, field: &str) -> Result<bool> {
+        match self.kind()? {
+            Kind::Bool | Kind::Null => Ok(self.literal()? == "true"),
+            other => Err(wrong_type(field, "a boolean", other.name())),
+        }
+    }
+
+    /// Checks that the next value is of `kind`.
+    pub fn expect(&mut self, field: &str, kind: Kind) -> Result<()> {
+        let had = self.kind()?;
+        if had == kind { Ok(()) } else { Err(wrong_type(field, kind.name(), had.name())) }
+    }
+}
+
+pub(super) fn wrong_type(field: &str, wanted: &'static str, had: impl Into<String>) -> BadRequest {
+    BadRequest::WrongType { field: field.into(), wanted, had: had.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(body: &str) -> Result<Skipped> {
+        let mut json = Scanner::new(body.as_bytes())?;
+        let value = json.skip()?;
+        json.end().map(|()| value)
+    }
+
+    #[test]
+    fn values_are_weighed_as_compact_json_raw_and_decoded() {
+        for (body, raw, decoded) in [
+            ("{}", 2, 2),
+            (" [ ] ", 2, 2),
+            (r#"{ "a" : 1 }"#, 7, 7),
+            (r#"{"a":[1, true,null]}"#, 19, 19),
+            (r#""line\nnext""#, 12, 11),
+            (r#""\u4e2d""#, 8, 5),
+            (r#""\ud83d\ude00""#, 14, 6),
+            (r#""\ud83d""#, 8, 5),
+            ("-0.5E+10", 8, 8),
+        ] {
+            let value = check(body).unwrap();
+            assert_eq!((value.raw, value.decoded), (raw, decoded), "{body}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_json_is_refused_with_its_place() {
+        for (body, at) in [
+            ("", 0),
+            ("{", 1),
+            ("{\"a\" 1}", 5),
+            ("{\"a\":1,}", 7),
+            ("[1,]", 3),
+            ("[1 2]", 3),
+            ("01", 1),
+            ("1.", 2),
+            ("-", 1),
+            ("1e", 2),
+            ("nul", 0),
+            ("NaN", 0),
+            ("\"a", 2),
+            ("\"a\nb\"", 2),
+            ("\"\\x\"", 2),
+            ("\"\\u12g4\"", 3),
+            ("{} {}", 3),
+            ("{a:1}", 1),
+        ] {
+            match check(body) {
+                Err(BadRequest::NotJson { at: had, .. }) => assert_eq!(had, at, "{body}"),
+                other => panic!("{body}: {other:?}"),
+            }
+        }
+        assert_eq!(Scanner::new(b"\"\xff\"").err(), Some(BadRequest::NotUtf8 { at: 1 }));
+    }
+
+    #[test]
+    fn a_duplicate_key_is_found_at_any_depth_and_however_it_is_escaped() {
+        let many: String = (0..40).map(|i| format!("\"k{i}\":0,")).collect();
+        for (body, key) in [
+            (r#"{"a":1,"a":2}"#.to_owned(), "a"),
+            (r#"{"a":1,"\u0061":2}"#.to_owned(), "a"),
+            (r#"[{"x":{"b":1,"c":2,"b":3}}]"#.to_owned(), "b"),
+            (format!("{{{many}\"k7\":1}}"), "k7"),
+        ] {
+            assert_eq!(check(&body), Err(BadRequest::DuplicateKey { key: key.into() }), "{body}");
+        }
+        for body in
+            [r#"{"a":{"a":{"a":1}},"b":{"a":1}}"#, r#"{"\ud800":1,"\ud801":2}"#, r#"{"\\n":1,"\n":2}"#]
+        {
+            check(body).unwrap();
+        }
+    }
+
+    #[test]
+    fn nesting_is_limited() {
+        let nested = |n: usize| "[".repeat(n) + &"]".repeat(n);
+        check(&nested(MAX_DEPTH)).unwrap();
+        assert_eq!(check(&nested(MAX_DEPTH + 1)), Err(BadRequest::TooDeep { limit: MAX_DEPTH }));
+    }
+
+    proptest! {
+        #[test]
+        fn it_accepts_what_serde_json_accepts(body in r#"[\[\]{}",:0-9.eE\-+truefalsn \\a]{0,12}"#) {
+            let accepted = check(&body).is_ok();
+            let duplicates = matches!(check(&body), Err(BadRequest::DuplicateKey { .. }));
+            let by_serde = serde_json::from_str::<serde::de::IgnoredAny>(&body).is_ok();
+            prop_assert!(accepted == by_serde || duplicates, "{:?} {:?}", body, check(&body));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What the proxy must know of an LLM API: pure functions from bytes to facts and back. No I/O.
+//!
+//! `route` says whether a path costs money and who understands it. A `Dialect` reads a request into the
+//! facts that admission needs, changes its body byte-surgically, and reads answers: whole or frame by frame.
+
+pub mod answer;
+pub mod anthropic_messages;
+pub mod bound;
+pub mod canonical;
+mod edit;
+pub mod json_spans;
+pub mod json_text;
+pub mod openai_chat;
+pub mod refusal;
+pub mod request;
+pub mod route;
+pub mod sse;
+
+use std::borrow::Cow;
+
+pub use answer::{AnswerStream, Frame, FrameKind, Outcome, UpstreamError};
+pub use canonical::canonical;
+pub use refusal::{error_frame, refusal_body};
+pub use request::{BadRequest, Request};
+pub use route::{HeaderFacts, Route, route};
+
+/// The provider family whose base URL, credential and error shape a path belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Upstream {
+    OpenAi,
+    Anthropic,
+}
+
+/// One metered endpoint of one API. Its implementations have no state: they are used as statics.
+pub trait Dialect: Send + Sync + std::fmt::Debug {
+    /// The name kept in the journal, such as `openai.chat`.
+    fn name(&self) -> &'static str;
+
+    fn upstream(&self) -> Upstream;
+
+    /// Reads a decoded (not compressed) request body in one pass.
+    ///
+    /// Errors name the field. What the upstream itself would refuse and what costs nothing (an unknown
+    /// role, a temperature out of range) is not checked here.
+    fn parse(&self, body: &[u8]) -> Result<Request, BadRequest>;
+
+    /// The body as it goes upstream: `body` itself unless something has to change.
+    ///
+    /// `body` must be the one that `request` was parsed from. With `cap` (tokens) the output is capped at no
+    /// more than that; a lower cap of the client's stays. With `want_usage` a stream is asked to report its
+    /// usage, where the dialect has an option for it and the client did not set it.
+    fn edit<'b>(
+        &self,
+        body: &'b [u8],
+        request: &Request,
+        cap: Option<u64>,
+        want_usage: bool,
+    ) -> Cow<'b, [u8]> {
+        edit::edit(body, request, cap, want_usage)
+    }
+
+    /// Reads a whole JSON answer, success or error. What is not JSON gives an empty outcome.
+    fn read_json(&self, body: &[u8]) -> Outcome;
+
+    /// A reader for the event stream that answers `request`.
+    fn read_stream(&self, request: &Request) -> AnswerStream;
+}
+
+/// Every dialect that is metered, for the registry by name.
+pub static DIALECTS: [&dyn Dialect; 2] = [&openai_chat::OpenAiChat, &anthropic_messages::AnthropicMessages];
+
+/// The dialect that a journal entry names; `None` for one that this version does not know.
+pub fn by_name(name: &str) -> Option<&'static dyn Dialect> {
+    DIALECTS.iter().copied().find(|dialect| dialect.name() == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_dialect_is_found_by_its_name() {
+        for dialect in DIALECTS {
+            assert_eq!(by_name(dialect.name()).map(|d| d.name()), Some(dialect.name()));
+        }
+        assert!(by_name("openai.unheard_of").is_none());
+    }
+}

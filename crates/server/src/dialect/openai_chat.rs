@@ -1,0 +1,57 @@
+//! OpenAI's `/v1/chat/completions`, as OpenAI and the many compatible servers speak it.
+
+mod answer;
+mod request;
+
+use outlast_core::usage::ServiceTier;
+
+use super::{AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream};
+
+const MAX_TOKENS: &str = "max_tokens";
+const MAX_COMPLETION_TOKENS: &str = "max_completion_tokens";
+
+#[derive(Clone, Copy, Debug)]
+pub struct OpenAiChat;
+
+impl Dialect for OpenAiChat {
+    fn name(&self) -> &'static str {
+        "openai.chat"
+    }
+
+    fn upstream(&self) -> Upstream {
+        Upstream::OpenAi
+    }
+
+    fn parse(&self, body: &[u8]) -> Result<Request, BadRequest> {
+        request::parse(body)
+    }
+
+    fn read_json(&self, body: &[u8]) -> Outcome {
+        let mut outcome = Outcome::default();
+        if let Ok(body) = serde_json::from_slice(body) {
+            outcome.usage = answer::note(&body, &mut outcome);
+        }
+        outcome
+    }
+
+    fn read_stream(&self, request: &Request) -> AnswerStream {
+        AnswerStream::new(answer::ChatReader::new(request.client_asked_usage, request.choices))
+    }
+}
+
+/// `Some(None)` where the provider decides; `None` for a name without a price column.
+fn read_tier(tier: &str) -> Option<Option<ServiceTier>> {
+    match tier {
+        "auto" => Some(None),
+        // Scale is capacity bought beforehand: its tokens have no price of their own.
+        "default" | "standard" | "scale" => Some(Some(ServiceTier::Standard)),
+        "flex" => Some(Some(ServiceTier::Flex)),
+        // What is asked for as fast is billed as priority.
+        "priority" | "fast" => Some(Some(ServiceTier::Priority)),
+        "batch" => Some(Some(ServiceTier::Batch)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

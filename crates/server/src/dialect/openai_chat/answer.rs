@@ -1,0 +1,151 @@
+//! What a chat answer says, whole or as a stream of chunks.
+
+use std::ops::Range;
+
+use outlast_core::usage::Usage;
+use serde_json::Value;
+
+use super::read_tier;
+use crate::dialect::{
+    answer::{EventReader, FrameKind, Outcome, Reading, text, upstream_error},
+    json_spans::Scanner,
+    sse::Event,
+};
+
+/// Reads the chunks that answer a request.
+#[derive(Debug)]
+pub(super) struct ChatReader {
+    client_asked_usage: bool,
+    choices: usize,
+    /// Indices of the choices that have told their finish reason.
+    finished: Vec<u64>,
+}
+
+impl ChatReader {
+    pub(super) fn new(client_asked_usage: bool, choices: u64) -> Self {
+        let choices = usize::try_from(choices).unwrap_or(usize::MAX);
+        Self { client_asked_usage, choices, finished: Vec::new() }
+    }
+
+    /// Notes the choices that finish in `chunk`; says whether there was one.
+    fn note_finished(&mut self, chunk: &Value) -> bool {
+        let choices = chunk["choices"].as_array().into_iter().flatten();
+        let mut any = false;
+        for choice in choices.filter(|choice| text(&choice["finish_reason"]).is_some()) {
+            any = true;
+            let index = choice["index"].as_u64().unwrap_or(0);
+            if !self.finished.contains(&index) {
+                self.finished.push(index);
+            }
+        }
+        any
+    }
+}
+
+impl EventReader for ChatReader {
+    fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading {
+        let Some(data) = event.data.as_deref() else {
+            return FrameKind::Ping.into();
+        };
+        if data.starts_with(b"[DONE]") {
+            // A usage on a chunk before the finish reason was the last word after all.
+            outcome.usage = outcome.usage.or(outcome.usage_so_far);
+            return FrameKind::Terminal.into();
+        }
+        let Ok(chunk) = serde_json::from_slice::<Value>(data) else {
+            return FrameKind::Data.into();
+        };
+        let stops = self.note_finished(&chunk);
+        let usage = note(&chunk, outcome);
+        let no_choices = chunk["choices"].as_array().is_some_and(Vec::is_empty);
+        // A usage before the last finish reason (some servers count along) can still grow.
+        let all_told = self.finished.len() >= self.choices || (no_choices && !self.finished.is_empty());
+        if usage.is_some() && all_told {
+            outcome.usage = usage;
+        }
+        if upstream_error(&chunk["error"]).is_some() {
+            return FrameKind::Error.into();
+        }
+        let told_to_us = !self.client_asked_usage && no_choices && chunk["usage"].is_object();
+        if told_to_us && chunk["moderation"].is_null() {
+            return FrameKind::Swallowed.into();
+        }
+        // A chunk with `moderation` in it is not there for us alone: only its usage goes.
+        let added = told_to_us || chunk.get("usage").is_some_and(Value::is_null);
+        let cut = if added && !self.client_asked_usage { usage_member(data) } else { None };
+        Reading { kind: if stops { FrameKind::Stop } else { FrameKind::Data }, cut }
+    }
+}
+
+/// Notes what an answer or chunk says; returns its usage.
+pub(super) fn note(answer: &Value, outcome: &mut Outcome) -> Option<Usage> {
+    if let Some(id) = text(&answer["id"]).filter(|id| !id.is_empty()) {
+        outcome.id = Some(id);
+    }
+    if let Some(model) = text(&answer["model"]).filter(|model| !model.is_empty()) {
+        outcome.model = Some(model);
+    }
+    if let Some(tier) = answer["service_tier"].as_str().and_then(read_tier).flatten() {
+        outcome.tier = Some(tier);
+    }
+    if let Some(error) = upstream_error(&answer["error"]) {
+        outcome.error = Some(error);
+    }
+    let mut choices = answer["choices"].as_array().into_iter().flatten();
+    if let Some(reason) = choices.find_map(|choice| text(&choice["finish_reason"])) {
+        outcome.finish.get_or_insert(reason);
+    }
+    let usage = read_usage(&answer["usage"]);
+    outcome.usage_so_far = usage.or(outcome.usage_so_far);
+    usage
+}
+
+/// OpenAI's counts in ours: its cached and cache-write tokens are part of its prompt.
+///
+/// `None` unless both sides are there. Some servers leave the reasoning out of `completion_tokens`; their
+/// `total_tokens` has it, so the difference is output.
+fn read_usage(usage: &Value) -> Option<Usage> {
+    let prompt = usage["prompt_tokens"].as_u64()?;
+    let completion = usage["completion_tokens"].as_u64()?;
+    let total = usage["total_tokens"].as_u64().unwrap_or(0);
+    let details = &usage["prompt_tokens_details"];
+    let cache_read = details["cached_tokens"].as_u64().unwrap_or(0).min(prompt);
+    let cache_write = details["cache_write_tokens"].as_u64().unwrap_or(0).min(prompt - cache_read);
+    let output = completion.max(total.saturating_sub(prompt));
+    let reasoning = usage["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap_or(0);
+    Some(Usage {
+        input: prompt - cache_read - cache_write,
+        cache_read,
+        cache_write_5m: cache_write,
+        output,
+        reasoning: reasoning.min(output),
+        ..Usage::default()
+    })
+}
+
+/// Where the top-level `usage` stands, with the comma that goes when it goes.
+fn usage_member(data: &[u8]) -> Option<Range<usize>> {
+    let mut before = None;
+    let mut usage: Option<Range<usize>> = None;
+    let mut next = None;
+    Scanner::lenient(data)
+        .ok()?
+        .members(|key, span| {
+            if usage.is_some() {
+                next.get_or_insert(span.start);
+            } else if key == "usage" {
+                usage = Some(span);
+            } else {
+                before = Some(span.end);
+            }
+        })
+        .ok()?;
+    let usage = usage?;
+    Some(match (before, next) {
+        // `,"usage":null`: from the end of the member before it.
+        (Some(before), _) => before..usage.end,
+        // `"usage":null,` at the front: up to the next key.
+        (None, Some(next)) => usage.start..next,
+        (None, None) => usage,
+    })
+}

@@ -1,0 +1,293 @@
+//! What a chat request says.
+
+use super::{MAX_COMPLETION_TOKENS, MAX_TOKENS, read_tier};
+use crate::dialect::{
+    bound::openai_image,
+    json_spans::{Kind, Scanner, wrong_type},
+    request::{BadRequest, CapSpan, Request, UsageOption, read_body},
+};
+
+type Result<T> = std::result::Result<T, BadRequest>;
+
+/// Members that bring in charges or models which the table of token prices does not cover.
+const UNPRICED: [&str; 4] = ["web_search_options", "search_parameters", "plugins", "models"];
+
+pub(super) fn parse(body: &[u8]) -> Result<Request> {
+    let mut parser = Parser::new();
+    let (frame, open) = read_body(body, |json, key| parser.member(json, key))?;
+    parser.finish(frame, body.len(), open)
+}
+
+/// A request on its way through the one pass over its body.
+struct Parser {
+    request: Request,
+    model: Option<String>,
+    has_messages: bool,
+    images: u64,
+    images_low: u64,
+    /// Bytes that reach the model, images excluded.
+    bytes: u64,
+    usage_option: UsageOption,
+}
+
+impl Parser {
+    fn new() -> Self {
+        let mut request = Request::new(MAX_COMPLETION_TOKENS);
+        // Current models write their cache without being asked, and bill it.
+        request.wants_cache_5m = true;
+        Self {
+            request,
+            model: None,
+            has_messages: false,
+            images: 0,
+            images_low: 0,
+            bytes: 0,
+            usage_option: UsageOption::InsertObject,
+        }
+    }
+
+    fn member(&mut self, json: &mut Scanner<'_>, key: &str) -> Result<()> {
+        let request = &mut self.request;
+        match key {
+            "model" => {
+                json.expect("model", Kind::String)?;
+                self.model = Some(json.string()?.decode().into_owned());
+            }
+            "messages" => {
+                json.expect("messages", Kind::Array)?;
+                self.has_messages = true;
+                self.bytes += json.array(|json, i| self.message(json, i))?;
+            }
+            "stream" => request.stream = json.bool_or_null("stream")?,
+            "stream_options" => self.stream_options(json)?,
+            "n" => request.choices = json.u64_or_null("n")?.unwrap_or(1).max(1),
+            MAX_TOKENS => self.cap(json, MAX_TOKENS)?,
+            MAX_COMPLETION_TOKENS => self.cap(json, MAX_COMPLETION_TOKENS)?,
+            "reasoning_effort" => {
+                let effort = json.string_or_null("reasoning_effort")?;
+                request.reasons |= effort.is_some_and(|effort| effort.decode() != "none");
+            }
+            "service_tier" => {
+                if let Some(tier) = json.string_or_null("service_tier")? {
+                    let tier = tier.decode();
+                    match read_tier(&tier) {
+                        Some(known) => request.tier = known,
+                        None => request.note_unpriced(format!("service_tier {tier}")),
+                    }
+                }
+            }
+            // A rejected prediction is billed as output, whatever the cap.
+            "prediction" => request.extra_output = json.skip()?.decoded,
+            "modalities" => {
+                let mut audio = false;
+                if json.kind()? == Kind::Array {
+                    json.array(|json, _| {
+                        let is_text = json.kind()? == Kind::String && json.string()?.decode() == "text";
+                        audio |= !is_text;
+                        Ok(())
+                    })?;
+                } else {
+                    json.skip()?;
+                }
+                if audio {
+                    request.note_unpriced("modalities other than text");
+                }
+            }
+            "tools" => {
+                if json.kind()? == Kind::Array {
+                    self.bytes += json.array(|json, i| self.tool(json, i))?;
+                } else {
+                    json.skip()?;
+                }
+            }
+            _ if UNPRICED.contains(&key) => {
+                if json.kind()? != Kind::Null {
+                    request.note_unpriced(key);
+                    request.references |= key != "models";
+                }
+                json.skip()?;
+            }
+            "metadata" | "user" | "prompt_cache_key" | "safety_identifier" => json.skip().map(drop)?,
+            _ => self.bytes += json.skip()?.raw,
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, frame: u64, body_len: usize, open: usize) -> Result<Request> {
+        let request = &mut self.request;
+        request.model = self.model.ok_or(BadRequest::Missing { field: "model" })?;
+        if !self.has_messages {
+            return Err(BadRequest::Missing { field: "messages" });
+        }
+        let model = &request.model;
+        request.input_bound = (self.bytes + frame)
+            .saturating_add(self.images.saturating_mul(openai_image(model, false)))
+            .saturating_add(self.images_low.saturating_mul(openai_image(model, true)));
+        request.reasons |= reasons_by_name(model);
+        let caps = &request.spans.caps;
+        // Both at once is an error at OpenAI; elsewhere either may win, so the higher one is the bound.
+        request.cap = caps.iter().filter_map(|cap| cap.value).max();
+        let by_completion = caps.iter().any(|cap| cap.field == MAX_COMPLETION_TOKENS && cap.value.is_some());
+        if request.cap.is_some() && !by_completion {
+            request.cap_field = MAX_TOKENS;
+        }
+        request.spans.body_len = body_len;
+        request.spans.open = open;
+        if request.stream && !request.client_asked_usage {
+            request.spans.usage_option = self.usage_option;
+        }
+        Ok(self.request)
+    }
+
+    fn cap(&mut self, json: &mut Scanner<'_>, field: &'static str) -> Result<()> {
+        let start = json.position();
+        let value = json.u64_or_null(field)?;
+        let at = start..json.here();
+        self.request.spans.caps.push(CapSpan { field, value, at });
+        Ok(())
+    }
+
+    fn stream_options(&mut self, json: &mut Scanner<'_>) -> Result<()> {
+        let start = json.position();
+        if json.kind()? == Kind::Null {
+            self.usage_option = UsageOption::ReplaceObject(json.skip()?.span);
+            return Ok(());
+        }
+        json.expect("stream_options", Kind::Object)?;
+        let mut members = 0;
+        let mut include_usage = None;
+        json.object(|json, key| {
+            members += 1;
+            if key != "include_usage" {
+                return json.skip().map(drop);
+            }
+            let start = json.position();
+            self.request.client_asked_usage = json.bool_or_null("stream_options.include_usage")?;
+            include_usage = Some(start..json.here());
+            Ok(())
+        })?;
+        self.usage_option = match include_usage {
+            Some(at) => UsageOption::ReplaceMember(at),
+            None => UsageOption::InsertMember { open: start + 1, empty: members == 0 },
+        };
+        Ok(())
+    }
+
+    fn tool(&mut self, json: &mut Scanner<'_>, index: usize) -> Result<()> {
+        if json.kind()? != Kind::Object {
+            return Err(wrong_type(&format!("tools[{index}]"), "an object", json.kind()?.name()));
+        }
+        self.bytes += json.object(|json, key| {
+            if key == "type" && json.kind()? == Kind::String {
+                let kind = json.string()?.decode();
+                self.bytes += kind.len() as u64 + 2;
+                if kind != "function" && kind != "custom" {
+                    self.request.note_unpriced(format!("tools[{index}] {kind}"));
+                    self.request.references = true;
+                }
+                return Ok(());
+            }
+            self.bytes += json.skip()?.raw;
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    fn message(&mut self, json: &mut Scanner<'_>, index: usize) -> Result<()> {
+        self.request.message_count += 1;
+        json.expect(&format!("messages[{index}]"), Kind::Object)?;
+        let mut inner = 0;
+        let frame = json.object(|json, key| {
+            match (key, json.kind()?) {
+                ("content", Kind::Array) => {
+                    inner += json.array(|json, part| match json.kind()? {
+                        Kind::Object => self.part(json),
+                        Kind::String => {
+                            self.bytes += json.skip()?.decoded;
+                            Ok(())
+                        }
+                        had => {
+                            let field = format!("messages[{index}].content[{part}]");
+                            Err(wrong_type(&field, "an object", had.name()))
+                        }
+                    })?;
+                }
+                ("audio", Kind::Object) => {
+                    // An earlier spoken answer, by its id.
+                    self.request.references = true;
+                    self.request.note_unpriced("audio");
+                    inner += json.skip()?.decoded;
+                }
+                _ => inner += json.skip()?.decoded,
+            }
+            Ok(())
+        })?;
+        self.bytes += frame + inner;
+        Ok(())
+    }
+
+    /// One part of a message's content. `type` may stand behind the data it explains.
+    fn part(&mut self, json: &mut Scanner<'_>) -> Result<()> {
+        let mut kind = None;
+        let mut image: Option<Image> = None;
+        let mut bytes = 0;
+        let frame = json.object(|json, key| {
+            match (key, json.kind()?) {
+                ("type", Kind::String) => kind = Some(json.string()?.decode().into_owned()),
+                ("image_url", _) => image = Some(Image::read(json)?),
+                _ => bytes += json.skip()?.decoded,
+            }
+            Ok(())
+        })?;
+        bytes += frame + kind.as_ref().map_or(0, |kind| kind.len() as u64 + 2);
+        match (kind.as_deref(), image) {
+            (Some("image_url"), Some(image)) if image.low => self.images_low += 1,
+            (Some("image_url"), Some(_)) => self.images += 1,
+            (kind, image) => {
+                bytes += image.map_or(0, |image| image.bytes);
+                match kind {
+                    Some("text" | "refusal" | "thinking") => {}
+                    Some("input_audio") => self.request.note_unpriced("input_audio"),
+                    // A file (inline PDFs hold more tokens than bytes), or a kind of part that may point
+                    // anywhere.
+                    _ => self.request.references = true,
+                }
+            }
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+/// An `image_url`: an object, or a bare URL at some servers.
+struct Image {
+    low: bool,
+    bytes: u64,
+}
+
+impl Image {
+    fn read(json: &mut Scanner<'_>) -> Result<Self> {
+        let mut image = Self { low: false, bytes: 0 };
+        if json.kind()? != Kind::Object {
+            image.bytes = json.skip()?.decoded;
+            return Ok(image);
+        }
+        let mut bytes = 0;
+        image.bytes = json.object(|json, key| {
+            if key == "detail" && json.kind()? == Kind::String {
+                image.low = json.string()?.decode() == "low";
+            } else {
+                bytes += json.skip()?.decoded;
+            }
+            Ok(())
+        })?;
+        image.bytes += bytes;
+        Ok(image)
+    }
+}
+
+/// The families that reason without being asked to.
+fn reasons_by_name(model: &str) -> bool {
+    let name = model.rsplit('/').next().unwrap_or(model);
+    ["o1", "o3", "o4", "gpt-5", "gpt-oss"].iter().any(|family| name.starts_with(family))
+}

@@ -1,0 +1,112 @@
+//! Our own errors in the shape that the caller's SDK reads.
+
+use bytes::Bytes;
+use serde_json::json;
+
+use super::Upstream;
+
+/// The body of an error answer with HTTP `status`.
+///
+/// `code` is ours and stable (`dollar_budget_exceeded`, …). OpenAI's shape has a place for it; in Anthropic's
+/// it is one more member of `error`, which its SDK keeps in the exception's body.
+pub fn refusal_body(shape: Upstream, status: u16, code: &str, message: &str) -> Bytes {
+    error(shape, status, code, message).to_string().into()
+}
+
+/// A frame that ends a stream which broke after its HTTP 200.
+///
+/// Both SDKs raise on it and do not retry: OpenAI's on any data with an `error` member, Anthropic's on
+/// `event: error`.
+pub fn error_frame(shape: Upstream, code: &str, message: &str) -> Bytes {
+    // JSON as serde_json writes it holds no raw line end, so it is one data line.
+    let data = error(shape, 500, code, message);
+    match shape {
+        Upstream::OpenAi => format!("data: {data}\n\n").into(),
+        Upstream::Anthropic => format!("event: error\ndata: {data}\n\n").into(),
+    }
+}
+
+fn error(shape: Upstream, status: u16, code: &str, message: &str) -> serde_json::Value {
+    match shape {
+        Upstream::OpenAi => json!({
+            "error": { "message": message, "type": openai_type(status), "param": null, "code": code }
+        }),
+        Upstream::Anthropic => json!({
+            "type": "error",
+            "error": { "type": anthropic_type(status), "message": message, "code": code }
+        }),
+    }
+}
+
+fn openai_type(status: u16) -> &'static str {
+    match status {
+        401 => "authentication_error",
+        402 => "insufficient_quota",
+        403 => "permission_error",
+        429 => "rate_limit_error",
+        400..=499 => "invalid_request_error",
+        _ => "server_error",
+    }
+}
+
+fn anthropic_type(status: u16) -> &'static str {
+    match status {
+        401 => "authentication_error",
+        402 => "billing_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        409 => "conflict_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        504 => "timeout_error",
+        529 => "overloaded_error",
+        400..=499 => "invalid_request_error",
+        _ => "api_error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_the_shape_its_sdk_reads() {
+        for (shape, status, body) in [
+            (
+                Upstream::OpenAi,
+                402,
+                r#"{"error":{"message":"say \"when\"","type":"insufficient_quota","param":null,"code":"c"}}"#,
+            ),
+            (
+                Upstream::OpenAi,
+                404,
+                r#"{"error":{"message":"say \"when\"","type":"invalid_request_error","param":null,"code":"c"}}"#,
+            ),
+            (
+                Upstream::Anthropic,
+                402,
+                r#"{"type":"error","error":{"type":"billing_error","message":"say \"when\"","code":"c"}}"#,
+            ),
+            (
+                Upstream::Anthropic,
+                503,
+                r#"{"type":"error","error":{"type":"api_error","message":"say \"when\"","code":"c"}}"#,
+            ),
+        ] {
+            assert_eq!(refusal_body(shape, status, "c", "say \"when\""), body);
+        }
+    }
+
+    #[test]
+    fn an_error_frame_is_one_event_whatever_the_message() {
+        for shape in [Upstream::OpenAi, Upstream::Anthropic] {
+            let frame = error_frame(shape, "upstream_broken", "line\nline\r\n\n");
+            let mut framer = super::super::sse::Framer::default();
+            assert_eq!(framer.push(frame.clone()), [frame]);
+        }
+        let openai = error_frame(Upstream::OpenAi, "c", "m");
+        assert!(openai.starts_with(b"data: {\"error\":{\"message\":\"m\""), "{openai:?}");
+        let anthropic = error_frame(Upstream::Anthropic, "c", "m");
+        assert!(anthropic.starts_with(b"event: error\ndata: {\"type\":\"error\""), "{anthropic:?}");
+    }
+}

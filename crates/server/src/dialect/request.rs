@@ -1,0 +1,147 @@
+//! What a request says about its cost, in one shape for every dialect.
+
+use std::ops::Range;
+
+use outlast_core::usage::ServiceTier;
+
+use super::json_spans::{Kind, Scanner};
+
+/// The facts of one request that admission, pricing and editing need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    pub model: String,
+    pub stream: bool,
+    /// The client itself asked for the usage in the stream (or the dialect always gives it).
+    pub client_asked_usage: bool,
+    /// Answers asked for (`n`), each of them up to the cap. At least 1.
+    pub choices: u64,
+    /// The client's output cap in tokens; `None` means the model's own maximum.
+    pub cap: Option<u64>,
+    /// The field that carries the cap, or would carry an inserted one.
+    pub cap_field: &'static str,
+    /// Tokens of thinking that the request fixes; part of the output, below the cap.
+    pub thinking_budget: Option<u64>,
+    /// The request turns reasoning on, or its model's name says that it reasons anyway.
+    pub reasons: bool,
+    /// The tier asked for; `None` when absent or `auto`: the provider decides.
+    pub tier: Option<ServiceTier>,
+    /// Input can be billed as a cache write of the short (OpenAI: only) kind.
+    pub wants_cache_5m: bool,
+    pub wants_cache_1h: bool,
+    /// Web searches the request may bill at most.
+    pub web_searches: u64,
+    /// How often the model may be run within this one request: 1 plus the uses of server tools. Where it is
+    /// more than 1, "billed input of the base + bytes of the middle" is not a bound; `input_bound` is.
+    pub turns: u64,
+    /// Output tokens that can be billed beyond `cap` × `choices`: rejected predictions, compaction.
+    pub extra_output: u64,
+    /// What in this request costs money that tokens times price do not cover (first such thing, by name):
+    /// under a dollar limit it is `price_unknown`.
+    pub unpriced: Option<String>,
+    /// Upper bound of the billed input, in tokens; see `bound`. Not a bound alone when `references`.
+    pub input_bound: u64,
+    /// The body points at content that it does not hold (a file id, a PDF, a URL): the model's
+    /// `max_input_tokens` applies.
+    pub references: bool,
+    pub message_count: u64,
+    pub(super) spans: Spans,
+}
+
+impl Request {
+    pub(super) fn new(cap_field: &'static str) -> Self {
+        Self { choices: 1, turns: 1, cap_field, ..Self::default() }
+    }
+
+    /// Notes something without a price; the first one is kept, as the one to name.
+    pub(super) fn note_unpriced(&mut self, what: impl Into<String>) {
+        self.unpriced.get_or_insert_with(|| what.into());
+    }
+}
+
+/// Where in the body the things stand that `edit` may have to change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Spans {
+    pub body_len: usize,
+    /// Just behind the `{` of the body.
+    pub open: usize,
+    /// Each cap field that is there: its value (`None`: null) and where the value stands.
+    pub caps: Vec<CapSpan>,
+    pub usage_option: UsageOption,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CapSpan {
+    pub field: &'static str,
+    pub value: Option<u64>,
+    pub at: Range<usize>,
+}
+
+/// What it takes to make a stream report its usage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum UsageOption {
+    /// The dialect has no such option, the request is no stream, or the client has set it.
+    #[default]
+    Nothing,
+    /// No `stream_options` at all.
+    InsertObject,
+    /// `stream_options` is null here.
+    ReplaceObject(Range<usize>),
+    /// `stream_options` has no `include_usage`: one goes behind its `{`.
+    InsertMember { open: usize, empty: bool },
+    /// `include_usage` is false or null here.
+    ReplaceMember(Range<usize>),
+}
+
+/// Reads a body, which must be one object: `member` is called with each key and reads its value.
+///
+/// Returns the weight of the object without its values, and the position behind its `{`.
+pub(super) fn read_body(
+    body: &[u8],
+    member: impl FnMut(&mut Scanner<'_>, &str) -> Result<(), BadRequest>,
+) -> Result<(u64, usize), BadRequest> {
+    let mut json = Scanner::new(body)?;
+    match json.kind()? {
+        Kind::Object => {}
+        had => return Err(BadRequest::NotAnObject { had: had.name() }),
+    }
+    let open = json.position() + 1;
+    let frame = json.object(member)?;
+    json.end()?;
+    Ok((frame, open))
+}
+
+/// Why a request is answered 400 without going upstream.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadRequest {
+    #[error("the body is not UTF-8: a stray byte at {at}")]
+    NotUtf8 { at: usize },
+    #[error("the body is not JSON: wanted {wanted} at byte {at}, had {had}")]
+    NotJson { at: usize, wanted: &'static str, had: String },
+    #[error("the body nests deeper than {limit} levels")]
+    TooDeep { limit: usize },
+    #[error("the key {key:?} is there twice in one object")]
+    DuplicateKey { key: String },
+    #[error("the body is {had}, wanted a JSON object")]
+    NotAnObject { had: &'static str },
+    #[error("`{field}` is missing")]
+    Missing { field: &'static str },
+    #[error("`{field}` is {had}, wanted {wanted}")]
+    WrongType { field: String, wanted: &'static str, had: String },
+    #[error("{pointer:?} is not a JSON pointer to a member: wanted / and its name")]
+    BadPointer { pointer: String },
+}
+
+impl BadRequest {
+    /// The stable name of the fact, the same on every face.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotUtf8 { .. } | Self::NotJson { .. } | Self::TooDeep { .. } | Self::NotAnObject { .. } => {
+                "invalid_json"
+            }
+            Self::DuplicateKey { .. } => "duplicate_key",
+            Self::Missing { .. } => "missing_field",
+            Self::WrongType { .. } => "wrong_type",
+            Self::BadPointer { .. } => "bad_pointer",
+        }
+    }
+}

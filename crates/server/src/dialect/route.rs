@@ -1,0 +1,213 @@
+//! Which requests go upstream, and who understands them. Whatever is not named here does not.
+
+use super::{Dialect, Upstream, anthropic_messages::AnthropicMessages, openai_chat::OpenAiChat};
+
+/// The headers that tell two providers apart where they share a path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeaderFacts {
+    pub anthropic_version: bool,
+    pub x_api_key: bool,
+}
+
+/// What becomes of a request line.
+#[derive(Clone, Copy, Debug)]
+pub enum Route {
+    /// Costs money: admitted, journaled, settled.
+    Metered(&'static dyn Dialect),
+    /// Costs nothing: passed on, not journaled.
+    Free { upstream: Upstream },
+    /// Costs money, or prepares something that does, in a way that is not understood: refused by name (403).
+    Refused { upstream: Upstream, reason: &'static str },
+    /// Not on the list (403).
+    Unknown,
+    /// A target that could mean something else upstream than it does here (400).
+    Bad(&'static str),
+}
+
+/// Routes a request by its line: `path_and_query` is its target, without the run token's part.
+///
+/// The query is not looked at; it goes upstream as it is.
+pub fn route(method: &str, path_and_query: &str, headers: HeaderFacts) -> Route {
+    if let Some(reason) = ambiguous(path_and_query) {
+        return Route::Bad(reason);
+    }
+    let path = path_and_query.split_once('?').map_or(path_and_query, |(path, _)| path);
+    let segments: Vec<&str> = path[1..].split('/').collect();
+    let shared = match headers {
+        HeaderFacts { anthropic_version: false, x_api_key: false } => Upstream::OpenAi,
+        _ => Upstream::Anthropic,
+    };
+    match (method, segments.as_slice()) {
+        ("POST", ["v1", "chat", "completions"]) => Route::Metered(&OpenAiChat),
+        ("POST", ["v1", "messages"]) => Route::Metered(&AnthropicMessages),
+        ("POST", ["v1", "messages", "count_tokens"]) => Route::Free { upstream: Upstream::Anthropic },
+        ("GET", ["v1", "models"]) => Route::Free { upstream: shared },
+        ("GET", ["v1", "models", id]) if !id.is_empty() => Route::Free { upstream: shared },
+        (_, segments) => match not_understood(segments) {
+            Some((Api::OpenAi, reason)) => Route::Refused { upstream: Upstream::OpenAi, reason },
+            Some((Api::Anthropic, reason)) => Route::Refused { upstream: Upstream::Anthropic, reason },
+            Some((Api::Shared, reason)) => Route::Refused { upstream: shared, reason },
+            None => Route::Unknown,
+        },
+    }
+}
+
+/// Why two servers could read this target differently, if they could.
+fn ambiguous(target: &str) -> Option<&'static str> {
+    if !target.starts_with('/') {
+        return Some("the target must be a path, not a whole URL");
+    }
+    if target.bytes().any(|b| b <= b' ' || b == 0x7f || b == b'\\' || b == b'#') {
+        return Some("the target holds a character that a path cannot hold");
+    }
+    let path = target.split_once('?').map_or(target, |(path, _)| path);
+    let mut segments = path[1..].split('/').peekable();
+    while let Some(segment) = segments.next() {
+        match segment {
+            "." | ".." => return Some("the path holds a dot segment"),
+            "" if segments.peek().is_some() => return Some("the path holds an empty segment"),
+            _ => {}
+        }
+    }
+    path.match_indices('%').find_map(|(at, _)| {
+        let code = path.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match code {
+            None => Some("the path holds a % that encodes nothing"),
+            Some(b'/' | b'\\') => Some("the path holds an encoded slash"),
+            Some(b'.') => Some("the path holds an encoded dot"),
+            Some(b'%') => Some("the path is encoded twice"),
+            Some(0..=0x1f | 0x7f) => Some("the path holds an encoded control character"),
+            Some(_) => None,
+        }
+    })
+}
+
+#[derive(Clone, Copy)]
+enum Api {
+    OpenAi,
+    Anthropic,
+    Shared,
+}
+
+/// The known endpoints that are refused, whatever the method: reading a file or a batch is of no use without
+/// making one.
+fn not_understood(segments: &[&str]) -> Option<(Api, &'static str)> {
+    use Api::{Anthropic, OpenAi, Shared};
+    Some(match segments {
+        ["v1", "messages", "batches", ..] => (Anthropic, "message batches are not metered yet"),
+        ["v1", "complete"] => (Anthropic, "text completions are not metered yet"),
+        ["v1", "sessions" | "environments" | "deployments" | "deployment_runs" | "dreams", ..] => {
+            (Anthropic, "managed agents are not metered yet")
+        }
+        ["v1", "responses", ..] => (OpenAi, "responses are not metered yet"),
+        ["v1", "conversations", ..] => (OpenAi, "conversations are not metered yet"),
+        ["v1", "completions", ..] => (OpenAi, "text completions are not metered yet"),
+        ["v1", "embeddings", ..] => (OpenAi, "embeddings are not metered yet"),
+        ["v1", "images", ..] => (OpenAi, "images are not metered yet"),
+        ["v1", "videos", ..] => (OpenAi, "videos are not metered yet"),
+        ["v1", "audio", ..] => (OpenAi, "audio is not metered yet"),
+        ["v1", "realtime" | "live", ..] => (OpenAi, "realtime sessions are not metered yet"),
+        ["v1", "assistants" | "threads", ..] => (OpenAi, "assistants are not metered yet"),
+        ["v1", "batches", ..] => (OpenAi, "batches are not metered yet"),
+        ["v1", "uploads", ..] => (OpenAi, "uploads are not metered yet"),
+        ["v1", "vector_stores", ..] => (OpenAi, "vector stores are not metered yet"),
+        ["v1", "containers", ..] => (OpenAi, "containers are not metered yet"),
+        ["v1", "fine_tuning", ..] => (OpenAi, "fine-tuning is not metered yet"),
+        ["v1", "evals", ..] => (OpenAi, "evals are not metered yet"),
+        ["v1", "moderations", ..] => (OpenAi, "moderations are not metered yet"),
+        ["v1", "agents" | "chatkit", ..] => (Shared, "hosted agents are not metered yet"),
+        ["v1", "files", ..] => (Shared, "files are not metered yet"),
+        ["v1", "skills", ..] => (Shared, "skills are not metered yet"),
+        ["v1beta", ..] => (OpenAi, "the Gemini API is not metered yet"),
+        ["api", "chat" | "generate" | "embed" | "embeddings"] => {
+            (OpenAi, "the Ollama API is not metered yet")
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLAUDE: HeaderFacts = HeaderFacts { anthropic_version: true, x_api_key: false };
+
+    fn says(method: &str, target: &str, headers: HeaderFacts) -> String {
+        match route(method, target, headers) {
+            Route::Metered(dialect) => format!("metered {}", dialect.name()),
+            Route::Free { upstream } => format!("free {upstream:?}"),
+            Route::Refused { upstream, .. } => format!("refused {upstream:?}"),
+            Route::Unknown => "unknown".into(),
+            Route::Bad(_) => "bad".into(),
+        }
+    }
+
+    fn check(cases: &[(&str, &str, &str)]) {
+        for (method, target, wanted) in cases {
+            assert_eq!(says(method, target, HeaderFacts::default()), *wanted, "{method} {target}");
+        }
+    }
+
+    #[test]
+    fn each_path_has_one_fate() {
+        check(&[
+            ("POST", "/v1/chat/completions", "metered openai.chat"),
+            ("POST", "/v1/messages?beta=true", "metered anthropic.messages"),
+            ("POST", "/v1/messages/count_tokens", "free Anthropic"),
+            ("GET", "/v1/models", "free OpenAi"),
+            ("GET", "/v1/models/gpt-5.4", "free OpenAi"),
+            ("GET", "/v1/chat/completions", "unknown"),
+            ("post", "/v1/chat/completions", "unknown"),
+            ("POST", "/v1/chat/completions/", "unknown"),
+            ("POST", "/chat/completions", "unknown"),
+            ("DELETE", "/v1/models/ft:x", "unknown"),
+            ("GET", "/v1/models/", "unknown"),
+            ("GET", "/v1/organizations/users", "unknown"),
+            ("GET", "/", "unknown"),
+            ("POST", "/v1/responses", "refused OpenAi"),
+            ("POST", "/v1/responses/compact", "refused OpenAi"),
+            ("POST", "/v1/messages/batches", "refused Anthropic"),
+            ("POST", "/v1/embeddings", "refused OpenAi"),
+            ("POST", "/v1/images/generations", "refused OpenAi"),
+            ("GET", "/v1/files/file-1", "refused OpenAi"),
+            ("POST", "/v1beta/models/gemini-3:generateContent?alt=sse", "refused OpenAi"),
+            ("POST", "/api/chat", "refused OpenAi"),
+        ]);
+    }
+
+    #[test]
+    fn shared_paths_go_to_anthropic_when_its_headers_are_there() {
+        for headers in [CLAUDE, HeaderFacts { anthropic_version: false, x_api_key: true }] {
+            assert_eq!(says("GET", "/v1/models?limit=20", headers), "free Anthropic");
+            assert_eq!(says("GET", "/v1/models/claude-opus-4-8", headers), "free Anthropic");
+            assert_eq!(says("POST", "/v1/files", headers), "refused Anthropic");
+            assert_eq!(says("POST", "/v1/chat/completions", headers), "metered openai.chat");
+        }
+    }
+
+    #[test]
+    fn a_target_that_can_be_read_in_two_ways_is_bad() {
+        check(&[
+            ("POST", "http://api.openai.com/v1/chat/completions", "bad"),
+            ("POST", "v1/messages", "bad"),
+            ("POST", "", "bad"),
+            ("POST", "*", "bad"),
+            ("POST", "//evil/v1/messages", "bad"),
+            ("POST", "/v1//messages", "bad"),
+            ("POST", "/v1/./messages", "bad"),
+            ("POST", "/v1/models/../messages", "bad"),
+            ("GET", "/v1/models/..", "bad"),
+            ("GET", "/v1/models/%2e%2E", "bad"),
+            ("GET", "/v1/models/a%2Fb", "bad"),
+            ("GET", "/v1/models/a%5cb", "bad"),
+            ("GET", "/v1/models/a%252e", "bad"),
+            ("GET", "/v1/models/a%", "bad"),
+            ("GET", "/v1/models/a%é", "bad"),
+            ("GET", "/v1/models/a%00", "bad"),
+            ("GET", "/v1/models\\..\\x", "bad"),
+            ("GET", "/v1/models#x", "bad"),
+            ("GET", "/v1/models/ft%3Agpt", "free OpenAi"),
+            ("GET", "/v1/models?after=../%2e%2f", "free OpenAi"),
+        ]);
+    }
+}

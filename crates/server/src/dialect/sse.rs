@@ -1,0 +1,262 @@
+//! Server-sent events: cutting a byte stream into events, and reading one event.
+
+use std::{borrow::Cow, ops::Range};
+
+use bytes::{Bytes, BytesMut};
+
+/// Cuts a stream into events at any chunking. Lines end with LF, CRLF or CR.
+///
+/// An event's bytes reach to the end of the blank line behind it; blank lines in front of it are part of it.
+/// So the events and the rest, put together, are the stream.
+#[derive(Debug)]
+pub struct Framer {
+    /// The start of an event that is not whole yet.
+    held: BytesMut,
+    line_is_blank: bool,
+    has_line: bool,
+    /// The last byte was a CR: an LF now belongs to it.
+    after_cr: bool,
+    /// This stream has used CRLF, so a CR has an LF behind it.
+    crlf: bool,
+    /// What is held is a whole event but for that LF.
+    ended: bool,
+}
+
+impl Default for Framer {
+    fn default() -> Self {
+        Self {
+            held: BytesMut::new(),
+            line_is_blank: true,
+            has_line: false,
+            after_cr: false,
+            crlf: false,
+            ended: false,
+        }
+    }
+}
+
+impl Framer {
+    /// Takes the next chunk and returns the events that it completes: slices of it where they lie within it.
+    pub fn push(&mut self, chunk: Bytes) -> Vec<Bytes> {
+        let mut events = Vec::new();
+        if chunk.is_empty() {
+            return events;
+        }
+        let (mut start, mut at) = (0, 0);
+        if std::mem::take(&mut self.after_cr) && chunk[0] == b'\n' {
+            self.crlf = true;
+            at = 1;
+        }
+        if std::mem::take(&mut self.ended) {
+            events.push(self.complete(chunk.slice(..at)));
+            start = at;
+        }
+        while at < chunk.len() {
+            let Some(line) = memchr::memchr2(b'\n', b'\r', &chunk[at..]) else {
+                self.line_is_blank = false;
+                break;
+            };
+            let blank = std::mem::replace(&mut self.line_is_blank, true) && line == 0;
+            let ends_with_cr = chunk[at + line] == b'\r';
+            at += line + 1;
+            if ends_with_cr && chunk.get(at) == Some(&b'\n') {
+                self.crlf = true;
+                at += 1;
+            } else {
+                self.after_cr = ends_with_cr && at == chunk.len();
+            }
+            if !blank {
+                self.has_line = true;
+            } else if std::mem::take(&mut self.has_line) {
+                // An LF left to the next event would be lost, or come twice, where one of the two is
+                // swallowed.
+                if self.after_cr && self.crlf {
+                    self.ended = true;
+                } else {
+                    events.push(self.complete(chunk.slice(start..at)));
+                    start = at;
+                }
+            }
+        }
+        self.held.extend_from_slice(&chunk[start..]);
+        events
+    }
+
+    /// What was left when the stream ended (or nothing), and whether it is a whole event all the same.
+    pub fn finish(&mut self) -> (Bytes, bool) {
+        let left = std::mem::take(self);
+        (left.held.freeze(), left.ended)
+    }
+
+    fn complete(&mut self, end: Bytes) -> Bytes {
+        if self.held.is_empty() {
+            return end;
+        }
+        self.held.extend_from_slice(&end);
+        self.held.split().freeze()
+    }
+}
+
+/// One event as its fields say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Event<'a> {
+    /// The `event` field; empty when there was none.
+    pub name: &'a [u8],
+    /// The `data` lines joined by LF; `None` when there were none (a comment, a lone `event`).
+    pub data: Option<Cow<'a, [u8]>>,
+    /// Where `data` stands in the event's bytes, when it is one line.
+    pub data_at: Option<Range<usize>>,
+}
+
+impl<'a> Event<'a> {
+    /// Reads the fields. Unknown fields and comments are passed over, as the standard says.
+    pub fn read(bytes: &'a [u8]) -> Self {
+        let mut event = Self::default();
+        for line in lines(bytes) {
+            let text = &bytes[line.clone()];
+            let colon = memchr::memchr(b':', text).unwrap_or(text.len());
+            let mut from = (line.start + colon + 1).min(line.end);
+            if bytes[from..line.end].first() == Some(&b' ') {
+                from += 1;
+            }
+            match &text[..colon] {
+                b"event" => event.name = &bytes[from..line.end],
+                b"data" => event.add_data(bytes, from..line.end),
+                _ => {}
+            }
+        }
+        event
+    }
+
+    fn add_data(&mut self, bytes: &'a [u8], at: Range<usize>) {
+        match &mut self.data {
+            None => {
+                self.data = Some(Cow::Borrowed(&bytes[at.clone()]));
+                self.data_at = Some(at);
+            }
+            Some(data) => {
+                let data = data.to_mut();
+                data.push(b'\n');
+                data.extend_from_slice(&bytes[at]);
+                self.data_at = None;
+            }
+        }
+    }
+}
+
+/// The lines of an event, without their ends. A byte order mark in front of the first is not part of it.
+fn lines(bytes: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut at = if bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+    std::iter::from_fn(move || {
+        let rest = bytes.get(at..).filter(|rest| !rest.is_empty())?;
+        let len = memchr::memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
+        let line = at..at + len;
+        at += len + if rest[len..].starts_with(b"\r\n") { 2 } else { 1 };
+        Some(line)
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Cuts `stream` at `cuts` (taken modulo its length).
+    pub fn chunks(stream: &[u8], cuts: &[usize]) -> Vec<Bytes> {
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (stream.len() + 1)).collect();
+        cuts.extend([0, stream.len()]);
+        cuts.sort_unstable();
+        cuts.windows(2).map(|pair| Bytes::copy_from_slice(&stream[pair[0]..pair[1]])).collect()
+    }
+
+    fn check(stream: &str, events: &[&str], rest: &str) {
+        let mut framer = Framer::default();
+        let had = framer.push(Bytes::copy_from_slice(stream.as_bytes()));
+        assert_eq!(had, events, "{stream:?}");
+        assert_eq!(framer.finish().0, rest, "{stream:?}");
+    }
+
+    #[test]
+    fn events_end_with_their_blank_line() {
+        check("data: a\n\ndata: b\n\n", &["data: a\n\n", "data: b\n\n"], "");
+        check("data: a\r\n\r\ndata: b\r\n\r\n", &["data: a\r\n\r\n", "data: b\r\n\r\n"], "");
+        check("data: a\r\rdata: b\r\r", &["data: a\r\r", "data: b\r\r"], "");
+        check("data: a\r\n\rdata: b\n\r\n", &["data: a\r\n\r", "data: b\n\r\n"], "");
+        check(": hi\n\n\n\ndata: a\n\n\n", &[": hi\n\n", "\n\ndata: a\n\n"], "\n");
+        check("event: x\ndata: a\ndata: b\n\ndata: c", &["event: x\ndata: a\ndata: b\n\n"], "data: c");
+    }
+
+    #[test]
+    fn an_event_within_a_chunk_is_a_slice_of_it() {
+        let chunk = Bytes::from_static(b"data: a\n\ndata: b\n\n");
+        let events = Framer::default().push(chunk.clone());
+        assert_eq!(events[1].as_ptr(), chunk[9..].as_ptr());
+    }
+
+    fn check_chunks(chunks: &[&'static str], events: &[&[&str]], rest: (&str, bool)) {
+        let mut framer = Framer::default();
+        for (chunk, wanted) in chunks.iter().zip(events) {
+            assert_eq!(framer.push(Bytes::from_static(chunk.as_bytes())), *wanted, "{chunk:?} of {chunks:?}");
+        }
+        assert_eq!(framer.finish(), (Bytes::copy_from_slice(rest.0.as_bytes()), rest.1), "{chunks:?}");
+    }
+
+    #[test]
+    fn an_event_cut_anywhere_keeps_its_own_line_ends() {
+        check_chunks(&["da", "ta: a\n", "\n"], &[&[], &[], &["data: a\n\n"]], ("", false));
+        // Where lines end with CRLF, a CR waits for its LF; where they end with CR, it does not.
+        check_chunks(&["data: a\r\n\r", "", "\nd"], &[&[], &[], &["data: a\r\n\r\n"]], ("d", false));
+        check_chunks(&["data: a\r", "\n\r", "\n"], &[&[], &[], &["data: a\r\n\r\n"]], ("", false));
+        check_chunks(&["data: a\r\n\r"], &[&[]], ("data: a\r\n\r", true));
+        check_chunks(&["data: a\r\n\r", "data: b"], &[&[], &["data: a\r\n\r"]], ("data: b", false));
+        check_chunks(&["data: a\r\r", "data: b"], &[&["data: a\r\r"], &[]], ("data: b", false));
+    }
+
+    #[test]
+    fn fields_are_read_as_the_standard_says() {
+        for (bytes, name, data) in [
+            ("data: a\n\n", "", Some("a")),
+            ("data:a\n\n", "", Some("a")),
+            ("data:  a\n\n", "", Some(" a")),
+            ("data\n\n", "", Some("")),
+            ("\nevent: ping\r\ndata: {\r\ndata: }\r\n\r\n", "ping", Some("{\n}")),
+            ("id: 7\rretry: 1\r: note\rdata: x\r\r", "", Some("x")),
+            (": keep-alive\n\n", "", None),
+            ("\u{feff}data: a\n\n", "", Some("a")),
+            ("dataset: a\n\n", "", None),
+            ("", "", None),
+        ] {
+            let event = Event::read(bytes.as_bytes());
+            assert_eq!(event.name, name.as_bytes(), "{bytes:?}");
+            assert_eq!(event.data.as_deref(), data.map(str::as_bytes), "{bytes:?}");
+            if let Some(at) = event.data_at {
+                assert_eq!(Some(&bytes.as_bytes()[at]), event.data.as_deref(), "{bytes:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_and_chunking_does_not_matter(
+            stream in "([a-c: \n\r]|data: x|\r\n|\n\n){0,30}",
+            cuts in prop::collection::vec(any::<usize>(), 0..8),
+        ) {
+            let read = |chunks: Vec<Bytes>| {
+                let mut framer = Framer::default();
+                let mut events: Vec<Bytes> = chunks.into_iter().flat_map(|c| framer.push(c)).collect();
+                events.push(framer.finish().0);
+                events
+            };
+            let whole = read(chunks(stream.as_bytes(), &[]));
+            let cut = read(chunks(stream.as_bytes(), &cuts));
+            prop_assert_eq!(cut.concat(), stream.as_bytes());
+            prop_assert_eq!(whole.concat(), stream.as_bytes());
+            // Bytes may differ by an LF that moved behind its CR; what the events say may not.
+            let says = |events: &[Bytes]| -> Vec<String> {
+                events.iter().map(|e| format!("{:?}", Event::read(e).data)).filter(|d| d != "None").collect()
+            };
+            prop_assert_eq!(says(&cut), says(&whole));
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Group commit: one writer thread decides whatever is queued inside one transaction.
+//!
+//! Operations fail only in their decision, before any write, so a group needs no savepoints. When
+//! a write fails, the whole group is rolled back and each operation is tried once more, alone.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use outlast_core::{
+    id::{InstanceNo, Micros},
+    loaded::{Loaded, Need},
+    op::{self, Durability, Op, Outcome},
+    store::{Error, Promise, Ticket},
+};
+
+/// At most this many operations share a commit.
+const LARGEST_GROUP: usize = 512;
+
+/// A lazy operation waits this long for a commit to ride with.
+const LAZY_AFTER: Duration = Duration::from_millis(100);
+
+/// Why a commit did not succeed.
+pub enum CommitFailed {
+    /// Nothing of the group is there.
+    RolledBack(Error),
+    /// It may be there.
+    Unclear(Error),
+}
+
+/// One database, as the writer thread sees it.
+pub trait Backend: Send {
+    /// Begins a write transaction and returns the store's `now`.
+    fn begin(&mut self, synced: bool) -> Result<Micros, Error>;
+    fn load(&mut self, needs: &[Need]) -> Result<Loaded, Error>;
+    /// Writes back the touched rows.
+    fn apply(&mut self, loaded: Loaded) -> Result<(), Error>;
+    /// Writes the highest operation counter of the group into the instance's row.
+    fn count(&mut self, instance: InstanceNo, counter: i64) -> Result<(), Error>;
+    fn commit(&mut self) -> Result<(), CommitFailed>;
+    fn rollback(&mut self);
+    /// Whether the group that ended with `counter` is committed, asked on a fresh connection.
+    /// `None`: it cannot be told.
+    fn is_committed(&mut self, instance: InstanceNo, counter: i64) -> Option<bool>;
+    /// Room was short: what may still be written? Called after `Error::Full`.
+    fn free_ballast(&mut self) -> bool {
+        false
+    }
+    /// Whether room is still short, and only closings are taken.
+    fn is_short_of_room(&mut self) -> bool {
+        false
+    }
+}
+
+struct Job {
+    op: Op,
+    durability: Durability,
+    promise: Option<Promise>,
+    queued: Instant,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// How many of `jobs` somebody waits for.
+    eager: usize,
+    closing: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+/// The writer thread's handle. Dropping it commits what is queued and joins the thread.
+pub struct Writer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// Starts the writer on `backend`.
+    pub fn start(backend: impl Backend + 'static) -> std::io::Result<Writer> {
+        let shared = Arc::new(Shared::default());
+        let theirs = shared.clone();
+        let thread = std::thread::Builder::new().name("outlast-store".into()).spawn(move || {
+            let mut turn = Turn { backend, instance: None, counter: 0, refused: None };
+            while let Some(group) = theirs.next_group() {
+                turn.run(group);
+            }
+        })?;
+        Ok(Writer { shared, thread: Some(thread) })
+    }
+
+    pub fn submit(&self, op: Op, durability: Durability) -> Ticket {
+        let (promise, ticket) = Ticket::new();
+        let mut queue = lock(&self.shared.queue);
+        if queue.closing {
+            return Ticket::ready(Err(Error::Closed));
+        }
+        let lazy = durability == Durability::Lazy;
+        queue.jobs.push_back(Job { op, durability, promise: Some(promise), queued: Instant::now() });
+        queue.eager += usize::from(!lazy);
+        drop(queue);
+        self.shared.wake.notify_one();
+        ticket
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        lock(&self.shared.queue).closing = true;
+        self.shared.wake.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic in the writer has already failed its tickets.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Waits for work; `None` when the store is closed and everything is done.
+    fn next_group(&self) -> Option<Vec<Job>> {
+        let mut queue = lock(&self.queue);
+        loop {
+            if queue.eager > 0 || (queue.closing && !queue.jobs.is_empty()) {
+                break;
+            }
+            match queue.jobs.front().map(|j| j.queued.elapsed()) {
+                None if queue.closing => return None,
+                None => queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(age) if age >= LAZY_AFTER => break,
+                Some(age) => {
+                    let waited = self.wake.wait_timeout(queue, LAZY_AFTER - age);
+                    queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+            }
+        }
+        let n = queue.jobs.len().min(LARGEST_GROUP);
+        let group: Vec<Job> = queue.jobs.drain(..n).collect();
+        queue.eager -= group.iter().filter(|j| j.durability != Durability::Lazy).count();
+        Some(group)
+    }
+}
+
+/// The writer thread's own state.
+struct Turn<B> {
+    backend: B,
+    /// This process's instance, once it has registered through this store.
+    instance: Option<InstanceNo>,
+    counter: i64,
+    /// After an I/O error everything is refused until the store is opened anew.
+    refused: Option<String>,
+}
+
+/// What became of a group.
+enum Fate {
+    Committed(Vec<Result<Outcome, Error>>),
+    /// Nothing of it is there.
+    RolledBack(Error),
+    Unclear(Error),
+}
+
+impl<B: Backend> Turn<B> {
+    fn run(&mut self, mut group: Vec<Job>) {
+        if let Some(why) = &self.refused {
+            let error = Error::Refused { why: why.clone() };
+            group.iter_mut().for_each(|job| answer(job, Err(error.clone())));
+            return;
+        }
+        match self.try_group(&group) {
+            Fate::Committed(outcomes) => {
+                for (job, outcome) in group.iter_mut().zip(outcomes) {
+                    answer(job, outcome);
+                }
+            }
+            Fate::Unclear(error) => self.give_up(group, error),
+            Fate::RolledBack(error) => {
+                if matches!(error, Error::Full { .. }) {
+                    self.backend.free_ballast();
+                }
+                for job in group {
+                    self.run_alone(job);
+                }
+            }
+        }
+    }
+
+    fn run_alone(&mut self, job: Job) {
+        let mut one = vec![job];
+        if self.refused.is_some() {
+            return self.run(one);
+        }
+        match self.try_group(&one) {
+            Fate::Committed(outcomes) => {
+                for (job, outcome) in one.iter_mut().zip(outcomes) {
+                    answer(job, outcome);
+                }
+            }
+            Fate::RolledBack(error) => {
+                if matches!(error, Error::Io { .. }) {
+                    self.refused = Some(error.to_string());
+                }
+                one.iter_mut().for_each(|job| answer(job, Err(error.clone())));
+            }
+            Fate::Unclear(error) => self.give_up(one, error),
+        }
+    }
+
+    fn give_up(&mut self, mut group: Vec<Job>, error: Error) {
+        self.refused = Some(error.to_string());
+        let unknown = Error::CommitUnknown { why: error.to_string() };
+        group.iter_mut().for_each(|job| answer(job, Err(unknown.clone())));
+    }
+
+    fn try_group(&mut self, group: &[Job]) -> Fate {
+        let synced = group.iter().any(|j| j.durability == Durability::Synced);
+        let short = self.backend.is_short_of_room();
+        let now = match self.backend.begin(synced) {
+            Ok(now) => now,
+            Err(e) => return Fate::RolledBack(e),
+        };
+        let mut outcomes = Vec::with_capacity(group.len());
+        let mut wrote = false;
+        let mut registered = self.instance;
+        for job in group {
+            if short && !closes(&job.op) {
+                let why = "only what closes open work is taken until there is room".to_owned();
+                outcomes.push(Err(Error::Full { why }));
+                continue;
+            }
+            let decided = self.backend.load(&job.op.needs()).and_then(|mut loaded| {
+                match op::decide(&job.op, &mut loaded, now) {
+                    Err(e) => Ok(Err(Error::Engine(e))),
+                    Ok(outcome) => {
+                        if loaded.is_touched() {
+                            wrote = true;
+                            self.backend.apply(loaded)?;
+                        }
+                        Ok(Ok(outcome))
+                    }
+                }
+            });
+            match decided {
+                Ok(outcome) => {
+                    if let Ok(Outcome::Registered(no)) = &outcome {
+                        registered = Some(*no);
+                    }
+                    outcomes.push(outcome);
+                }
+                Err(e) => {
+                    self.backend.rollback();
+                    return Fate::RolledBack(e);
+                }
+            }
+        }
+        if !wrote {
+            self.backend.rollback();
+            return Fate::Committed(outcomes);
+        }
+        self.counter += group.len() as i64;
+        if let Some(instance) = registered
+            && let Err(e) = self.backend.count(instance, self.counter)
+        {
+            self.backend.rollback();
+            return Fate::RolledBack(e);
+        }
+        match self.backend.commit() {
+            Ok(()) => {
+                self.instance = registered;
+                Fate::Committed(outcomes)
+            }
+            Err(CommitFailed::RolledBack(e)) => Fate::RolledBack(e),
+            Err(CommitFailed::Unclear(e)) => {
+                let told = registered.and_then(|i| self.backend.is_committed(i, self.counter));
+                match told {
+                    Some(true) => {
+                        self.instance = registered;
+                        Fate::Committed(outcomes)
+                    }
+                    Some(false) => Fate::RolledBack(e),
+                    None => Fate::Unclear(e),
+                }
+            }
+        }
+    }
+}
+
+/// Operations that close what is open: the last room on a full disk is theirs.
+fn closes(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Settle(_)
+            | Op::Record(_)
+            | Op::EndAttempt(_)
+            | Op::DeclareDead(_)
+            | Op::Renew(_)
+            | Op::Delivered(_)
+    )
+}
+
+fn answer(job: &mut Job, outcome: Result<Outcome, Error>) {
+    if let Some(promise) = job.promise.take() {
+        // Nobody waits for a ticket that was dropped.
+        let _ = promise.send(outcome);
+    }
+}

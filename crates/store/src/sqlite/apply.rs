@@ -1,0 +1,342 @@
+//! Writing back what a decision touched.
+
+use outlast_core::{
+    attempt::Attempt,
+    envelope::Envelope,
+    instance::Instance,
+    journal::Entry,
+    loaded::{Loaded, NewPayload, Touch},
+    run::Run,
+    unit::{Amounts, Unit},
+};
+use rusqlite::{Connection, Result, params};
+
+use super::rows::{self, SUMS, to_json};
+
+/// Writes the touched rows. Prepared once per connection.
+pub fn apply(conn: &Connection, l: &Loaded) -> Result<()> {
+    for row in &l.instances {
+        match row.touch {
+            Touch::Read => {}
+            Touch::Insert => insert_instance(conn, &row.value)?,
+            Touch::Update => update_instance(conn, &row.value)?,
+        }
+    }
+    for row in &l.envelopes {
+        match row.touch {
+            Touch::Read => {}
+            Touch::Insert => insert_envelope(conn, &row.value)?,
+            Touch::Update => update_envelope(conn, &row.value)?,
+        }
+    }
+    for row in &l.runs {
+        match row.touch {
+            Touch::Read => {}
+            Touch::Insert => insert_run(conn, &row.value)?,
+            Touch::Update => update_run(conn, &row.value)?,
+        }
+    }
+    for (no, spec) in &l.specs {
+        execute(conn, "INSERT INTO specs (run_no, spec) VALUES (?1, ?2)", params![no.0, to_json(spec)?])?;
+    }
+    for row in &l.attempts {
+        match row.touch {
+            Touch::Read => {}
+            Touch::Insert => insert_attempt(conn, &row.value)?,
+            Touch::Update => update_attempt(conn, &row.value)?,
+        }
+    }
+    for row in l.leases.iter().filter(|r| r.touch != Touch::Read) {
+        let x = &row.value;
+        execute(
+            conn,
+            "INSERT INTO leases (run_no, slot, instance, fence) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (run_no, slot) DO UPDATE SET instance = excluded.instance, fence = excluded.fence",
+            params![x.run.0, x.slot.0, x.instance.0, x.fence.0],
+        )?;
+    }
+    for row in &l.entries {
+        match row.touch {
+            Touch::Read => {}
+            Touch::Insert => insert_entry(conn, &row.value)?,
+            Touch::Update => update_entry(conn, &row.value)?,
+        }
+    }
+    l.payloads.iter().try_for_each(|p| insert_payload(conn, p))?;
+    for row in l.items.iter().filter(|r| r.touch == Touch::Insert) {
+        let i = &row.value;
+        execute(
+            conn,
+            &insert("items", rows::ITEM, 9),
+            params![
+                i.namespace,
+                i.agent,
+                i.key,
+                i.version,
+                i.value.as_deref(),
+                i.commit,
+                i.at.0,
+                i.run.map(|n| n.0),
+                i.attempt.map(|n| n.0)
+            ],
+        )?;
+    }
+    for row in l.heads.iter().filter(|r| r.touch != Touch::Read) {
+        execute(
+            conn,
+            "INSERT INTO heads (namespace, commit_no) VALUES (?1, ?2)
+             ON CONFLICT (namespace) DO UPDATE SET commit_no = excluded.commit_no",
+            params![row.value.namespace, row.value.commit],
+        )?;
+    }
+    Ok(())
+}
+
+fn execute(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<()> {
+    conn.prepare_cached(sql)?.execute(params).map(drop)
+}
+
+/// `INSERT INTO table (columns) VALUES (?1, …, ?n)`.
+fn insert(table: &str, columns: &str, n: usize) -> String {
+    let places: Vec<String> = (1..=n).map(|i| format!("?{i}")).collect();
+    format!("INSERT INTO {table} ({columns}) VALUES ({})", places.join(", "))
+}
+
+fn insert_instance(conn: &Connection, i: &Instance) -> Result<()> {
+    execute(
+        conn,
+        &insert("instances", rows::INSTANCE, 7),
+        params![
+            i.no.0,
+            i.life as i64,
+            i.heartbeat,
+            i.op_counter,
+            i.registered_at.0,
+            i.last_seen.0,
+            to_json(&i.identity)?
+        ],
+    )
+}
+
+fn update_instance(conn: &Connection, i: &Instance) -> Result<()> {
+    execute(
+        conn,
+        "UPDATE instances SET life = ?2, heartbeat = ?3, last_seen = ?4 WHERE no = ?1",
+        params![i.no.0, i.life as i64, i.heartbeat, i.last_seen.0],
+    )
+}
+
+fn insert_envelope(conn: &Connection, e: &Envelope) -> Result<()> {
+    let sums = SUMS.map(|(sum, unit)| sum.of(e)[unit]);
+    let mut statement = conn.prepare_cached(&insert("envelopes", rows::ENVELOPE, 14))?;
+    statement.raw_bind_parameter(1, e.no.0)?;
+    statement.raw_bind_parameter(2, to_json(&e.owner)?)?;
+    statement.raw_bind_parameter(3, to_json(&e.limits)?)?;
+    for (i, sum) in sums.into_iter().enumerate() {
+        statement.raw_bind_parameter(4 + i, sum)?;
+    }
+    statement.raw_execute().map(drop)
+}
+
+fn update_envelope(conn: &Connection, e: &Envelope) -> Result<()> {
+    let mut statement = conn.prepare_cached(
+        "UPDATE envelopes SET limits = ?2, reserved_cost = ?3, reserved_tokens = ?4, reserved_calls = ?5,
+         doubt_cost = ?6, doubt_tokens = ?7, spent_cost = ?8, spent_tokens = ?9, spent_calls = ?10,
+         spent_loops = ?11, spent_active_ms = ?12, spent_restarts = ?13 WHERE no = ?1",
+    )?;
+    statement.raw_bind_parameter(1, e.no.0)?;
+    statement.raw_bind_parameter(2, to_json(&e.limits)?)?;
+    for (i, (sum, unit)) in SUMS.into_iter().enumerate() {
+        statement.raw_bind_parameter(3 + i, sum.of(e)[unit])?;
+    }
+    statement.raw_execute().map(drop)
+}
+
+fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
+    execute(
+        conn,
+        &insert("runs", rows::RUN, 22),
+        params![
+            r.no.0,
+            r.id.as_str(),
+            r.status as i64,
+            r.parent.map(|n| n.0),
+            r.created_at.0,
+            r.began_at.map(|t| t.0),
+            r.ended_at.map(|t| t.0),
+            r.next_seq.0,
+            r.next_attempt.0,
+            r.fence.0,
+            r.iteration,
+            r.explicit_loops,
+            r.answers,
+            r.closed,
+            r.stop_requested,
+            r.replayed,
+            r.saved_nano_usd,
+            to_json(&r.charges)?,
+            to_json(&r.policy)?,
+            r.halt.as_ref().map(to_json).transpose()?,
+            r.error,
+            r.command_key
+        ],
+    )
+}
+
+fn update_run(conn: &Connection, r: &Run) -> Result<()> {
+    execute(
+        conn,
+        "UPDATE runs SET status = ?2, began_at = ?3, ended_at = ?4, next_seq = ?5, next_attempt = ?6, fence = ?7,
+         iteration = ?8, explicit_loops = ?9, answers = ?10, closed = ?11, stop_requested = ?12, replayed = ?13,
+         saved_nano_usd = ?14, halt = ?15, error = ?16 WHERE no = ?1",
+        params![
+            r.no.0,
+            r.status as i64,
+            r.began_at.map(|t| t.0),
+            r.ended_at.map(|t| t.0),
+            r.next_seq.0,
+            r.next_attempt.0,
+            r.fence.0,
+            r.iteration,
+            r.explicit_loops,
+            r.answers,
+            r.closed,
+            r.stop_requested,
+            r.replayed,
+            r.saved_nano_usd,
+            r.halt.as_ref().map(to_json).transpose()?,
+            r.error
+        ],
+    )
+}
+
+fn insert_attempt(conn: &Connection, a: &Attempt) -> Result<()> {
+    execute(
+        conn,
+        &insert("attempts", rows::ATTEMPT, 15),
+        params![
+            a.run.0,
+            a.no.0,
+            a.slot.0,
+            a.label,
+            a.instance.map(|n| n.0),
+            a.fence.map(|n| n.0),
+            a.iteration,
+            a.started_at.0,
+            a.ended_at.map(|t| t.0),
+            a.exit.as_ref().map(to_json).transpose()?,
+            a.active_ms,
+            a.untaken,
+            a.diverged.map(|n| n.0),
+            a.diverged_untaken,
+            a.closed_before
+        ],
+    )
+}
+
+fn update_attempt(conn: &Connection, a: &Attempt) -> Result<()> {
+    execute(
+        conn,
+        "UPDATE attempts SET ended_at = ?3, exit = ?4, active_ms = ?5, untaken = ?6, diverged = ?7,
+         diverged_untaken = ?8 WHERE run_no = ?1 AND no = ?2",
+        params![
+            a.run.0,
+            a.no.0,
+            a.ended_at.map(|t| t.0),
+            a.exit.as_ref().map(to_json).transpose()?,
+            a.active_ms,
+            a.untaken,
+            a.diverged.map(|n| n.0),
+            a.diverged_untaken
+        ],
+    )
+}
+
+fn triple(a: &Amounts) -> (i64, i64, i64) {
+    (a.cost(), a.tokens(), a[Unit::Calls])
+}
+
+fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
+    let ((hc, ht, hn), (sc, st, sn)) = (triple(&e.held), triple(&e.spent));
+    execute(
+        conn,
+        "INSERT INTO entries (run_no, seq, kind, state, attempt, instance, scope, key, match_key, opened_at,
+         closed_at, held_cost, held_tokens, held_calls, spent_cost, spent_tokens, spent_calls, delivered_to,
+         delivered_count, retried_by, replayable, detail, model) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,
+         ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
+        params![
+            e.run.0,
+            e.seq.0,
+            e.kind.code(),
+            e.state.code(),
+            e.attempt.0,
+            e.instance.map(|n| n.0),
+            &*e.scope,
+            e.key,
+            e.match_key.map(|k| k.0),
+            e.opened_at.0,
+            e.closed_at.map(|t| t.0),
+            hc,
+            ht,
+            hn,
+            sc,
+            st,
+            sn,
+            e.delivered_to.map(|n| n.0),
+            e.delivered_count,
+            e.retried_by.map(|n| n.0),
+            e.replayable,
+            e.call.as_ref().map(to_json).transpose()?,
+            e.call.as_ref().map(|c| c.model.as_str())
+        ],
+    )
+}
+
+fn update_entry(conn: &Connection, e: &Entry) -> Result<()> {
+    let ((hc, ht, hn), (sc, st, sn)) = (triple(&e.held), triple(&e.spent));
+    execute(
+        conn,
+        "UPDATE entries SET state = ?3, attempt = ?4, instance = ?5, closed_at = ?6, held_cost = ?7,
+         held_tokens = ?8, held_calls = ?9, spent_cost = ?10, spent_tokens = ?11, spent_calls = ?12,
+         delivered_to = ?13, delivered_count = ?14, retried_by = ?15, replayable = ?16, detail = ?17
+         WHERE run_no = ?1 AND seq = ?2",
+        params![
+            e.run.0,
+            e.seq.0,
+            e.state.code(),
+            e.attempt.0,
+            e.instance.map(|n| n.0),
+            e.closed_at.map(|t| t.0),
+            hc,
+            ht,
+            hn,
+            sc,
+            st,
+            sn,
+            e.delivered_to.map(|n| n.0),
+            e.delivered_count,
+            e.retried_by.map(|n| n.0),
+            e.replayable,
+            e.call.as_ref().map(to_json).transpose()?
+        ],
+    )
+}
+
+fn insert_payload(conn: &Connection, p: &NewPayload) -> Result<()> {
+    execute(
+        conn,
+        "INSERT INTO payloads (run_no, seq, role, part, codec, key_id, len, sha256, bytes)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        params![
+            p.run.0,
+            p.seq.0,
+            p.role.code(),
+            p.part,
+            p.payload.codec as u8,
+            p.payload.key_id,
+            p.payload.len as i64,
+            &p.payload.sha256[..],
+            &p.payload.bytes[..]
+        ],
+    )
+}

@@ -1,0 +1,75 @@
+//! The writer's memory of hot rows: what nearly every operation of a run loads.
+//!
+//! Valid only while no other connection has committed: `PRAGMA data_version`, read inside each write
+//! transaction, tells. A rolled-back group forgets everything.
+
+use std::{collections::HashMap, sync::Arc};
+
+use outlast_core::{
+    attempt::Attempt,
+    envelope::Envelope,
+    id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Slot},
+    instance::{Instance, Lease},
+    loaded::{Loaded, Touch},
+    run::Run,
+};
+
+/// Beyond this many runs everything is forgotten: simpler than an order of age, and rare.
+const MOST_RUNS: usize = 2048;
+
+#[derive(Default)]
+pub struct Cache {
+    pub version: i64,
+    pub instances: HashMap<InstanceNo, Instance>,
+    pub runs: HashMap<RunNo, Run>,
+    pub envelopes: HashMap<EnvelopeNo, Envelope>,
+    pub leases: HashMap<(RunNo, Slot), Lease>,
+    /// A run's open attempts; present only when all of them are.
+    pub open: HashMap<RunNo, Arc<Vec<Attempt>>>,
+}
+
+impl Cache {
+    pub fn forget(&mut self) {
+        *self = Cache { version: self.version, ..Cache::default() };
+    }
+
+    /// Forgets everything if another connection has committed since.
+    pub fn check(&mut self, version: i64) {
+        if self.version != version || self.runs.len() > MOST_RUNS {
+            self.forget();
+            self.version = version;
+        }
+    }
+
+    /// An attempt, if its run's open ones are known and it is among them.
+    pub fn open_attempt(&self, run: RunNo, no: AttemptNo) -> Option<&Attempt> {
+        self.open.get(&run)?.iter().find(|a| a.no == no)
+    }
+
+    /// Takes over what an operation wrote.
+    pub fn remember(&mut self, l: &Loaded) {
+        for row in l.instances.iter().filter(|r| r.touch != Touch::Read) {
+            self.instances.insert(row.value.no, row.value.clone());
+        }
+        for row in l.runs.iter().filter(|r| r.touch != Touch::Read) {
+            self.runs.insert(row.value.no, row.value.clone());
+        }
+        for row in l.envelopes.iter().filter(|r| r.touch != Touch::Read) {
+            self.envelopes.insert(row.value.no, row.value.clone());
+        }
+        for row in l.leases.iter().filter(|r| r.touch != Touch::Read) {
+            self.leases.insert((row.value.run, row.value.slot), row.value);
+        }
+        for row in l.attempts.iter().filter(|r| r.touch != Touch::Read) {
+            let a = &row.value;
+            if let Some(open) = self.open.get_mut(&a.run) {
+                let open = Arc::make_mut(open);
+                open.retain(|x| x.no != a.no);
+                if a.is_open() {
+                    open.push(a.clone());
+                    open.sort_by_key(|x| x.no);
+                }
+            }
+        }
+    }
+}

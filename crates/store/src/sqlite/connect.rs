@@ -1,0 +1,102 @@
+//! Opening connections: permissions, pragmas, and what is refused.
+
+use std::{
+    fs::{DirBuilder, OpenOptions},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::Path,
+    time::Duration,
+};
+
+use outlast_core::store::Error;
+use rusqlite::{Connection, OpenFlags};
+
+use super::failure;
+
+/// Older versions can silently lose commits in WAL mode with two writers (the WAL-reset bug).
+pub const MIN_SQLITE: i32 = 3_051_003;
+
+/// The linked SQLite's version as text.
+pub fn sqlite_version() -> &'static str {
+    rusqlite::version()
+}
+
+/// The writer's connection.
+pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
+    let open_error = |why: String| Error::Open { place: path.display().to_string(), why };
+    if rusqlite::version_number() < MIN_SQLITE {
+        return Err(open_error(format!(
+            "SQLite {} is linked, and versions before 3.51.3 can lose commits",
+            rusqlite::version()
+        )));
+    }
+    if !path.exists() {
+        if !create {
+            return Err(open_error("there is no such file".into()));
+        }
+        make(path).map_err(|e| open_error(e.to_string()))?;
+    }
+    // One look, for the sake of a plain message: SQLite would open the file read-only without a word.
+    OpenOptions::new().read(true).write(true).open(path).map_err(|e| open_error(e.to_string()))?;
+    refuse_network(path)?;
+    let mut conn = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )
+    .map_err(|e| open_error(e.to_string()))?;
+    prepare(&mut conn)?;
+    let mode: String =
+        conn.pragma_update_and_check(None, "journal_mode", "WAL", |r| r.get(0)).map_err(failure)?;
+    if mode != "wal" {
+        return Err(open_error(format!("it cannot be put into WAL mode (it is in mode {mode})")));
+    }
+    conn.pragma_update(None, "synchronous", "FULL").map_err(failure)?;
+    conn.pragma_update(None, "wal_autocheckpoint", 1000).map_err(failure)?;
+    Ok(conn)
+}
+
+/// A reader's connection: it can write nothing.
+pub fn reader(path: &Path) -> Result<Connection, Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut conn = Connection::open_with_flags(path, flags).map_err(failure)?;
+    prepare(&mut conn)?;
+    // Not opened with READ_ONLY: a read-only connection cannot recover the WAL of a killed process.
+    conn.pragma_update(None, "query_only", true).map_err(failure)?;
+    Ok(conn)
+}
+
+fn prepare(conn: &mut Connection) -> Result<(), Error> {
+    conn.busy_handler(Some(wait_for_lock)).map_err(failure)?;
+    conn.pragma_update(None, "temp_store", "MEMORY").map_err(failure)?;
+    conn.set_prepared_statement_cache_capacity(128);
+    Ok(())
+}
+
+/// SQLite's own handler backs off to 100 ms and starves a second process: this one tries every
+/// 0.1 to 2 ms, for about 30 s.
+fn wait_for_lock(tries: i32) -> bool {
+    let jitter = (tries as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    std::thread::sleep(Duration::from_micros(100 + jitter % 1900));
+    tries < 30_000
+}
+
+fn make(path: &Path) -> std::io::Result<()> {
+    if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty() && !d.exists()) {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    // SQLite gives the WAL and its index the permissions of the file.
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map(drop)
+}
+
+/// WAL needs shared memory and working locks: a local disk.
+fn refuse_network(path: &Path) -> Result<(), Error> {
+    const NETWORK: [(i64, &str); 5] =
+        [(0x6969, "NFS"), (0x517b, "SMB"), (0xff53_4d42, "CIFS"), (0xfe53_4d42, "SMB2"), (0x0102_1997, "9p")];
+    let Ok(stat) = rustix::fs::statfs(path) else { return Ok(()) };
+    match NETWORK.iter().find(|(magic, _)| *magic == stat.f_type & 0xffff_ffff) {
+        Some((_, name)) => Err(Error::Open {
+            place: path.display().to_string(),
+            why: format!("it lies on {name}, and SQLite's WAL needs a local disk"),
+        }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,251 @@
+//! Loading what an operation names, inside the write transaction.
+
+use std::sync::Arc;
+
+use outlast_core::{
+    attempt::Attempt,
+    id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Seq, Slot},
+    instance::Lease,
+    loaded::{Loaded, Need, Numbers, Row},
+    store::Error,
+};
+use rusqlite::{Connection, OptionalExtension as _, Params};
+
+use super::{cache::Cache, failure, rows};
+
+/// Loads one operation's needs.
+pub struct Loader<'a> {
+    pub conn: &'a Connection,
+    pub cache: &'a mut Cache,
+}
+
+type Map<T> = fn(&rusqlite::Row<'_>) -> rusqlite::Result<T>;
+
+impl Loader<'_> {
+    pub fn load(&mut self, needs: &[Need]) -> Result<Loaded, Error> {
+        let mut l = Loaded::default();
+        for need in needs {
+            self.one(&mut l, need)?;
+        }
+        Ok(l)
+    }
+
+    fn one(&mut self, l: &mut Loaded, need: &Need) -> Result<(), Error> {
+        match need {
+            Need::Numbers => {
+                let next = |table: &str| -> Result<i64, Error> {
+                    let sql = format!("SELECT coalesce(max(no), 0) + 1 FROM {table}");
+                    let mut statement = self.conn.prepare_cached(&sql).map_err(failure)?;
+                    statement.query_row([], |r| r.get(0)).map_err(failure)
+                };
+                l.numbers = Numbers {
+                    run: RunNo(next("runs")?),
+                    envelope: EnvelopeNo(next("envelopes")?),
+                    instance: InstanceNo(next("instances")?),
+                };
+            }
+            Need::Instance(no) => self.instance(l, *no)?,
+            Need::RunById(id) => {
+                let sql = "SELECT no FROM runs WHERE id = ?1";
+                if let Some(no) = self.maybe(sql, (id.as_str(),), |r| r.get(0))? {
+                    self.run(l, RunNo(no))?;
+                }
+            }
+            Need::Run(no) => self.run(l, *no)?,
+            Need::Attempt(run, no) => self.attempt(l, *run, *no)?,
+            Need::OpenAttempts(run) => {
+                for a in self.open(*run)?.iter() {
+                    add_attempt(l, a.clone());
+                }
+            }
+            Need::Labelled(run, label) => {
+                let sql = select(rows::ATTEMPT, "attempts WHERE run_no = ?1 AND label = ?2");
+                for a in self.all(&sql, (run.0, label), rows::attempt)? {
+                    add_attempt(l, a);
+                }
+            }
+            Need::Lease(run, slot) => self.lease(l, *run, *slot)?,
+            Need::Entry(run, seq) => self.chain(l, *run, *seq)?,
+            Need::Matching(run, key) => {
+                let sql = select(rows::ENTRY, "entries WHERE run_no = ?1 AND match_key = ?2 ORDER BY seq");
+                for e in self.all(&sql, (run.0, &key.0[..]), rows::entry)? {
+                    if l.entry(e.run, e.seq).is_none() {
+                        l.entries.push(Row::read(e));
+                    }
+                }
+            }
+            Need::Keyed(run, kind, scope, key) => {
+                let sql = select(
+                    rows::ENTRY,
+                    "entries WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND scope = ?4 \
+                     ORDER BY seq DESC LIMIT 1",
+                );
+                let found = self.maybe(&sql, (run.0, kind.code(), key, scope), rows::entry)?;
+                l.entries.extend(found.map(Row::read));
+            }
+            Need::OwnedBy(instance) => self.owned(l, *instance)?,
+            Need::State { namespace, agent, key } => {
+                let seen = |i: &Row<outlast_core::state::Item>| {
+                    let i = &i.value;
+                    i.namespace == *namespace && i.agent == *agent && i.key == *key
+                };
+                if !l.items.iter().any(seen) {
+                    let sql = select(
+                        rows::ITEM,
+                        "items WHERE namespace = ?1 AND agent = ?2 AND key = ?3 \
+                         ORDER BY version DESC LIMIT 1",
+                    );
+                    let found = self.maybe(&sql, (namespace, agent, key), rows::item)?;
+                    l.items.extend(found.map(Row::read));
+                }
+                if !l.heads.iter().any(|h| h.value.namespace == *namespace) {
+                    let sql = select(rows::HEAD, "heads WHERE namespace = ?1");
+                    l.heads.extend(self.maybe(&sql, (namespace,), rows::head)?.map(Row::read));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn instance(&mut self, l: &mut Loaded, no: InstanceNo) -> Result<(), Error> {
+        if l.instance(no).is_some() {
+            return Ok(());
+        }
+        if !self.cache.instances.contains_key(&no) {
+            let sql = select(rows::INSTANCE, "instances WHERE no = ?1");
+            let Some(i) = self.maybe(&sql, (no.0,), rows::instance)? else { return Ok(()) };
+            self.cache.instances.insert(no, i);
+        }
+        l.instances.extend(self.cache.instances.get(&no).cloned().map(Row::read));
+        Ok(())
+    }
+
+    fn run(&mut self, l: &mut Loaded, no: RunNo) -> Result<(), Error> {
+        if l.run(no).is_ok() {
+            return Ok(());
+        }
+        if !self.cache.runs.contains_key(&no) {
+            let sql = select(rows::RUN, "runs WHERE no = ?1");
+            let Some(run) = self.maybe(&sql, (no.0,), rows::run)? else { return Ok(()) };
+            self.cache.runs.insert(no, run);
+        }
+        let Some(run) = self.cache.runs.get(&no).cloned() else { return Ok(()) };
+        for &e in run.charges.iter() {
+            self.envelope(l, e)?;
+        }
+        l.runs.push(Row::read(run));
+        Ok(())
+    }
+
+    fn envelope(&mut self, l: &mut Loaded, no: EnvelopeNo) -> Result<(), Error> {
+        if l.envelope(no).is_ok() {
+            return Ok(());
+        }
+        if !self.cache.envelopes.contains_key(&no) {
+            let sql = select(rows::ENVELOPE, "envelopes WHERE no = ?1");
+            let found = self.maybe(&sql, (no.0,), rows::envelope)?;
+            let e = found.ok_or_else(|| Error::Corrupt { what: format!("envelope {no} is missing") })?;
+            self.cache.envelopes.insert(no, e);
+        }
+        l.envelopes.extend(self.cache.envelopes.get(&no).cloned().map(Row::read));
+        Ok(())
+    }
+
+    fn attempt(&mut self, l: &mut Loaded, run: RunNo, no: AttemptNo) -> Result<(), Error> {
+        if l.attempt(run, no).is_some() {
+            return Ok(());
+        }
+        if let Some(a) = self.cache.open_attempt(run, no) {
+            add_attempt(l, a.clone());
+            return Ok(());
+        }
+        let sql = select(rows::ATTEMPT, "attempts WHERE run_no = ?1 AND no = ?2");
+        if let Some(a) = self.maybe(&sql, (run.0, no.0), rows::attempt)? {
+            add_attempt(l, a);
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, run: RunNo) -> Result<Arc<Vec<Attempt>>, Error> {
+        if let Some(open) = self.cache.open.get(&run) {
+            return Ok(open.clone());
+        }
+        let sql = select(rows::ATTEMPT, "attempts WHERE run_no = ?1 AND ended_at IS NULL ORDER BY no");
+        let open = Arc::new(self.all(&sql, (run.0,), rows::attempt)?);
+        self.cache.open.insert(run, open.clone());
+        Ok(open)
+    }
+
+    fn lease(&mut self, l: &mut Loaded, run: RunNo, slot: Slot) -> Result<(), Error> {
+        if l.lease(run, slot).is_some() {
+            return Ok(());
+        }
+        let lease: Option<Lease> = match self.cache.leases.get(&(run, slot)) {
+            Some(lease) => Some(*lease),
+            None => {
+                let sql = select(rows::LEASE, "leases WHERE run_no = ?1 AND slot = ?2");
+                self.maybe(&sql, (run.0, slot.0), rows::lease)?
+            }
+        };
+        if let Some(lease) = lease {
+            self.cache.leases.insert((run, slot), lease);
+            l.leases.push(Row::read(lease));
+            self.instance(l, lease.instance)?;
+        }
+        Ok(())
+    }
+
+    fn chain(&mut self, l: &mut Loaded, run: RunNo, seq: Seq) -> Result<(), Error> {
+        let sql = select(rows::ENTRY, "entries WHERE run_no = ?1 AND seq = ?2");
+        let mut next = Some(seq);
+        while let Some(seq) = next.filter(|s| l.entry(run, *s).is_none()) {
+            let Some(e) = self.maybe(&sql, (run.0, seq.0), rows::entry)? else { break };
+            next = e.call.as_ref().and_then(|c| c.retry_of);
+            l.entries.push(Row::read(e));
+        }
+        Ok(())
+    }
+
+    fn owned(&mut self, l: &mut Loaded, instance: InstanceNo) -> Result<(), Error> {
+        let sql = select(rows::ENTRY, "entries WHERE state = 0 AND instance = ?1");
+        let entries = self.all(&sql, (instance.0,), rows::entry)?;
+        let sql = select(rows::LEASE, "leases WHERE instance = ?1");
+        let leases = self.all(&sql, (instance.0,), rows::lease)?;
+        let runs: Vec<RunNo> = entries.iter().map(|e| e.run).chain(leases.iter().map(|x| x.run)).collect();
+        l.entries.extend(entries.into_iter().map(Row::read));
+        l.leases.extend(leases.into_iter().map(Row::read));
+        for no in runs {
+            self.run(l, no)?;
+            for a in self.open(no)?.iter() {
+                add_attempt(l, a.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn maybe<T, P: Params>(
+        &self,
+        sql: &str,
+        params: P,
+        map: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, Error> {
+        let mut statement = self.conn.prepare_cached(sql).map_err(failure)?;
+        statement.query_row(params, map).optional().map_err(failure)
+    }
+
+    fn all<T, P: Params>(&self, sql: &str, params: P, map: Map<T>) -> Result<Vec<T>, Error> {
+        let mut statement = self.conn.prepare_cached(sql).map_err(failure)?;
+        let rows = statement.query_map(params, map).map_err(failure)?;
+        rows.collect::<rusqlite::Result<_>>().map_err(failure)
+    }
+}
+
+pub fn select(columns: &str, rest: &str) -> String {
+    format!("SELECT {columns} FROM {rest}")
+}
+
+fn add_attempt(l: &mut Loaded, a: Attempt) {
+    if l.attempt(a.run, a.no).is_none() {
+        l.attempts.push(Row::read(a));
+    }
+}

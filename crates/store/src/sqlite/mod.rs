@@ -1,0 +1,95 @@
+//! SQLite: one writer thread, WAL, group commit, a few readers. Several processes may share a file.
+
+mod apply;
+mod cache;
+mod connect;
+mod load;
+mod read;
+mod rows;
+mod schema;
+mod writer;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use outlast_core::{
+    clock::{Clock, random},
+    op::{Durability, Op},
+    store::{Error, Ticket},
+};
+use rusqlite::Connection;
+
+use crate::{Options, ballast::Ballast, group::Writer};
+
+pub use connect::{MIN_SQLITE, sqlite_version};
+pub use schema::format;
+
+/// A store in one SQLite file.
+pub struct SqliteStore {
+    path: PathBuf,
+    clock: Arc<dyn Clock>,
+    /// Idle readers; one is opened when all are busy.
+    readers: Mutex<Vec<Connection>>,
+    writer: Writer,
+}
+
+impl SqliteStore {
+    /// Opens the file, or makes it (0600, in a directory 0700). O(1) in what it holds.
+    ///
+    /// Errors: `Open` (place, permissions, a network file system), `Newer`, `Corrupt`.
+    pub fn open(path: &Path, options: Options) -> Result<SqliteStore, Error> {
+        let place = path.display().to_string();
+        let mut conn = connect::writer(path, options.create)?;
+        let entropy = options.entropy.clone();
+        schema::migrate(&mut conn, &place, || {
+            let secret: [u8; 32] = random(entropy.as_ref());
+            vec![("token_key_1".into(), secret.to_vec())]
+        })?;
+        let backend =
+            writer::SqliteWriter::new(conn, options.clock.clone(), options.durability, Ballast::make(path));
+        let writer = Writer::start(backend)
+            .map_err(|e| Error::Open { place, why: format!("cannot start the writer thread: {e}") })?;
+        Ok(SqliteStore { path: path.into(), clock: options.clock, readers: Mutex::default(), writer })
+    }
+
+    /// Runs `read` on an idle reader.
+    fn with_reader<T>(&self, read: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
+        let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let conn = match idle {
+            Some(conn) => conn,
+            None => connect::reader(&self.path)?,
+        };
+        let out = read(&conn);
+        let mut idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < 4 {
+            idle.push(conn);
+        }
+        out
+    }
+
+    fn queue(&self, op: Op, durability: Durability) -> Ticket {
+        self.writer.submit(op, durability)
+    }
+}
+
+/// What SQLite's word means here.
+fn failure(e: rusqlite::Error) -> Error {
+    use rusqlite::{Error as E, ErrorCode as C};
+    match &e {
+        E::SqliteFailure(f, _) => match f.code {
+            C::DiskFull => Error::Full { why: e.to_string() },
+            C::NotADatabase | C::DatabaseCorrupt => Error::Corrupt { what: e.to_string() },
+            C::DatabaseBusy | C::DatabaseLocked => {
+                Error::Refused { why: "another process holds the store's lock for too long".into() }
+            }
+            _ => Error::Io { why: e.to_string() },
+        },
+        // A value of the wrong type or a row that should be there: not what we wrote.
+        E::FromSqlConversionFailure(..) | E::InvalidColumnType(..) | E::IntegralValueOutOfRange(..) => {
+            Error::Corrupt { what: e.to_string() }
+        }
+        _ => Error::Io { why: e.to_string() },
+    }
+}

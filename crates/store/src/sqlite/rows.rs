@@ -1,0 +1,266 @@
+//! Rows to structs and back, one pair of functions per table. No logic.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use outlast_core::{
+    attempt::Attempt,
+    digest::MatchKey,
+    envelope::Envelope,
+    id::{AttemptNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    instance::{Instance, Lease, Life},
+    journal::{Entry, Kind, State},
+    payload::{Codec, Payload},
+    run::Run,
+    state::{Head, Item},
+    status::Status,
+    unit::{Amounts, Unit},
+};
+use rusqlite::{
+    Row,
+    types::{FromSqlError, Type},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+type Result<T> = rusqlite::Result<T>;
+
+/// A value that is not what we wrote.
+fn bad(column: usize, what: impl std::fmt::Display) -> rusqlite::Error {
+    let why = FromSqlError::Other(what.to_string().into());
+    rusqlite::Error::FromSqlConversionFailure(column, Type::Blob, Box::new(why))
+}
+
+pub fn to_json<T: Serialize>(value: &T) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(Box::new(e)))
+}
+
+fn from_json<T: DeserializeOwned>(row: &Row<'_>, i: usize) -> Result<T> {
+    serde_json::from_str(row.get_ref(i)?.as_str()?).map_err(|e| bad(i, e))
+}
+
+fn from_json_or_null<T: DeserializeOwned>(row: &Row<'_>, i: usize) -> Result<Option<T>> {
+    match row.get_ref(i)?.as_str_or_null()? {
+        None => Ok(None),
+        Some(text) => serde_json::from_str(text).map(Some).map_err(|e| bad(i, e)),
+    }
+}
+
+fn status_code(status: Status) -> i64 {
+    status as i64
+}
+
+pub fn status_of(column: usize, code: i64) -> Result<Status> {
+    Status::ALL
+        .into_iter()
+        .find(|s| status_code(*s) == code)
+        .ok_or_else(|| bad(column, format!("no status {code}")))
+}
+
+fn life_of(column: usize, code: i64) -> Result<Life> {
+    [Life::Live, Life::Dead, Life::Left]
+        .into_iter()
+        .find(|l| *l as i64 == code)
+        .ok_or_else(|| bad(column, format!("no life {code}")))
+}
+
+pub const INSTANCE: &str = "no, life, heartbeat, op_counter, registered_at, last_seen, identity";
+
+pub fn instance(row: &Row<'_>) -> Result<Instance> {
+    Ok(Instance {
+        no: InstanceNo(row.get(0)?),
+        life: life_of(1, row.get(1)?)?,
+        heartbeat: row.get(2)?,
+        op_counter: row.get(3)?,
+        registered_at: Micros(row.get(4)?),
+        last_seen: Micros(row.get(5)?),
+        identity: from_json(row, 6)?,
+    })
+}
+
+pub const RUN: &str = "no, id, status, parent, created_at, began_at, ended_at, next_seq, next_attempt, fence, \
+    iteration, explicit_loops, answers, closed, stop_requested, replayed, saved_nano_usd, charges, policy, \
+    halt, error, command_key";
+
+pub fn run(row: &Row<'_>) -> Result<Run> {
+    let charges: Vec<EnvelopeNo> = from_json(row, 17)?;
+    Ok(Run {
+        no: RunNo(row.get(0)?),
+        id: RunId::new(row.get_ref(1)?.as_str()?).map_err(|e| bad(1, e))?,
+        status: status_of(2, row.get(2)?)?,
+        parent: row.get::<_, Option<i64>>(3)?.map(RunNo),
+        created_at: Micros(row.get(4)?),
+        began_at: row.get::<_, Option<i64>>(5)?.map(Micros),
+        ended_at: row.get::<_, Option<i64>>(6)?.map(Micros),
+        next_seq: Seq(row.get(7)?),
+        next_attempt: AttemptNo(row.get(8)?),
+        fence: Fence(row.get(9)?),
+        iteration: row.get(10)?,
+        explicit_loops: row.get(11)?,
+        answers: row.get(12)?,
+        closed: row.get(13)?,
+        stop_requested: row.get(14)?,
+        replayed: row.get(15)?,
+        saved_nano_usd: row.get(16)?,
+        charges: Arc::from(charges),
+        policy: from_json(row, 18)?,
+        halt: from_json_or_null(row, 19)?,
+        error: row.get(20)?,
+        command_key: row.get(21)?,
+    })
+}
+
+pub const ENVELOPE: &str = "no, owner, limits, reserved_cost, reserved_tokens, reserved_calls, doubt_cost, \
+    doubt_tokens, spent_cost, spent_tokens, spent_calls, spent_loops, spent_active_ms, spent_restarts";
+
+/// The columns of an envelope's sums, in the order of `ENVELOPE`.
+pub const SUMS: [(Sum, Unit); 11] = [
+    (Sum::Reserved, Unit::CostNanoUsd),
+    (Sum::Reserved, Unit::Tokens),
+    (Sum::Reserved, Unit::Calls),
+    (Sum::Doubt, Unit::CostNanoUsd),
+    (Sum::Doubt, Unit::Tokens),
+    (Sum::Spent, Unit::CostNanoUsd),
+    (Sum::Spent, Unit::Tokens),
+    (Sum::Spent, Unit::Calls),
+    (Sum::Spent, Unit::Loops),
+    (Sum::Spent, Unit::ActiveMs),
+    (Sum::Spent, Unit::Restarts),
+];
+
+#[derive(Clone, Copy)]
+pub enum Sum {
+    Reserved,
+    Doubt,
+    Spent,
+}
+
+impl Sum {
+    pub fn of(self, e: &Envelope) -> &Amounts {
+        match self {
+            Sum::Reserved => &e.reserved,
+            Sum::Doubt => &e.doubt,
+            Sum::Spent => &e.spent,
+        }
+    }
+
+    fn of_mut(self, e: &mut Envelope) -> &mut Amounts {
+        match self {
+            Sum::Reserved => &mut e.reserved,
+            Sum::Doubt => &mut e.doubt,
+            Sum::Spent => &mut e.spent,
+        }
+    }
+}
+
+pub fn envelope(row: &Row<'_>) -> Result<Envelope> {
+    let mut e = Envelope::new(EnvelopeNo(row.get(0)?), from_json(row, 1)?, from_json(row, 2)?);
+    for (i, (sum, unit)) in SUMS.into_iter().enumerate() {
+        sum.of_mut(&mut e)[unit] = row.get(3 + i)?;
+    }
+    Ok(e)
+}
+
+pub const ATTEMPT: &str = "run_no, no, slot, label, instance, fence, iteration, started_at, ended_at, exit, \
+    active_ms, untaken, diverged, diverged_untaken, closed_before";
+
+pub fn attempt(row: &Row<'_>) -> Result<Attempt> {
+    Ok(Attempt {
+        run: RunNo(row.get(0)?),
+        no: AttemptNo(row.get(1)?),
+        slot: Slot(row.get(2)?),
+        label: row.get(3)?,
+        instance: row.get::<_, Option<i64>>(4)?.map(InstanceNo),
+        fence: row.get::<_, Option<i64>>(5)?.map(Fence),
+        iteration: row.get(6)?,
+        started_at: Micros(row.get(7)?),
+        ended_at: row.get::<_, Option<i64>>(8)?.map(Micros),
+        exit: from_json_or_null(row, 9)?,
+        active_ms: row.get(10)?,
+        untaken: row.get(11)?,
+        diverged: row.get::<_, Option<i64>>(12)?.map(Seq),
+        diverged_untaken: row.get(13)?,
+        closed_before: row.get(14)?,
+    })
+}
+
+pub const LEASE: &str = "run_no, slot, instance, fence";
+
+pub fn lease(row: &Row<'_>) -> Result<Lease> {
+    Ok(Lease {
+        run: RunNo(row.get(0)?),
+        slot: Slot(row.get(1)?),
+        instance: InstanceNo(row.get(2)?),
+        fence: Fence(row.get(3)?),
+    })
+}
+
+pub const ENTRY: &str = "run_no, seq, kind, state, attempt, instance, scope, key, match_key, opened_at, closed_at, \
+    held_cost, held_tokens, held_calls, spent_cost, spent_tokens, spent_calls, delivered_to, delivered_count, \
+    retried_by, replayable, detail";
+
+pub fn entry(row: &Row<'_>) -> Result<Entry> {
+    let amounts = |at: usize| -> Result<Amounts> {
+        Ok(Amounts::of(row.get(at)?, row.get(at + 1)?).with(Unit::Calls, row.get(at + 2)?))
+    };
+    let kind: i64 = row.get(2)?;
+    let state: i64 = row.get(3)?;
+    let match_key = match row.get_ref(8)?.as_blob_or_null()? {
+        None => None,
+        Some(b) => Some(MatchKey(b.try_into().map_err(|_| bad(8, "a match key has 16 bytes"))?)),
+    };
+    Ok(Entry {
+        run: RunNo(row.get(0)?),
+        seq: Seq(row.get(1)?),
+        kind: Kind::from_code(kind).ok_or_else(|| bad(2, format!("no kind {kind}")))?,
+        state: State::from_code(state).ok_or_else(|| bad(3, format!("no state {state}")))?,
+        attempt: AttemptNo(row.get(4)?),
+        instance: row.get::<_, Option<i64>>(5)?.map(InstanceNo),
+        scope: Arc::from(row.get_ref(6)?.as_str()?),
+        key: row.get(7)?,
+        match_key,
+        opened_at: Micros(row.get(9)?),
+        closed_at: row.get::<_, Option<i64>>(10)?.map(Micros),
+        held: amounts(11)?,
+        spent: amounts(14)?,
+        delivered_to: row.get::<_, Option<i64>>(17)?.map(AttemptNo),
+        delivered_count: row.get(18)?,
+        retried_by: row.get::<_, Option<i64>>(19)?.map(Seq),
+        replayable: row.get(20)?,
+        call: from_json_or_null(row, 21)?,
+    })
+}
+
+pub const PAYLOAD: &str = "codec, key_id, len, sha256, bytes";
+
+pub fn payload(row: &Row<'_>) -> Result<Payload> {
+    let codec: u8 = row.get(0)?;
+    Ok(Payload {
+        codec: Codec::from_u8(codec).map_err(|e| bad(0, e))?,
+        key_id: row.get(1)?,
+        len: u64::try_from(row.get::<_, i64>(2)?).map_err(|e| bad(2, e))?,
+        sha256: row.get_ref(3)?.as_blob()?.try_into().map_err(|_| bad(3, "a SHA-256 has 32 bytes"))?,
+        bytes: Bytes::from(row.get::<_, Vec<u8>>(4)?),
+    })
+}
+
+pub const ITEM: &str = "namespace, agent, key, version, value, commit_no, at, run_no, attempt";
+
+pub fn item(row: &Row<'_>) -> Result<Item> {
+    Ok(Item {
+        namespace: row.get(0)?,
+        agent: row.get(1)?,
+        key: row.get(2)?,
+        version: row.get(3)?,
+        value: row.get::<_, Option<Vec<u8>>>(4)?.map(Bytes::from),
+        commit: row.get(5)?,
+        at: Micros(row.get(6)?),
+        run: row.get::<_, Option<i64>>(7)?.map(RunNo),
+        attempt: row.get::<_, Option<i64>>(8)?.map(AttemptNo),
+    })
+}
+
+pub const HEAD: &str = "namespace, commit_no";
+
+pub fn head(row: &Row<'_>) -> Result<Head> {
+    Ok(Head { namespace: row.get(0)?, commit: row.get(1)? })
+}

@@ -1,0 +1,123 @@
+//! The tables, and the steps from one format to the next. Forward only.
+
+use outlast_core::store::Error;
+use rusqlite::{Connection, Transaction};
+
+use super::failure;
+
+/// `PRAGMA application_id`: tells an Outlast store from any other SQLite file ("OUTL").
+pub const APPLICATION_ID: i64 = 0x4f55_544c;
+
+/// Each step makes the format whose number is its place, from 1.
+const STEPS: &[&str] = &[FORMAT_1];
+
+/// The format this program writes.
+pub fn format() -> i64 {
+    STEPS.len() as i64
+}
+
+// Layout, from measurements: `id INTEGER PRIMARY KEY` with UNIQUE(run_no, seq) appends at the end of
+// the tree; a clustered (run, seq) key is 2.7 times slower at many callers. A run's text id is
+// stored once. Indexes on open rows are partial, so that a sweep costs what is open, not what is there.
+const FORMAT_1: &str = "
+CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE instances (
+    no INTEGER PRIMARY KEY, life INTEGER NOT NULL, heartbeat INTEGER NOT NULL, op_counter INTEGER NOT NULL,
+    registered_at INTEGER NOT NULL, last_seen INTEGER NOT NULL, identity TEXT NOT NULL);
+CREATE INDEX instances_live ON instances (no) WHERE life = 0;
+
+CREATE TABLE runs (
+    no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status INTEGER NOT NULL, parent INTEGER,
+    created_at INTEGER NOT NULL, began_at INTEGER, ended_at INTEGER,
+    next_seq INTEGER NOT NULL, next_attempt INTEGER NOT NULL, fence INTEGER NOT NULL, iteration INTEGER NOT NULL,
+    explicit_loops INTEGER NOT NULL, answers INTEGER NOT NULL, closed INTEGER NOT NULL,
+    stop_requested INTEGER NOT NULL, replayed INTEGER NOT NULL, saved_nano_usd INTEGER NOT NULL,
+    charges TEXT NOT NULL, policy TEXT NOT NULL, halt TEXT, error TEXT, command_key TEXT);
+CREATE INDEX runs_by_command ON runs (command_key) WHERE command_key IS NOT NULL;
+CREATE INDEX runs_by_status ON runs (status, no);
+
+CREATE TABLE specs (run_no INTEGER PRIMARY KEY, spec TEXT NOT NULL);
+
+CREATE TABLE envelopes (
+    no INTEGER PRIMARY KEY, owner TEXT NOT NULL, limits TEXT NOT NULL,
+    reserved_cost INTEGER NOT NULL, reserved_tokens INTEGER NOT NULL, reserved_calls INTEGER NOT NULL,
+    doubt_cost INTEGER NOT NULL, doubt_tokens INTEGER NOT NULL,
+    spent_cost INTEGER NOT NULL, spent_tokens INTEGER NOT NULL, spent_calls INTEGER NOT NULL,
+    spent_loops INTEGER NOT NULL, spent_active_ms INTEGER NOT NULL, spent_restarts INTEGER NOT NULL);
+
+CREATE TABLE attempts (
+    id INTEGER PRIMARY KEY, run_no INTEGER NOT NULL, no INTEGER NOT NULL, slot INTEGER NOT NULL, label TEXT,
+    instance INTEGER, fence INTEGER, iteration INTEGER NOT NULL, started_at INTEGER NOT NULL, ended_at INTEGER,
+    exit TEXT, active_ms INTEGER NOT NULL, untaken INTEGER NOT NULL, diverged INTEGER,
+    diverged_untaken INTEGER NOT NULL, closed_before INTEGER NOT NULL, UNIQUE (run_no, no));
+CREATE INDEX attempts_open ON attempts (run_no) WHERE ended_at IS NULL;
+CREATE UNIQUE INDEX attempts_by_label ON attempts (run_no, label) WHERE label IS NOT NULL;
+
+CREATE TABLE leases (
+    run_no INTEGER NOT NULL, slot INTEGER NOT NULL, instance INTEGER NOT NULL, fence INTEGER NOT NULL,
+    PRIMARY KEY (run_no, slot)) WITHOUT ROWID;
+CREATE INDEX leases_by_instance ON leases (instance);
+
+CREATE TABLE entries (
+    id INTEGER PRIMARY KEY, run_no INTEGER NOT NULL, seq INTEGER NOT NULL, kind INTEGER NOT NULL,
+    state INTEGER NOT NULL, attempt INTEGER NOT NULL, instance INTEGER, scope TEXT NOT NULL, key TEXT,
+    match_key BLOB, opened_at INTEGER NOT NULL, closed_at INTEGER,
+    held_cost INTEGER NOT NULL, held_tokens INTEGER NOT NULL, held_calls INTEGER NOT NULL,
+    spent_cost INTEGER NOT NULL, spent_tokens INTEGER NOT NULL, spent_calls INTEGER NOT NULL,
+    delivered_to INTEGER, delivered_count INTEGER NOT NULL, retried_by INTEGER, replayable INTEGER NOT NULL,
+    model TEXT, detail TEXT, UNIQUE (run_no, seq));
+CREATE INDEX entries_open ON entries (instance) WHERE state = 0;
+CREATE INDEX entries_by_match ON entries (run_no, match_key) WHERE match_key IS NOT NULL;
+CREATE INDEX entries_by_key ON entries (run_no, kind, key, scope) WHERE key IS NOT NULL;
+
+CREATE TABLE payloads (
+    id INTEGER PRIMARY KEY, run_no INTEGER NOT NULL, seq INTEGER NOT NULL, role INTEGER NOT NULL,
+    part INTEGER NOT NULL, codec INTEGER NOT NULL, key_id INTEGER NOT NULL, len INTEGER NOT NULL,
+    sha256 BLOB NOT NULL, bytes BLOB NOT NULL, UNIQUE (run_no, seq, role, part));
+
+CREATE TABLE items (
+    id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, agent TEXT NOT NULL, key TEXT NOT NULL,
+    version INTEGER NOT NULL, value BLOB, commit_no INTEGER NOT NULL, at INTEGER NOT NULL,
+    run_no INTEGER, attempt INTEGER, UNIQUE (namespace, agent, key, version));
+CREATE TABLE heads (namespace TEXT PRIMARY KEY, commit_no INTEGER NOT NULL) WITHOUT ROWID;
+";
+
+/// Reads the format and brings an older store to this one, in one transaction.
+///
+/// Errors: `Newer` names both numbers; `Corrupt` when the file is a database of something else.
+pub fn migrate(
+    conn: &mut Connection,
+    place: &str,
+    fresh_meta: impl FnOnce() -> Vec<(String, Vec<u8>)>,
+) -> Result<(), Error> {
+    let pragma = |conn: &Connection, name: &str| -> Result<i64, Error> {
+        conn.pragma_query_value(None, name, |r| r.get(0)).map_err(failure)
+    };
+    if pragma(conn, "user_version")? == format() && pragma(conn, "application_id")? == APPLICATION_ID {
+        return Ok(());
+    }
+    let tx = Transaction::new(conn, rusqlite::TransactionBehavior::Immediate).map_err(failure)?;
+    // Read again under the lock: another process may have made the step meanwhile.
+    let found = pragma(&tx, "user_version")?;
+    let application = pragma(&tx, "application_id")?;
+    let tables: i64 =
+        tx.query_row("SELECT count(*) FROM sqlite_master", [], |r| r.get(0)).map_err(failure)?;
+    if tables > 0 && application != APPLICATION_ID {
+        return Err(Error::Corrupt { what: format!("{place} is a SQLite file, and not an outlast store") });
+    }
+    if found > format() {
+        return Err(Error::Newer { place: place.into(), found, known: format() });
+    }
+    for (i, step) in STEPS.iter().enumerate().skip(usize::try_from(found).unwrap_or(0)) {
+        tx.execute_batch(step).map_err(failure)?;
+        tx.pragma_update(None, "user_version", i as i64 + 1).map_err(failure)?;
+    }
+    tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(failure)?;
+    if found == 0 {
+        for (key, value) in fresh_meta() {
+            tx.execute("INSERT INTO meta (key, value) VALUES (?1, ?2)", (key, value)).map_err(failure)?;
+        }
+    }
+    tx.commit().map_err(failure)
+}

@@ -1,0 +1,112 @@
+//! The writer thread's backend.
+
+use std::sync::Arc;
+
+use outlast_core::{
+    clock::Clock,
+    id::{InstanceNo, Micros},
+    loaded::{Loaded, Need},
+    store::Error,
+};
+use rusqlite::Connection;
+
+use super::{apply, cache::Cache, failure, load::Loader};
+use crate::{
+    Durability,
+    ballast::Ballast,
+    group::{Backend, CommitFailed},
+};
+
+pub struct SqliteWriter {
+    conn: Connection,
+    clock: Arc<dyn Clock>,
+    durability: Durability,
+    ballast: Ballast,
+    cache: Cache,
+    /// What `synchronous` is set to: FULL or NORMAL.
+    synced: bool,
+}
+
+impl SqliteWriter {
+    pub fn new(conn: Connection, clock: Arc<dyn Clock>, durability: Durability, ballast: Ballast) -> Self {
+        Self { conn, clock, durability, ballast, cache: Cache::default(), synced: true }
+    }
+
+    fn batch(&self, sql: &str) -> Result<(), Error> {
+        self.conn.prepare_cached(sql).and_then(|mut s| s.execute([])).map(drop).map_err(failure)
+    }
+}
+
+impl Backend for SqliteWriter {
+    fn begin(&mut self, synced: bool) -> Result<Micros, Error> {
+        // A NORMAL commit in WAL mode is in the file's WAL and not yet synced; the next FULL commit
+        // syncs the WAL, and with it everything before.
+        let synced = synced && self.durability == Durability::Full;
+        if synced != self.synced {
+            let level = if synced { "FULL" } else { "NORMAL" };
+            self.conn.pragma_update(None, "synchronous", level).map_err(failure)?;
+            self.synced = synced;
+        }
+        self.batch("BEGIN IMMEDIATE")?;
+        // Read under the lock: it changes when another connection has committed.
+        let version = self
+            .conn
+            .prepare_cached("PRAGMA data_version")
+            .and_then(|mut s| s.query_row([], |r| r.get(0)))
+            .map_err(|e| {
+                self.rollback();
+                failure(e)
+            })?;
+        self.cache.check(version);
+        Ok(self.clock.now())
+    }
+
+    fn load(&mut self, needs: &[Need]) -> Result<Loaded, Error> {
+        Loader { conn: &self.conn, cache: &mut self.cache }.load(needs)
+    }
+
+    fn apply(&mut self, loaded: Loaded) -> Result<(), Error> {
+        apply::apply(&self.conn, &loaded).map_err(failure)?;
+        self.cache.remember(&loaded);
+        Ok(())
+    }
+
+    fn count(&mut self, instance: InstanceNo, counter: i64) -> Result<(), Error> {
+        let sql = "UPDATE instances SET op_counter = ?2 WHERE no = ?1";
+        self.conn
+            .prepare_cached(sql)
+            .and_then(|mut s| s.execute((instance.0, counter)))
+            .map(drop)
+            .map_err(failure)
+    }
+
+    fn commit(&mut self) -> Result<(), CommitFailed> {
+        let Err(e) = self.batch("COMMIT") else { return Ok(()) };
+        let full = matches!(e, Error::Full { .. });
+        self.rollback();
+        // A full disk fails before the commit record is written. After any other error the record
+        // may be in the WAL: only opening the file anew can tell.
+        Err(if full { CommitFailed::RolledBack(e) } else { CommitFailed::Unclear(e) })
+    }
+
+    fn rollback(&mut self) {
+        self.cache.forget();
+        if !self.conn.is_autocommit() {
+            // If even this fails, the next BEGIN does, and says why.
+            let _ = self.batch("ROLLBACK");
+        }
+    }
+
+    fn is_committed(&mut self, _instance: InstanceNo, _counter: i64) -> Option<bool> {
+        // Our own connection has just failed; after EIO even a fresh one may read stale pages.
+        None
+    }
+
+    fn free_ballast(&mut self) -> bool {
+        self.ballast.release()
+    }
+
+    fn is_short_of_room(&mut self) -> bool {
+        self.ballast.is_released()
+    }
+}
