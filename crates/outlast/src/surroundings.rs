@@ -34,6 +34,11 @@ impl Surroundings {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str).filter(|v| !v.is_empty())
     }
 
+    /// All of them.
+    pub fn variables(&self) -> impl Iterator<Item = (OsString, OsString)> + '_ {
+        self.variables.iter().map(|(k, v)| (k.clone(), v.clone()))
+    }
+
     pub fn directory(&self) -> &Path {
         &self.directory
     }

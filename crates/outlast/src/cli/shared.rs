@@ -153,6 +153,12 @@ pub struct ProxyArgs {
     /// How long an answer waits to be recorded
     #[arg(long = "settle-wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
     pub settle_wait_ms: i64,
+    /// How long an upstream may take to begin its answer
+    #[arg(long = "first-byte-timeout", value_name = "TIME", default_value = "10m", value_parser = values::ms)]
+    pub first_byte_timeout_ms: i64,
+    /// How long an answer may pause
+    #[arg(long = "idle-timeout", value_name = "TIME", default_value = "5m", value_parser = values::ms)]
+    pub idle_timeout_ms: i64,
     /// The largest request body
     #[arg(long = "max-body", value_name = "SIZE", default_value = "64MiB", value_parser = values::bytes)]
     pub max_body_bytes: u64,

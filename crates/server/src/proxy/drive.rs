@@ -402,7 +402,7 @@ impl Drive {
             if let (Source::Live(live, _), false) = (&self.source, whole) {
                 self.host.saw(Seen::Streaming { seq: live.seq });
             }
-            let Some((tx, frames)) = out else { return None };
+            let (tx, frames) = out?;
             self.out = Some(tx);
             return self.forward(frames).await;
         }
