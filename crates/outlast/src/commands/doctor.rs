@@ -209,7 +209,9 @@ fn space(path: &Path) -> Vec<Finding> {
     let Some(directory) = path.ancestors().skip(1).find(|d| d.is_dir()) else { return Vec::new() };
     let Ok(disk) = rustix::fs::statvfs(directory) else { return Vec::new() };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-    let told = format!("{} free in {}", size::format_bytes(free >> 20 << 20), directory.display());
+    // Whole GiB where there are many: the rest of the digits tell nothing.
+    let shift = if free >> 30 >= 10 { 30 } else { 20 };
+    let told = format!("{} free in {}", size::format_bytes(free >> shift << shift), directory.display());
     let verdict = if free < LITTLE_SPACE { Verdict::Bad } else { Verdict::Well };
     vec![Finding::new("disk", verdict, told)]
 }
