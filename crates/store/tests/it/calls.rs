@@ -95,6 +95,17 @@ pub fn an_entry_that_is_not_there_cannot_be_settled(s: &Stage) {
     s.refuses("unknown_entry", a.settle(Seq(9), Close::Void));
 }
 
+/// Bug: a step could be settled as if it were a call.
+/// Consequence: it closed without a result, and one call was counted that nobody made.
+/// Cause: settling looked the entry up by number and never asked its kind, as recording does.
+pub fn only_a_call_can_be_settled(s: &Stage) {
+    let a = agent(s);
+    let step = a.begins("step");
+    for close in [Close::Void, Close::Done(bill(5)), Close::Unknown] {
+        s.refuses("unknown_entry", a.settle(step, close));
+    }
+}
+
 pub fn a_call_keeps_what_people_ask_for(s: &Stage) {
     let a = agent(s);
     let seq = a.request("x").keyed("idem").goes();

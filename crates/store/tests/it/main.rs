@@ -85,6 +85,7 @@ macro_rules! stories {
                 an_overrun_is_recorded_in_full_and_shown,
                 a_settled_call_is_settled_once,
                 an_entry_that_is_not_there_cannot_be_settled,
+                only_a_call_can_be_settled,
                 a_call_keeps_what_people_ask_for,
                 an_answer_and_its_request_are_kept_as_they_were,
                 a_failed_answer_is_not_kept,
