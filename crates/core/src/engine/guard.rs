@@ -99,5 +99,8 @@ pub fn shift(run: &mut Run, event: Event, now: Micros) -> Result<Status, Error> 
     if !next.is_ended() {
         run.error = None;
     }
+    if next != Status::Halted {
+        run.halt = None;
+    }
     Ok(next)
 }

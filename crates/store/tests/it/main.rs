@@ -55,6 +55,7 @@ macro_rules! stories {
                 a_bad_raise_changes_no_limit,
                 a_cancelled_run_takes_no_calls_and_says_why,
                 cancelling_a_halted_run_leaves_it_halted,
+                completing_a_halted_run_clears_its_reason,
                 a_run_without_a_driver_is_stopped_at_once,
                 a_driven_run_is_asked_to_stop_and_its_driver_hears_it,
                 a_person_completes_a_run,

@@ -158,6 +158,15 @@ pub fn cancelling_a_halted_run_leaves_it_halted(s: &Stage) {
     assert_eq!(s.row(agent.run).error, None);
 }
 
+/// Bug: a completed run still named the limit that had halted it.
+/// Consequence: a supervisor that read the pulse stopped an agent whose run was over as one at its limit.
+/// Cause: only a raise cleared the reason, and completing also leaves `halted`.
+pub fn completing_a_halted_run_clears_its_reason(s: &Stage) {
+    let agent = halted(s);
+    assert_eq!(agent.ends(Then::Complete), Status::Completed);
+    assert_eq!(s.halt(agent.run), None);
+}
+
 pub fn a_run_without_a_driver_is_stopped_at_once(s: &Stage) {
     let process = s.process("outlast serve");
     let run = s.run("r").create();
