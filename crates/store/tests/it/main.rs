@@ -189,6 +189,7 @@ macro_rules! stories {
                 steps_are_found_by_scope_and_key,
                 only_an_open_step_can_be_recorded,
                 a_finished_step_is_found_at_a_limit_and_a_new_one_is_refused,
+                a_step_that_was_cut_off_is_not_begun_in_a_halted_run,
                 a_result_and_the_state_it_changed_commit_together,
                 a_result_whose_state_conflicts_is_not_recorded,
                 five_mebibytes_are_kept_as_they_were,

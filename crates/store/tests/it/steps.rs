@@ -98,6 +98,19 @@ pub fn a_finished_step_is_found_at_a_limit_and_a_new_one_is_refused(s: &Stage) {
     s.refuses("run_halted", a.step("new"));
 }
 
+/// Bug: a step that had been cut off was begun again in a halted run.
+/// Consequence: work went on after the limit, in agents that catch the refusal.
+/// Cause: only steps without an entry were held against the run's status.
+pub fn a_step_that_was_cut_off_is_not_begun_in_a_halted_run(s: &Stage) {
+    let process = s.process("p");
+    let old = process.claim(s.run("r").limit(Unit::Calls, 0).create());
+    old.begins("fetch");
+    old.ends(Then::Restart);
+    let new = process.claim(old.run);
+    new.request("x").refused();
+    s.refuses("run_halted", new.step("fetch"));
+}
+
 pub fn a_result_and_the_state_it_changed_commit_together(s: &Stage) {
     let a = agent(s);
     let seq = a.begins("fetch");
