@@ -37,6 +37,31 @@ pub fn a_lease_is_held_between_two_attempts(s: &Stage) {
     s.refuses("run_held", two.claiming(run));
 }
 
+/// Bug: a header caller got into a run during its supervisor's backoff.
+/// Consequence: two drivers of one run; the caller's attempt was ended under it.
+/// Cause: a header call asked for an open attempt, a claim for a live lease; now both ask one rule.
+pub fn a_header_caller_stays_out_between_two_attempts(s: &Stage) {
+    let run = s.run("r").create();
+    s.process("one").claim(run).ends(Then::Restart);
+    s.refuses("run_held", s.process("two").entering(run, Some("label")));
+}
+
+/// Bug: a run that a living process had let go could not be taken up by another.
+/// Consequence: in a web server's workers, a run interrupted in one was lost to the others until it restarted.
+/// Cause: a lease lives while its instance does, whether or not the run goes on there.
+pub fn a_run_at_rest_can_be_taken_up_by_another_process(s: &Stage) {
+    let (one, two) = (s.process("one"), s.process("two"));
+    for (id, then) in [("interrupted", Then::Interrupt), ("failed", Then::Fail("why".into()))] {
+        let run = s.run(id).create();
+        let old = one.claim(run);
+        old.ends(then);
+        let new = two.claim(run);
+        assert!(new.fence > old.fence);
+        s.refuses("lease_lost", old.request("x").admit);
+        s.refuses("run_held", one.claiming(run));
+    }
+}
+
 pub fn a_run_of_a_dead_process_can_be_claimed_under_a_higher_fence(s: &Stage) {
     let run = s.run("r").create();
     let (one, two) = (s.process("one"), s.process("two"));

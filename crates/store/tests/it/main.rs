@@ -63,6 +63,8 @@ macro_rules! stories {
             leases:
                 a_live_lease_is_held_against_another_process,
                 a_lease_is_held_between_two_attempts,
+                a_header_caller_stays_out_between_two_attempts,
+                a_run_at_rest_can_be_taken_up_by_another_process,
                 a_run_of_a_dead_process_can_be_claimed_under_a_higher_fence,
                 a_process_that_left_holds_nothing,
                 a_new_attempt_ends_the_one_before_it_in_its_slot,
