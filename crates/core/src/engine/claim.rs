@@ -62,7 +62,10 @@ impl Claim {
             run.answers = 0;
         }
         run.fence = Fence(run.fence.0 + 1);
-        run.stop_requested = false;
+        if run.status != Status::Running && run.status != Status::Waiting {
+            // Taken up again. A driver that goes on has not heard a request made since its last heartbeat.
+            run.stop_requested = false;
+        }
         let fence = run.fence;
         let no = open_attempt(
             l,

@@ -186,6 +186,26 @@ pub fn a_driven_run_is_asked_to_stop_and_its_driver_hears_it(s: &Stage) {
     assert!(!agent.process.claim(agent.run).pulse(0).stop_requested);
 }
 
+/// Bug: a stop asked for while the agent was dying was forgotten.
+/// Consequence: `outlast stop` said yes, and the run went on.
+/// Cause: the claim of the next attempt cleared the request, also where no stop had happened since.
+pub fn a_stop_asked_for_before_a_restart_is_heard_after_it(s: &Stage) {
+    let agent = s.process("p").claim(s.run("r").create());
+    s.ask(Tell { run: agent.run, word: Word::Stop }).unwrap();
+    agent.ends(Then::Restart);
+    assert!(agent.process.claim(agent.run).pulse(0).stop_requested);
+}
+
+/// Bug: a stop asked for during the supervisor's backoff was forgotten.
+/// Consequence: the run was interrupted for a second, and then restarted.
+/// Cause: only an open attempt counted as driven, and between two attempts there is none.
+pub fn a_stop_asked_for_between_two_attempts_is_heard(s: &Stage) {
+    let agent = s.process("p").claim(s.run("r").create());
+    agent.ends(Then::Restart);
+    assert_eq!(s.ask(Tell { run: agent.run, word: Word::Stop }).unwrap(), Status::Running);
+    assert!(agent.process.claim(agent.run).pulse(0).stop_requested);
+}
+
 pub fn a_person_completes_a_run(s: &Stage) {
     let run = s.run("r").create();
     s.process("p").enter(run, None);
