@@ -173,6 +173,23 @@ pub fn a_label_names_one_attempt_for_ever(s: &Stage) {
     second.call("x");
 }
 
+/// Bug: a label could be given to two attempts, when a claim was one of them.
+/// Consequence: a restarted header caller went on under a supervised attempt's label, and a database that
+/// keeps labels unique failed a whole group of operations.
+/// Cause: a claim never asked for its label, and a header caller asked for other header attempts only.
+pub fn a_label_is_unique_over_claims_and_header_callers(s: &Stage) {
+    let run = s.run("r").create();
+    let process = s.process("p");
+    let labelled = |label: &str| Claim { label: Some(label.into()), ..process.claiming(run) };
+    process.claim_by(labelled("a")).ends(Then::Interrupt);
+    s.refuses("label_ended", process.entering(run, Some("a")));
+    s.refuses("label_ended", labelled("a"));
+    process.enter(run, Some("b"));
+    s.refuses("label_ended", labelled("b"));
+    process.claim_by(worker(labelled("c"), 1)).ends(Then::Interrupt);
+    s.refuses("label_ended", process.entering(run, Some("c")));
+}
+
 pub fn header_callers_without_a_label_share_one_attempt(s: &Stage) {
     let run = s.run("r").create();
     let (one, two) = (s.process("one"), s.process("two"));

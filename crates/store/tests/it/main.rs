@@ -78,6 +78,7 @@ macro_rules! stories {
                 only_its_own_process_ends_an_attempt,
                 another_process_may_adopt_an_attempt,
                 a_label_names_one_attempt_for_ever,
+                a_label_is_unique_over_claims_and_header_callers,
                 header_callers_without_a_label_share_one_attempt,
                 an_interrupted_run_takes_no_calls_of_a_live_attempt,
                 a_claim_says_how_many_answers_wait_for_it,
