@@ -62,6 +62,10 @@ impl Claim {
             l.envelope_mut(own)?.spent[Unit::Restarts] += 1;
         }
         end_open(l, self.run, self.slot, now);
+        if self.slot == Slot::DRIVER {
+            // Header callers are shut out from here on, and nobody else would ever end their attempt.
+            end_open(l, self.run, Slot::IMPLICIT, now);
+        }
         let run = l.run_mut(self.run)?;
         if self.fresh {
             run.iteration += 1;

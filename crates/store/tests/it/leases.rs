@@ -200,6 +200,19 @@ pub fn header_callers_without_a_label_share_one_attempt(s: &Stage) {
     assert_eq!(two.enter(run, None).attempt, first.attempt);
 }
 
+/// Bug: the attempt of header callers without a label outlived a supervisor's claim.
+/// Consequence: after a death or Ctrl-C the run stayed `running` with nobody in it, and was never resumed.
+/// Cause: that attempt has a slot of its own, which no claim ended.
+pub fn a_claim_ends_the_attempt_of_header_callers(s: &Stage) {
+    let run = s.run("r").create();
+    let implicit = s.process("outlast serve").enter(run, None);
+    let driver = s.process("outlast run").claim(run);
+    assert_eq!(open_attempts(s, run), [driver.attempt.0]);
+    s.refuses("lease_lost", implicit.request("x").admit);
+    driver.process.dies();
+    assert_eq!(s.status(run), Status::Interrupted);
+}
+
 pub fn an_interrupted_run_takes_no_calls_of_a_live_attempt(s: &Stage) {
     let process = s.process("p");
     let agent = process.claim(s.run("r").create());
