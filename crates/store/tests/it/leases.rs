@@ -213,6 +213,19 @@ pub fn a_claim_ends_the_attempt_of_header_callers(s: &Stage) {
     assert_eq!(s.status(run), Status::Interrupted);
 }
 
+/// Bug: one worker's stop interrupted the whole run.
+/// Consequence: its siblings' next calls were refused as `not_running`.
+/// Cause: ending an attempt moved the status without asking whether another attempt was open.
+pub fn a_run_is_interrupted_when_its_last_attempt_is_gone(s: &Stage) {
+    let process = s.process("p");
+    let run = s.run("r").create();
+    let one = process.claim_by(worker(process.claiming(run), 1));
+    let two = process.claim_by(worker(process.claiming(run), 2));
+    assert_eq!(one.ends(Then::Interrupt), Status::Running);
+    two.call("goes on");
+    assert_eq!(two.ends(Then::Interrupt), Status::Interrupted);
+}
+
 pub fn an_interrupted_run_takes_no_calls_of_a_live_attempt(s: &Stage) {
     let process = s.process("p");
     let agent = process.claim(s.run("r").create());

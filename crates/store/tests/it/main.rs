@@ -81,6 +81,7 @@ macro_rules! stories {
                 a_label_is_unique_over_claims_and_header_callers,
                 header_callers_without_a_label_share_one_attempt,
                 a_claim_ends_the_attempt_of_header_callers,
+                a_run_is_interrupted_when_its_last_attempt_is_gone,
                 an_interrupted_run_takes_no_calls_of_a_live_attempt,
                 a_claim_says_how_many_answers_wait_for_it,
             ;
