@@ -25,10 +25,14 @@ impl Delivered {
     }
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
+        let open = l.is_open(self.run, self.attempt);
         let Some(entry) = l.entry_mut(self.run, self.seq) else { return Ok(()) };
         let first = entry.delivered_to != Some(self.attempt);
-        entry.delivered_to = Some(self.attempt);
-        entry.delivered_count = if first { self.count } else { entry.delivered_count.max(self.count) };
+        // A mark can come late, and that of an attempt that is over must not hide a later one's.
+        if open || entry.delivered_to.is_none() {
+            entry.delivered_to = Some(self.attempt);
+            entry.delivered_count = if first { self.count } else { entry.delivered_count.max(self.count) };
+        }
         let (cost, opened_by) = (entry.spent.cost(), entry.attempt);
         if !self.replayed {
             return Ok(());

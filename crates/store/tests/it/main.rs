@@ -122,6 +122,7 @@ macro_rules! stories {
                 the_same_idempotency_key_marks_a_retry,
                 a_failure_under_another_key_is_not_retried_by_this_one,
                 a_delivery_is_marked_for_the_attempt_that_got_it,
+                a_late_mark_of_an_ended_attempt_gives_no_answer_back,
                 replays_are_served_where_new_calls_are_refused,
                 a_new_call_before_the_recorded_answers_are_taken_is_divergence_once,
                 an_agent_that_asks_the_same_again_does_not_diverge,

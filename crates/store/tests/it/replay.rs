@@ -262,6 +262,21 @@ pub fn a_delivery_is_marked_for_the_attempt_that_got_it(s: &Stage) {
     new.call("x");
 }
 
+/// Bug: a late mark of an ended attempt took the mark of the living one away.
+/// Consequence: the living agent's next identical request got the same answer a second time.
+/// Cause: delivery marks are lazy, and the last one written won, whoever's it was.
+pub fn a_late_mark_of_an_ended_attempt_gives_no_answer_back(s: &Stage) {
+    let old = agent(s);
+    let seq = old.call("x");
+    old.done(seq, 10);
+    old.ends(Then::Restart);
+    let new = old.process.claim(old.run);
+    new.request("x").replays();
+    new.delivered(seq);
+    old.delivered(seq);
+    new.call("x");
+}
+
 pub fn replays_are_served_where_new_calls_are_refused(s: &Stage) {
     let process = s.process("p");
     let run = s.run("r").limit(Unit::Calls, 1).create();
