@@ -3,6 +3,7 @@
 use crate::{
     engine::Error,
     id::{AttemptNo, Micros, RunNo, Seq},
+    journal::iteration_scope,
     loaded::{Loaded, Need},
 };
 
@@ -33,7 +34,7 @@ impl Delivered {
             entry.delivered_to = Some(self.attempt);
             entry.delivered_count = if first { self.count } else { entry.delivered_count.max(self.count) };
         }
-        let (cost, opened_by) = (entry.spent.cost(), entry.attempt);
+        let (cost, opened_by, scope) = (entry.spent.cost(), entry.attempt, entry.scope.clone());
         if !self.replayed {
             return Ok(());
         }
@@ -43,6 +44,8 @@ impl Delivered {
         if first
             && opened_by != self.attempt
             && let Some(a) = l.attempt_mut(self.run, self.attempt)
+            // Items and steps with retries have answers of their own, which were not counted.
+            && scope == iteration_scope(a.iteration)
         {
             a.untaken = (a.untaken - 1).max(0);
         }

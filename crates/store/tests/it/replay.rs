@@ -335,6 +335,19 @@ pub fn a_run_that_halts_on_divergence_is_halted_by_it(s: &Stage) {
     assert_eq!((s.status(run), s.journal(run).len()), (Status::Halted, 1));
 }
 
+/// Bug: replaying an item's answers hid that the iteration's had not been taken.
+/// Consequence: a diverged batch was not shown as one.
+/// Cause: an attempt's untaken answers are its iteration's, and any replay was counted off them.
+pub fn answers_of_other_scopes_are_not_counted_as_taken(s: &Stage) {
+    let old = agent(s);
+    old.buys("plan", 10);
+    let item = old.within("item:1:try:1").buys("x", 10);
+    let new = restarted(s, &old);
+    new.within("item:1:try:1").request("x").replays();
+    new.delivered(item);
+    assert_eq!(diverged(&new, "other plan"), Some(Divergence { untaken: 1 }));
+}
+
 /// A mark by an attempt or of an entry that is not there is nothing, and no error: nobody waits for it.
 pub fn a_delivery_mark_of_nothing_changes_nothing(s: &Stage) {
     let a = agent(s);
