@@ -84,11 +84,13 @@ impl Admit {
         if let Some(refusal) = self.price_refusal(l, now)? {
             return Ok(Answer::Refused(refusal));
         }
-        if let Some(refusal) = self.divergence_refusal(l, now)? {
+        let lost = doubt::lost_without_retry(l, self.actor.run, self.match_key);
+        if lost.is_none()
+            && let Some(refusal) = self.divergence_refusal(l, now)?
+        {
             guard::halt(l, self.actor.run, refusal.clone())?;
             return Ok(Answer::Refused(refusal));
         }
-        let lost = doubt::lost_without_retry(l, self.actor.run, self.match_key);
         let plan = Plan::make(self, l, lost, stands_for, now)?;
         match plan {
             // A replay passes a queue; a new call does not.
@@ -221,7 +223,8 @@ impl Admit {
                 payload: payload.clone(),
             });
         }
-        let diverged = self.note_divergence(l, seq);
+        // What repeats a lost call is nothing new.
+        let diverged = if lost.is_none() { self.note_divergence(l, seq) } else { None };
         Ok(Answer::Go { seq, cap, retry_of: lost, diverged })
     }
 

@@ -127,6 +127,7 @@ macro_rules! stories {
                 a_new_call_before_the_recorded_answers_are_taken_is_divergence_once,
                 an_agent_that_asks_the_same_again_does_not_diverge,
                 a_run_that_halts_on_divergence_is_halted_by_it,
+                the_retry_of_a_lost_call_is_no_divergence,
                 answers_of_other_scopes_are_not_counted_as_taken,
                 a_delivery_mark_of_nothing_changes_nothing,
             ;

@@ -335,6 +335,22 @@ pub fn a_run_that_halts_on_divergence_is_halted_by_it(s: &Stage) {
     assert_eq!((s.status(run), s.journal(run).len()), (Status::Halted, 1));
 }
 
+/// Bug: an agent that repeated a lost call before its recorded ones had diverged.
+/// Consequence: a faithful agent with parallel calls was halted after a crash.
+/// Cause: the retry of a lost call was counted as something new.
+pub fn the_retry_of_a_lost_call_is_no_divergence(s: &Stage) {
+    let process = s.process("p");
+    let run = s.run("r").halts_on_divergence().create();
+    let old = process.claim(run);
+    let lost = old.call("lost");
+    old.buys("paid", 10);
+    old.lost(lost);
+    old.ends(Then::Restart);
+    let new = process.claim(run);
+    assert_eq!(diverged(&new, "lost"), None);
+    assert_eq!(s.status(run), Status::Running);
+}
+
 /// Bug: replaying an item's answers hid that the iteration's had not been taken.
 /// Consequence: a diverged batch was not shown as one.
 /// Cause: an attempt's untaken answers are its iteration's, and any replay was counted off them.
