@@ -91,10 +91,12 @@ impl Admit {
             guard::halt(l, self.actor.run, refusal.clone())?;
             return Ok(Answer::Refused(refusal));
         }
-        let plan = Plan::make(self, l, lost, stands_for, now)?;
-        match plan {
-            // A replay passes a queue; a new call does not.
-            Plan::Go { .. } if self.behind => Ok(Answer::Wait { refusal: Refusal::plain("queued", now) }),
+        if self.behind {
+            // A replay passes a queue. A new call does not, and one that cannot fit halts the run only
+            // when those before it are through.
+            return Ok(Answer::Wait { refusal: Refusal::plain("queued", now) });
+        }
+        match Plan::make(self, l, lost, stands_for, now)? {
             Plan::Go { cap, inherit } => self.go(l, cap, lost, inherit, stands_for, now),
             Plan::Wait(refusal) => Ok(Answer::Wait { refusal }),
             Plan::WaitForOthers(refusal) => {

@@ -168,6 +168,7 @@ macro_rules! stories {
                 a_call_waits_rather_than_be_clamped_beside_a_live_one,
                 a_call_waits_in_the_call_limit_for_one_that_may_never_leave,
                 a_new_call_queues_behind_one_that_waits,
+                a_call_behind_one_that_waits_does_not_halt_the_run,
                 a_retry_inherits_rather_than_wait,
                 a_limit_of_zero_admits_nothing,
                 renewals_post_active_time_and_halt_at_its_limit,
