@@ -41,11 +41,13 @@ impl Delivered {
         let run = l.run_mut(self.run)?;
         run.replayed += 1;
         run.saved_nano_usd += cost;
+        // Items and steps with retries have answers of their own, which `untaken` does not count.
+        let counted =
+            l.attempt(self.run, self.attempt).is_some_and(|a| scope == iteration_scope(a.iteration));
         if first
+            && counted
             && opened_by != self.attempt
             && let Some(a) = l.attempt_mut(self.run, self.attempt)
-            // Items and steps with retries have answers of their own, which were not counted.
-            && scope == iteration_scope(a.iteration)
         {
             a.untaken = (a.untaken - 1).max(0);
         }
