@@ -154,6 +154,7 @@ impl Admit {
         stands_for: Option<Seq>,
         now: Micros,
     ) -> Result<Answer, Error> {
+        let implicit_loop = self.is_loop(l, lost, stands_for)?;
         let run = l.run_mut(self.actor.run)?;
         let (seq, charges) = (run.next_seq, run.charges.clone());
         run.next_seq = Seq(seq.0 + 1);
@@ -161,7 +162,6 @@ impl Admit {
         if run.status == Status::Waiting {
             run.status = Status::Running;
         }
-        let implicit_loop = !run.explicit_loops && lost.is_none() && stands_for.is_none();
         let own = run.envelope();
         let held = amounts(match cap {
             Some(cap) => (self.bound.cost_at(cap), self.bound.tokens_at(cap)),
@@ -230,6 +230,17 @@ impl Admit {
         Ok(Answer::Go { seq, cap, retry_of: lost, diverged })
     }
 
+    /// Whether it is counted as a loop: it is new, or repeats a call that never left and gave its loop back.
+    fn is_loop(&self, l: &Loaded, lost: Option<Seq>, stands_for: Option<Seq>) -> Result<bool, Error> {
+        let counted = |seq| {
+            let earlier = l.entry(self.actor.run, seq);
+            !earlier
+                .is_some_and(|e| e.state == State::Void && e.call.as_ref().is_some_and(|c| c.implicit_loop))
+        };
+        let explicit = l.run(self.actor.run)?.explicit_loops;
+        Ok(!explicit && lost.is_none() && !stands_for.is_some_and(counted))
+    }
+
     fn note_divergence(&self, l: &mut Loaded, seq: Seq) -> Option<Divergence> {
         let untaken = l
             .attempt(self.actor.run, self.actor.attempt)
@@ -263,7 +274,7 @@ impl Plan {
         now: Micros,
     ) -> Result<Plan, Error> {
         let run = l.run(op.actor.run)?;
-        let implicit_loop = !run.explicit_loops && lost.is_none() && stands_for.is_none();
+        let implicit_loop = op.is_loop(l, lost, stands_for)?;
         let others = Amounts::default().with(Unit::Calls, 1).with(Unit::Loops, i64::from(implicit_loop));
         let full = amounts(op.bound.full()) + others;
         let floor = amounts(op.bound.floor()) + others;

@@ -235,6 +235,7 @@ macro_rules! stories {
                 calls_are_no_loops_once_a_run_has_its_own,
                 only_new_calls_are_implicit_loops,
                 a_call_that_never_left_is_no_loop,
+                the_retry_of_a_call_that_never_left_is_a_loop,
             ;
             sweeps:
                 a_dead_drivers_calls_are_unknown_and_its_run_is_interrupted,
