@@ -170,7 +170,11 @@ impl Admit {
         .with(Unit::Calls, 1);
         let (inherited, inheritances) = match lost.filter(|_| inherit) {
             Some(lost) => doubt::inherit(l, self.actor.run, lost)?,
-            None => (Amounts::default(), 0),
+            // It needs nothing of the chain's, and does not make it any shorter.
+            None => (
+                Amounts::default(),
+                lost.and_then(|s| l.entry(self.actor.run, s)).map_or(0, doubt::inheritances),
+            ),
         };
         for &no in charges.iter() {
             l.envelope_mut(no)?.reserve(&(held - inherited));

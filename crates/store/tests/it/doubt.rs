@@ -117,6 +117,22 @@ pub fn a_chain_inherits_twice_and_is_then_refused(s: &Stage) {
     assert_eq!(s.money(a.run), (0, 0, 1600));
 }
 
+/// Bug: a try that fitted by itself let its chain inherit twice more.
+/// Consequence: more doubt than two tries could be left unbacked.
+/// Cause: the count of inheritances began anew with each try that did not inherit.
+pub fn a_try_that_fits_does_not_reset_the_count_of_inheritances(s: &Stage) {
+    let a = agent(s, s.run("r").cost(FULL));
+    for _ in 0..3 {
+        loses(&a, "x");
+    }
+    let mut raise = crate::runs::raising(a.run);
+    raise.add[Unit::CostNanoUsd] = Some(FULL);
+    s.ask(raise).unwrap();
+    loses(&a, "x");
+    assert_eq!(s.money(a.run), (2 * FULL, 2 * FULL, 0));
+    assert_eq!(a.request("x").refused().code, "dollar_budget_exceeded");
+}
+
 pub fn an_inheriting_retry_is_clamped_to_what_it_inherits_and_what_is_free(s: &Stage) {
     let a = agent(s, s.run("r").cost(FULL));
     let spent = a.call("else");

@@ -139,6 +139,7 @@ macro_rules! stories {
                 a_retry_that_costs_nothing_gives_its_inheritance_back,
                 a_retry_that_failed_at_a_cost_settles_the_lost_try,
                 a_chain_inherits_twice_and_is_then_refused,
+                a_try_that_fits_does_not_reset_the_count_of_inheritances,
                 an_inheriting_retry_is_clamped_to_what_it_inherits_and_what_is_free,
                 a_late_failure_behind_a_settled_retry_still_settles_the_first_try,
                 doubt_is_kept_where_the_run_says_so,
