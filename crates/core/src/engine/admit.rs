@@ -169,8 +169,8 @@ impl Admit {
         })
         .with(Unit::Calls, 1);
         let (inherited, inheritances) = match lost.filter(|_| inherit) {
-            Some(lost) => doubt::inherit(l, self.actor.run, lost)?,
-            // It needs nothing of the chain's, and does not make it any shorter.
+            Some(lost) => doubt::inherit(l, self.actor.run, lost, &held)?,
+            // It takes nothing over, and its chain goes on.
             None => (
                 Amounts::default(),
                 lost.and_then(|s| l.entry(self.actor.run, s)).map_or(0, doubt::inheritances),

@@ -95,7 +95,7 @@ impl Settle {
             Close::Void => {
                 self.close_entry(l, State::Void, Amounts::default(), late, now)?;
                 self.return_loop(l)?;
-                doubt::give_back(l, self.run, self.seq)?;
+                doubt::give_back(l, self.run, self.seq, held)?;
                 Amounts::default()
             }
             Close::Done(bill) | Close::Failed(bill) => {
@@ -103,7 +103,7 @@ impl Settle {
                 let money = self.charge(l, bill, held);
                 self.close_entry(l, state, money.with(Unit::Calls, 1), late, now)?;
                 if money.is_zero() && state == State::Failed {
-                    doubt::give_back(l, self.run, self.seq)?;
+                    doubt::give_back(l, self.run, self.seq, held)?;
                 } else {
                     doubt::settle_lost(l, self.run, self.seq, money, now)?;
                 }

@@ -147,6 +147,41 @@ pub fn an_inheriting_retry_is_clamped_to_what_it_inherits_and_what_is_free(s: &S
     assert_eq!(s.money(a.run), (0, 0, 600));
 }
 
+/// Bug: a retry smaller than its lost try gave back more than it held.
+/// Consequence: spent and reserved passed the limit.
+/// Cause: the whole reservation was inherited, what was not needed came free, and was promised again when
+/// the retry came to nothing.
+pub fn a_smaller_retry_inherits_what_it_needs(s: &Stage) {
+    let a = agent(s, s.run("r").cost(FULL));
+    let lost = loses(&a, "x");
+    let retry = a.request("x").bound(bound(100, 500)).goes();
+    assert_eq!((entry(s, &a, lost).1, entry(s, &a, retry).1), (400, 600));
+    assert_eq!(a.request("y").bound(bound(10, 10)).waits().code, "dollar_budget_exceeded");
+    a.void(retry);
+    assert_eq!(entry(s, &a, lost), (State::Unknown, FULL, 0));
+    assert_eq!(s.money(a.run), (FULL, FULL, 0));
+}
+
+/// Bug: a lost retry that turned out to have cost nothing gave back what its own retry held by then.
+/// Consequence: spent and reserved passed the limit.
+/// Cause: the inheritance was given back whole, though it had moved on.
+pub fn a_late_failure_gives_back_only_what_it_still_holds(s: &Stage) {
+    let a = agent(s, s.run("r").cost(FULL));
+    let first = loses(&a, "x");
+    let second = loses(&a, "x");
+    let third = a.call("x");
+    a.failed(second);
+    assert_eq!(s.money(a.run), (FULL, 0, 0));
+    assert_eq!(entry(s, &a, first), (State::Unknown, 0, 0));
+    a.void(third);
+    assert_eq!(entry(s, &a, first), (State::Unknown, FULL, 0));
+    assert_eq!(s.money(a.run), (FULL, FULL, 0));
+    let fourth = a.request("x").retry(1).goes();
+    assert_eq!(s.entry(a.run, fourth).call.unwrap().retry_of, Some(first));
+    a.done(fourth, 100);
+    assert_eq!((entry(s, &a, first), s.money(a.run)), ((State::Failed, 0, 100), (0, 0, 200)));
+}
+
 pub fn a_late_failure_behind_a_settled_retry_still_settles_the_first_try(s: &Stage) {
     let a = agent(s, s.run("r").cost(FULL));
     let first = loses(&a, "x");

@@ -141,6 +141,8 @@ macro_rules! stories {
                 a_chain_inherits_twice_and_is_then_refused,
                 a_try_that_fits_does_not_reset_the_count_of_inheritances,
                 an_inheriting_retry_is_clamped_to_what_it_inherits_and_what_is_free,
+                a_smaller_retry_inherits_what_it_needs,
+                a_late_failure_gives_back_only_what_it_still_holds,
                 a_late_failure_behind_a_settled_retry_still_settles_the_first_try,
                 doubt_is_kept_where_the_run_says_so,
                 late_truth_replaces_the_estimate_once,
