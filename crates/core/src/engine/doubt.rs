@@ -45,23 +45,17 @@ pub fn inherit(l: &mut Loaded, run: RunNo, lost: Seq, wanted: &Amounts) -> Resul
 }
 
 /// The outcome of an open call is unknown from now on: it stays charged at its reservation, and
-/// it was one call. Under `in_doubt = "refund"` it is closed at nothing instead.
+/// it was one call. Under `in_doubt = "refund"` it holds nothing; its truth can still come.
 pub fn make_unknown(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result<(), Error> {
     let refund = l.run(run)?.policy.in_doubt == InDoubt::Refund;
     let entry = entry_mut(l, run, seq)?;
     let calls = Amounts::default().with(Unit::Calls, entry.held[Unit::Calls]);
-    let money = entry.held - calls;
-    entry.spent += calls;
+    let doubt = if refund { Amounts::default() } else { entry.held - calls };
+    let release = entry.held - doubt;
+    entry.state = State::Unknown;
     entry.closed_at = Some(now);
-    let (release, doubt) = if refund {
-        entry.held = Amounts::default();
-        entry.state = State::Failed;
-        (calls + money, Amounts::default())
-    } else {
-        entry.held = money;
-        entry.state = State::Unknown;
-        (calls, money)
-    };
+    entry.held = doubt;
+    entry.spent += calls;
     for no in charges(l, run)? {
         let e = l.envelope_mut(no)?;
         e.release(&release);

@@ -205,6 +205,23 @@ pub fn doubt_is_kept_where_the_run_says_so(s: &Stage) {
     assert_eq!(a.request("y").refused().code, "dollar_budget_exceeded", "kept doubt is not inherited");
 }
 
+/// Bug: under `refund` a lost call was closed as failed.
+/// Consequence: the paid answer of a process that was declared dead in error was thrown away, and a repeated
+/// call was counted as a new loop.
+/// Cause: what is not charged was taken for what is not in doubt.
+pub fn doubt_is_refunded_where_the_run_says_so(s: &Stage) {
+    let a = agent(s, s.run("r").cost(FULL).in_doubt(InDoubt::Refund));
+    let lost = loses(&a, "x");
+    assert_eq!((entry(s, &a, lost), s.money(a.run)), ((State::Unknown, 0, 0), (0, 0, 0)));
+    assert_eq!(s.spent(a.run, Unit::Calls), 1);
+    let retry = a.call("x");
+    assert_eq!(s.spent(a.run, Unit::Loops), 1);
+    a.done(retry, 300);
+    assert_eq!(s.money(a.run), (0, 0, 300));
+    a.done(lost, 200);
+    assert_eq!((entry(s, &a, lost), s.money(a.run)), ((State::Done, 0, 200), (0, 0, 500)));
+}
+
 pub fn late_truth_replaces_the_estimate_once(s: &Stage) {
     let process = s.process("p");
     let cases = [

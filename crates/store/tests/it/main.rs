@@ -145,6 +145,7 @@ macro_rules! stories {
                 a_late_failure_gives_back_only_what_it_still_holds,
                 a_late_failure_behind_a_settled_retry_still_settles_the_first_try,
                 doubt_is_kept_where_the_run_says_so,
+                doubt_is_refunded_where_the_run_says_so,
                 late_truth_replaces_the_estimate_once,
                 a_lost_call_cannot_be_lost_again,
                 truth_that_comes_after_the_retry_settled_is_too_late,
