@@ -240,6 +240,17 @@ pub fn late_truth_replaces_the_estimate_once(s: &Stage) {
     }
 }
 
+/// Bug: truth that replaced an estimate left no trace.
+/// Consequence: a ledger that changed after the fact, and nothing that said when or why.
+/// Cause: only what a retry posted was written down as a correction.
+pub fn late_truth_is_an_appended_correction(s: &Stage) {
+    let a = agent(s, s.run("r").cost(FULL));
+    let lost = loses(&a, "x");
+    a.done(lost, 120);
+    let correction = s.entry(a.run, lost).call.unwrap().correction.unwrap();
+    assert_eq!((correction.posted.cost(), correction.unbacked_nano_usd), (120, 0));
+}
+
 pub fn a_lost_call_cannot_be_lost_again(s: &Stage) {
     let a = agent(s, s.run("r").cost(FULL));
     let lost = loses(&a, "x");

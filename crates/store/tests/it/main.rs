@@ -147,6 +147,7 @@ macro_rules! stories {
                 doubt_is_kept_where_the_run_says_so,
                 doubt_is_refunded_where_the_run_says_so,
                 late_truth_replaces_the_estimate_once,
+                late_truth_is_an_appended_correction,
                 a_lost_call_cannot_be_lost_again,
                 truth_that_comes_after_the_retry_settled_is_too_late,
                 truth_whose_reservation_was_inherited_is_recorded_in_full,
