@@ -178,6 +178,20 @@ pub fn a_retry_inherits_rather_than_wait(s: &Stage) {
     assert_eq!(s.money(a.run), (2 * FULL, 0, 0));
 }
 
+/// Bug: the reference store called what `observe` accepts an inconsistency.
+/// Consequence: no simulation could drive an observed run.
+/// Cause: its accounts knew one reason to be over a limit, the overrun.
+pub fn observed_calls_are_admitted_until_the_limit_is_spent(s: &Stage) {
+    let a = s.process("p").claim(s.run("r").cost(100).observe().create());
+    let calls = [a.call("one"), a.call("two")];
+    for seq in calls {
+        a.done(seq, 60);
+    }
+    assert_eq!(a.request("three").refused().code, "dollar_budget_exceeded");
+    assert_eq!(s.money(a.run), (0, 0, 120));
+    halts(s, &a, "dollar_budget_exceeded");
+}
+
 pub fn a_limit_of_zero_admits_nothing(s: &Stage) {
     for unit in [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls, Unit::Loops] {
         let a = s.process("p").claim(s.run(unit.name()).limit(unit, 0).create());

@@ -175,6 +175,7 @@ macro_rules! stories {
                 a_new_call_queues_behind_one_that_waits,
                 a_call_behind_one_that_waits_does_not_halt_the_run,
                 a_retry_inherits_rather_than_wait,
+                observed_calls_are_admitted_until_the_limit_is_spent,
                 a_limit_of_zero_admits_nothing,
                 renewals_post_active_time_and_halt_at_its_limit,
                 active_time_not_yet_posted_counts_at_admission,
