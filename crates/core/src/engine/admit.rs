@@ -84,7 +84,10 @@ impl Admit {
         if let Some(refusal) = self.price_refusal(l, now)? {
             return Ok(Answer::Refused(refusal));
         }
-        let lost = doubt::lost_without_retry(l, self.actor.run, self.match_key);
+        let run = self.actor.run;
+        let lost = stands_for
+            .filter(|&seq| l.entry(run, seq).is_some_and(Entry::is_lost))
+            .or_else(|| doubt::lost_without_retry(l, run, self.match_key));
         if lost.is_none()
             && let Some(refusal) = self.divergence_refusal(l, now)?
         {

@@ -294,6 +294,27 @@ pub fn each_lost_try_has_a_retry_of_its_own(s: &Stage) {
     assert_eq!(s.entry(a.run, new).call.unwrap().retry_of, None);
 }
 
+/// Bug: a marked retry could be taken for the retry of two lost calls.
+/// Consequence: one of them stayed in doubt for ever, with nothing left to replace its estimate.
+/// Cause: the entry it stands for and the lost try it repeats were looked for apart.
+pub fn a_marked_retry_repeats_the_lost_call_it_stands_for(s: &Stage) {
+    let run = s.run("r").create();
+    let (one, two) = (s.process("one"), s.process("two"));
+    let old = one.enter(run, Some("a"));
+    let first = old.call("x");
+    let new = two.enter(run, Some("b"));
+    assert_eq!(new.request("x").joins(), first);
+    let second = loses(&new, "x");
+    one.dies();
+    new.free(first);
+    for lost in [second, first] {
+        let retry = new.request("x").retry(1).goes();
+        assert_eq!(s.entry(run, retry).call.unwrap().retry_of, Some(lost));
+        new.done(retry, 10);
+        assert_eq!(entry(s, &new, lost), (State::Failed, 0, 10));
+    }
+}
+
 pub fn a_lost_try_in_another_scope_has_no_retry_here(s: &Stage) {
     let a = agent(s, s.run("r"));
     loses(&a.within("item:1:try:1"), "x");

@@ -153,6 +153,7 @@ macro_rules! stories {
                 truth_whose_reservation_was_inherited_is_recorded_in_full,
                 a_late_answer_is_replayed,
                 each_lost_try_has_a_retry_of_its_own,
+                a_marked_retry_repeats_the_lost_call_it_stands_for,
                 a_lost_try_in_another_scope_has_no_retry_here,
                 a_chain_inherits_in_its_ancestors_too,
                 twenty_calls_of_budget_deliver_nine_answers_though_each_is_lost_once,
