@@ -76,12 +76,12 @@ pub fn a_lost_try_is_posted_at_the_headroom_when_its_retry_cost_more(s: &Stage) 
 }
 
 pub fn a_retry_that_costs_nothing_gives_its_inheritance_back(s: &Stage) {
-    let closes: [fn(&Agent, Seq); 2] = [|a, seq| drop(a.void(seq)), |a, seq| drop(a.failed(seq))];
-    for (i, close) in closes.into_iter().enumerate() {
-        let a = agent(s, s.run(&format!("r{i}")).cost(FULL));
+    for (id, close) in [("void", Close::Void), ("failed", Close::Failed(Bill::Nothing))] {
+        let a = agent(s, s.run(id).cost(FULL));
         let lost = loses(&a, "x");
         let retry = a.call("x");
-        close(&a, retry);
+        a.ask(a.settle(retry, close)).unwrap();
+        a.free(retry);
         assert_eq!(entry(s, &a, lost), (State::Unknown, FULL, 0));
         assert_eq!(s.money(a.run), (FULL, FULL, 0));
         let next = a.request("x").retry(1).goes();
