@@ -19,7 +19,7 @@ use crate::{
     loaded::{Loaded, Need, Numbers, Row, Touch},
     op::{self, Durability, Op},
     payload::Payload,
-    run::{Run, Spec},
+    run::{Admission, Run, Spec},
     state::{Head, Item},
     store::{Error, LedgerLine, RunFilter, RunView, Store, Ticket},
     token::TokenKey,
@@ -260,6 +260,11 @@ impl Tables {
                         spent[u]
                     ));
                 }
+            }
+            // `admission = "observe"` accepts one call's excess for each concurrent call.
+            let observed = |r: &Run| r.policy.admission == Admission::Observe;
+            if self.runs.values().any(|r| r.charges.contains(&envelope.no) && observed(r)) {
+                continue;
             }
             let cost = envelope.spent.cost() + envelope.reserved.cost();
             if envelope.limits[Unit::CostNanoUsd].is_some_and(|limit| cost > limit + overrun) {

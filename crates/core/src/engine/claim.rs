@@ -5,7 +5,7 @@ use crate::{
     engine::{Error, guard},
     envelope::Refusal,
     id::{AttemptNo, Fence, InstanceNo, Micros, RunNo, Slot},
-    instance::{Lease, Life},
+    instance::Lease,
     loaded::{Loaded, Need, Row},
     op::Claimed,
     status::{self, Event, Status},
@@ -14,7 +14,8 @@ use crate::{
 
 /// Takes the slot's lease with a higher fence, ends the attempt before, and opens the next one.
 ///
-/// Synced. Errors: `RunHeld` while another live instance has the lease; `RunHalted`, `RunEnded`.
+/// Synced. Errors: `RunHeld` while another live instance drives the slot; `LabelEnded` for a label that
+/// an attempt of the run had before; `RunHalted`, `RunEnded`.
 /// A new attempt after a death counts one of `restarts`.
 #[derive(Clone, Debug)]
 pub struct Claim {
@@ -30,18 +31,25 @@ pub struct Claim {
 
 impl Claim {
     pub fn needs(&self) -> Vec<Need> {
-        vec![
+        let mut needs = vec![
             Need::Instance(self.instance),
             Need::Run(self.run),
             Need::Lease(self.run, self.slot),
             Need::OpenAttempts(self.run),
-        ]
+        ];
+        needs.extend(self.label.clone().map(|label| Need::Labelled(self.run, label)));
+        needs
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Claimed, Error> {
         guard::live(l, self.instance)?;
-        self.not_held_by_another(l)?;
         let run = l.run(self.run)?;
+        if let Some(holder) = guard::driver(l, run, self.slot).filter(|i| i.no != self.instance) {
+            return Err(guard::held(run, holder));
+        }
+        if let Some(label) = self.label.as_deref().filter(|label| guard::labelled(l, run, label).is_some()) {
+            return Err(Error::LabelEnded { id: run.id.to_string(), label: label.to_owned() });
+        }
         if status::next(run.status, Event::Begin).is_none() {
             guard::shift(&mut run.clone(), Event::Begin, now)?;
         }
@@ -54,6 +62,10 @@ impl Claim {
             l.envelope_mut(own)?.spent[Unit::Restarts] += 1;
         }
         end_open(l, self.run, self.slot, now);
+        if self.slot == Slot::DRIVER {
+            // Header callers are shut out from here on, and nobody else would ever end their attempt.
+            end_open(l, self.run, Slot::IMPLICIT, now);
+        }
         let run = l.run_mut(self.run)?;
         if self.fresh {
             run.iteration += 1;
@@ -74,22 +86,6 @@ impl Claim {
         l.put_lease(Lease { run: self.run, slot: self.slot, instance: self.instance, fence });
         let run = l.run(self.run)?;
         Ok(Claimed::Attempt { attempt: no, fence, iteration: run.iteration, answers: run.answers })
-    }
-
-    fn not_held_by_another(&self, l: &Loaded) -> Result<(), Error> {
-        let Some(lease) = l.lease(self.run, self.slot).filter(|x| x.instance != self.instance) else {
-            return Ok(());
-        };
-        match l.instance(lease.instance) {
-            Some(holder) if holder.life == Life::Live => {
-                let i = &holder.identity;
-                Err(Error::RunHeld {
-                    id: l.run(self.run)?.id.to_string(),
-                    holder: format!("{} (pid {} on {})", i.program, i.pid, i.host),
-                })
-            }
-            _ => Ok(()),
-        }
     }
 
     fn refusal(&self, l: &Loaded, now: Micros) -> Result<Option<Refusal>, Error> {
@@ -114,11 +110,14 @@ pub struct Opening {
 /// Opens the run's next attempt and sets the run running.
 pub fn open_attempt(l: &mut Loaded, o: Opening, now: Micros) -> Result<AttemptNo, Error> {
     let run = l.run_mut(o.run)?;
+    if matches!(run.status, Status::Interrupted | Status::Failed) {
+        // Taken up again. A driver that goes on has not heard a request made since its last heartbeat.
+        run.stop_requested = false;
+    }
     if run.status != Status::Running {
         guard::shift(run, Event::Begin, now)?;
     }
     run.began_at.get_or_insert(now);
-    run.stop_requested = false;
     let no = run.next_attempt;
     run.next_attempt = AttemptNo(no.0 + 1);
     let attempt = Attempt {

@@ -7,7 +7,6 @@ use crate::{
         guard,
     },
     id::{InstanceNo, Micros, RunNo, Slot},
-    instance::Life,
     loaded::{Loaded, Need},
     op::Entered,
 };
@@ -37,7 +36,10 @@ impl Enter {
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Entered, Error> {
         guard::live(l, self.instance)?;
-        self.driver_is_free(l)?;
+        let run = l.run(self.run)?;
+        if let Some(holder) = guard::driver(l, run, Slot::DRIVER) {
+            return Err(guard::held(run, holder));
+        }
         let slot = if self.label.is_some() { Slot::DRIVER } else { Slot::IMPLICIT };
         if let Some(found) = self.find(l, slot)? {
             return Ok(found);
@@ -51,34 +53,22 @@ impl Enter {
     }
 
     fn find(&self, l: &Loaded, slot: Slot) -> Result<Option<Entered>, Error> {
-        let mut same =
-            l.attempts.iter().map(|a| &a.value).filter(|a| {
-                a.run == self.run && a.slot == slot && a.label == self.label && a.instance.is_none()
-            });
-        let Some(a) = same.next() else { return Ok(None) };
-        match (&self.label, a.is_open()) {
-            (_, true) => Ok(Some(Entered { attempt: a.no, slot, iteration: a.iteration })),
-            (Some(label), false) => {
-                Err(Error::LabelEnded { id: l.run(self.run)?.id.to_string(), label: label.clone() })
+        let run = l.run(self.run)?;
+        let found = match &self.label {
+            Some(label) => guard::labelled(l, run, label),
+            None => l
+                .attempts
+                .iter()
+                .map(|a| &a.value)
+                .find(|a| a.run == self.run && a.slot == slot && a.label.is_none() && a.is_open()),
+        };
+        let Some(a) = found else { return Ok(None) };
+        match &self.label {
+            // A supervised attempt's label is not a header caller's to go on under.
+            Some(label) if !a.is_open() || a.instance.is_some() => {
+                Err(Error::LabelEnded { id: run.id.to_string(), label: label.clone() })
             }
-            (None, false) => Ok(None),
-        }
-    }
-
-    fn driver_is_free(&self, l: &Loaded) -> Result<(), Error> {
-        let Some(lease) = l.lease(self.run, Slot::DRIVER) else { return Ok(()) };
-        let driven = l.attempts.iter().any(|a| {
-            a.value.run == self.run
-                && a.value.slot == Slot::DRIVER
-                && a.value.is_open()
-                && a.value.instance.is_some()
-        });
-        match l.instance(lease.instance) {
-            Some(holder) if holder.life == Life::Live && driven => Err(Error::RunHeld {
-                id: l.run(self.run)?.id.to_string(),
-                holder: format!("{} (pid {})", holder.identity.program, holder.identity.pid),
-            }),
-            _ => Ok(()),
+            _ => Ok(Some(Entered { attempt: a.no, slot, iteration: a.iteration })),
         }
     }
 }
