@@ -72,10 +72,6 @@ impl Claim {
             run.answers = 0;
         }
         run.fence = Fence(run.fence.0 + 1);
-        if matches!(run.status, Status::Interrupted | Status::Failed) {
-            // Taken up again. A driver that goes on has not heard a request made since its last heartbeat.
-            run.stop_requested = false;
-        }
         let fence = run.fence;
         let no = open_attempt(
             l,
@@ -114,6 +110,10 @@ pub struct Opening {
 /// Opens the run's next attempt and sets the run running.
 pub fn open_attempt(l: &mut Loaded, o: Opening, now: Micros) -> Result<AttemptNo, Error> {
     let run = l.run_mut(o.run)?;
+    if matches!(run.status, Status::Interrupted | Status::Failed) {
+        // Taken up again. A driver that goes on has not heard a stop asked for since its last heartbeat.
+        run.stop_requested = false;
+    }
     if run.status != Status::Running {
         guard::shift(run, Event::Begin, now)?;
     }

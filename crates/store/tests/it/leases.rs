@@ -51,7 +51,9 @@ pub fn a_header_caller_stays_out_between_two_attempts(s: &Stage) {
 /// Cause: a lease lives while its instance does, whether or not the run goes on there.
 pub fn a_run_at_rest_can_be_taken_up_by_another_process(s: &Stage) {
     let (one, two) = (s.process("one"), s.process("two"));
-    for (id, then) in [("interrupted", Then::Interrupt), ("failed", Then::Fail("why".into()))] {
+    for (id, then) in
+        [("interrupted", Then::Interrupt { by_person: false }), ("failed", Then::Fail("why".into()))]
+    {
         let run = s.run(id).create();
         let old = one.claim(run);
         old.ends(then);
@@ -181,12 +183,12 @@ pub fn a_label_is_unique_over_claims_and_header_callers(s: &Stage) {
     let run = s.run("r").create();
     let process = s.process("p");
     let labelled = |label: &str| Claim { label: Some(label.into()), ..process.claiming(run) };
-    process.claim_by(labelled("a")).ends(Then::Interrupt);
+    process.claim_by(labelled("a")).ends(Then::Interrupt { by_person: false });
     s.refuses("label_ended", process.entering(run, Some("a")));
     s.refuses("label_ended", labelled("a"));
     process.enter(run, Some("b"));
     s.refuses("label_ended", labelled("b"));
-    process.claim_by(worker(labelled("c"), 1)).ends(Then::Interrupt);
+    process.claim_by(worker(labelled("c"), 1)).ends(Then::Interrupt { by_person: false });
     s.refuses("label_ended", process.entering(run, Some("c")));
 }
 
@@ -221,15 +223,15 @@ pub fn a_run_is_interrupted_when_its_last_attempt_is_gone(s: &Stage) {
     let run = s.run("r").create();
     let one = process.claim_by(worker(process.claiming(run), 1));
     let two = process.claim_by(worker(process.claiming(run), 2));
-    assert_eq!(one.ends(Then::Interrupt), Status::Running);
+    assert_eq!(one.ends(Then::Interrupt { by_person: false }), Status::Running);
     two.call("goes on");
-    assert_eq!(two.ends(Then::Interrupt), Status::Interrupted);
+    assert_eq!(two.ends(Then::Interrupt { by_person: false }), Status::Interrupted);
 }
 
 pub fn an_interrupted_run_takes_no_calls_of_a_live_attempt(s: &Stage) {
     let process = s.process("p");
     let agent = process.claim(s.run("r").create());
-    agent.ends(Then::Interrupt);
+    agent.ends(Then::Interrupt { by_person: false });
     s.refuses("lease_lost", agent.request("x").admit);
 }
 
