@@ -74,6 +74,20 @@ impl MemoryStore {
         self.lock().committed.clone()
     }
 
+    /// Shows an oracle what is committed, and what of it a power loss would leave.
+    pub fn inspect<R>(&self, look: impl FnOnce(&Tables, &Tables) -> R) -> R {
+        let inner = self.lock();
+        look(&inner.committed, &inner.synced)
+    }
+
+    /// Changes the rows behind the engine's back, synced: for simulators that plant a defect.
+    pub fn tamper<R>(&self, change: impl FnOnce(&mut Tables) -> R) -> R {
+        let mut inner = self.lock();
+        let out = change(&mut inner.committed);
+        inner.synced = inner.committed.clone();
+        out
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic in a decision leaves the tables as they were: rows are put back only after it.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)

@@ -111,7 +111,7 @@ pub struct Opening {
 pub fn open_attempt(l: &mut Loaded, o: Opening, now: Micros) -> Result<AttemptNo, Error> {
     let run = l.run_mut(o.run)?;
     if matches!(run.status, Status::Interrupted | Status::Failed) {
-        // Taken up again. A driver that goes on has not heard a stop asked for since its last heartbeat.
+        // Taken up again. A driver that goes on has not heard a request made since its last heartbeat.
         run.stop_requested = false;
     }
     if run.status != Status::Running {
