@@ -64,7 +64,7 @@ def run(outlast: Path, commands: list[str], home: Path) -> list[tuple[int, str]]
             "OPENAI_API_KEY": "sk-a-fake-key",
             "ANTHROPIC_API_KEY": "sk-a-fake-key",
         }
-        script = "".join(f"{command}\necho; echo '{MARK}' $?\n" for command in commands)
+        script = "".join(f"{command}\nended=$?; echo; echo '{MARK}' $ended\n" for command in commands)
         done = subprocess.run(
             ["bash", "-c", f"trap 'kill $(jobs -p) 2>/dev/null' EXIT\n{script}"],
             cwd=home,
