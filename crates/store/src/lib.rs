@@ -2,6 +2,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod ballast;
+mod columns;
 mod group;
 pub mod sqlite;
 
