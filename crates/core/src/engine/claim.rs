@@ -5,7 +5,7 @@ use crate::{
     engine::{Error, guard},
     envelope::Refusal,
     id::{AttemptNo, Fence, InstanceNo, Micros, RunNo, Slot},
-    instance::{Lease, Life},
+    instance::Lease,
     loaded::{Loaded, Need, Row},
     op::Claimed,
     status::{self, Event, Status},
@@ -14,7 +14,7 @@ use crate::{
 
 /// Takes the slot's lease with a higher fence, ends the attempt before, and opens the next one.
 ///
-/// Synced. Errors: `RunHeld` while another live instance has the lease; `RunHalted`, `RunEnded`.
+/// Synced. Errors: `RunHeld` while another live instance drives the slot; `RunHalted`, `RunEnded`.
 /// A new attempt after a death counts one of `restarts`.
 #[derive(Clone, Debug)]
 pub struct Claim {
@@ -40,8 +40,10 @@ impl Claim {
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Claimed, Error> {
         guard::live(l, self.instance)?;
-        self.not_held_by_another(l)?;
         let run = l.run(self.run)?;
+        if let Some(holder) = guard::driver(l, run, self.slot).filter(|i| i.no != self.instance) {
+            return Err(guard::held(run, holder));
+        }
         if status::next(run.status, Event::Begin).is_none() {
             guard::shift(&mut run.clone(), Event::Begin, now)?;
         }
@@ -60,7 +62,10 @@ impl Claim {
             run.answers = 0;
         }
         run.fence = Fence(run.fence.0 + 1);
-        run.stop_requested = false;
+        if run.status != Status::Running && run.status != Status::Waiting {
+            // Taken up again. A driver that goes on has not heard a request made since its last heartbeat.
+            run.stop_requested = false;
+        }
         let fence = run.fence;
         let no = open_attempt(
             l,
@@ -75,22 +80,6 @@ impl Claim {
         l.put_lease(Lease { run: self.run, slot: self.slot, instance: self.instance, fence });
         let run = l.run(self.run)?;
         Ok(Claimed::Attempt { attempt: no, fence, iteration: run.iteration, answers: run.answers })
-    }
-
-    fn not_held_by_another(&self, l: &Loaded) -> Result<(), Error> {
-        let Some(lease) = l.lease(self.run, self.slot).filter(|x| x.instance != self.instance) else {
-            return Ok(());
-        };
-        match l.instance(lease.instance) {
-            Some(holder) if holder.life == Life::Live => {
-                let i = &holder.identity;
-                Err(Error::RunHeld {
-                    id: l.run(self.run)?.id.to_string(),
-                    holder: format!("{} (pid {} on {})", i.program, i.pid, i.host),
-                })
-            }
-            _ => Ok(()),
-        }
     }
 
     fn refusal(&self, l: &Loaded, now: Micros) -> Result<Option<Refusal>, Error> {

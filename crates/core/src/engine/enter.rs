@@ -7,7 +7,6 @@ use crate::{
         guard,
     },
     id::{InstanceNo, Micros, RunNo, Slot},
-    instance::Life,
     loaded::{Loaded, Need},
     op::Entered,
 };
@@ -37,7 +36,10 @@ impl Enter {
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Entered, Error> {
         guard::live(l, self.instance)?;
-        self.driver_is_free(l)?;
+        let run = l.run(self.run)?;
+        if let Some(holder) = guard::driver(l, run, Slot::DRIVER) {
+            return Err(guard::held(run, holder));
+        }
         let slot = if self.label.is_some() { Slot::DRIVER } else { Slot::IMPLICIT };
         if let Some(found) = self.find(l, slot)? {
             return Ok(found);
@@ -62,23 +64,6 @@ impl Enter {
                 Err(Error::LabelEnded { id: l.run(self.run)?.id.to_string(), label: label.clone() })
             }
             (None, false) => Ok(None),
-        }
-    }
-
-    fn driver_is_free(&self, l: &Loaded) -> Result<(), Error> {
-        let Some(lease) = l.lease(self.run, Slot::DRIVER) else { return Ok(()) };
-        let driven = l.attempts.iter().any(|a| {
-            a.value.run == self.run
-                && a.value.slot == Slot::DRIVER
-                && a.value.is_open()
-                && a.value.instance.is_some()
-        });
-        match l.instance(lease.instance) {
-            Some(holder) if holder.life == Life::Live && driven => Err(Error::RunHeld {
-                id: l.run(self.run)?.id.to_string(),
-                holder: format!("{} (pid {})", holder.identity.program, holder.identity.pid),
-            }),
-            _ => Ok(()),
         }
     }
 }

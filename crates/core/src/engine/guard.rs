@@ -3,8 +3,8 @@
 use crate::{
     engine::Error,
     envelope::Refusal,
-    id::{InstanceNo, Micros, RunNo},
-    instance::Life,
+    id::{InstanceNo, Micros, RunNo, Slot},
+    instance::{Instance, Life},
     loaded::Loaded,
     op::Actor,
     run::Run,
@@ -42,6 +42,21 @@ pub fn drives(l: &Loaded, actor: &Actor) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// The live process that drives `slot`: its attempt is open there, or the run goes on between two.
+///
+/// A lease lives while its instance does, but holds only a run that goes on. One that is at rest can
+/// be taken up by another process: the fence keeps the old one out. One with a header attempt was
+/// taken up by header callers since. Needs the lease and the open attempts.
+pub fn driver<'a>(l: &'a Loaded, run: &Run, slot: Slot) -> Option<&'a Instance> {
+    let lease = l.lease(run.no, slot)?;
+    let holder = l.instance(lease.instance).filter(|i| i.life == Life::Live)?;
+    let mut open = l.attempts.iter().map(|a| &a.value).filter(|a| a.run == run.no && a.is_open());
+    let driven = open.clone().any(|a| a.slot == slot && a.instance.is_some());
+    let goes_on = matches!(run.status, Status::Running | Status::Waiting | Status::Sleeping);
+    let between = goes_on && open.all(|a| a.slot != slot && a.instance.is_some());
+    (driven || between).then_some(holder)
 }
 
 /// The run takes new work. A halt is not an error here: the caller answers with its refusal.
@@ -85,6 +100,12 @@ pub fn halt(l: &mut Loaded, run: RunNo, refusal: Refusal) -> Result<(), Error> {
     Ok(())
 }
 
+/// Another process drives the slot.
+pub fn held(run: &Run, holder: &Instance) -> Error {
+    let i = &holder.identity;
+    Error::RunHeld { id: run.id.to_string(), holder: format!("{} (pid {} on {})", i.program, i.pid, i.host) }
+}
+
 /// Moves the run's status by `event`.
 pub fn shift(run: &mut Run, event: Event, now: Micros) -> Result<Status, Error> {
     let next = status::next(run.status, event).ok_or_else(|| match run.status {
@@ -98,6 +119,9 @@ pub fn shift(run: &mut Run, event: Event, now: Micros) -> Result<Status, Error> 
     run.ended_at = next.is_ended().then(|| run.ended_at.unwrap_or(now));
     if !next.is_ended() {
         run.error = None;
+    }
+    if next != Status::Halted {
+        run.halt = None;
     }
     Ok(next)
 }

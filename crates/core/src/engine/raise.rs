@@ -49,7 +49,6 @@ impl Raise {
         if run.status == Status::Halted && self.has_room(l, now)? {
             let open = l.has_open_attempt(self.run);
             let run = l.run_mut(self.run)?;
-            run.halt = None;
             return guard::shift(run, Event::Raise { open }, now);
         }
         Ok(run.status)

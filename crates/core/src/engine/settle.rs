@@ -3,7 +3,7 @@
 use crate::{
     engine::{Error, doubt, renew},
     id::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
-    journal::{Role, State, iteration_scope},
+    journal::{Kind, Role, State, iteration_scope},
     loaded::{Loaded, Need, NewPayload},
     op::Settled,
     payload::Payload,
@@ -71,6 +71,7 @@ impl Settle {
         let id = run.id.clone();
         let entry = l
             .entry(self.run, self.seq)
+            .filter(|e| e.kind == Kind::Call)
             .ok_or_else(|| Error::UnknownEntry { id: id.to_string(), seq: self.seq.0 })?;
         if entry.instance != Some(self.instance) {
             return Err(Error::AlreadyTaken { seq: self.seq.0 });

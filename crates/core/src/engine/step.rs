@@ -44,20 +44,19 @@ impl BeginStep {
             .map(|r| &r.value)
             .find(|e| e.kind == Kind::Step && e.scope == self.scope && e.key.as_deref() == Some(&self.key))
             .map(|e| (e.seq, e.state));
-        match found {
-            Some((seq, State::Done)) => return Ok(Step::Done { seq }),
-            Some((seq, State::Open)) => {
-                if let Some(e) = l.entry_mut(self.actor.run, seq) {
-                    e.instance = Some(self.actor.instance);
-                    e.attempt = self.actor.attempt;
-                }
-                return Ok(Step::Run { seq, begun_before: true });
-            }
-            _ => {}
+        if let Some((seq, State::Done)) = found {
+            return Ok(Step::Done { seq });
         }
         let run = l.run(self.actor.run)?;
         if let Some(halt) = guard::open_run(run)? {
             return Err(Error::RunHalted { id: run.id.to_string(), why: halt.code });
+        }
+        if let Some((seq, State::Open)) = found {
+            if let Some(e) = l.entry_mut(self.actor.run, seq) {
+                e.instance = Some(self.actor.instance);
+                e.attempt = self.actor.attempt;
+            }
+            return Ok(Step::Run { seq, begun_before: true });
         }
         let seq =
             append(l, &self.actor, Kind::Step, State::Open, self.scope.clone(), Some(self.key.clone()), now)?;

@@ -4,7 +4,6 @@ use crate::{
     attempt::Exit,
     engine::{Error, guard},
     id::{AttemptNo, Micros, RunNo, Slot},
-    instance::Life,
     loaded::{Loaded, Need},
     status::{Event, Status},
 };
@@ -20,7 +19,8 @@ pub enum Word {
     Complete,
 }
 
-/// A run that a live supervisor drives is asked: its next heartbeat learns of it. Any other changes
+/// A run that a live supervisor drives is asked: its next heartbeat learns of it, or between two
+/// attempts the first heartbeat of the next. Any other changes
 /// at once. Synced.
 #[derive(Clone, Debug)]
 pub struct Tell {
@@ -39,7 +39,7 @@ impl Tell {
             Word::Cancel { .. } => Event::Cancel,
             Word::Complete => Event::Complete,
         };
-        if self.word == Word::Stop && self.is_driven(l) {
+        if self.word == Word::Stop && guard::driver(l, l.run(self.run)?, Slot::DRIVER).is_some() {
             let run = l.run_mut(self.run)?;
             run.stop_requested = true;
             return Ok(run.status);
@@ -51,15 +51,6 @@ impl Tell {
         }
         self.end_header_attempts(l, now);
         Ok(after)
-    }
-
-    fn is_driven(&self, l: &Loaded) -> bool {
-        l.lease(self.run, Slot::DRIVER)
-            .and_then(|lease| l.instance(lease.instance))
-            .is_some_and(|i| i.life == Life::Live)
-            && l.attempts
-                .iter()
-                .any(|a| a.value.run == self.run && a.value.is_open() && a.value.instance.is_some())
     }
 
     /// Attempts with a driver are ended by it, when it has ended the agent.

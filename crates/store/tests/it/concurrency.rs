@@ -1,0 +1,131 @@
+//! Many callers at once: no limit is passed, and the sums agree.
+
+use std::{sync::Barrier, thread};
+
+use outlast_core::{
+    engine::put::Put,
+    id::InstanceNo,
+    op::{Admission, Claimed},
+    status::Status,
+    store::Error,
+    unit::Unit,
+};
+
+use crate::{
+    agent::*,
+    stage::{Process, Stage},
+};
+
+const THREADS: usize = 64;
+
+/// Runs `act` in 64 threads that begin together.
+fn together<T: Send>(act: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let start = Barrier::new(THREADS);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|i| {
+                let (act, start) = (&act, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    act(i)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+/// Admits and settles until nothing more goes; returns what was charged.
+fn spends(a: &Agent, who: usize) -> i64 {
+    let mut spent = 0;
+    for turn in 0..8 {
+        match a.request(&format!("{who}/{turn}")).ask() {
+            Ok(Admission::Go { seq, cap, .. }) => {
+                let cost = 100 + cap.unwrap_or(900).min(500) as i64;
+                a.done(seq, cost);
+                spent += cost;
+            }
+            Ok(Admission::Wait { .. }) => {}
+            Ok(Admission::Refused(_)) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    spent
+}
+
+pub fn sixty_four_threads_never_pass_a_runs_limit(s: &Stage) {
+    let a = s.process("p").claim(s.run("r").cost(100 * FULL).limit(Unit::Tokens, 90 * FULL).create());
+    let spent: i64 = together(|i| spends(&a, i)).into_iter().sum();
+    assert_eq!(s.money(a.run), (0, 0, spent));
+    assert!(spent <= 90 * FULL && spent > 0);
+    let entries = s.journal(a.run);
+    let numbers: Vec<i64> = entries.iter().map(|e| e.seq.0).collect();
+    assert_eq!(numbers, (1..=entries.len() as i64).collect::<Vec<_>>(), "no number is lost or given twice");
+}
+
+pub fn sixty_four_runs_never_pass_their_parents_limit(s: &Stage) {
+    let parent = s.run("parent").cost(100 * FULL).create();
+    let process = s.process("p");
+    let agents: Vec<Agent> =
+        (0..THREADS).map(|i| process.claim(s.run(&format!("c{i}")).under(parent).create())).collect();
+    let spent: i64 = together(|i| spends(&agents[i], i)).into_iter().sum();
+    assert_eq!(s.money(parent), (0, 0, spent));
+    assert!(spent <= 100 * FULL && spent > 0);
+}
+
+pub fn one_of_sixty_four_processes_gets_a_run(s: &Stage) {
+    let run = s.run("r").create();
+    let processes: Vec<Process> = (0..THREADS).map(|i| s.process(&format!("p{i}"))).collect();
+    let claims = together(|i| processes[i].ask(processes[i].claiming(run)));
+    let won = claims.iter().filter(|c| matches!(c, Ok(Claimed::Attempt { .. }))).count();
+    assert_eq!(won, 1);
+    let held = |c: &&Result<Claimed, Error>| matches!(c, Err(e) if e.code() == "run_held");
+    assert_eq!(claims.iter().filter(held).count(), THREADS - 1);
+}
+
+pub fn registering_at_once_gives_everyone_a_number(s: &Stage) {
+    let process = s.process("p");
+    let mut numbers: Vec<InstanceNo> = together(|_| {
+        let identity = outlast_core::instance::Identity::default();
+        process.ask(outlast_core::engine::register::Register { identity }).unwrap()
+    });
+    numbers.sort();
+    numbers.dedup();
+    assert_eq!(numbers.len(), THREADS);
+}
+
+pub fn one_run_is_created_by_many_at_once(s: &Stage) {
+    let (process, start) = (s.process("p"), s.run("r").start);
+    let started = together(|_| process.ask(start.clone()).unwrap());
+    assert_eq!(started.iter().filter(|x| x.created).count(), 1);
+    assert!(started.iter().all(|x| x.run == started[0].run));
+}
+
+pub fn no_increment_is_lost(s: &Stage) {
+    let process = s.process("p");
+    together(|_| {
+        loop {
+            let item = process.store.state("ns", "agent", "n").unwrap();
+            let (version, value) = item.map_or((0, 0), |i| {
+                (i.version, String::from_utf8(i.value.unwrap().to_vec()).unwrap().parse::<i64>().unwrap())
+            });
+            let change =
+                crate::state::expecting(crate::state::change("n", &(value + 1).to_string()), version);
+            match process.ask(Put { actor: None, changes: vec![change] }) {
+                Ok(_) => break,
+                Err(e) => assert_eq!(e.code(), "conflict"),
+            }
+        }
+    });
+    let item = s.store().state("ns", "agent", "n").unwrap().unwrap();
+    let want = THREADS.to_string();
+    assert_eq!((item.version, item.value.as_deref()), (THREADS as i64, Some(want.as_bytes())));
+}
+
+pub fn a_call_is_settled_by_one_of_many(s: &Stage) {
+    let a = s.process("p").claim(s.run("r").create());
+    let seq = a.call("x");
+    let settled = together(|_| a.ask(a.settle(seq, outlast_core::engine::settle::Close::Done(bill(10)))));
+    assert_eq!(settled.iter().filter(|x| x.is_ok()).count(), 1);
+    assert_eq!((s.money(a.run), s.status(a.run)), ((0, 0, 10), Status::Running));
+}

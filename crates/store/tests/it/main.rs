@@ -1,0 +1,302 @@
+//! What a store does, told once and played on every store.
+//!
+//! A story is a function over a `Stage`; each noun has its file. `stories!` plays all of them on a
+//! bed; `timed_stories!` those that move time, for beds whose clock is injected. A story that no
+//! list names is dead code, and the compiler says so.
+#![allow(clippy::unwrap_used)]
+
+mod agent;
+mod bed;
+mod stage;
+
+mod calls;
+mod checkpoints;
+mod concurrency;
+mod doubt;
+mod leases;
+mod limits;
+mod loops;
+mod parents;
+mod reads;
+mod replay;
+mod runs;
+mod state;
+mod steps;
+mod sweeps;
+
+/// One test for each story, grouped by noun.
+macro_rules! tests {
+    ($bed:expr; $($noun:ident: $($story:ident),+ $(,)?;)+) => {
+        $(mod $noun {
+            $(#[test]
+            fn $story() {
+                crate::stage::Stage::play($bed, crate::$noun::$story);
+            })+
+        })+
+    };
+}
+
+/// Plays every story that leaves time alone.
+macro_rules! stories {
+    ($bed:expr) => {
+        tests! { $bed;
+            runs:
+                a_run_is_created_once_and_keeps_its_first_limits,
+                a_run_with_a_negative_limit_or_an_unknown_parent_is_not_created,
+                a_created_run_is_interrupted_until_an_attempt_begins,
+                an_ended_attempt_leaves_its_run_as_its_driver_says,
+                ending_an_attempt_twice_changes_nothing,
+                a_completed_run_takes_no_new_attempt_and_a_failed_one_does,
+                a_halted_run_keeps_its_first_reason_and_takes_no_attempt,
+                raising_the_tripped_limit_lets_the_run_go_on,
+                raising_after_the_attempt_ended_leaves_the_run_interrupted,
+                raising_another_limit_leaves_the_run_halted,
+                a_limit_can_be_set_and_lifted,
+                a_bad_raise_changes_no_limit,
+                a_cancelled_run_takes_no_calls_and_says_why,
+                cancelling_a_halted_run_leaves_it_halted,
+                completing_a_halted_run_clears_its_reason,
+                a_run_without_a_driver_is_stopped_at_once,
+                a_driven_run_is_asked_to_stop_and_its_driver_hears_it,
+                a_stop_asked_for_before_a_restart_is_heard_after_it,
+                a_stop_asked_for_between_two_attempts_is_heard,
+                a_person_completes_a_run,
+            ;
+            leases:
+                a_live_lease_is_held_against_another_process,
+                a_lease_is_held_between_two_attempts,
+                a_header_caller_stays_out_between_two_attempts,
+                a_run_at_rest_can_be_taken_up_by_another_process,
+                a_run_of_a_dead_process_can_be_claimed_under_a_higher_fence,
+                a_process_that_left_holds_nothing,
+                a_new_attempt_ends_the_one_before_it_in_its_slot,
+                slots_are_held_one_by_one,
+                a_stale_attempt_opens_nothing,
+                a_dead_process_opens_nothing,
+                a_stale_attempt_closes_what_it_opened,
+                only_its_own_process_closes_a_call,
+                only_its_own_process_ends_an_attempt,
+                another_process_may_adopt_an_attempt,
+                a_label_names_one_attempt_for_ever,
+                header_callers_without_a_label_share_one_attempt,
+                an_interrupted_run_takes_no_calls_of_a_live_attempt,
+                a_claim_says_how_many_answers_wait_for_it,
+            ;
+            calls:
+                a_call_reserves_its_bound_before_it_leaves,
+                a_settled_call_is_charged_what_it_cost,
+                each_close_charges_its_own_way,
+                a_call_without_usage_is_marked_estimated,
+                an_overrun_is_recorded_in_full_and_shown,
+                a_settled_call_is_settled_once,
+                an_entry_that_is_not_there_cannot_be_settled,
+                only_a_call_can_be_settled,
+                a_call_keeps_what_people_ask_for,
+                an_answer_and_its_request_are_kept_as_they_were,
+                a_failed_answer_is_not_kept,
+                a_model_without_a_price_is_refused_under_a_dollar_limit_only,
+                what_was_admitted_survives_the_process,
+            ;
+            replay:
+                a_paid_answer_is_replayed_to_a_restarted_agent_at_no_cost,
+                an_answer_that_never_reached_its_client_is_replayed_to_the_same_attempt,
+                a_delivered_answer_is_taken,
+                five_identical_parallel_requests_are_five_calls_before_and_after_a_restart,
+                a_repeated_request_after_a_disconnect_is_one_call,
+                a_call_in_flight_is_joined_by_the_next_attempt,
+                a_call_in_flight_under_another_process_is_joined,
+                answers_of_a_live_sibling_are_not_replayed,
+                nothing_is_replayed_across_scopes,
+                nothing_is_replayed_across_iterations,
+                nothing_is_replayed_across_credentials_or_runs,
+                what_failed_was_lost_or_never_left_is_not_replayed,
+                a_marked_retry_of_a_failed_call_is_its_retry,
+                a_marked_retry_stands_for_a_failure_once,
+                a_marked_retry_of_an_unknown_call_is_its_retry,
+                a_marked_retry_after_an_error_of_ours_takes_what_is_untaken,
+                a_marked_retry_takes_the_lowest_answer_not_taken,
+                a_marked_retry_gets_again_what_a_lower_count_was_given,
+                the_same_idempotency_key_marks_a_retry,
+                a_failure_under_another_key_is_not_retried_by_this_one,
+                a_delivery_is_marked_for_the_attempt_that_got_it,
+                replays_are_served_where_new_calls_are_refused,
+                a_new_call_before_the_recorded_answers_are_taken_is_divergence_once,
+                an_agent_that_asks_the_same_again_does_not_diverge,
+                a_run_that_halts_on_divergence_is_halted_by_it,
+                a_delivery_mark_of_nothing_changes_nothing,
+            ;
+            doubt:
+                a_lost_call_stays_charged_at_its_reservation,
+                a_retry_that_fits_holds_its_own,
+                a_retry_that_does_not_fit_inherits_and_posts_both_tries,
+                a_lost_try_is_posted_at_the_headroom_when_its_retry_cost_more,
+                a_retry_that_costs_nothing_gives_its_inheritance_back,
+                a_retry_that_failed_at_a_cost_settles_the_lost_try,
+                a_chain_inherits_twice_and_is_then_refused,
+                an_inheriting_retry_is_clamped_to_what_it_inherits_and_what_is_free,
+                a_late_failure_behind_a_settled_retry_still_settles_the_first_try,
+                doubt_is_kept_where_the_run_says_so,
+                late_truth_replaces_the_estimate_once,
+                a_lost_call_cannot_be_lost_again,
+                truth_that_comes_after_the_retry_settled_is_too_late,
+                truth_whose_reservation_was_inherited_is_recorded_in_full,
+                a_late_answer_is_replayed,
+                each_lost_try_has_a_retry_of_its_own,
+                a_lost_try_in_another_scope_has_no_retry_here,
+                a_chain_inherits_in_its_ancestors_too,
+                twenty_calls_of_budget_deliver_nine_answers_though_each_is_lost_once,
+            ;
+            limits:
+                the_last_nano_dollar_and_the_last_token_can_be_used,
+                a_call_whose_floor_does_not_fit_is_refused_and_halts_the_run,
+                a_call_is_clamped_to_what_fits,
+                a_small_request_is_never_clamped_below_its_own_cap,
+                the_tightest_limit_decides_the_clamp,
+                the_call_limit_counts_tries_and_not_what_never_left,
+                the_loop_limit_counts_new_calls_of_a_run_without_loops,
+                the_restart_limit_refuses_the_next_restart,
+                a_call_waits_for_what_calls_in_flight_may_give_back,
+                a_call_that_would_not_fit_after_them_does_not_wait,
+                nobody_waits_for_what_is_in_doubt,
+                a_call_is_clamped_beside_what_is_in_doubt,
+                a_call_waits_rather_than_be_clamped_beside_a_live_one,
+                a_call_waits_in_the_call_limit_for_one_that_may_never_leave,
+                a_new_call_queues_behind_one_that_waits,
+                a_retry_inherits_rather_than_wait,
+                a_limit_of_zero_admits_nothing,
+                renewals_post_active_time_and_halt_at_its_limit,
+                active_time_not_yet_posted_counts_at_admission,
+                an_attempts_last_active_time_is_posted_at_its_end,
+                header_attempts_are_active_while_a_call_is_in_flight,
+            ;
+            parents:
+                a_childs_cost_tokens_and_calls_are_its_ancestors_too,
+                loops_restarts_and_time_are_the_childs_own,
+                a_refusal_by_a_parent_makes_the_child_wait,
+                a_childs_own_limit_halts_it_whatever_its_parent_says,
+                a_call_is_clamped_to_what_its_parent_has_left,
+                a_child_waits_for_its_siblings_calls_in_flight,
+                a_parents_own_calls_count_beside_its_childrens,
+                the_tightest_of_all_ancestors_decides,
+                a_childs_lost_call_is_charged_in_its_parent,
+                a_childs_overrun_is_recorded_in_its_parent,
+                an_observed_child_waits_when_its_parents_limit_is_spent,
+                a_replay_is_served_while_the_run_waits,
+                a_waiting_run_whose_driver_dies_is_interrupted,
+            ;
+            steps:
+                a_finished_step_is_not_run_again,
+                a_step_that_was_cut_off_is_begun_again_as_the_same_entry,
+                a_step_is_recorded_once,
+                a_step_of_a_dead_agent_is_recorded_by_its_own_process,
+                a_failed_step_runs_again_as_a_new_entry,
+                steps_are_found_by_scope_and_key,
+                only_an_open_step_can_be_recorded,
+                a_finished_step_is_found_at_a_limit_and_a_new_one_is_refused,
+                a_step_that_was_cut_off_is_not_begun_in_a_halted_run,
+                a_result_and_the_state_it_changed_commit_together,
+                a_result_whose_state_conflicts_is_not_recorded,
+                five_mebibytes_are_kept_as_they_were,
+                steps_count_as_progress_when_they_are_done,
+                a_step_of_an_unknown_run_is_refused,
+            ;
+            state:
+                a_key_grows_by_one_version_per_change,
+                a_delete_is_a_version_too,
+                a_transaction_has_one_commit_number,
+                a_transaction_over_namespaces_takes_their_highest_commit_plus_one,
+                a_conflict_names_both_versions_and_writes_nothing,
+                the_expected_version_is_that_before_the_transaction,
+                two_writers_that_read_the_same_version_do_not_both_win,
+                an_empty_transaction_is_nothing,
+                keys_are_kept_apart_by_namespace_and_agent,
+                keys_and_values_are_any_text_and_bytes,
+                a_runs_state_carries_who_wrote_it,
+            ;
+            checkpoints:
+                the_newest_checkpoint_of_a_name_counts,
+                a_checkpoint_outlives_iterations,
+                checkpoints_of_other_runs_are_not_found,
+                a_halted_run_still_saves,
+                a_step_or_a_loop_of_the_same_name_is_no_checkpoint,
+            ;
+            loops:
+                a_key_is_counted_once_over_an_iterations_attempts,
+                a_fresh_iteration_counts_its_keys_anew,
+                a_turn_without_a_key_always_counts,
+                the_turn_beyond_the_limit_halts_the_run,
+                calls_are_no_loops_once_a_run_has_its_own,
+                only_new_calls_are_implicit_loops,
+                a_call_that_never_left_is_no_loop,
+            ;
+            sweeps:
+                a_dead_drivers_calls_are_unknown_and_its_run_is_interrupted,
+                a_verdict_is_given_once,
+                a_verdict_on_a_heartbeat_that_moved_writes_nothing,
+                a_verdict_on_nobody_is_nothing,
+                a_process_that_says_goodbye_is_not_dead_but_left,
+                header_attempts_survive_a_servers_death,
+                other_processes_keep_what_is_theirs,
+                a_run_with_another_open_attempt_goes_on,
+                a_death_between_two_attempts_interrupts_the_run,
+                a_halted_or_ended_run_stays_so,
+                the_late_answer_of_a_process_declared_dead_is_recorded,
+                a_swept_call_under_refund_holds_nothing,
+                an_open_step_stays_open,
+                a_childs_sweep_marks_the_doubt_in_its_parent,
+                many_runs_of_one_process_are_swept_together,
+                renewals_move_the_heartbeat,
+            ;
+            reads:
+                what_is_not_there_is_none,
+                runs_are_listed_newest_first_and_by_page,
+                runs_are_found_by_status_and_by_command,
+                what_was_said_of_a_run_is_kept,
+                a_journal_is_read_in_order_and_by_page,
+                attempts_are_read_oldest_first,
+                the_newest_done_entry_of_a_key_is_found_in_any_scope,
+                the_newest_request_is_the_newest_that_was_kept,
+                the_ledger_sums_calls_by_run_model_and_day,
+                instances_are_read_as_they_registered,
+                token_keys_outlive_the_process,
+            ;
+            concurrency:
+                sixty_four_threads_never_pass_a_runs_limit,
+                sixty_four_runs_never_pass_their_parents_limit,
+                one_of_sixty_four_processes_gets_a_run,
+                registering_at_once_gives_everyone_a_number,
+                one_run_is_created_by_many_at_once,
+                no_increment_is_lost,
+                a_call_is_settled_by_one_of_many,
+            ;
+        }
+    };
+}
+
+/// Plays the stories that let time pass: the bed has a clock.
+macro_rules! timed_stories {
+    ($bed:expr) => {
+        tests! { $bed;
+            limits:
+                after_the_wall_time_nothing_is_admitted_and_downtime_counts,
+                after_the_wall_time_no_attempt_and_no_loop_begins,
+                a_heartbeat_halts_a_run_whose_wall_time_is_over,
+                raising_the_wall_time_lets_the_run_go_on,
+            ;
+            sweeps:
+                an_attempt_ends_at_its_last_heartbeat,
+            ;
+            reads:
+                the_ledger_is_cut_by_time,
+            ;
+        }
+    };
+}
+
+mod memory {
+    stories!(crate::bed::Memory::new());
+
+    mod timed {
+        timed_stories!(crate::bed::Memory::new());
+    }
+}

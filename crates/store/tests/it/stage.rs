@@ -1,0 +1,256 @@
+//! A store with the processes and runs of one story on it.
+
+use std::{cell::RefCell, sync::Arc};
+
+use outlast_core::{
+    engine::{declare_dead::DeclareDead, register::Register, renew::Renew, start::Start},
+    envelope::Envelope,
+    id::{InstanceNo, Micros, RunId, RunNo, Seq},
+    instance::Identity,
+    journal::{Entry, State},
+    op::{Durability, Pulse, Swept, Verb},
+    run::{Admission, InDoubt, OnDivergence, Policy, Run, Spec, Unpriced},
+    status::Status,
+    store::{Ask, Error, RunFilter, RunView, Store},
+    unit::{Amounts, Limits, Unit},
+};
+
+use crate::bed::Bed;
+
+/// One story's store.
+pub struct Stage {
+    bed: Box<dyn Bed>,
+    store: RefCell<Arc<dyn Store>>,
+}
+
+impl Stage {
+    /// Plays `story` on `bed`, and checks the accounts after it.
+    pub fn play(bed: impl Bed + 'static, story: fn(&Stage)) {
+        let store = RefCell::new(bed.open());
+        let stage = Stage { bed: Box::new(bed), store };
+        story(&stage);
+        audit(&*stage.store());
+    }
+
+    pub fn store(&self) -> Arc<dyn Store> {
+        self.store.borrow().clone()
+    }
+
+    /// Opens the store anew. Processes registered before keep their rows, and are gone.
+    pub fn reopen(&self) {
+        let before = self.store();
+        *self.store.borrow_mut() = self.bed.reopen(before);
+    }
+
+    /// Lets time pass. Only for stories listed as timed.
+    pub fn advance_ms(&self, ms: u64) {
+        self.bed.clock().expect("a timed story needs an injected clock").advance_ms(ms);
+    }
+
+    /// A process enters the store.
+    pub fn process(&self, program: &str) -> Process {
+        let identity = Identity { program: program.into(), pid: 42, ..Identity::default() };
+        let no = self.ask(Register { identity }).unwrap();
+        Process { store: self.store(), no }
+    }
+
+    /// A run to be created: without limits, under the default policy.
+    pub fn run(&self, id: &str) -> NewRun {
+        NewRun {
+            store: self.store(),
+            start: Start {
+                id: RunId::new(id).unwrap(),
+                limits: Limits::default(),
+                policy: Policy::default(),
+                spec: Spec::default(),
+                parent: None,
+                command_key: None,
+                stdin: None,
+            },
+        }
+    }
+
+    pub fn ask<V: Verb>(&self, verb: V) -> Result<V::Answer, Error> {
+        self.store().ask(verb, Durability::Synced).wait()
+    }
+
+    /// The verb is refused with this code, and the store is as it was.
+    #[track_caller]
+    pub fn refuses<V: Verb>(&self, code: &str, verb: V)
+    where
+        V::Answer: std::fmt::Debug,
+    {
+        let before = everything(&*self.store());
+        let error = self.ask(verb).expect_err("wanted an error");
+        assert_eq!(error.code(), code, "{error}");
+        assert_eq!(everything(&*self.store()), before, "{code} wrote something");
+    }
+
+    pub fn view(&self, run: RunNo) -> RunView {
+        self.store().run(run).unwrap().unwrap()
+    }
+
+    pub fn row(&self, run: RunNo) -> Run {
+        self.view(run).run
+    }
+
+    pub fn status(&self, run: RunNo) -> Status {
+        self.row(run).status
+    }
+
+    /// The code of what halted the run.
+    pub fn halt(&self, run: RunNo) -> Option<String> {
+        self.row(run).halt.map(|h| h.code)
+    }
+
+    pub fn envelope(&self, run: RunNo) -> Envelope {
+        self.view(run).envelope
+    }
+
+    pub fn entry(&self, run: RunNo, seq: Seq) -> Entry {
+        self.store().entry(run, seq).unwrap().unwrap()
+    }
+
+    /// Every entry of the run.
+    pub fn journal(&self, run: RunNo) -> Vec<Entry> {
+        self.store().entries(run, Seq(0), usize::MAX >> 1).unwrap()
+    }
+
+    /// (reserved, of that in doubt, spent) in nano-USD.
+    pub fn money(&self, run: RunNo) -> (i64, i64, i64) {
+        let e = self.envelope(run);
+        (e.reserved.cost(), e.doubt.cost(), e.spent.cost())
+    }
+
+    pub fn spent(&self, run: RunNo, unit: Unit) -> i64 {
+        self.envelope(run).spent[unit]
+    }
+}
+
+/// A run before it is created.
+pub struct NewRun {
+    store: Arc<dyn Store>,
+    pub start: Start,
+}
+
+impl NewRun {
+    pub fn limit(mut self, unit: Unit, limit: i64) -> Self {
+        self.start.limits[unit] = Some(limit);
+        self
+    }
+
+    /// A limit in nano-USD.
+    pub fn cost(self, limit: i64) -> Self {
+        self.limit(Unit::CostNanoUsd, limit)
+    }
+
+    pub fn under(mut self, parent: RunNo) -> Self {
+        self.start.parent = Some(parent);
+        self
+    }
+
+    pub fn in_doubt(mut self, policy: InDoubt) -> Self {
+        self.start.policy.in_doubt = policy;
+        self
+    }
+
+    pub fn observe(mut self) -> Self {
+        self.start.policy.admission = Admission::Observe;
+        self
+    }
+
+    pub fn halts_on_divergence(mut self) -> Self {
+        self.start.policy.on_divergence = OnDivergence::Halt;
+        self
+    }
+
+    pub fn unpriced(mut self, policy: Unpriced) -> Self {
+        self.start.policy.unpriced = policy;
+        self
+    }
+
+    pub fn create(self) -> RunNo {
+        self.store.ask(self.start, Durability::Synced).wait().unwrap().run
+    }
+}
+
+/// A process on the store.
+#[derive(Clone)]
+pub struct Process {
+    pub store: Arc<dyn Store>,
+    pub no: InstanceNo,
+}
+
+impl Process {
+    /// Its heartbeat stood still, and the verdict is given.
+    pub fn dies(&self) -> Swept {
+        let heartbeat_seen = self.store.instance(self.no).unwrap().unwrap().heartbeat;
+        self.ask(DeclareDead { instance: self.no, heartbeat_seen, left: false }).unwrap()
+    }
+
+    pub fn leaves(&self) -> Swept {
+        let heartbeat_seen = self.store.instance(self.no).unwrap().unwrap().heartbeat;
+        self.ask(DeclareDead { instance: self.no, heartbeat_seen, left: true }).unwrap()
+    }
+
+    pub fn renews(&self, active: Vec<outlast_core::engine::renew::Active>) -> Vec<Pulse> {
+        self.ask(Renew { instance: self.no, active }).unwrap()
+    }
+
+    pub fn ask<V: Verb>(&self, verb: V) -> Result<V::Answer, Error> {
+        self.store.ask(verb, Durability::Synced).wait()
+    }
+}
+
+/// All that is committed, as far as reads show it.
+pub fn everything(store: &dyn Store) -> String {
+    let mut out = format!("{:?}\n", store.live_instances().unwrap());
+    for view in all_runs(store) {
+        let no = view.run.no;
+        let attempts = store.attempts(no).unwrap();
+        let entries = store.entries(no, Seq(0), usize::MAX >> 1).unwrap();
+        out.push_str(&format!("{view:?}\n{attempts:?}\n{entries:?}\n"));
+    }
+    out
+}
+
+fn all_runs(store: &dyn Store) -> Vec<RunView> {
+    store.runs(&RunFilter { limit: 10_000, ..RunFilter::default() }).unwrap()
+}
+
+/// Every envelope's sums are those of its runs' entries, and no limit is passed but by a recorded
+/// overrun, or by what `admission = "observe"` accepts.
+pub fn audit(store: &dyn Store) {
+    let views = all_runs(store);
+    for owner in &views {
+        let e = &owner.envelope;
+        assert_eq!(e.inconsistency(), None);
+        let (mut held, mut doubt, mut spent) = (Amounts::default(), Amounts::default(), Amounts::default());
+        let (mut overrun, mut observed) = (0, false);
+        for charged in views.iter().filter(|v| v.run.charges.contains(&e.no)) {
+            observed |= charged.run.policy.admission == Admission::Observe;
+            for entry in store.entries(charged.run.no, Seq(0), usize::MAX >> 1).unwrap() {
+                held += entry.held;
+                spent += entry.spent;
+                if entry.state == State::Unknown {
+                    doubt += entry.held;
+                }
+                overrun += entry.call.map_or(0, |c| c.overrun_nano_usd);
+            }
+        }
+        for u in [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls] {
+            let kept = (e.reserved[u], e.doubt[u], e.spent[u]);
+            let id = &owner.run.id;
+            assert_eq!(kept, (held[u], doubt[u], spent[u]), "{id}: (reserved, doubt, spent) in {}", u.name());
+            let allowed = e.limits[u].map(|l| if u == Unit::Calls { l } else { l.saturating_add(overrun) });
+            assert!(
+                observed || allowed.is_none_or(|limit| e.spent[u] + e.reserved[u] <= limit),
+                "{id}: {} over its limit: {e:?}",
+                u.name()
+            );
+        }
+    }
+}
+
+/// A moment after everything.
+pub const FOREVER: Micros = Micros(i64::MAX);

@@ -1,0 +1,156 @@
+//! Steps: done once, and begun anew where they were cut off.
+
+use outlast_core::{
+    engine::{record::Record, step::BeginStep},
+    id::{RunNo, Seq},
+    journal::{Kind, Role, State},
+    op::{Step, Then},
+    payload::Payload,
+    status::Status,
+    unit::Unit,
+};
+
+use crate::{agent::*, stage::Stage};
+
+fn agent(s: &Stage) -> Agent {
+    s.process("p").claim(s.run("r").create())
+}
+
+fn value(s: &Stage, run: RunNo, seq: Seq) -> Vec<u8> {
+    s.store().payload(run, seq, Role::Value).unwrap().iter().flat_map(|p| p.decode().unwrap()).collect()
+}
+
+pub fn a_finished_step_is_not_run_again(s: &Stage) {
+    let old = agent(s);
+    let seq = old.begins("fetch");
+    assert_eq!(s.entry(old.run, seq).state, State::Open);
+    old.ask(old.record(seq, "the page")).unwrap();
+    old.process.dies();
+    s.reopen();
+    let new = s.process("next").claim(old.run);
+    assert_eq!(new.ask(new.step("fetch")).unwrap(), Step::Done { seq });
+    assert_eq!(value(s, new.run, seq), b"the page");
+}
+
+pub fn a_step_that_was_cut_off_is_begun_again_as_the_same_entry(s: &Stage) {
+    let old = agent(s);
+    let seq = old.begins("fetch");
+    old.process.dies();
+    let new = s.process("next").claim(old.run);
+    assert_eq!(new.ask(new.step("fetch")).unwrap(), Step::Run { seq, begun_before: true });
+    let entry = s.entry(new.run, seq);
+    assert_eq!((entry.instance, entry.attempt), (Some(new.process.no), new.attempt));
+    s.refuses("already_taken", old.record(seq, "stale"));
+    new.ask(new.record(seq, "fresh")).unwrap();
+    assert_eq!(value(s, new.run, seq), b"fresh");
+}
+
+pub fn a_step_is_recorded_once(s: &Stage) {
+    let a = agent(s);
+    let seq = a.begins("fetch");
+    a.ask(a.record(seq, "one")).unwrap();
+    s.refuses("already_settled", a.record(seq, "two"));
+    assert_eq!(value(s, a.run, seq), b"one");
+}
+
+pub fn a_step_of_a_dead_agent_is_recorded_by_its_own_process(s: &Stage) {
+    let old = agent(s);
+    let seq = old.begins("fetch");
+    old.ends(Then::Restart);
+    let new = old.process.claim(old.run);
+    old.ask(old.record(seq, "in time")).unwrap();
+    assert_eq!(new.ask(new.step("fetch")).unwrap(), Step::Done { seq });
+}
+
+pub fn a_failed_step_runs_again_as_a_new_entry(s: &Stage) {
+    let a = agent(s);
+    let first = a.begins("fetch");
+    a.ask(Record { failed: true, ..a.record(first, "timeout") }).unwrap();
+    assert_eq!(s.entry(a.run, first).state, State::Failed);
+    let second = a.begins("fetch");
+    assert_ne!(first, second);
+    a.ask(a.record(second, "page")).unwrap();
+    assert_eq!(a.ask(a.step("fetch")).unwrap(), Step::Done { seq: second });
+}
+
+pub fn steps_are_found_by_scope_and_key(s: &Stage) {
+    let a = agent(s);
+    let seq = a.begins("fetch");
+    a.ask(a.record(seq, "x")).unwrap();
+    a.begins("other");
+    a.within("item:1:try:1").begins("fetch");
+}
+
+pub fn only_an_open_step_can_be_recorded(s: &Stage) {
+    let a = agent(s);
+    s.refuses("unknown_entry", a.record(Seq(9), "x"));
+    let call = a.call("x");
+    s.refuses("unknown_entry", a.record(call, "x"));
+}
+
+pub fn a_finished_step_is_found_at_a_limit_and_a_new_one_is_refused(s: &Stage) {
+    let a = s.process("p").claim(s.run("r").limit(Unit::Calls, 0).create());
+    let seq = a.begins("fetch");
+    a.ask(a.record(seq, "x")).unwrap();
+    a.request("x").refused();
+    assert_eq!(s.status(a.run), Status::Halted);
+    assert_eq!(a.ask(a.step("fetch")).unwrap(), Step::Done { seq });
+    s.refuses("run_halted", a.step("new"));
+}
+
+/// Bug: a step that had been cut off was begun again in a halted run.
+/// Consequence: work went on after the limit, in agents that catch the refusal.
+/// Cause: only steps without an entry were held against the run's status.
+pub fn a_step_that_was_cut_off_is_not_begun_in_a_halted_run(s: &Stage) {
+    let process = s.process("p");
+    let old = process.claim(s.run("r").limit(Unit::Calls, 0).create());
+    old.begins("fetch");
+    old.ends(Then::Restart);
+    let new = process.claim(old.run);
+    new.request("x").refused();
+    s.refuses("run_halted", new.step("fetch"));
+}
+
+pub fn a_result_and_the_state_it_changed_commit_together(s: &Stage) {
+    let a = agent(s);
+    let seq = a.begins("fetch");
+    let changes = vec![crate::state::change("k", "v")];
+    a.ask(Record { changes, ..a.record(seq, "x") }).unwrap();
+    let item = s.store().state("ns", "agent", "k").unwrap().unwrap();
+    assert_eq!((item.run, item.attempt, item.version), (Some(a.run), Some(a.attempt), 1));
+}
+
+pub fn a_result_whose_state_conflicts_is_not_recorded(s: &Stage) {
+    let a = agent(s);
+    let seq = a.begins("fetch");
+    let stale = crate::state::expecting(crate::state::change("k", "v"), 3);
+    s.refuses("conflict", Record { changes: vec![stale], ..a.record(seq, "x") });
+    assert!(s.store().state("ns", "agent", "k").unwrap().is_none());
+    a.ask(a.record(seq, "x")).unwrap();
+}
+
+pub fn five_mebibytes_are_kept_as_they_were(s: &Stage) {
+    let a = agent(s);
+    let big: Vec<u8> = (0..5 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let seq = a.begins("big");
+    a.ask(Record { value: Payload::encode(&big), ..a.record(seq, "") }).unwrap();
+    s.reopen();
+    assert!(value(s, a.run, seq) == big);
+}
+
+pub fn steps_count_as_progress_when_they_are_done(s: &Stage) {
+    let a = agent(s);
+    let (one, two) = (a.begins("one"), a.begins("two"));
+    a.ask(a.record(one, "x")).unwrap();
+    a.ask(Record { failed: true, ..a.record(two, "y") }).unwrap();
+    assert_eq!(s.row(a.run).closed, 1);
+    let entries = s.journal(a.run);
+    assert!(entries.iter().all(|e| e.kind == Kind::Step && e.closed_at.is_some()));
+}
+
+pub fn a_step_of_an_unknown_run_is_refused(s: &Stage) {
+    let a = agent(s);
+    let mut actor = a.actor();
+    actor.run = RunNo(99);
+    s.refuses("unknown_run", BeginStep { actor, ..a.step("x") });
+}
