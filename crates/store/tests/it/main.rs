@@ -7,6 +7,8 @@
 
 mod agent;
 mod bed;
+mod beds;
+mod private_postgres;
 mod stage;
 
 mod calls;
@@ -299,4 +301,16 @@ mod memory {
     mod timed {
         timed_stories!(crate::bed::Memory::new());
     }
+}
+
+mod sqlite {
+    stories!(crate::beds::Sqlite::new());
+
+    mod timed {
+        timed_stories!(crate::beds::Sqlite::new());
+    }
+}
+
+mod postgres {
+    stories!(crate::beds::Postgres::new());
 }
