@@ -29,6 +29,23 @@ pub fn place(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
+/// One handle of a store that is open already.
+pub struct Opened(pub Arc<dyn Store>);
+
+impl Bed for Opened {
+    fn open(&self) -> Arc<dyn Store> {
+        self.0.clone()
+    }
+
+    fn reopen(&self, before: Arc<dyn Store>) -> Arc<dyn Store> {
+        before
+    }
+
+    fn clock(&self) -> Option<&ManualClock> {
+        None
+    }
+}
+
 /// A file in a directory of its own.
 pub struct Sqlite {
     clock: Arc<ManualClock>,

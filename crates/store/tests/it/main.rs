@@ -8,8 +8,16 @@
 mod agent;
 mod bed;
 mod beds;
+mod child;
 mod private_postgres;
+mod relay;
 mod stage;
+
+mod full_disk;
+mod killed;
+mod postgres_database;
+mod shared;
+mod sqlite_file;
 
 mod calls;
 mod checkpoints;

@@ -3,8 +3,6 @@
 //! `make test` starts the server (`scripts/private-postgres.sh`) and names it in
 //! `OUTLAST_TEST_POSTGRES`. A test claims one of its databases and has it empty and alone.
 
-use std::future::Future;
-
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, config::Host};
 
@@ -45,6 +43,8 @@ impl Database {
         match database.ask(&format!("SELECT 1 FROM pg_database WHERE datname = '{name}'")) {
             None => database.administer(&format!("CREATE DATABASE {name} TEMPLATE template0 {options}")),
             Some(_) => {
+                // Whatever a test that failed left behind.
+                database.administer(&format!("ALTER DATABASE {name} RESET ALL"));
                 database.let_in(true);
                 database.cut_connections();
                 database.execute("DROP SCHEMA IF EXISTS outlast CASCADE");
