@@ -100,7 +100,8 @@ impl State {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Correction {
     pub at: Micros,
-    /// What was posted: the retry's cost or the headroom left, whichever is less.
+    /// What was posted: its own bill where that came late; else its retry's cost or the headroom left,
+    /// whichever is less.
     pub posted: Amounts,
     /// What the retry cost beyond that: unbacked doubt.
     pub unbacked_nano_usd: i64,

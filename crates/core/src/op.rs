@@ -201,7 +201,10 @@ pub enum Turn {
 pub enum Then {
     /// The same driver starts another attempt: the run stays running.
     Restart,
-    Interrupt,
+    /// `by_person`: `resume --all` leaves it alone.
+    Interrupt {
+        by_person: bool,
+    },
     Complete,
     Fail(String),
 }

@@ -127,7 +127,7 @@ pub struct Run {
     pub answers: i64,
     /// Entries closed so far: progress.
     pub closed: i64,
-    /// Somebody asked its driver to stop.
+    /// A person asked it to stop. Stays set while it is interrupted by that: `resume --all` leaves it alone.
     pub stop_requested: bool,
     /// Answers that were replayed, and what they had cost: money not paid again.
     pub replayed: i64,

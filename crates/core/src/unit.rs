@@ -126,6 +126,14 @@ impl Amounts {
         self
     }
 
+    /// The lesser of both, unit by unit.
+    pub fn least(mut self, other: &Self) -> Self {
+        for (a, b) in self.0.iter_mut().zip(other.0) {
+            *a = (*a).min(b);
+        }
+        self
+    }
+
     pub fn is_zero(&self) -> bool {
         self.0.iter().all(|v| *v == 0)
     }

@@ -1,8 +1,112 @@
 //! The product: the command line and the supervisor; the only place where the pieces meet.
+//!
+//! `main` reads the line (`cli`, with `config` for what it leaves open), makes a `Context`, and calls one
+//! command: those that look and change are in `commands`, printed by `render`; `supervisor`, `serve` and
+//! `mock` stay until they are done.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
-use std::{ffi::OsString, process::ExitCode};
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod context;
+pub mod error;
+pub mod exit_code;
+pub mod host;
+pub mod keys;
+pub mod mock;
+pub mod place;
+pub mod process;
+mod proxy_setup;
+pub mod render;
+mod say;
+pub mod serve;
+pub mod supervisor;
+pub mod surroundings;
 
-/// Runs the command line and returns its exit code.
-pub fn main(_args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    ExitCode::from(2)
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
+
+use outlast_core::store::Store;
+
+use crate::{
+    cli::{Cli, Command},
+    context::Context,
+    error::CliError,
+    render::look::{Look, Page},
+    surroundings::Surroundings,
+};
+
+/// How often a followed journal is looked at.
+const FOLLOW: Duration = Duration::from_millis(200);
+
+/// Runs the command line and returns its exit code. See `exit_code`.
+///
+/// Blocks until the command is done. Prints to this process's stdout and stderr.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let around = Surroundings::of_process();
+    let (json, done) = match cli::parse(&args, &around) {
+        Ok(cli) => (cli.globals.json, dispatch(cli, around)),
+        Err(e) => (cli::wants_json(&args, &around), Err(e)),
+    };
+    ExitCode::from(done.unwrap_or_else(|e| e.report(json)))
+}
+
+fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
+    // These two need no place for a store.
+    let command = match cli.command {
+        Command::Mock(args) => return mock::mock(args),
+        Command::Completions(args) => {
+            let look = Look::of_stdout(&cli.globals, &around);
+            return printed(look, |page| commands::completions::completions(&args, page));
+        }
+        other => other,
+    };
+    let context = Context::new(&cli.globals, around)?;
+    let look = context.look;
+    match command {
+        Command::Run(args) => supervisor::run(args, context),
+        Command::Resume(args) => supervisor::resume(args, context),
+        Command::Serve(args) => serve::serve(args, context),
+        Command::Doctor(_) => printed_code(look, |page| commands::doctor::doctor(&context, page)),
+        other => {
+            let store = context.open(false, Default::default())?;
+            on_store(other, &*store, look)
+        }
+    }
+}
+
+/// The commands that look at runs and change them.
+fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliError> {
+    match command {
+        Command::Ls(args) => printed(look, |page| commands::ls::ls(store, &args, page)),
+        Command::Show(args) => printed(look, |page| commands::show::show(store, &args, page)),
+        Command::Journal(args) => printed(look, |page| {
+            commands::journal::journal(store, &args, page, &mut || thread::sleep(FOLLOW))
+        }),
+        Command::Budget(args) => printed(look, |page| commands::budget::budget(store, &args, page)),
+        Command::Spend(args) => printed(look, |page| commands::spend::spend(store, &args, page)),
+        Command::Stop(args) => {
+            printed_code(look, |page| commands::stop::stop(store, &args, page, &mut thread::sleep))
+        }
+        Command::Cancel(args) => printed_code(look, |page| commands::cancel::cancel(store, &args, page)),
+        // `dispatch` has taken every other command.
+        _ => Err(CliError::Usage { message: "this command works on no store".into(), hint: None }),
+    }
+}
+
+fn printed(look: Look, command: impl FnOnce(&mut Page) -> Result<(), CliError>) -> Result<u8, CliError> {
+    printed_code(look, |page| command(page).map(|()| exit_code::OK))
+}
+
+fn printed_code(look: Look, command: impl FnOnce(&mut Page) -> Result<u8, CliError>) -> Result<u8, CliError> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let code = command(&mut Page::new(&mut out, look))?;
+    out.flush()?;
+    Ok(code)
 }

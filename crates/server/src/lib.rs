@@ -3,3 +3,5 @@
 
 pub mod dialect;
 pub mod mock;
+pub mod node;
+pub mod proxy;

@@ -1,1 +1,31 @@
-//! placeholder
+//! The simulator: agents, processes, a provider and a disk in one thread under one clock, all their
+//! chances drawn from one seed. It drives the real engine and the real call machine, breaks
+//! everything around them, and an oracle checks the design's invariants after every step.
+//!
+//! A seed that fails fails again: `OUTLAST_SIM_SEED=n cargo nextest run -p outlast-sim one_seed`
+//! prints its whole story. `OUTLAST_SIM_SEEDS` sets how many are tried.
+//!
+//! Read from `world` (what happens when) to `process` (a server: the host of the call machine),
+//! `agent` (who asks), `provider` (who answers and bills), `store` (what fails) and `oracle`.
+
+pub mod agent;
+pub mod oracle;
+pub mod process;
+pub mod provider;
+pub mod rng;
+pub mod scene;
+pub mod store;
+pub mod world;
+
+pub use world::{Outcome, run};
+
+/// A defect to plant: the oracle has to find each one, or it is worth nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// The end of an answer is shown when its settlement is submitted, not when it is durable.
+    ShownBeforeDurable,
+    /// Requests are matched without their scope.
+    ScopeIgnored,
+    /// Admission is decided on what was read before the transaction.
+    StaleAdmission,
+}

@@ -276,9 +276,10 @@ impl Connection {
     fn admitted_for_nobody(&mut self, queued: bool, result: &Result<Admission, store::Error>) -> Vec<Action> {
         self.phase = Phase::Over;
         let mut actions = leave(queued);
-        if let Ok(Admission::Go { seq, .. }) = result {
-            actions.push(Action::Drop(*seq));
-        }
+        actions.push(match result {
+            Ok(Admission::Go { seq, .. }) => Action::Drop(*seq),
+            _ => Action::MarkError,
+        });
         actions
     }
 
@@ -350,11 +351,14 @@ impl Connection {
     fn client_gone(&mut self) -> Vec<Action> {
         let (next, actions) = match self.phase {
             Phase::New | Phase::Over => (Phase::Over, vec![]),
-            Phase::InLine { queued, .. } => (Phase::Over, leave(queued)),
+            // Without an entry a marked retry would else be given the answer of a twin.
+            Phase::InLine { queued, .. } => {
+                (Phase::Over, leave(queued).into_iter().chain([Action::MarkError]).collect())
+            }
             Phase::Admitting { queued, .. } | Phase::AdmittingForNobody { queued } => {
                 (Phase::AdmittingForNobody { queued }, vec![])
             }
-            Phase::Waiting => (Phase::Over, vec![Action::Dequeue]),
+            Phase::Waiting => (Phase::Over, vec![Action::Dequeue, Action::MarkError]),
             Phase::Receiving { .. } | Phase::Polling(_) | Phase::Loading(_) | Phase::Flushing { .. } => {
                 (Phase::Over, vec![Action::GiveBack])
             }

@@ -32,7 +32,8 @@ pub struct Taken {
 #[derive(Debug, Default)]
 struct Desk {
     receiving: Vec<(ConnectionId, Seq)>,
-    /// Requests answered with an error of ours that left no entry, and not retried since.
+    /// Requests that came to nothing and left no entry (answered with an error of ours, or gone
+    /// before they were admitted), and not retried since.
     errors: usize,
     /// The first has the turn.
     line: VecDeque<ConnectionId>,
@@ -81,7 +82,7 @@ impl Taken {
         self.places.get(&place).map_or_else(Vec::new, |d| d.receiving.iter().map(|(_, s)| *s).collect())
     }
 
-    /// A request was answered with an error of ours that left no entry.
+    /// A request came to nothing, and left no entry.
     pub fn mark_error(&mut self, place: Place) {
         self.places.entry(place).or_default().errors += 1;
     }

@@ -84,15 +84,22 @@ impl Admit {
         if let Some(refusal) = self.price_refusal(l, now)? {
             return Ok(Answer::Refused(refusal));
         }
-        if let Some(refusal) = self.divergence_refusal(l, now)? {
+        let run = self.actor.run;
+        let lost = stands_for
+            .filter(|&seq| l.entry(run, seq).is_some_and(Entry::is_lost))
+            .or_else(|| doubt::lost_without_retry(l, run, self.match_key));
+        if lost.is_none()
+            && let Some(refusal) = self.divergence_refusal(l, now)?
+        {
             guard::halt(l, self.actor.run, refusal.clone())?;
             return Ok(Answer::Refused(refusal));
         }
-        let lost = doubt::lost_without_retry(l, self.actor.run, self.match_key);
-        let plan = Plan::make(self, l, lost, stands_for, now)?;
-        match plan {
-            // A replay passes a queue; a new call does not.
-            Plan::Go { .. } if self.behind => Ok(Answer::Wait { refusal: Refusal::plain("queued", now) }),
+        if self.behind {
+            // A replay passes a queue. A new call does not, and one that cannot fit halts the run only
+            // when those before it are through.
+            return Ok(Answer::Wait { refusal: Refusal::plain("queued", now) });
+        }
+        match Plan::make(self, l, lost, stands_for, now)? {
             Plan::Go { cap, inherit } => self.go(l, cap, lost, inherit, stands_for, now),
             Plan::Wait(refusal) => Ok(Answer::Wait { refusal }),
             Plan::WaitForOthers(refusal) => {
@@ -150,6 +157,7 @@ impl Admit {
         stands_for: Option<Seq>,
         now: Micros,
     ) -> Result<Answer, Error> {
+        let implicit_loop = self.is_loop(l, lost, stands_for)?;
         let run = l.run_mut(self.actor.run)?;
         let (seq, charges) = (run.next_seq, run.charges.clone());
         run.next_seq = Seq(seq.0 + 1);
@@ -157,7 +165,6 @@ impl Admit {
         if run.status == Status::Waiting {
             run.status = Status::Running;
         }
-        let implicit_loop = !run.explicit_loops && lost.is_none() && stands_for.is_none();
         let own = run.envelope();
         let held = amounts(match cap {
             Some(cap) => (self.bound.cost_at(cap), self.bound.tokens_at(cap)),
@@ -165,8 +172,12 @@ impl Admit {
         })
         .with(Unit::Calls, 1);
         let (inherited, inheritances) = match lost.filter(|_| inherit) {
-            Some(lost) => doubt::inherit(l, self.actor.run, lost)?,
-            None => (Amounts::default(), 0),
+            Some(lost) => doubt::inherit(l, self.actor.run, lost, &held)?,
+            // It takes nothing over, and its chain goes on.
+            None => (
+                Amounts::default(),
+                lost.and_then(|s| l.entry(self.actor.run, s)).map_or(0, doubt::inheritances),
+            ),
         };
         for &no in charges.iter() {
             l.envelope_mut(no)?.reserve(&(held - inherited));
@@ -221,8 +232,20 @@ impl Admit {
                 payload: payload.clone(),
             });
         }
-        let diverged = self.note_divergence(l, seq);
+        // What repeats a lost call is nothing new.
+        let diverged = if lost.is_none() { self.note_divergence(l, seq) } else { None };
         Ok(Answer::Go { seq, cap, retry_of: lost, diverged })
+    }
+
+    /// Whether it is counted as a loop: it is new, or repeats a call that never left and gave its loop back.
+    fn is_loop(&self, l: &Loaded, lost: Option<Seq>, stands_for: Option<Seq>) -> Result<bool, Error> {
+        let counted = |seq| {
+            let earlier = l.entry(self.actor.run, seq);
+            !earlier
+                .is_some_and(|e| e.state == State::Void && e.call.as_ref().is_some_and(|c| c.implicit_loop))
+        };
+        let explicit = l.run(self.actor.run)?.explicit_loops;
+        Ok(!explicit && lost.is_none() && !stands_for.is_some_and(counted))
     }
 
     fn note_divergence(&self, l: &mut Loaded, seq: Seq) -> Option<Divergence> {
@@ -258,7 +281,7 @@ impl Plan {
         now: Micros,
     ) -> Result<Plan, Error> {
         let run = l.run(op.actor.run)?;
-        let implicit_loop = !run.explicit_loops && lost.is_none() && stands_for.is_none();
+        let implicit_loop = op.is_loop(l, lost, stands_for)?;
         let others = Amounts::default().with(Unit::Calls, 1).with(Unit::Loops, i64::from(implicit_loop));
         let full = amounts(op.bound.full()) + others;
         let floor = amounts(op.bound.floor()) + others;

@@ -14,7 +14,8 @@ use crate::{
 
 /// Takes the slot's lease with a higher fence, ends the attempt before, and opens the next one.
 ///
-/// Synced. Errors: `RunHeld` while another live instance drives the slot; `RunHalted`, `RunEnded`.
+/// Synced. Errors: `RunHeld` while another live instance drives the slot; `LabelEnded` for a label that
+/// an attempt of the run had before; `RunHalted`, `RunEnded`.
 /// A new attempt after a death counts one of `restarts`.
 #[derive(Clone, Debug)]
 pub struct Claim {
@@ -30,12 +31,14 @@ pub struct Claim {
 
 impl Claim {
     pub fn needs(&self) -> Vec<Need> {
-        vec![
+        let mut needs = vec![
             Need::Instance(self.instance),
             Need::Run(self.run),
             Need::Lease(self.run, self.slot),
             Need::OpenAttempts(self.run),
-        ]
+        ];
+        needs.extend(self.label.clone().map(|label| Need::Labelled(self.run, label)));
+        needs
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Claimed, Error> {
@@ -43,6 +46,9 @@ impl Claim {
         let run = l.run(self.run)?;
         if let Some(holder) = guard::driver(l, run, self.slot).filter(|i| i.no != self.instance) {
             return Err(guard::held(run, holder));
+        }
+        if let Some(label) = self.label.as_deref().filter(|label| guard::labelled(l, run, label).is_some()) {
+            return Err(Error::LabelEnded { id: run.id.to_string(), label: label.to_owned() });
         }
         if status::next(run.status, Event::Begin).is_none() {
             guard::shift(&mut run.clone(), Event::Begin, now)?;
@@ -56,16 +62,16 @@ impl Claim {
             l.envelope_mut(own)?.spent[Unit::Restarts] += 1;
         }
         end_open(l, self.run, self.slot, now);
+        if self.slot == Slot::DRIVER {
+            // Header callers are shut out from here on, and nobody else would ever end their attempt.
+            end_open(l, self.run, Slot::IMPLICIT, now);
+        }
         let run = l.run_mut(self.run)?;
         if self.fresh {
             run.iteration += 1;
             run.answers = 0;
         }
         run.fence = Fence(run.fence.0 + 1);
-        if run.status != Status::Running && run.status != Status::Waiting {
-            // Taken up again. A driver that goes on has not heard a request made since its last heartbeat.
-            run.stop_requested = false;
-        }
         let fence = run.fence;
         let no = open_attempt(
             l,
@@ -104,6 +110,10 @@ pub struct Opening {
 /// Opens the run's next attempt and sets the run running.
 pub fn open_attempt(l: &mut Loaded, o: Opening, now: Micros) -> Result<AttemptNo, Error> {
     let run = l.run_mut(o.run)?;
+    if matches!(run.status, Status::Interrupted | Status::Failed) {
+        // Taken up again. A driver that goes on has not heard a request made since its last heartbeat.
+        run.stop_requested = false;
+    }
     if run.status != Status::Running {
         guard::shift(run, Event::Begin, now)?;
     }

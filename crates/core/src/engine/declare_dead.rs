@@ -55,7 +55,8 @@ impl DeclareDead {
         for row in &mut l.attempts {
             if row.value.instance == Some(self.instance) && row.value.is_open() {
                 let attempt = row.touched();
-                attempt.ended_at = Some(last_seen);
+                // Claimed after the last heartbeat, it ended no earlier than it began.
+                attempt.ended_at = Some(last_seen.max(attempt.started_at));
                 attempt.exit = Some(Exit { lost: true, ..Exit::default() });
                 swept.ended_attempts += 1;
             }
@@ -77,7 +78,6 @@ impl DeclareDead {
             {
                 let run = l.run_mut(no)?;
                 run.status = next;
-                run.stop_requested = false;
                 swept.interrupted.push(run.id.clone());
             }
         }

@@ -3,6 +3,7 @@
 use crate::{
     engine::Error,
     id::{AttemptNo, Micros, RunNo, Seq},
+    journal::iteration_scope,
     loaded::{Loaded, Need},
 };
 
@@ -25,18 +26,26 @@ impl Delivered {
     }
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
+        let open = l.is_open(self.run, self.attempt);
         let Some(entry) = l.entry_mut(self.run, self.seq) else { return Ok(()) };
         let first = entry.delivered_to != Some(self.attempt);
-        entry.delivered_to = Some(self.attempt);
-        entry.delivered_count = if first { self.count } else { entry.delivered_count.max(self.count) };
-        let (cost, opened_by) = (entry.spent.cost(), entry.attempt);
+        // A mark can come late, and that of an attempt that is over must not hide a later one's.
+        if open || entry.delivered_to.is_none() {
+            entry.delivered_to = Some(self.attempt);
+            entry.delivered_count = if first { self.count } else { entry.delivered_count.max(self.count) };
+        }
+        let (cost, opened_by, scope) = (entry.spent.cost(), entry.attempt, entry.scope.clone());
         if !self.replayed {
             return Ok(());
         }
         let run = l.run_mut(self.run)?;
         run.replayed += 1;
         run.saved_nano_usd += cost;
+        // Items and steps with retries have answers of their own, which `untaken` does not count.
+        let counted =
+            l.attempt(self.run, self.attempt).is_some_and(|a| scope == iteration_scope(a.iteration));
         if first
+            && counted
             && opened_by != self.attempt
             && let Some(a) = l.attempt_mut(self.run, self.attempt)
         {

@@ -30,36 +30,32 @@ pub fn inheritances(e: &Entry) -> u8 {
     e.call.as_ref().map_or(0, |c| c.inheritances)
 }
 
-/// Takes over what the lost try holds: it is no longer in doubt, it backs the retry.
+/// Takes over of what the lost try holds as much as its retry will hold: that is no longer in doubt,
+/// it backs the retry. What is left stays in doubt, so that a retry never gives back more than it holds.
 /// Returns what was taken and the length of the chain.
-pub fn inherit(l: &mut Loaded, run: RunNo, lost: Seq) -> Result<(Amounts, u8), Error> {
+pub fn inherit(l: &mut Loaded, run: RunNo, lost: Seq, wanted: &Amounts) -> Result<(Amounts, u8), Error> {
     let entry = entry_mut(l, run, lost)?;
-    let held = std::mem::take(&mut entry.held);
+    let taken = entry.held.least(wanted);
+    entry.held -= taken;
     let chain = inheritances(entry) + 1;
     for no in charges(l, run)? {
-        l.envelope_mut(no)?.resolve_doubt(&held);
+        l.envelope_mut(no)?.resolve_doubt(&taken);
     }
-    Ok((held, chain))
+    Ok((taken, chain))
 }
 
 /// The outcome of an open call is unknown from now on: it stays charged at its reservation, and
-/// it was one call. Under `in_doubt = "refund"` it is closed at nothing instead.
+/// it was one call. Under `in_doubt = "refund"` it holds nothing; its truth can still come.
 pub fn make_unknown(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result<(), Error> {
     let refund = l.run(run)?.policy.in_doubt == InDoubt::Refund;
     let entry = entry_mut(l, run, seq)?;
     let calls = Amounts::default().with(Unit::Calls, entry.held[Unit::Calls]);
-    let money = entry.held - calls;
-    entry.spent += calls;
+    let doubt = if refund { Amounts::default() } else { entry.held - calls };
+    let release = entry.held - doubt;
+    entry.state = State::Unknown;
     entry.closed_at = Some(now);
-    let (release, doubt) = if refund {
-        entry.held = Amounts::default();
-        entry.state = State::Failed;
-        (calls + money, Amounts::default())
-    } else {
-        entry.held = money;
-        entry.state = State::Unknown;
-        (calls, money)
-    };
+    entry.held = doubt;
+    entry.spent += calls;
     for no in charges(l, run)? {
         let e = l.envelope_mut(no)?;
         e.release(&release);
@@ -71,21 +67,31 @@ pub fn make_unknown(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result
 
 /// The retry came to nothing (`void`, or `failed` at zero): the lost try has what it gave again,
 /// and no retry.
-pub fn give_back(l: &mut Loaded, run: RunNo, retry: Seq) -> Result<(), Error> {
-    let Some((lost, inherited)) = behind(l, run, retry) else { return Ok(()) };
-    if let Some(call) = entry_mut(l, run, retry)?.call.as_mut() {
-        call.inherited = Amounts::default();
-    }
-    let entry = entry_mut(l, run, lost)?;
-    if entry.state != State::Unknown {
-        return Ok(());
-    }
-    entry.retried_by = None;
-    entry.held += inherited;
-    for no in charges(l, run)? {
-        let e = l.envelope_mut(no)?;
-        e.reserve(&inherited);
-        e.doubt(&inherited);
+///
+/// `held` is what the retry held when it closed: where its inheritance has moved on to a retry of its
+/// own, that one gives it back. A try whose own truth came meanwhile passes it on to the one before it.
+pub fn give_back(l: &mut Loaded, run: RunNo, retry: Seq, held: Amounts) -> Result<(), Error> {
+    let has_heir = l.entry(run, retry).is_some_and(|e| e.retried_by.is_some());
+    let (mut giver, mut rest) = (retry, held);
+    while let Some((lost, inherited)) = behind(l, run, giver) {
+        rest = rest.least(&inherited);
+        if let Some(call) = entry_mut(l, run, giver)?.call.as_mut() {
+            call.inherited -= rest;
+        }
+        let entry = entry_mut(l, run, lost)?;
+        if entry.state == State::Unknown {
+            entry.held += rest;
+            if !has_heir {
+                entry.retried_by = None;
+            }
+            for no in charges(l, run)? {
+                let e = l.envelope_mut(no)?;
+                e.reserve(&rest);
+                e.doubt(&rest);
+            }
+            return Ok(());
+        }
+        giver = lost;
     }
     Ok(())
 }

@@ -12,7 +12,8 @@ use crate::{
 /// Ends an attempt with what was seen of it, and says what the run does next.
 ///
 /// Synced. Idempotent: an attempt that has ended stays as it was. A halted run stays halted unless
-/// the agent finished its work (`Then::Complete`).
+/// the agent finished its work (`Then::Complete`); `Then::Interrupt` is the run's only when no attempt
+/// is open in another slot.
 #[derive(Clone, Debug)]
 pub struct EndAttempt {
     pub run: RunNo,
@@ -46,15 +47,15 @@ impl EndAttempt {
         }
         let event = match &self.then {
             Then::Restart => return Ok(status),
-            Then::Interrupt => Event::Interrupt,
+            Then::Interrupt { .. } => Event::Interrupt,
             Then::Complete => Event::Complete,
             Then::Fail(_) => Event::Fail,
         };
-        if status.is_ended() {
+        if status.is_ended() || (event == Event::Interrupt && l.has_open_attempt(self.run)) {
             return Ok(status);
         }
         let run = l.run_mut(self.run)?;
-        run.stop_requested = false;
+        run.stop_requested |= matches!(self.then, Then::Interrupt { by_person: true });
         let after = guard::shift(run, event, now)?;
         if let (Then::Fail(why), Status::Failed) = (&self.then, after) {
             run.error = Some(why.clone());

@@ -53,17 +53,22 @@ impl Enter {
     }
 
     fn find(&self, l: &Loaded, slot: Slot) -> Result<Option<Entered>, Error> {
-        let mut same =
-            l.attempts.iter().map(|a| &a.value).filter(|a| {
-                a.run == self.run && a.slot == slot && a.label == self.label && a.instance.is_none()
-            });
-        let Some(a) = same.next() else { return Ok(None) };
-        match (&self.label, a.is_open()) {
-            (_, true) => Ok(Some(Entered { attempt: a.no, slot, iteration: a.iteration })),
-            (Some(label), false) => {
-                Err(Error::LabelEnded { id: l.run(self.run)?.id.to_string(), label: label.clone() })
+        let run = l.run(self.run)?;
+        let found = match &self.label {
+            Some(label) => guard::labelled(l, run, label),
+            None => l
+                .attempts
+                .iter()
+                .map(|a| &a.value)
+                .find(|a| a.run == self.run && a.slot == slot && a.label.is_none() && a.is_open()),
+        };
+        let Some(a) = found else { return Ok(None) };
+        match &self.label {
+            // A supervised attempt's label is not a header caller's to go on under.
+            Some(label) if !a.is_open() || a.instance.is_some() => {
+                Err(Error::LabelEnded { id: run.id.to_string(), label: label.clone() })
             }
-            (None, false) => Ok(None),
+            _ => Ok(Some(Entered { attempt: a.no, slot, iteration: a.iteration })),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Who may open something now, and whether the run's state and time allow it.
 
 use crate::{
+    attempt::Attempt,
     engine::Error,
     envelope::Refusal,
     id::{InstanceNo, Micros, RunNo, Slot},
@@ -57,6 +58,11 @@ pub fn driver<'a>(l: &'a Loaded, run: &Run, slot: Slot) -> Option<&'a Instance> 
     let goes_on = matches!(run.status, Status::Running | Status::Waiting | Status::Sleeping);
     let between = goes_on && open.all(|a| a.slot != slot && a.instance.is_some());
     (driven || between).then_some(holder)
+}
+
+/// The attempt with this label: a label names one attempt of its run for ever. Needs `Labelled`.
+pub fn labelled<'a>(l: &'a Loaded, run: &Run, label: &str) -> Option<&'a Attempt> {
+    l.attempts.iter().map(|a| &a.value).find(|a| a.run == run.no && a.label.as_deref() == Some(label))
 }
 
 /// The run takes new work. A halt is not an error here: the caller answers with its refusal.

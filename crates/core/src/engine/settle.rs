@@ -3,7 +3,7 @@
 use crate::{
     engine::{Error, doubt, renew},
     id::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
-    journal::{Kind, Role, State, iteration_scope},
+    journal::{Correction, Kind, Role, State, iteration_scope},
     loaded::{Loaded, Need, NewPayload},
     op::Settled,
     payload::Payload,
@@ -95,7 +95,7 @@ impl Settle {
             Close::Void => {
                 self.close_entry(l, State::Void, Amounts::default(), late, now)?;
                 self.return_loop(l)?;
-                doubt::give_back(l, self.run, self.seq)?;
+                doubt::give_back(l, self.run, self.seq, held)?;
                 Amounts::default()
             }
             Close::Done(bill) | Close::Failed(bill) => {
@@ -103,7 +103,7 @@ impl Settle {
                 let money = self.charge(l, bill, held);
                 self.close_entry(l, state, money.with(Unit::Calls, 1), late, now)?;
                 if money.is_zero() && state == State::Failed {
-                    doubt::give_back(l, self.run, self.seq)?;
+                    doubt::give_back(l, self.run, self.seq, held)?;
                 } else {
                     doubt::settle_lost(l, self.run, self.seq, money, now)?;
                 }
@@ -160,6 +160,10 @@ impl Settle {
         entry.spent = spent;
         entry.closed_at = Some(now);
         entry.replayable = state == State::Done && self.answer.is_some();
+        if let Some(call) = entry.call.as_mut().filter(|_| late) {
+            let why = "its outcome arrived after it was taken for lost".to_owned();
+            call.correction = Some(Correction { at: now, posted: spent, unbacked_nano_usd: 0, why });
+        }
         let charges = l.run(self.run)?.charges.clone();
         for &no in charges.iter() {
             let e = l.envelope_mut(no)?;

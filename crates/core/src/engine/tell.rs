@@ -39,12 +39,14 @@ impl Tell {
             Word::Cancel { .. } => Event::Cancel,
             Word::Complete => Event::Complete,
         };
-        if self.word == Word::Stop && guard::driver(l, l.run(self.run)?, Slot::DRIVER).is_some() {
-            let run = l.run_mut(self.run)?;
-            run.stop_requested = true;
-            return Ok(run.status);
-        }
+        let driven = guard::driver(l, l.run(self.run)?, Slot::DRIVER).is_some();
         let run = l.run_mut(self.run)?;
+        if self.word == Word::Stop && !run.status.is_ended() {
+            run.stop_requested = true;
+            if driven {
+                return Ok(run.status);
+            }
+        }
         let after = guard::shift(run, event, now)?;
         if let (Word::Cancel { reason: Some(reason) }, Status::Cancelled) = (&self.word, after) {
             run.error = Some(reason.clone());

@@ -9,6 +9,7 @@ use std::{
 
 use outlast_core::store::Error;
 use rusqlite::{Connection, OpenFlags};
+use rustix::fs::Access;
 
 use super::failure;
 
@@ -36,7 +37,10 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
         make(path).map_err(|e| open_error(e.to_string()))?;
     }
     // One look, for the sake of a plain message: SQLite would open the file read-only without a word.
-    OpenOptions::new().read(true).write(true).open(path).map_err(|e| open_error(e.to_string()))?;
+    // Not by opening it: closing any descriptor of the file would drop the POSIX locks that another
+    // handle of this process holds.
+    rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK)
+        .map_err(|e| open_error(std::io::Error::from(e).to_string()))?;
     refuse_network(path)?;
     let mut conn = Connection::open_with_flags(
         path,

@@ -76,12 +76,12 @@ pub fn a_lost_try_is_posted_at_the_headroom_when_its_retry_cost_more(s: &Stage) 
 }
 
 pub fn a_retry_that_costs_nothing_gives_its_inheritance_back(s: &Stage) {
-    let closes: [fn(&Agent, Seq); 2] = [|a, seq| drop(a.void(seq)), |a, seq| drop(a.failed(seq))];
-    for (i, close) in closes.into_iter().enumerate() {
-        let a = agent(s, s.run(&format!("r{i}")).cost(FULL));
+    for (id, close) in [("void", Close::Void), ("failed", Close::Failed(Bill::Nothing))] {
+        let a = agent(s, s.run(id).cost(FULL));
         let lost = loses(&a, "x");
         let retry = a.call("x");
-        close(&a, retry);
+        a.ask(a.settle(retry, close)).unwrap();
+        a.free(retry);
         assert_eq!(entry(s, &a, lost), (State::Unknown, FULL, 0));
         assert_eq!(s.money(a.run), (FULL, FULL, 0));
         let next = a.request("x").retry(1).goes();
@@ -117,6 +117,22 @@ pub fn a_chain_inherits_twice_and_is_then_refused(s: &Stage) {
     assert_eq!(s.money(a.run), (0, 0, 1600));
 }
 
+/// Bug: a try that fitted by itself let its chain inherit twice more.
+/// Consequence: more doubt than two tries could be left unbacked.
+/// Cause: the count of inheritances began anew with each try that did not inherit.
+pub fn a_try_that_fits_does_not_reset_the_count_of_inheritances(s: &Stage) {
+    let a = agent(s, s.run("r").cost(FULL));
+    for _ in 0..3 {
+        loses(&a, "x");
+    }
+    let mut raise = crate::runs::raising(a.run);
+    raise.add[Unit::CostNanoUsd] = Some(FULL);
+    s.ask(raise).unwrap();
+    loses(&a, "x");
+    assert_eq!(s.money(a.run), (2 * FULL, 2 * FULL, 0));
+    assert_eq!(a.request("x").refused().code, "dollar_budget_exceeded");
+}
+
 pub fn an_inheriting_retry_is_clamped_to_what_it_inherits_and_what_is_free(s: &Stage) {
     let a = agent(s, s.run("r").cost(FULL));
     let spent = a.call("else");
@@ -129,6 +145,41 @@ pub fn an_inheriting_retry_is_clamped_to_what_it_inherits_and_what_is_free(s: &S
     assert_eq!((cap, entry(s, &a, retry).1), (500, 600));
     a.done(retry, 100);
     assert_eq!(s.money(a.run), (0, 0, 600));
+}
+
+/// Bug: a retry smaller than its lost try gave back more than it held.
+/// Consequence: spent and reserved passed the limit.
+/// Cause: the whole reservation was inherited, what was not needed came free, and was promised again when
+/// the retry came to nothing.
+pub fn a_smaller_retry_inherits_what_it_needs(s: &Stage) {
+    let a = agent(s, s.run("r").cost(FULL));
+    let lost = loses(&a, "x");
+    let retry = a.request("x").bound(bound(100, 500)).goes();
+    assert_eq!((entry(s, &a, lost).1, entry(s, &a, retry).1), (400, 600));
+    assert_eq!(a.request("y").bound(bound(10, 10)).waits().code, "dollar_budget_exceeded");
+    a.void(retry);
+    assert_eq!(entry(s, &a, lost), (State::Unknown, FULL, 0));
+    assert_eq!(s.money(a.run), (FULL, FULL, 0));
+}
+
+/// Bug: a lost retry that turned out to have cost nothing gave back what its own retry held by then.
+/// Consequence: spent and reserved passed the limit.
+/// Cause: the inheritance was given back whole, though it had moved on.
+pub fn a_late_failure_gives_back_only_what_it_still_holds(s: &Stage) {
+    let a = agent(s, s.run("r").cost(FULL));
+    let first = loses(&a, "x");
+    let second = loses(&a, "x");
+    let third = a.call("x");
+    a.failed(second);
+    assert_eq!(s.money(a.run), (FULL, 0, 0));
+    assert_eq!(entry(s, &a, first), (State::Unknown, 0, 0));
+    a.void(third);
+    assert_eq!(entry(s, &a, first), (State::Unknown, FULL, 0));
+    assert_eq!(s.money(a.run), (FULL, FULL, 0));
+    let fourth = a.request("x").retry(1).goes();
+    assert_eq!(s.entry(a.run, fourth).call.unwrap().retry_of, Some(first));
+    a.done(fourth, 100);
+    assert_eq!((entry(s, &a, first), s.money(a.run)), ((State::Failed, 0, 100), (0, 0, 200)));
 }
 
 pub fn a_late_failure_behind_a_settled_retry_still_settles_the_first_try(s: &Stage) {
@@ -154,6 +205,23 @@ pub fn doubt_is_kept_where_the_run_says_so(s: &Stage) {
     assert_eq!(a.request("y").refused().code, "dollar_budget_exceeded", "kept doubt is not inherited");
 }
 
+/// Bug: under `refund` a lost call was closed as failed.
+/// Consequence: the paid answer of a process that was declared dead in error was thrown away, and a repeated
+/// call was counted as a new loop.
+/// Cause: what is not charged was taken for what is not in doubt.
+pub fn doubt_is_refunded_where_the_run_says_so(s: &Stage) {
+    let a = agent(s, s.run("r").cost(FULL).in_doubt(InDoubt::Refund));
+    let lost = loses(&a, "x");
+    assert_eq!((entry(s, &a, lost), s.money(a.run)), ((State::Unknown, 0, 0), (0, 0, 0)));
+    assert_eq!(s.spent(a.run, Unit::Calls), 1);
+    let retry = a.call("x");
+    assert_eq!(s.spent(a.run, Unit::Loops), 1);
+    a.done(retry, 300);
+    assert_eq!(s.money(a.run), (0, 0, 300));
+    a.done(lost, 200);
+    assert_eq!((entry(s, &a, lost), s.money(a.run)), ((State::Done, 0, 200), (0, 0, 500)));
+}
+
 pub fn late_truth_replaces_the_estimate_once(s: &Stage) {
     let process = s.process("p");
     let cases = [
@@ -170,6 +238,17 @@ pub fn late_truth_replaces_the_estimate_once(s: &Stage) {
         assert_eq!(s.spent(a.run, Unit::Calls), 1);
         s.refuses("already_settled", a.settle(lost, Close::Done(bill(5))));
     }
+}
+
+/// Bug: truth that replaced an estimate left no trace.
+/// Consequence: a ledger that changed after the fact, and nothing that said when or why.
+/// Cause: only what a retry posted was written down as a correction.
+pub fn late_truth_is_an_appended_correction(s: &Stage) {
+    let a = agent(s, s.run("r").cost(FULL));
+    let lost = loses(&a, "x");
+    a.done(lost, 120);
+    let correction = s.entry(a.run, lost).call.unwrap().correction.unwrap();
+    assert_eq!((correction.posted.cost(), correction.unbacked_nano_usd), (120, 0));
 }
 
 pub fn a_lost_call_cannot_be_lost_again(s: &Stage) {
@@ -213,6 +292,27 @@ pub fn each_lost_try_has_a_retry_of_its_own(s: &Stage) {
     assert_eq!(of, lost.map(Some));
     let new = a.call("x");
     assert_eq!(s.entry(a.run, new).call.unwrap().retry_of, None);
+}
+
+/// Bug: a marked retry could be taken for the retry of two lost calls.
+/// Consequence: one of them stayed in doubt for ever, with nothing left to replace its estimate.
+/// Cause: the entry it stands for and the lost try it repeats were looked for apart.
+pub fn a_marked_retry_repeats_the_lost_call_it_stands_for(s: &Stage) {
+    let run = s.run("r").create();
+    let (one, two) = (s.process("one"), s.process("two"));
+    let old = one.enter(run, Some("a"));
+    let first = old.call("x");
+    let new = two.enter(run, Some("b"));
+    assert_eq!(new.request("x").joins(), first);
+    let second = loses(&new, "x");
+    one.dies();
+    new.free(first);
+    for lost in [second, first] {
+        let retry = new.request("x").retry(1).goes();
+        assert_eq!(s.entry(run, retry).call.unwrap().retry_of, Some(lost));
+        new.done(retry, 10);
+        assert_eq!(entry(s, &new, lost), (State::Failed, 0, 10));
+    }
 }
 
 pub fn a_lost_try_in_another_scope_has_no_retry_here(s: &Stage) {

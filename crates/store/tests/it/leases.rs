@@ -51,7 +51,9 @@ pub fn a_header_caller_stays_out_between_two_attempts(s: &Stage) {
 /// Cause: a lease lives while its instance does, whether or not the run goes on there.
 pub fn a_run_at_rest_can_be_taken_up_by_another_process(s: &Stage) {
     let (one, two) = (s.process("one"), s.process("two"));
-    for (id, then) in [("interrupted", Then::Interrupt), ("failed", Then::Fail("why".into()))] {
+    for (id, then) in
+        [("interrupted", Then::Interrupt { by_person: false }), ("failed", Then::Fail("why".into()))]
+    {
         let run = s.run(id).create();
         let old = one.claim(run);
         old.ends(then);
@@ -173,6 +175,23 @@ pub fn a_label_names_one_attempt_for_ever(s: &Stage) {
     second.call("x");
 }
 
+/// Bug: a label could be given to two attempts, when a claim was one of them.
+/// Consequence: a restarted header caller went on under a supervised attempt's label, and a database that
+/// keeps labels unique failed a whole group of operations.
+/// Cause: a claim never asked for its label, and a header caller asked for other header attempts only.
+pub fn a_label_is_unique_over_claims_and_header_callers(s: &Stage) {
+    let run = s.run("r").create();
+    let process = s.process("p");
+    let labelled = |label: &str| Claim { label: Some(label.into()), ..process.claiming(run) };
+    process.claim_by(labelled("a")).ends(Then::Interrupt { by_person: false });
+    s.refuses("label_ended", process.entering(run, Some("a")));
+    s.refuses("label_ended", labelled("a"));
+    process.enter(run, Some("b"));
+    s.refuses("label_ended", labelled("b"));
+    process.claim_by(worker(labelled("c"), 1)).ends(Then::Interrupt { by_person: false });
+    s.refuses("label_ended", process.entering(run, Some("c")));
+}
+
 pub fn header_callers_without_a_label_share_one_attempt(s: &Stage) {
     let run = s.run("r").create();
     let (one, two) = (s.process("one"), s.process("two"));
@@ -183,10 +202,36 @@ pub fn header_callers_without_a_label_share_one_attempt(s: &Stage) {
     assert_eq!(two.enter(run, None).attempt, first.attempt);
 }
 
+/// Bug: the attempt of header callers without a label outlived a supervisor's claim.
+/// Consequence: after a death or Ctrl-C the run stayed `running` with nobody in it, and was never resumed.
+/// Cause: that attempt has a slot of its own, which no claim ended.
+pub fn a_claim_ends_the_attempt_of_header_callers(s: &Stage) {
+    let run = s.run("r").create();
+    let implicit = s.process("outlast serve").enter(run, None);
+    let driver = s.process("outlast run").claim(run);
+    assert_eq!(open_attempts(s, run), [driver.attempt.0]);
+    s.refuses("lease_lost", implicit.request("x").admit);
+    driver.process.dies();
+    assert_eq!(s.status(run), Status::Interrupted);
+}
+
+/// Bug: one worker's stop interrupted the whole run.
+/// Consequence: its siblings' next calls were refused as `not_running`.
+/// Cause: ending an attempt moved the status without asking whether another attempt was open.
+pub fn a_run_is_interrupted_when_its_last_attempt_is_gone(s: &Stage) {
+    let process = s.process("p");
+    let run = s.run("r").create();
+    let one = process.claim_by(worker(process.claiming(run), 1));
+    let two = process.claim_by(worker(process.claiming(run), 2));
+    assert_eq!(one.ends(Then::Interrupt { by_person: false }), Status::Running);
+    two.call("goes on");
+    assert_eq!(two.ends(Then::Interrupt { by_person: false }), Status::Interrupted);
+}
+
 pub fn an_interrupted_run_takes_no_calls_of_a_live_attempt(s: &Stage) {
     let process = s.process("p");
     let agent = process.claim(s.run("r").create());
-    agent.ends(Then::Interrupt);
+    agent.ends(Then::Interrupt { by_person: false });
     s.refuses("lease_lost", agent.request("x").admit);
 }
 

@@ -155,6 +155,19 @@ pub fn a_new_call_queues_behind_one_that_waits(s: &Stage) {
     assert_eq!(s.journal(a.run).len(), 1);
 }
 
+/// Bug: a call behind a waiting one was refused when it could not fit.
+/// Consequence: the run halted, and the one before it, which would have fitted in a moment, was refused too.
+/// Cause: the queue was asked only of calls that could go.
+pub fn a_call_behind_one_that_waits_does_not_halt_the_run(s: &Stage) {
+    let a = agent(s, Unit::CostNanoUsd, FULL);
+    let first = a.call("one");
+    a.request("two").waits();
+    assert_eq!(a.request("huge").bound(bound(5000, 10)).behind().waits().code, "queued");
+    assert_eq!(s.status(a.run), Status::Running);
+    a.void(first);
+    a.call("two");
+}
+
 pub fn a_retry_inherits_rather_than_wait(s: &Stage) {
     let a = agent(s, Unit::CostNanoUsd, 2 * FULL);
     let lost = a.call("x");
@@ -163,6 +176,20 @@ pub fn a_retry_inherits_rather_than_wait(s: &Stage) {
     a.request("other").waits();
     a.call("x");
     assert_eq!(s.money(a.run), (2 * FULL, 0, 0));
+}
+
+/// Bug: the reference store called what `observe` accepts an inconsistency.
+/// Consequence: no simulation could drive an observed run.
+/// Cause: its accounts knew one reason to be over a limit, the overrun.
+pub fn observed_calls_are_admitted_until_the_limit_is_spent(s: &Stage) {
+    let a = s.process("p").claim(s.run("r").cost(100).observe().create());
+    let calls = [a.call("one"), a.call("two")];
+    for seq in calls {
+        a.done(seq, 60);
+    }
+    assert_eq!(a.request("three").refused().code, "dollar_budget_exceeded");
+    assert_eq!(s.money(a.run), (0, 0, 120));
+    halts(s, &a, "dollar_budget_exceeded");
 }
 
 pub fn a_limit_of_zero_admits_nothing(s: &Stage) {

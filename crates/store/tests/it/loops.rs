@@ -80,3 +80,19 @@ pub fn a_call_that_never_left_is_no_loop(s: &Stage) {
     a.void(seq);
     assert_eq!(s.spent(a.run, Unit::Loops), 0);
 }
+
+/// Bug: the marked retry of a call that never left was counted as no loop at all.
+/// Consequence: behind a flaky connection a run passed its loop limit.
+/// Cause: a retry adds no loop because the first try did, and a void try had given its loop back.
+pub fn the_retry_of_a_call_that_never_left_is_a_loop(s: &Stage) {
+    let a = agent(s);
+    let void = a.call("x");
+    a.void(void);
+    let failed = a.request("x").retry(1).goes();
+    assert_eq!(s.spent(a.run, Unit::Loops), 1);
+    a.failed(failed);
+    let void = a.request("x").retry(2).goes();
+    a.void(void);
+    a.request("x").retry(3).goes();
+    assert_eq!(s.spent(a.run, Unit::Loops), 1, "one request is one loop, however often it was tried");
+}

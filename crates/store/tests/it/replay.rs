@@ -262,6 +262,21 @@ pub fn a_delivery_is_marked_for_the_attempt_that_got_it(s: &Stage) {
     new.call("x");
 }
 
+/// Bug: a late mark of an ended attempt took the mark of the living one away.
+/// Consequence: the living agent's next identical request got the same answer a second time.
+/// Cause: delivery marks are lazy, and the last one written won, whoever's it was.
+pub fn a_late_mark_of_an_ended_attempt_gives_no_answer_back(s: &Stage) {
+    let old = agent(s);
+    let seq = old.call("x");
+    old.done(seq, 10);
+    old.ends(Then::Restart);
+    let new = old.process.claim(old.run);
+    new.request("x").replays();
+    new.delivered(seq);
+    old.delivered(seq);
+    new.call("x");
+}
+
 pub fn replays_are_served_where_new_calls_are_refused(s: &Stage) {
     let process = s.process("p");
     let run = s.run("r").limit(Unit::Calls, 1).create();
@@ -318,6 +333,35 @@ pub fn a_run_that_halts_on_divergence_is_halted_by_it(s: &Stage) {
     let new = process.claim(run);
     assert_eq!(new.request("else").refused().code, "diverged");
     assert_eq!((s.status(run), s.journal(run).len()), (Status::Halted, 1));
+}
+
+/// Bug: an agent that repeated a lost call before its recorded ones had diverged.
+/// Consequence: a faithful agent with parallel calls was halted after a crash.
+/// Cause: the retry of a lost call was counted as something new.
+pub fn the_retry_of_a_lost_call_is_no_divergence(s: &Stage) {
+    let process = s.process("p");
+    let run = s.run("r").halts_on_divergence().create();
+    let old = process.claim(run);
+    let lost = old.call("lost");
+    old.buys("paid", 10);
+    old.lost(lost);
+    old.ends(Then::Restart);
+    let new = process.claim(run);
+    assert_eq!(diverged(&new, "lost"), None);
+    assert_eq!(s.status(run), Status::Running);
+}
+
+/// Bug: replaying an item's answers hid that the iteration's had not been taken.
+/// Consequence: a diverged batch was not shown as one.
+/// Cause: an attempt's untaken answers are its iteration's, and any replay was counted off them.
+pub fn answers_of_other_scopes_are_not_counted_as_taken(s: &Stage) {
+    let old = agent(s);
+    old.buys("plan", 10);
+    let item = old.within("item:1:try:1").buys("x", 10);
+    let new = restarted(s, &old);
+    new.within("item:1:try:1").request("x").replays();
+    new.delivered(item);
+    assert_eq!(diverged(&new, "other plan"), Some(Divergence { untaken: 1 }));
 }
 
 /// A mark by an attempt or of an entry that is not there is nothing, and no error: nobody waits for it.

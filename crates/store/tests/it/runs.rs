@@ -57,7 +57,7 @@ pub fn a_created_run_is_interrupted_until_an_attempt_begins(s: &Stage) {
 pub fn an_ended_attempt_leaves_its_run_as_its_driver_says(s: &Stage) {
     let cases = [
         (Then::Restart, Status::Running),
-        (Then::Interrupt, Status::Interrupted),
+        (Then::Interrupt { by_person: false }, Status::Interrupted),
         (Then::Complete, Status::Completed),
         (Then::Fail("crash loop".into()), Status::Failed),
     ];
@@ -109,7 +109,7 @@ pub fn raising_the_tripped_limit_lets_the_run_go_on(s: &Stage) {
 
 pub fn raising_after_the_attempt_ended_leaves_the_run_interrupted(s: &Stage) {
     let agent = halted(s);
-    assert_eq!(agent.ends(Then::Interrupt), Status::Halted);
+    assert_eq!(agent.ends(Then::Interrupt { by_person: false }), Status::Halted);
     assert_eq!(s.ask(add(agent.run, Unit::CostNanoUsd, 1000)).unwrap(), Status::Interrupted);
     agent.process.claim(agent.run).call("too dear");
 }
@@ -148,7 +148,7 @@ pub fn a_cancelled_run_takes_no_calls_and_says_why(s: &Stage) {
     assert_eq!(s.row(agent.run).error.as_deref(), Some("no longer wanted"));
     s.refuses("run_ended", agent.request("new").admit);
     agent.done(open, 10);
-    assert_eq!(agent.ends(Then::Interrupt), Status::Cancelled);
+    assert_eq!(agent.ends(Then::Interrupt { by_person: false }), Status::Cancelled);
     assert_eq!(s.spent(agent.run, Unit::CostNanoUsd), 10);
 }
 
@@ -181,8 +181,8 @@ pub fn a_driven_run_is_asked_to_stop_and_its_driver_hears_it(s: &Stage) {
     assert_eq!(s.ask(Tell { run: agent.run, word: Word::Stop }).unwrap(), Status::Running);
     assert!(agent.pulse(0).stop_requested);
     agent.call("still allowed until the driver has stopped it");
-    assert_eq!(agent.ends(Then::Interrupt), Status::Interrupted);
-    assert!(!s.row(agent.run).stop_requested);
+    assert_eq!(agent.ends(Then::Interrupt { by_person: false }), Status::Interrupted);
+    assert!(s.row(agent.run).stop_requested, "so that `resume --all` leaves it alone");
     assert!(!agent.process.claim(agent.run).pulse(0).stop_requested);
 }
 

@@ -188,9 +188,9 @@ fn a_client_that_goes_leaves_every_line_and_what_it_opened_goes_on() {
         assert!(check(connection(), &events, want).is_over());
     };
     gone(&[], &[]);
-    gone(&[ARRIVED], &[A::LeaveLine]);
-    gone(&[ARRIVED, E::Turn, wait()], &[A::Dequeue]);
-    gone(&[ARRIVED, E::Turn, wait(), E::MayRetry], &[A::LeaveLine, A::Dequeue]);
+    gone(&[ARRIVED], &[A::LeaveLine, A::MarkError]);
+    gone(&[ARRIVED, E::Turn, wait()], &[A::Dequeue, A::MarkError]);
+    gone(&[ARRIVED, E::Turn, wait(), E::MayRetry], &[A::LeaveLine, A::Dequeue, A::MarkError]);
     for admitted in [go(), join(1), join(2), replay()] {
         gone(&[ARRIVED, E::Turn, admitted], &[A::GiveBack]);
     }
@@ -202,7 +202,7 @@ fn a_call_admitted_for_a_client_that_is_gone_never_leaves() {
     let c = check(connection(), &gone, &[]);
     check(c.clone(), &[go()], &[A::LeaveLine, A::Drop(SEQ)]);
     for other in [wait(), replay(), join(1), E::Admitted(Err(store::Error::Closed))] {
-        check(c.clone(), &[other], &[A::LeaveLine]);
+        check(c.clone(), &[other], &[A::LeaveLine, A::MarkError]);
     }
 }
 

@@ -1,0 +1,162 @@
+//! The commands that change a run: `budget`, `stop`, `cancel`.
+
+use clap::Args;
+use outlast_core::{
+    id::RunNo,
+    unit::{Limits, PerUnit, Unit},
+};
+
+use super::values;
+use crate::{error::CliError, render::amount::unit_word};
+
+/// Show a run's budget, or change its limits
+///
+/// A halted run whose limit gets room again is interrupted: outlast resume goes on with it. Calls that wait
+/// for room at that moment go on by themselves.
+#[derive(Args, Clone, Debug, Default)]
+#[command(after_help = BUDGET_EXAMPLES)]
+pub struct BudgetArgs {
+    /// The run: its id, the start of its id, or its name
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    #[command(flatten)]
+    pub add: AddArgs,
+    #[command(flatten)]
+    pub set: SetArgs,
+    /// usd, tokens, calls, loops, wall, active, restarts; can be repeated
+    #[arg(long, help_heading = "Lift a limit", value_name = "UNIT", value_delimiter = ',', value_parser = values::unit(), hide_possible_values = true)]
+    pub lift: Vec<Unit>,
+}
+
+const BUDGET_EXAMPLES: &str = "\
+Examples:
+  outlast budget nightly
+  outlast budget nightly --add-usd 1
+  outlast budget nightly --set-wall 4h --lift loops";
+
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Add to a limit")]
+pub struct AddArgs {
+    /// Dollars
+    #[arg(long, value_name = "AMOUNT", value_parser = values::usd)]
+    pub add_usd: Option<i64>,
+    /// Tokens
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub add_tokens: Option<i64>,
+    /// LLM calls
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub add_calls: Option<i64>,
+    /// Turns of the agent's loop
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub add_loops: Option<i64>,
+    /// Time since the run began
+    #[arg(long, value_name = "TIME", value_parser = values::ms)]
+    pub add_wall: Option<i64>,
+    /// Time while the agent is up
+    #[arg(long, value_name = "TIME", value_parser = values::ms)]
+    pub add_active: Option<i64>,
+    /// Restarts after a death
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub add_restarts: Option<i64>,
+}
+
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Set a limit")]
+pub struct SetArgs {
+    /// Dollars
+    #[arg(long, value_name = "AMOUNT", value_parser = values::usd)]
+    pub set_usd: Option<i64>,
+    /// Tokens
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub set_tokens: Option<i64>,
+    /// LLM calls
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub set_calls: Option<i64>,
+    /// Turns of the agent's loop
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub set_loops: Option<i64>,
+    /// Time since the run began
+    #[arg(long, value_name = "TIME", value_parser = values::ms)]
+    pub set_wall: Option<i64>,
+    /// Time while the agent is up
+    #[arg(long, value_name = "TIME", value_parser = values::ms)]
+    pub set_active: Option<i64>,
+    /// Restarts after a death
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub set_restarts: Option<i64>,
+}
+
+impl AddArgs {
+    fn limits(&self) -> Limits {
+        values::limits([
+            (Unit::CostNanoUsd, self.add_usd),
+            (Unit::Tokens, self.add_tokens),
+            (Unit::Calls, self.add_calls),
+            (Unit::Loops, self.add_loops),
+            (Unit::WallMs, self.add_wall),
+            (Unit::ActiveMs, self.add_active),
+            (Unit::Restarts, self.add_restarts),
+        ])
+    }
+}
+
+impl SetArgs {
+    fn limits(&self) -> Limits {
+        values::limits([
+            (Unit::CostNanoUsd, self.set_usd),
+            (Unit::Tokens, self.set_tokens),
+            (Unit::Calls, self.set_calls),
+            (Unit::Loops, self.set_loops),
+            (Unit::WallMs, self.set_wall),
+            (Unit::ActiveMs, self.set_active),
+            (Unit::Restarts, self.set_restarts),
+        ])
+    }
+}
+
+impl BudgetArgs {
+    /// The change that was asked for; `None` only looks. Errors: a unit that is changed in two ways.
+    pub fn change(&self, run: RunNo) -> Result<Option<outlast_core::engine::raise::Raise>, CliError> {
+        let (add, set, mut lift) = (self.add.limits(), self.set.limits(), PerUnit::<bool>::default());
+        for unit in &self.lift {
+            lift[*unit] = true;
+        }
+        let mut any = false;
+        for unit in Unit::ALL {
+            let ways = [add[unit].is_some(), set[unit].is_some(), lift[unit]];
+            any |= ways.contains(&true);
+            if ways.iter().filter(|w| **w).count() > 1 {
+                let word = unit_word(unit);
+                return Err(CliError::Usage {
+                    message: format!("the limit of {word} cannot be changed in two ways at once"),
+                    hint: Some(format!("give one of --add-{word}, --set-{word} and --lift {word}")),
+                });
+            }
+        }
+        Ok(any.then_some(outlast_core::engine::raise::Raise { run, add, set, lift }))
+    }
+}
+
+/// Stop a run's agent and leave the run to be resumed
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  outlast stop nightly && outlast resume nightly")]
+pub struct StopArgs {
+    /// The run: its id, the start of its id, or its name
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// How long to wait for its supervisor to have stopped it; 0s only asks
+    #[arg(long = "wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
+    pub wait_ms: i64,
+}
+
+/// End a run for good
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  outlast cancel nightly --reason \"wrong input file\"")]
+pub struct CancelArgs {
+    /// The run: its id, the start of its id, or its name
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// Why, for `outlast show`
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+}

@@ -1,0 +1,84 @@
+//! The commands that only look: `ls`, `show`, `journal`, `spend`, `doctor`, `completions`.
+
+use clap::Args;
+use clap_complete::Shell;
+use outlast_core::status::Status;
+
+use super::values::{self, Grouping};
+use crate::render::time::When;
+
+/// List runs, newest first
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast ls\n  outlast ls --status halted\n  outlast ls --json | jq '.runs[].run'"
+)]
+pub struct LsArgs {
+    /// Only runs of this status
+    #[arg(long, value_parser = status, value_name = "STATUS")]
+    pub status: Option<Status>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub limit: usize,
+}
+
+fn status(text: &str) -> Result<Status, String> {
+    let all = Status::ALL.map(Status::name).join(", ");
+    Status::parse(text).ok_or_else(|| format!("no such status (wanted one of {all})"))
+}
+
+/// Tell a run's story: what it spent, how its attempts ended, what is next
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  outlast show nightly\n  outlast show run_0190 --json")]
+pub struct ShowArgs {
+    /// The run: its id, the start of its id, or its name
+    #[arg(value_name = "RUN")]
+    pub run: String,
+}
+
+/// Print a run's journal, an entry a line
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast journal nightly\n  outlast journal nightly -f\n  outlast journal nightly -f --json"
+)]
+pub struct JournalArgs {
+    /// The run: its id, the start of its id, or its name
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// Go on until the run has ended; with --json a line of JSON for each change
+    #[arg(long, short)]
+    pub follow: bool,
+}
+
+/// Sum up what calls cost
+///
+/// Days are UTC. A call of unknown outcome stays charged at its reservation: see IN DOUBT.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast spend --by day,model --since 7d\n  outlast spend --by tag.team --since 2026-11-01 --until 2026-12-01"
+)]
+pub struct SpendArgs {
+    /// By what: run, model, day, tag.KEY, or several with commas
+    #[arg(long, value_name = "KEYS", value_delimiter = ',', default_value = "day", value_parser = values::grouping)]
+    pub by: Vec<Grouping>,
+    /// Calls from this day or moment on, or of the last TIME: 2026-11-20, 2026-11-20T08:00:00Z, 7d
+    #[arg(long, value_name = "WHEN", value_parser = values::when)]
+    pub since: Option<When>,
+    /// Calls before this day or moment
+    #[arg(long, value_name = "WHEN", value_parser = values::when)]
+    pub until: Option<When>,
+}
+
+/// Check the store, the disk, the keys and the settings
+#[derive(Args, Clone, Debug)]
+pub struct DoctorArgs {}
+
+/// Print a completion script for a shell
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast completions bash > ~/.local/share/bash-completion/completions/outlast\n  outlast completions fish > ~/.config/fish/completions/outlast.fish"
+)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: Shell,
+}

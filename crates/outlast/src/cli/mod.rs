@@ -1,0 +1,115 @@
+//! The command line: its words, and how they are read together with variables and `outlast.toml`.
+
+pub mod change;
+pub mod look;
+pub mod run;
+pub mod serve;
+pub mod shared;
+pub mod values;
+
+use std::ffi::OsString;
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parser::ValueSource};
+
+pub use self::{
+    change::{BudgetArgs, CancelArgs, StopArgs},
+    look::{CompletionsArgs, DoctorArgs, JournalArgs, LsArgs, ShowArgs, SpendArgs},
+    run::{ResumeArgs, RunArgs},
+    serve::{MockArgs, ServeArgs},
+    shared::{Color, Globals},
+};
+use crate::{config, error::CliError, surroundings::Surroundings};
+
+/// Crash recovery for AI agents: a run outlasts its processes
+///
+/// kill -9 the agent, the proxy or the machine: the run goes on where it was, without paying twice for a
+/// call, and never past its budget.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "outlast", version, after_help = AFTER_HELP, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    pub globals: Globals,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  outlast run --usd 5 -- python agent.py     run it to its end, over any number of crashes
+  outlast ls                                 what runs there are
+  outlast show RUN                           what happened, and what is next
+  outlast budget RUN --add-usd 1             give a halted run room, then: outlast resume RUN
+
+Settings:
+  Each long flag can be given as a variable, --admit-wait as OUTLAST_ADMIT_WAIT, or for one
+  command alone as OUTLAST_SERVE_ADMIT_WAIT; and in ./outlast.toml or else
+  ~/.config/outlast/outlast.toml, as admit_wait = \"45s\", or below [serve].
+  A flag comes before a variable, a variable before a file.
+  Keys are never flags: OPENAI_API_KEY, ANTHROPIC_API_KEY, or ~/.config/outlast/env (mode 0600).
+
+Exit codes:
+  0 done, 1 refused, 2 usage, 69 store or key unavailable, 75 halted, 76 failed,
+  77 held by another process, 78 crash loop, 130 interrupted";
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum Command {
+    Run(RunArgs),
+    Serve(ServeArgs),
+    Ls(LsArgs),
+    Show(ShowArgs),
+    Journal(JournalArgs),
+    Budget(BudgetArgs),
+    Stop(StopArgs),
+    Resume(ResumeArgs),
+    Cancel(CancelArgs),
+    Spend(SpendArgs),
+    Doctor(DoctorArgs),
+    Completions(CompletionsArgs),
+    Mock(MockArgs),
+}
+
+/// The words of the command line, without settings.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Reads the command line; what it leaves open is taken from variables and files.
+///
+/// Errors: `Line` also for `--help` and `--version`, which are printed and are no failure; `Settings`.
+pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> {
+    // Once without settings: help must not fail for a broken file, and which settings count depends on
+    // the subcommand. What is required are words, never flags, so settings cannot make a line valid.
+    let plain = command().try_get_matches_from(args)?;
+    let word = plain.subcommand_name().unwrap_or_default();
+    if word == "completions" {
+        return Ok(Cli::from_arg_matches(&plain)?);
+    }
+    let matches = config::apply(command(), word, around)?.try_get_matches_from(args)?;
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    prefer_typed(&mut cli.command, &matches);
+    match &cli.command {
+        Command::Resume(args) if args.run.is_none() && !args.all => Err(CliError::Usage {
+            message: "no run is named".into(),
+            hint: Some("`outlast resume RUN`, or `outlast resume --all`".into()),
+        }),
+        _ => Ok(cli),
+    }
+}
+
+/// Settles what excludes each other where one was typed and the other came from a setting.
+fn prefer_typed(command: &mut Command, matches: &ArgMatches) {
+    let Some((_, matches)) = matches.subcommand() else { return };
+    let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    match command {
+        Command::Run(args) if typed("new") => args.run = None,
+        Command::Run(args) if args.run.is_some() => args.new = false,
+        Command::Resume(args) if args.run.is_some() => args.all = false,
+        _ => {}
+    }
+}
+
+/// Whether errors are wanted as JSON, for a line that could not be read.
+pub fn wants_json(args: &[OsString], around: &Surroundings) -> bool {
+    let own = args.iter().skip(1).take_while(|a| *a != "--");
+    own.into_iter().any(|a| a == "--json") || around.var("OUTLAST_JSON").is_some_and(config::is_yes)
+}

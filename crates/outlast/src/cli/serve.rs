@@ -1,0 +1,97 @@
+//! `outlast serve` and `outlast mock`.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::Args;
+use outlast_core::unit::Unit;
+use outlast_server::mock::{Encoding, Failure, FixedUsage};
+
+use super::{
+    shared::{PolicyArgs, ProxyArgs},
+    values::{self, Limit},
+};
+
+/// Serve the proxy for agents that are started elsewhere
+///
+/// Agents name their run by a header or a path; a run that is not known is created under the default limits.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = SERVE_EXAMPLES)]
+pub struct ServeArgs {
+    /// Address and port; other than loopback only with an API token
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7077")]
+    pub listen: SocketAddr,
+    /// A private file with the token that callers have to show
+    #[arg(long, value_name = "FILE")]
+    pub api_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub defaults: DefaultArgs,
+    #[command(flatten)]
+    pub policy: PolicyArgs,
+    #[command(flatten)]
+    pub proxy: ProxyArgs,
+}
+
+/// The limits of runs that are created by a request.
+#[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
+#[command(next_help_heading = "Limits of runs that a request creates (`none` lifts one)")]
+pub struct DefaultArgs {
+    /// Dollars
+    #[arg(long, value_name = "AMOUNT", default_value = "5", value_parser = values::usd_limit)]
+    pub default_usd: Limit,
+    /// Turns of the agent's loop
+    #[arg(long, value_name = "N", default_value = "100", value_parser = values::count_limit)]
+    pub default_loops: Limit,
+    /// Time since the run began
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = values::ms_limit)]
+    pub default_wall: Limit,
+}
+
+impl DefaultArgs {
+    pub fn limits(&self) -> outlast_core::unit::Limits {
+        let mut limits = outlast_core::unit::Limits::default();
+        limits[Unit::CostNanoUsd] = self.default_usd.at();
+        limits[Unit::Loops] = self.default_loops.at();
+        limits[Unit::WallMs] = self.default_wall.at();
+        limits
+    }
+}
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  outlast serve
+  outlast serve --listen 127.0.0.1:7077 --default-usd 2 --default-wall none
+  outlast serve --listen 0.0.0.0:7077 --api-token-file /etc/outlast/token
+
+Then: OPENAI_BASE_URL=http://127.0.0.1:7077/v1, and a header X-Outlast-Run: my-run with each request.";
+
+/// A fake provider for tests and demos: both dialects, no network, no keys
+#[derive(Args, Clone, Debug)]
+#[command(after_help = MOCK_EXAMPLES)]
+pub struct MockArgs {
+    /// Address and port; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7078")]
+    pub listen: SocketAddr,
+    /// Time to the first byte of an answer
+    #[arg(long = "latency", value_name = "TIME", default_value = "0s", value_parser = values::ms)]
+    pub latency_ms: i64,
+    /// Tokens of each call; else they follow from the bytes
+    #[arg(long, value_name = "IN,OUT")]
+    pub usage: Option<FixedUsage>,
+    /// Compress answers for clients that accept it: gzip
+    #[arg(long, value_name = "NAME")]
+    pub encoding: Option<Encoding>,
+    /// Refuse by chance, unpaid: STATUS:PROBABILITY; can be repeated
+    #[arg(long, value_name = "STATUS:P")]
+    pub fail: Vec<Failure>,
+    /// Decides which requests are refused
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Append one line for each request that was paid for
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+}
+
+const MOCK_EXAMPLES: &str = "\
+Examples:
+  outlast mock --latency 300ms --log /tmp/paid.log
+  outlast mock --listen 127.0.0.1:0 --usage 1000,500 --fail 429:0.1";

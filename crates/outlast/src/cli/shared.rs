@@ -1,0 +1,186 @@
+//! Flags that several commands have.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use outlast_core::{
+    money::NanoUsd,
+    run::{self, Policy},
+    unit::{Limits, Unit},
+};
+
+use super::values::{self, Limit};
+use crate::place::Durability;
+
+/// Flags of every command.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Everywhere")]
+pub struct Globals {
+    /// Where the runs are kept: a file, or postgres://USER@HOST/DATABASE
+    #[arg(long, global = true, value_name = "PLACE")]
+    pub store: Option<String>,
+    /// Print JSON, errors included
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Colour: on a terminal, always, never
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = Color::Auto, hide_possible_values = true)]
+    pub color: Color,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// What a run may spend.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+#[command(next_help_heading = "Limits (of a new run; `none` lifts one)")]
+pub struct LimitArgs {
+    /// Dollars; without any limit given: 5
+    #[arg(long, value_name = "AMOUNT", value_parser = values::usd_limit)]
+    pub usd: Option<Limit>,
+    /// Tokens, input and output
+    #[arg(long, value_name = "N", value_parser = values::count_limit)]
+    pub tokens: Option<Limit>,
+    /// LLM calls
+    #[arg(long, value_name = "N", value_parser = values::count_limit)]
+    pub calls: Option<Limit>,
+    /// Turns of the agent's loop
+    #[arg(long, value_name = "N", value_parser = values::count_limit)]
+    pub loops: Option<Limit>,
+    /// Time since the run began, downtime included
+    #[arg(long, value_name = "TIME", value_parser = values::ms_limit)]
+    pub wall: Option<Limit>,
+    /// Time while the agent is up
+    #[arg(long, value_name = "TIME", value_parser = values::ms_limit)]
+    pub active: Option<Limit>,
+    /// Restarts after a death
+    #[arg(long, value_name = "N", value_parser = values::count_limit)]
+    pub restarts: Option<Limit>,
+}
+
+/// The limits of a new run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    pub limits: Limits,
+    /// The limit in usd that was put in because none was given, to be said first.
+    pub by_default: Option<NanoUsd>,
+}
+
+impl LimitArgs {
+    /// What a run gets that is created without limits.
+    pub const DEFAULT_USD: NanoUsd = NanoUsd(5_000_000_000);
+
+    fn all(&self) -> [(Unit, Option<Limit>); 7] {
+        [
+            (Unit::CostNanoUsd, self.usd),
+            (Unit::Tokens, self.tokens),
+            (Unit::Calls, self.calls),
+            (Unit::Loops, self.loops),
+            (Unit::WallMs, self.wall),
+            (Unit::ActiveMs, self.active),
+            (Unit::Restarts, self.restarts),
+        ]
+    }
+
+    /// Whether any was given: giving one to an existing run never changes it silently.
+    pub fn any(&self) -> bool {
+        self.all().iter().any(|(_, l)| l.is_some())
+    }
+
+    pub fn choose(&self) -> Chosen {
+        let mut limits = values::limits(self.all().map(|(u, l)| (u, l.and_then(Limit::at))));
+        let by_default = (!self.any()).then_some(Self::DEFAULT_USD);
+        if let Some(usd) = by_default {
+            limits[Unit::CostNanoUsd] = Some(usd.0);
+        }
+        Chosen { limits, by_default }
+    }
+}
+
+/// The rules a run keeps for its whole life.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[command(next_help_heading = "Rules (of a new run, for its whole life)")]
+pub struct PolicyArgs {
+    /// What a call of unknown outcome is charged: its retry's cost, its reservation for ever, nothing
+    #[arg(long, value_name = "RULE", default_value = "as_retry", value_parser = values::in_doubt())]
+    pub in_doubt: run::InDoubt,
+    /// Reserve each call's bound, or only watch what is spent
+    #[arg(long, value_name = "RULE", default_value = "strict", value_parser = values::admission())]
+    pub admission: run::Admission,
+    /// What a restarted agent's new call does while recorded answers are left
+    #[arg(long, value_name = "RULE", default_value = "live", value_parser = values::on_divergence())]
+    pub on_divergence: run::OnDivergence,
+    /// What is kept of calls; with `digests` nothing can be replayed
+    #[arg(long, value_name = "WHAT", default_value = "all", value_parser = values::record())]
+    pub record: run::Record,
+    /// A model without a known price, under a limit in usd
+    #[arg(long, value_name = "RULE", default_value = "deny", value_parser = values::unpriced())]
+    pub unpriced: run::Unpriced,
+}
+
+impl PolicyArgs {
+    pub fn policy(&self) -> Policy {
+        Policy {
+            in_doubt: self.in_doubt,
+            admission: self.admission,
+            on_divergence: self.on_divergence,
+            record: self.record,
+            unpriced: self.unpriced,
+        }
+    }
+}
+
+/// How the proxy treats calls.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+#[command(next_help_heading = "Proxy")]
+pub struct ProxyArgs {
+    /// Prices on top of the built-in table
+    #[arg(long, value_name = "FILE")]
+    pub prices: Option<PathBuf>,
+    /// Where OpenAI calls go
+    #[arg(long, value_name = "URL", value_parser = values::base_url)]
+    pub openai_base_url: Option<String>,
+    /// Where Anthropic calls go
+    #[arg(long, value_name = "URL", value_parser = values::base_url)]
+    pub anthropic_base_url: Option<String>,
+    /// How long a call waits for room in the budget
+    #[arg(long = "admit-wait", value_name = "TIME", default_value = "45s", value_parser = values::ms)]
+    pub admit_wait_ms: i64,
+    /// How long an answer waits to be recorded
+    #[arg(long = "settle-wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
+    pub settle_wait_ms: i64,
+    /// How long an upstream may take to begin its answer
+    #[arg(long = "first-byte-timeout", value_name = "TIME", default_value = "10m", value_parser = values::ms)]
+    pub first_byte_timeout_ms: i64,
+    /// How long an answer may pause
+    #[arg(long = "idle-timeout", value_name = "TIME", default_value = "5m", value_parser = values::ms)]
+    pub idle_timeout_ms: i64,
+    /// The largest request body
+    #[arg(long = "max-body", value_name = "SIZE", default_value = "64MiB", value_parser = values::bytes)]
+    pub max_body_bytes: u64,
+    /// What a commit survives: a loss of power (full), or the death of every process
+    #[arg(long, value_name = "WHAT", default_value = "full", value_parser = values::durability())]
+    pub durability: Durability,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_dollars_are_put_in_only_where_nothing_was_said() {
+        let check = |args: LimitArgs, usd: Option<i64>, by_default: bool| {
+            let chosen = args.choose();
+            assert_eq!((chosen.limits[Unit::CostNanoUsd], chosen.by_default.is_some()), (usd, by_default));
+        };
+        let none = LimitArgs::default();
+        check(none.clone(), Some(5_000_000_000), true);
+        check(LimitArgs { usd: Some(Limit::None), ..none.clone() }, None, false);
+        check(LimitArgs { calls: Some(Limit::At(20)), ..none.clone() }, None, false);
+        check(LimitArgs { usd: Some(Limit::At(1)), ..none }, Some(1), false);
+    }
+}

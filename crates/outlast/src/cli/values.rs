@@ -1,0 +1,313 @@
+//! Values as they are typed, read into the domain's types.
+
+use std::ffi::OsStr;
+
+use clap::{
+    Arg,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
+use outlast_core::{
+    duration,
+    money::NanoUsd,
+    run, size,
+    unit::{Limits, Unit},
+};
+
+use crate::{
+    place::Durability,
+    render::time::{self, BadMoment, When},
+};
+
+/// A limit: a value of its unit, or `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    None,
+    At(i64),
+}
+
+impl Limit {
+    /// As an envelope holds it.
+    pub fn at(self) -> Option<i64> {
+        match self {
+            Limit::None => None,
+            Limit::At(value) => Some(value),
+        }
+    }
+}
+
+/// A value that is not what a flag wants.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadValue {
+    #[error(transparent)]
+    Usd(#[from] outlast_core::money::BadAmount),
+    #[error(transparent)]
+    Duration(#[from] duration::BadDuration),
+    #[error(transparent)]
+    Size(#[from] size::BadSize),
+    #[error(transparent)]
+    Moment(#[from] BadMoment),
+    #[error("not a whole number: {text:?} (wanted for example 20)")]
+    Count { text: String },
+    #[error("not KEY=VALUE: {text:?} (wanted for example team=search)")]
+    Tag { text: String },
+    #[error("not the name of a variable: {text:?} (wanted for example AWS_PROFILE)")]
+    Variable { text: String },
+    #[error("not a point to kill at: {text:?} (wanted call:N or call:N:mid, with N from 1)")]
+    KillAt { text: String },
+    #[error("not a base URL: {text:?} (wanted http://HOST… or https://HOST…, without a query)")]
+    BaseUrl { text: String },
+    #[error("a base URL must not hold a credential: keys are taken from the environment")]
+    Credential,
+    #[error("not a grouping: {text:?} (wanted run, model, day or tag.KEY)")]
+    Grouping { text: String },
+}
+
+/// Enough of a text to recognise it by.
+fn start_of(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+/// Dollars, in nano-USD.
+pub fn usd(text: &str) -> Result<i64, BadValue> {
+    Ok(NanoUsd::parse(text)?.0)
+}
+
+pub fn count(text: &str) -> Result<i64, BadValue> {
+    let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let number = if plain { text.parse().ok() } else { None };
+    number.ok_or_else(|| BadValue::Count { text: start_of(text) })
+}
+
+/// A duration, in milliseconds.
+pub fn ms(text: &str) -> Result<i64, BadValue> {
+    Ok(duration::parse_ms(text)?)
+}
+
+/// A size, in bytes.
+pub fn bytes(text: &str) -> Result<u64, BadValue> {
+    Ok(size::parse_bytes(text)?)
+}
+
+pub fn when(text: &str) -> Result<When, BadValue> {
+    Ok(time::parse_when(text)?)
+}
+
+fn limit(text: &str, read: fn(&str) -> Result<i64, BadValue>) -> Result<Limit, BadValue> {
+    if text == "none" { Ok(Limit::None) } else { read(text).map(Limit::At) }
+}
+
+pub fn usd_limit(text: &str) -> Result<Limit, BadValue> {
+    limit(text, usd)
+}
+
+pub fn count_limit(text: &str) -> Result<Limit, BadValue> {
+    limit(text, count)
+}
+
+pub fn ms_limit(text: &str) -> Result<Limit, BadValue> {
+    limit(text, ms)
+}
+
+/// `KEY=VALUE`.
+pub fn tag(text: &str) -> Result<(String, String), BadValue> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(BadValue::Tag { text: start_of(text) }),
+    }
+}
+
+/// A variable's name.
+pub fn variable(text: &str) -> Result<String, BadValue> {
+    // A value beside the name would be stored with the run: `--env` takes names, so that it is seen.
+    let name = !text.is_empty()
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && !text.as_bytes()[0].is_ascii_digit();
+    let shown = text.split('=').next().unwrap_or_default();
+    if name { Ok(text.to_owned()) } else { Err(BadValue::Variable { text: start_of(shown) }) }
+}
+
+/// Where the agent is killed once, for people who test their own recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KillAt {
+    /// Counted from 1 over the run's new calls.
+    pub call: u64,
+    /// In the middle of its answer, rather than before it leaves.
+    pub mid: bool,
+}
+
+pub fn kill_at(text: &str) -> Result<KillAt, BadValue> {
+    let read = || {
+        let rest = text.strip_prefix("call:")?;
+        let (number, mid) = rest.strip_suffix(":mid").map_or((rest, false), |n| (n, true));
+        let call = u64::try_from(count(number).ok()?).ok().filter(|n| *n > 0)?;
+        Some(KillAt { call, mid })
+    };
+    read().ok_or_else(|| BadValue::KillAt { text: start_of(text) })
+}
+
+/// A provider's base URL, without a slash at its end.
+pub fn base_url(text: &str) -> Result<String, BadValue> {
+    let bad = || BadValue::BaseUrl { text: start_of(text) };
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let authority = rest.and_then(|r| r.split('/').next()).unwrap_or_default();
+    // First, so that no message repeats it.
+    if authority.contains('@') {
+        return Err(BadValue::Credential);
+    }
+    let plain = !text.contains(['?', '#', '\\']) && text.bytes().all(|b| b.is_ascii_graphic());
+    if authority.is_empty() || authority.starts_with(':') || !plain {
+        return Err(bad());
+    }
+    Ok(text.trim_end_matches('/').to_owned())
+}
+
+/// What spend is grouped by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Grouping {
+    Run,
+    Model,
+    Day,
+    Tag(String),
+}
+
+impl Grouping {
+    /// As it is typed, and its key in JSON.
+    pub fn name(&self) -> String {
+        match self {
+            Grouping::Run => "run".into(),
+            Grouping::Model => "model".into(),
+            Grouping::Day => "day".into(),
+            Grouping::Tag(key) => format!("tag.{key}"),
+        }
+    }
+}
+
+pub fn grouping(text: &str) -> Result<Grouping, BadValue> {
+    Ok(match text {
+        "run" => Grouping::Run,
+        "model" => Grouping::Model,
+        "day" => Grouping::Day,
+        _ => match text.strip_prefix("tag.").filter(|key| !key.is_empty()) {
+            Some(key) => Grouping::Tag(key.to_owned()),
+            None => return Err(BadValue::Grouping { text: start_of(text) }),
+        },
+    })
+}
+
+/// One of a few words. `-` may be typed for `_`.
+#[derive(Clone)]
+struct Words<T: 'static>(&'static [(&'static str, T)]);
+
+impl<T: Clone + Send + Sync + 'static> TypedValueParser for Words<T> {
+    type Value = T;
+
+    fn parse_ref(&self, cmd: &clap::Command, arg: Option<&Arg>, typed: &OsStr) -> Result<T, clap::Error> {
+        let word = typed.to_string_lossy().replace('-', "_");
+        if let Some((_, value)) = self.0.iter().find(|(known, _)| *known == word) {
+            return Ok(value.clone());
+        }
+        // For its message, which lists the words.
+        PossibleValuesParser::new(self.0.iter().map(|(known, _)| *known)).parse_ref(cmd, arg, typed)?;
+        Err(clap::Error::new(clap::error::ErrorKind::InvalidValue).with_cmd(cmd))
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.0.iter().map(|(known, _)| PossibleValue::new(*known))))
+    }
+}
+
+pub fn durability() -> impl TypedValueParser<Value = Durability> {
+    Words(&[("full", Durability::Full), ("process", Durability::Process)])
+}
+
+pub fn in_doubt() -> impl TypedValueParser<Value = run::InDoubt> {
+    Words(&[
+        ("as_retry", run::InDoubt::AsRetry),
+        ("keep", run::InDoubt::Keep),
+        ("refund", run::InDoubt::Refund),
+    ])
+}
+
+pub fn admission() -> impl TypedValueParser<Value = run::Admission> {
+    Words(&[("strict", run::Admission::Strict), ("observe", run::Admission::Observe)])
+}
+
+pub fn on_divergence() -> impl TypedValueParser<Value = run::OnDivergence> {
+    Words(&[("live", run::OnDivergence::Live), ("halt", run::OnDivergence::Halt)])
+}
+
+pub fn record() -> impl TypedValueParser<Value = run::Record> {
+    Words(&[("all", run::Record::All), ("answers", run::Record::Answers), ("digests", run::Record::Digests)])
+}
+
+pub fn unpriced() -> impl TypedValueParser<Value = run::Unpriced> {
+    Words(&[("deny", run::Unpriced::Deny), ("free", run::Unpriced::Free)])
+}
+
+pub fn unit() -> impl TypedValueParser<Value = Unit> {
+    Words(&[
+        ("usd", Unit::CostNanoUsd),
+        ("tokens", Unit::Tokens),
+        ("calls", Unit::Calls),
+        ("loops", Unit::Loops),
+        ("wall", Unit::WallMs),
+        ("active", Unit::ActiveMs),
+        ("restarts", Unit::Restarts),
+    ])
+}
+
+/// Limits from pairs, `None` where a flag was not given.
+pub fn limits(pairs: [(Unit, Option<i64>); 7]) -> Limits {
+    let mut limits = Limits::default();
+    for (unit, value) in pairs {
+        limits[unit] = value;
+    }
+    limits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_as_typed() {
+        assert_eq!(usd_limit("0.25"), Ok(Limit::At(250_000_000)));
+        assert_eq!(usd_limit("none"), Ok(Limit::None));
+        assert_eq!(ms_limit("1h30m"), Ok(Limit::At(5_400_000)));
+        assert_eq!(count_limit("20"), Ok(Limit::At(20)));
+        assert_eq!(tag("team=a=b"), Ok(("team".into(), "a=b".into())));
+        assert_eq!(kill_at("call:3"), Ok(KillAt { call: 3, mid: false }));
+        assert_eq!(kill_at("call:12:mid"), Ok(KillAt { call: 12, mid: true }));
+        assert_eq!(base_url("https://x.example/v1/"), Ok("https://x.example/v1".into()));
+        assert_eq!(base_url("http://127.0.0.1:7078"), Ok("http://127.0.0.1:7078".into()));
+        assert_eq!(grouping("tag.team"), Ok(Grouping::Tag("team".into())));
+    }
+
+    #[test]
+    fn what_a_flag_does_not_want_is_refused_with_an_example() {
+        fn check<T: std::fmt::Debug>(read: fn(&str) -> Result<T, BadValue>, texts: &[&str]) {
+            for text in texts {
+                let error = read(text).unwrap_err().to_string();
+                assert!(error.contains("wanted"), "{text}: {error}");
+            }
+        }
+        check(usd_limit, &["", "5 usd", "-1", "None", "1e3"]);
+        check(count_limit, &["", "-1", "+1", "1.5", "99999999999999999999"]);
+        check(ms_limit, &["", "90", "1.5h"]);
+        check(tag, &["", "team", "=x"]);
+        check(variable, &["", "A-B", "1A", "A B"]);
+        check(kill_at, &["call:0", "call:", "step:1", "call:1:end", "call:+1"]);
+        check(
+            base_url,
+            &["", "x.example", "ftp://x", "https://", "http://:80", "https://x/?a=b", "http://x y"],
+        );
+        check(grouping, &["", "tag.", "team", "Day"]);
+    }
+
+    #[test]
+    fn a_credential_is_not_repeated() {
+        let url = base_url("https://me:s3cret@x.example").unwrap_err().to_string();
+        let variable = variable("TOKEN=s3cret").unwrap_err().to_string();
+        assert!(!url.contains("s3cret") && !variable.contains("s3cret"), "{url} {variable}");
+    }
+}

@@ -1,0 +1,167 @@
+//! `outlast budget RUN`: its limits and what is left of them; and their change.
+
+use outlast_core::{
+    id::Micros,
+    op::Durability,
+    run::Run,
+    status::Status,
+    store::{Ask, RunView, Store},
+    unit::Unit,
+};
+use serde_json::{Map, Value, json};
+
+use super::find;
+use crate::{
+    cli::BudgetArgs,
+    error::CliError,
+    render::{
+        amount::{amount, put_money, unit_word},
+        look::{self, Look, Page, Paint},
+        next::{Next, next},
+        table::{Cell, Side, Table},
+    },
+};
+
+pub fn budget(store: &dyn Store, args: &BudgetArgs, page: &mut Page) -> Result<(), CliError> {
+    let before = find::run(store, &args.run)?;
+    let Some(raise) = args.change(before.run.no)? else {
+        return print(&before, store.now()?, None, page);
+    };
+    store.ask(raise, Durability::Synced).wait()?;
+    let after = store.run(before.run.no)?.unwrap_or_else(|| before.clone());
+    print(&after, store.now()?, Some(before.run.status), page)
+}
+
+fn print(view: &RunView, now: Micros, before: Option<Status>, page: &mut Page) -> Result<(), CliError> {
+    let (run, next) = (&view.run, next(view));
+    if page.look.json {
+        return Ok(page.json(&json!({
+            "run": run.id,
+            "status": run.status.name(),
+            "status_before": before.map(Status::name),
+            "budget": objects(view, now),
+            "next": next,
+        }))?);
+    }
+    let look = page.look;
+    let status = look.paint(look::of_status(run.status), run.status.name());
+    let was =
+        before.filter(|b| *b != run.status).map_or_else(String::new, |b| format!(", it was {}", b.name()));
+    page.line(&format!("{}  {status}{was}", look.paint(Paint::Strong, run.id.as_str())))?;
+    page.text(&text(view, now, look))?;
+    if before.is_some() || run.status == Status::Halted {
+        page.text(&commands(&next))?;
+    }
+    Ok(())
+}
+
+/// The lines that say what to type, if anything.
+pub fn commands(next: &Next) -> String {
+    next.commands.iter().map(|c| format!("  → {c}\n")).collect()
+}
+
+/// One unit's line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Line {
+    unit: Unit,
+    limit: Option<i64>,
+    spent: i64,
+    doubt: i64,
+    /// Held by calls in flight.
+    live: i64,
+    left: Option<i64>,
+}
+
+fn lines(view: &RunView, now: Micros) -> Vec<Line> {
+    let e = &view.envelope;
+    let line = |unit: Unit| {
+        let spent = if unit == Unit::WallMs { wall_ms(&view.run, now) } else { e.spent[unit] };
+        let limit = e.limits[unit];
+        Line {
+            unit,
+            limit,
+            spent,
+            doubt: e.doubt[unit],
+            live: e.live(unit),
+            left: limit.map(|l| l - spent - e.reserved[unit]),
+        }
+    };
+    Unit::ALL.into_iter().map(line).collect()
+}
+
+/// Time since the run began, up to its end.
+fn wall_ms(run: &Run, now: Micros) -> i64 {
+    run.began_at.map_or(0, |began| run.ended_at.unwrap_or(now).ms_since(began))
+}
+
+/// The budget as a table of its limited units, and a line of the others.
+pub fn text(view: &RunView, now: Micros, look: Look) -> String {
+    let mut table = Table::new(&[
+        ("", Side::Left),
+        ("limit", Side::Right),
+        ("spent", Side::Right),
+        ("in doubt", Side::Right),
+        ("in flight", Side::Right),
+        ("left", Side::Right),
+    ]);
+    let (limited, free): (Vec<Line>, Vec<Line>) =
+        lines(view, now).into_iter().partition(|l| l.limit.is_some());
+    let held = |unit: Unit, value: i64| if value == 0 { Cell::default() } else { amount(unit, value).into() };
+    for l in &limited {
+        let left = l.left.unwrap_or_default();
+        table.row(vec![
+            unit_word(l.unit).into(),
+            l.limit.map(|v| amount(l.unit, v)).unwrap_or_default().into(),
+            amount(l.unit, l.spent).into(),
+            held(l.unit, l.doubt),
+            held(l.unit, l.live),
+            // A time that is over is no overrun.
+            Cell::painted(
+                amount(
+                    l.unit,
+                    if matches!(l.unit, Unit::WallMs | Unit::ActiveMs) { left.max(0) } else { left },
+                ),
+                if left <= 0 { Paint::Care } else { Paint::Plain },
+            ),
+        ]);
+    }
+    let mut out = if limited.is_empty() { String::new() } else { table.render(look, 2) };
+    let used: Vec<String> = free
+        .iter()
+        .filter(|l| l.spent > 0)
+        .map(|l| format!("{} {}", unit_word(l.unit), amount(l.unit, l.spent)))
+        .collect();
+    if !used.is_empty() {
+        out.push_str(&format!(
+            "  {}\n",
+            look.paint(Paint::Faint, &format!("without a limit: {}", used.join(", ")))
+        ));
+    }
+    out
+}
+
+/// The budget with stable keys, every unit.
+pub fn objects(view: &RunView, now: Micros) -> Vec<Value> {
+    lines(view, now)
+        .into_iter()
+        .map(|l| {
+            let mut o = Map::new();
+            o.insert("unit".into(), l.unit.name().into());
+            let values = [
+                ("limit", l.limit),
+                ("spent", Some(l.spent)),
+                ("in_doubt", Some(l.doubt)),
+                ("in_flight", Some(l.live)),
+                ("left", l.left),
+            ];
+            for (key, value) in values {
+                match l.unit {
+                    Unit::CostNanoUsd => put_money(&mut o, key, value),
+                    Unit::WallMs | Unit::ActiveMs => drop(o.insert(format!("{key}_ms"), value.into())),
+                    _ => drop(o.insert(key.into(), value.into())),
+                }
+            }
+            Value::Object(o)
+        })
+        .collect()
+}

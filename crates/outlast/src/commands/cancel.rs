@@ -1,0 +1,42 @@
+//! `outlast cancel RUN`: the run ends for good.
+
+use outlast_core::{
+    engine::tell::{Tell, Word},
+    op::Durability,
+    status::Status,
+    store::{Ask, Store},
+};
+use serde_json::json;
+
+use super::find;
+use crate::{
+    cli::CancelArgs,
+    error::CliError,
+    exit_code,
+    render::{
+        look::{self, Page, Paint},
+        next::next,
+    },
+};
+
+/// Returns `HALTED` when the run stays halted: a halt outlives a cancel, and only a raise ends it.
+pub fn cancel(store: &dyn Store, args: &CancelArgs, page: &mut Page) -> Result<u8, CliError> {
+    let found = find::run(store, &args.run)?;
+    let word = Word::Cancel { reason: args.reason.clone() };
+    let status = store.ask(Tell { run: found.run.no, word }, Durability::Synced).wait()?;
+    let view = store.run(found.run.no)?.unwrap_or(found);
+    if page.look.json {
+        page.json(&json!({
+            "run": view.run.id,
+            "status": status.name(),
+            "reason": view.run.error,
+            "next": next(&view),
+        }))?;
+    } else {
+        let id = page.look.paint(Paint::Strong, view.run.id.as_str());
+        let shown = page.look.paint(look::of_status(status), status.name());
+        let stays = if status == Status::Halted { ": a halt outlives a cancel" } else { "" };
+        page.line(&format!("{id}  {shown}{stays}"))?;
+    }
+    Ok(if status == Status::Halted { exit_code::HALTED } else { exit_code::OK })
+}

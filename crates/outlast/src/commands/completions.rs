@@ -1,0 +1,14 @@
+//! `outlast completions SHELL`.
+
+use crate::{
+    cli::{self, CompletionsArgs},
+    error::CliError,
+    render::look::Page,
+};
+
+pub fn completions(args: &CompletionsArgs, page: &mut Page) -> Result<(), CliError> {
+    // Into memory first: the generator panics when its output is closed.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut cli::command(), "outlast", &mut script);
+    Ok(page.text(&String::from_utf8_lossy(&script))?)
+}

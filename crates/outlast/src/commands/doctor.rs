@@ -1,0 +1,236 @@
+//! `outlast doctor`: what is well, and what is not.
+
+use std::{
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use outlast_core::{
+    size,
+    status::Status,
+    store::{RunFilter, Store},
+};
+use outlast_store::sqlite;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    context::Context,
+    error::CliError,
+    exit_code, keys,
+    place::Place,
+    render::{
+        amount::some,
+        look::{Page, Paint},
+        table::{Cell, Side, Table},
+        time,
+    },
+};
+
+/// Less free space than this is told as a problem to come.
+const LITTLE_SPACE: u64 = 256 << 20;
+/// How many runs and processes are named.
+const NAMED: usize = 5;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Well,
+    /// Worth knowing, or missing without harm.
+    Note,
+    Bad,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    what: &'static str,
+    verdict: Verdict,
+    told: String,
+    hint: Option<String>,
+}
+
+impl Finding {
+    fn new(what: &'static str, verdict: Verdict, told: impl Into<String>) -> Finding {
+        Finding { what, verdict, told: told.into(), hint: None }
+    }
+
+    fn hint(mut self, hint: Option<String>) -> Finding {
+        self.hint = hint;
+        self
+    }
+}
+
+/// Looks at everything and changes nothing, except that opening a store of an older format migrates it. Returns `UNAVAILABLE` when something is bad.
+pub fn doctor(context: &Context, page: &mut Page) -> Result<u8, CliError> {
+    let findings = examine(context);
+    let bad = findings.iter().any(|f| f.verdict == Verdict::Bad);
+    if page.look.json {
+        page.json(&json!({ "well": !bad, "findings": findings }))?;
+    } else {
+        let mut table = Table::new(&[("", Side::Left), ("", Side::Left), ("", Side::Left)]);
+        for f in &findings {
+            let (sign, paint) = match f.verdict {
+                Verdict::Well => ("ok", Paint::Good),
+                Verdict::Note => ("note", Paint::Care),
+                Verdict::Bad => ("BAD", Paint::Bad),
+            };
+            table.row(vec![Cell::painted(sign, paint), f.what.into(), Cell::whole(&f.told)]);
+            if let Some(hint) = &f.hint {
+                table.row(vec![Cell::default(), Cell::default(), Cell::whole(format!("hint: {hint}"))]);
+            }
+        }
+        let look = page.look;
+        page.text(table.render(look, 0).trim_start_matches('\n'))?;
+    }
+    Ok(if bad { exit_code::UNAVAILABLE } else { exit_code::OK })
+}
+
+fn examine(context: &Context) -> Vec<Finding> {
+    let mut findings = vec![Finding::new("outlast", Verdict::Well, env!("CARGO_PKG_VERSION"))];
+    findings.push(settings(context));
+    findings.extend(store(context));
+    findings.extend(api_keys(context));
+    findings
+}
+
+fn settings(context: &Context) -> Finding {
+    // A file that is there was read on the way here, and found good.
+    let there: Vec<String> = crate::config::files(&context.around)
+        .into_iter()
+        .filter(|p| p.exists())
+        .map(|p| p.display().to_string())
+        .collect();
+    let told = if there.is_empty() { "no outlast.toml".to_owned() } else { there.join(", ") };
+    Finding::new("settings", Verdict::Well, told)
+}
+
+fn store(context: &Context) -> Vec<Finding> {
+    let place = &context.place;
+    if let Place::File(path) = place
+        && context.has_no_file()
+    {
+        let told = format!("none yet at {place}; `outlast run` makes it");
+        return [Finding::new("store", Verdict::Note, told)].into_iter().chain(space(path)).collect();
+    }
+    let mut findings = match context.open(false, Default::default()) {
+        Ok(store) => {
+            let mut findings =
+                vec![Finding::new("store", Verdict::Well, format!("{place} ({})", engine(place)))];
+            findings.push(instances(&*store).unwrap_or_else(|e| unreadable("processes", &e)));
+            findings.push(interrupted(&*store).unwrap_or_else(|e| unreadable("runs", &e)));
+            findings
+        }
+        Err(e) => vec![Finding::new("store", Verdict::Bad, e.to_string()).hint(e.hint())],
+    };
+    if let Place::File(path) = place {
+        findings.extend(permissions(path));
+        findings.extend(space(path));
+    }
+    findings
+}
+
+/// What keeps it, and in which format: opening has brought an older one up to ours.
+fn engine(place: &Place) -> String {
+    match place {
+        Place::File(_) => format!("SQLite {}, format {}", sqlite::sqlite_version(), sqlite::format()),
+        Place::Postgres(_) => "PostgreSQL".into(),
+    }
+}
+
+fn unreadable(what: &'static str, e: &CliError) -> Finding {
+    Finding::new(what, Verdict::Bad, e.to_string()).hint(e.hint())
+}
+
+fn instances(store: &dyn Store) -> Result<Finding, CliError> {
+    let (live, now) = (store.live_instances()?, store.now()?);
+    if live.is_empty() {
+        return Ok(Finding::new("processes", Verdict::Well, "none at work"));
+    }
+    let named: Vec<String> = live
+        .iter()
+        .take(NAMED)
+        .map(|i| {
+            let id = &i.identity;
+            let age = time::age(now.ms_since(i.last_seen));
+            format!("{} (pid {} on {}, seen {age} ago)", id.program, id.pid, id.host)
+        })
+        .collect();
+    Ok(Finding::new("processes", Verdict::Well, listed(&named, live.len())))
+}
+
+fn interrupted(store: &dyn Store) -> Result<Finding, CliError> {
+    let limit = 1000;
+    let filter = RunFilter { status: Some(Status::Interrupted), limit, ..RunFilter::default() };
+    let runs = store.runs(&filter)?;
+    if runs.is_empty() {
+        return Ok(Finding::new("runs", Verdict::Well, "none interrupted"));
+    }
+    let at_least = if runs.len() == limit { "at least " } else { "" };
+    let named: Vec<String> = runs.iter().take(NAMED).map(|v| v.run.id.to_string()).collect();
+    let told =
+        format!("{at_least}{} interrupted: {}", some(runs.len() as i64, "run"), listed(&named, runs.len()));
+    Ok(Finding::new("runs", Verdict::Note, told)
+        .hint(Some("`outlast resume RUN`, or `outlast resume --all`".into())))
+}
+
+fn listed(named: &[String], count: usize) -> String {
+    let more =
+        if count > named.len() { format!(", and {} more", count - named.len()) } else { String::new() };
+    format!("{}{more}", named.join(", "))
+}
+
+/// Prompts and answers are in the store: it is private.
+///
+/// Only looked at from outside: a second descriptor on an open SQLite file drops its locks when closed.
+fn permissions(path: &Path) -> Vec<Finding> {
+    let beside = |suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let mut open: Vec<String> = Vec::new();
+    for file in [path.to_owned(), beside("-wal"), beside("-shm")] {
+        if let Ok(meta) = std::fs::metadata(&file)
+            && meta.mode() & 0o077 != 0
+        {
+            open.push(format!("{:04o} {}", meta.mode() & 0o7777, file.display()));
+        }
+    }
+    if open.is_empty() {
+        return vec![Finding::new("permissions", Verdict::Well, "only yours to read")];
+    }
+    let told = format!("others can read what agents said: {}", open.join(", "));
+    vec![Finding::new("permissions", Verdict::Bad, told).hint(Some(format!("chmod 600 {}*", path.display())))]
+}
+
+fn space(path: &Path) -> Vec<Finding> {
+    // Of the nearest directory that exists: the store's own may be still to be made.
+    let Some(directory) = path.ancestors().skip(1).find(|d| d.is_dir()) else { return Vec::new() };
+    let Ok(disk) = rustix::fs::statvfs(directory) else { return Vec::new() };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    // Whole GiB where there are many: the rest of the digits tell nothing.
+    let shift = if free >> 30 >= 10 { 30 } else { 20 };
+    let told = format!("{} free in {}", size::format_bytes(free >> shift << shift), directory.display());
+    let verdict = if free < LITTLE_SPACE { Verdict::Bad } else { Verdict::Well };
+    vec![Finding::new("disk", verdict, told)]
+}
+
+fn api_keys(context: &Context) -> Vec<Finding> {
+    let found = match keys::Keys::load(&context.around) {
+        Ok(found) => found,
+        Err(e) => return vec![Finding::new("keys", Verdict::Bad, e.to_string()).hint(e.hint())],
+    };
+    let told = |name: &str, key: Option<&keys::Key>| match key.map(|k| &k.origin) {
+        Some(keys::Origin::Environment) => format!("{name} from the environment"),
+        Some(keys::Origin::File(path)) => format!("{name} from {}", path.display()),
+        None => format!("no {name}"),
+    };
+    let (openai, anthropic) = (found.openai.as_ref(), found.anthropic.as_ref());
+    let verdict = if openai.is_none() && anthropic.is_none() { Verdict::Note } else { Verdict::Well };
+    vec![Finding::new(
+        "keys",
+        verdict,
+        format!("{}, {}", told(keys::OPENAI, openai), told(keys::ANTHROPIC, anthropic)),
+    )]
+}

@@ -1,0 +1,134 @@
+//! `outlast journal RUN [-f]`: its entries, an entry a line; followed until the run has ended.
+
+use outlast_core::{
+    id::{RunNo, Seq},
+    journal::{Entry, State},
+    status::Status,
+    store::{RunView, Store},
+};
+use serde_json::{Value, json};
+
+use super::find;
+use crate::{
+    cli::JournalArgs,
+    error::CliError,
+    render::{
+        entry,
+        look::{Page, Paint},
+    },
+};
+
+/// How many entries are read at once.
+const PAGE: usize = 1000;
+
+/// `wait` passes the time between two looks at a followed run.
+pub fn journal(
+    store: &dyn Store,
+    args: &JournalArgs,
+    page: &mut Page,
+    wait: &mut dyn FnMut(),
+) -> Result<(), CliError> {
+    let view = find::run(store, &args.run)?;
+    if args.follow {
+        return follow(store, view, page, wait);
+    }
+    let entries = all(store, view.run.no)?;
+    if page.look.json {
+        let id = view.run.id.as_str();
+        let entries: Vec<Value> = entries.iter().map(|e| entry::json(id, e)).collect();
+        return Ok(page.json(&json!({ "run": id, "status": view.run.status.name(), "entries": entries }))?);
+    }
+    if entries.is_empty() {
+        return Ok(page.line("no entries yet")?);
+    }
+    let look = page.look;
+    Ok(page.text(&entry::table(&entries).render(look, 0))?)
+}
+
+/// Every entry of the run.
+pub fn all(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
+    let mut entries: Vec<Entry> = Vec::new();
+    loop {
+        let after = entries.last().map_or(Seq(0), |e| e.seq);
+        let more = store.entries(run, after, PAGE)?;
+        if more.is_empty() {
+            return Ok(entries);
+        }
+        entries.extend(more);
+    }
+}
+
+/// Prints each entry when it opens and again when its state changes.
+fn follow(
+    store: &dyn Store,
+    mut view: RunView,
+    page: &mut Page,
+    wait: &mut dyn FnMut(),
+) -> Result<(), CliError> {
+    let (no, id) = (view.run.no, view.run.id.clone());
+    let mut last = Seq(0);
+    // Entries that may still change.
+    let mut pending: Vec<(Seq, State)> = Vec::new();
+    let mut status: Option<Status> = None;
+    loop {
+        // The status is read before the entries: an ended run's last entries are then not missed.
+        if let Some(now) = store.run(no)? {
+            view = now;
+        }
+        let mut changed: Vec<Entry> = Vec::new();
+        for (seq, state) in &mut pending {
+            if let Some(e) = store.entry(no, *seq)?.filter(|e| e.state != *state) {
+                *state = e.state;
+                changed.push(e);
+            }
+        }
+        pending.retain(|(_, state)| may_change(*state));
+        for e in changed {
+            print(id.as_str(), &e, page)?;
+        }
+        loop {
+            let more = store.entries(no, last, PAGE)?;
+            let Some(newest) = more.last() else { break };
+            last = newest.seq;
+            for e in more {
+                if may_change(e.state) {
+                    pending.push((e.seq, e.state));
+                }
+                print(id.as_str(), &e, page)?;
+            }
+        }
+        if status.replace(view.run.status) != Some(view.run.status) {
+            say(&view, page)?;
+        }
+        page.flush()?;
+        if view.run.status.is_ended() {
+            return Ok(());
+        }
+        wait();
+    }
+}
+
+fn may_change(state: State) -> bool {
+    matches!(state, State::Open | State::Unknown)
+}
+
+fn print(run: &str, e: &Entry, page: &mut Page) -> Result<(), CliError> {
+    let look = page.look;
+    Ok(if look.json { page.json_line(&entry::json(run, e)) } else { page.line(&entry::line(e, look)) }?)
+}
+
+/// A status that changed is a line of its own; among lines of JSON it has no `seq`.
+fn say(view: &RunView, page: &mut Page) -> Result<(), CliError> {
+    let run = &view.run;
+    if page.look.json {
+        return Ok(page.json_line(&json!({
+            "run": run.id,
+            "status": run.status.name(),
+            "halt_code": run.halt.as_ref().map(|h| &h.code),
+        }))?);
+    }
+    let why = run.halt.as_ref().map_or_else(String::new, |h| format!(": {}", h.message()));
+    let text = format!("-- {}{why}", run.status.name());
+    let painted = page.look.paint(Paint::Faint, &text);
+    Ok(page.line(&painted)?)
+}

@@ -1,0 +1,89 @@
+//! `outlast ls`: the runs, newest first.
+
+use outlast_core::{
+    id::Micros,
+    store::{RunFilter, RunView, Store},
+    unit::Unit,
+};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    cli::LsArgs,
+    error::CliError,
+    render::{
+        amount::{put_money, usd},
+        look::{self, Page},
+        next::next,
+        table::{Cell, Side, Table},
+        time,
+    },
+};
+
+pub fn ls(store: &dyn Store, args: &LsArgs, page: &mut Page) -> Result<(), CliError> {
+    let now = store.now()?;
+    // One more than asked for tells whether there are more.
+    let limit = args.limit.saturating_add(1);
+    let mut runs = store.runs(&RunFilter { status: args.status, limit, ..RunFilter::default() })?;
+    let more = runs.len() > args.limit;
+    runs.truncate(args.limit);
+    if page.look.json {
+        let runs: Vec<Value> = runs.iter().map(object).collect();
+        return Ok(page.json(&json!({ "runs": runs, "more": more }))?);
+    }
+    if runs.is_empty() {
+        let which = args.status.map_or_else(String::new, |s| format!("{} ", s.name()));
+        return Ok(page.line(&format!("no {which}runs in {}", store.place()))?);
+    }
+    let look = page.look;
+    page.text(&table(&runs, now).render(look, 0))?;
+    if more {
+        page.line(&format!("only the newest {}; see --limit", args.limit))?;
+    }
+    Ok(())
+}
+
+fn table(runs: &[RunView], now: Micros) -> Table<'static> {
+    let mut table = Table::new(&[
+        ("run", Side::Left),
+        ("name", Side::Left),
+        ("status", Side::Left),
+        ("usd", Side::Right),
+        ("of", Side::Right),
+        ("calls", Side::Right),
+        ("age", Side::Right),
+        ("next", Side::Left),
+    ]);
+    for view in runs {
+        let (run, e) = (&view.run, &view.envelope);
+        table.row(vec![
+            Cell::whole(run.id.as_str()),
+            view.spec.name.clone().unwrap_or_default().into(),
+            Cell::painted(run.status.name(), look::of_status(run.status)),
+            usd(e.spent.cost()).into(),
+            e.limits[Unit::CostNanoUsd].map(usd).unwrap_or_default().into(),
+            e.spent[Unit::Calls].to_string().into(),
+            time::age(now.ms_since(run.created_at)).into(),
+            next(view).brief.into(),
+        ]);
+    }
+    table
+}
+
+fn object(view: &RunView) -> Value {
+    let (run, e) = (&view.run, &view.envelope);
+    let mut o = Map::new();
+    o.insert("run".into(), run.id.as_str().into());
+    o.insert("name".into(), view.spec.name.clone().into());
+    o.insert("status".into(), run.status.name().into());
+    o.insert("tags".into(), json!(view.spec.tags));
+    o.insert("created_at".into(), time::rfc3339(run.created_at).into());
+    o.insert("began_at".into(), run.began_at.map(time::rfc3339).into());
+    o.insert("ended_at".into(), run.ended_at.map(time::rfc3339).into());
+    put_money(&mut o, "spent", Some(e.spent.cost()));
+    put_money(&mut o, "in_doubt", Some(e.doubt.cost()));
+    put_money(&mut o, "limit", e.limits[Unit::CostNanoUsd]);
+    o.insert("calls".into(), e.spent[Unit::Calls].into());
+    o.insert("halt_code".into(), run.halt.as_ref().map(|h| h.code.clone()).into());
+    o.insert("next".into(), json!(next(view)));
+    Value::Object(o)
+}

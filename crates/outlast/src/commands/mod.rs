@@ -1,0 +1,12 @@
+//! The commands, one file each. They take a store and a page, and touch nothing else.
+
+pub mod budget;
+pub mod cancel;
+pub mod completions;
+pub mod doctor;
+pub mod find;
+pub mod journal;
+pub mod ls;
+pub mod show;
+pub mod spend;
+pub mod stop;

@@ -1,0 +1,374 @@
+//! `outlast show RUN`: the run's story: where it stands and why, its budget, how its attempts ended,
+//! what was paid, replayed and lost, and what is next.
+
+use std::collections::BTreeMap;
+
+use outlast_core::{
+    attempt::Attempt,
+    id::{AttemptNo, Micros},
+    instance::Instance,
+    journal::{Entry, Kind, State},
+    run::Run,
+    store::{RunView, Store},
+    unit::Unit,
+};
+use serde_json::{Map, Value, json};
+
+use super::{budget, find, journal};
+use crate::{
+    cli::ShowArgs,
+    error::CliError,
+    render::{
+        amount::{put_money, some, usd},
+        entry, exit,
+        look::{self, Look, Page, Paint, clean},
+        next::{Next, next},
+        table::{Cell, Side, Table},
+        time,
+    },
+};
+
+/// How many of the newest attempts and entries are shown to people; JSON has all attempts.
+const ATTEMPTS: usize = 12;
+const ENTRIES: usize = 6;
+
+pub fn show(store: &dyn Store, args: &ShowArgs, page: &mut Page) -> Result<(), CliError> {
+    let story = Story::gather(store, find::run(store, &args.run)?)?;
+    if page.look.json {
+        return Ok(page.json(&story.object())?);
+    }
+    let look = page.look;
+    Ok(page.text(&story.text(look))?)
+}
+
+/// Everything the story is made of.
+struct Story {
+    view: RunView,
+    parent: Option<String>,
+    attempts: Vec<Attempt>,
+    /// Who drives each open attempt.
+    drivers: BTreeMap<AttemptNo, Instance>,
+    entries: Vec<Entry>,
+    calls: Calls,
+    now: Micros,
+}
+
+/// What the run's calls came to.
+#[derive(Clone, Debug, Default)]
+struct Calls {
+    by_state: BTreeMap<State, i64>,
+    by_attempt: BTreeMap<AttemptNo, i64>,
+    doubt_count: i64,
+    estimated: i64,
+    overrun_nano_usd: i64,
+    unbacked_nano_usd: i64,
+}
+
+impl Calls {
+    fn of(entries: &[Entry]) -> Calls {
+        let mut calls = Calls::default();
+        for e in entries.iter().filter(|e| e.kind == Kind::Call) {
+            *calls.by_state.entry(e.state).or_default() += 1;
+            *calls.by_attempt.entry(e.attempt).or_default() += 1;
+            calls.doubt_count += i64::from(e.is_lost() && e.held.cost() > 0);
+            let Some(call) = &e.call else { continue };
+            calls.estimated += i64::from(call.estimated);
+            calls.overrun_nano_usd += call.overrun_nano_usd;
+            calls.unbacked_nano_usd += call.correction.as_ref().map_or(0, |c| c.unbacked_nano_usd);
+        }
+        calls
+    }
+}
+
+impl Story {
+    fn gather(store: &dyn Store, view: RunView) -> Result<Story, CliError> {
+        let no = view.run.no;
+        let attempts = store.attempts(no)?;
+        let mut drivers = BTreeMap::new();
+        for a in attempts.iter().filter(|a| a.is_open()) {
+            if let Some(instance) = a.instance.map(|i| store.instance(i)).transpose()?.flatten() {
+                drivers.insert(a.no, instance);
+            }
+        }
+        let parent = view.run.parent.map(|p| store.run(p)).transpose()?.flatten();
+        let entries = journal::all(store, no)?;
+        Ok(Story {
+            parent: parent.map(|p| p.run.id.to_string()),
+            drivers,
+            attempts,
+            calls: Calls::of(&entries),
+            entries,
+            now: store.now()?,
+            view,
+        })
+    }
+
+    fn text(&self, look: Look) -> String {
+        let next = next(&self.view);
+        let sections = [
+            self.header(look, &next),
+            titled(look, "budget", &budget::text(&self.view, self.now, look)),
+            titled(look, "attempts", &self.attempts_text(look)),
+            titled(look, "money", &lines(&self.money())),
+            titled(look, "divergence", &lines(&self.divergences())),
+            titled(look, &self.entries_title(), &self.entries_text(look)),
+            titled(look, "next", &format!("  {}\n{}", clean(&next.text), budget::commands(&next))),
+        ];
+        let told: Vec<String> = sections.into_iter().filter(|s| !s.is_empty()).collect();
+        told.join("\n")
+    }
+
+    fn header(&self, look: Look, next: &Next) -> String {
+        let (run, spec) = (&self.view.run, &self.view.spec);
+        let mut out = look.paint(Paint::Strong, run.id.as_str());
+        if let Some(name) = &spec.name {
+            out.push_str(&format!("  {}", clean(name).replace('\n', " ")));
+        }
+        out.push_str(&format!("  {}\n", look.paint(look::of_status(run.status), run.status.name())));
+        if let Some(halt) = &run.halt {
+            out.push_str(&format!("  {}\n", halt.message()));
+            // A halt's way on is said at once, and not only at the end.
+            out.push_str(&budget::commands(next));
+        }
+        if let Some(error) = &run.error {
+            out.push_str(&format!("  {}\n", clean(error).replace('\n', "\n  ")));
+        }
+        let mut facts: Vec<(&str, String)> = vec![("created", self.moment(run.created_at))];
+        if let Some(ended) = run.ended_at {
+            facts.push(("ended", self.moment(ended)));
+        }
+        if let Some(command) = &spec.command {
+            let argv: Vec<String> = command.argv.iter().map(|a| quoted(a)).collect();
+            facts.push(("command", clean(&argv.join(" ")).replace('\n', "\u{fffd}")));
+            facts.push(("in", clean(&command.directory)));
+        }
+        if !spec.tags.is_empty() {
+            let tags: Vec<String> = spec.tags.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            facts.push(("tags", clean(&tags.join(" "))));
+        }
+        facts.extend(self.parent.clone().map(|p| ("child of", p)));
+        facts.extend(rules(run).map(|r| ("rules", r)));
+        for (name, value) in facts {
+            out.push_str(&format!("  {} {value}\n", look.paint(Paint::Faint, &format!("{name:<9}"))));
+        }
+        out
+    }
+
+    fn moment(&self, at: Micros) -> String {
+        format!("{} UTC, {} ago", time::utc(at), time::age(self.now.ms_since(at)))
+    }
+
+    fn attempts_text(&self, look: Look) -> String {
+        if self.attempts.is_empty() {
+            return String::new();
+        }
+        let mut table = Table::new(&[
+            ("#", Side::Left),
+            ("label", Side::Left),
+            ("started (UTC)", Side::Left),
+            ("ended (UTC)", Side::Left),
+            ("up", Side::Right),
+            ("calls", Side::Right),
+            ("how", Side::Left),
+        ]);
+        let earlier = self.attempts.len().saturating_sub(ATTEMPTS);
+        for a in &self.attempts[earlier..] {
+            table.row(vec![
+                format!("@{}", a.no.0).into(),
+                a.label.clone().unwrap_or_default().into(),
+                time::utc(a.started_at).into(),
+                a.ended_at.map(time::utc).unwrap_or_default().into(),
+                time::span(a.ended_at.unwrap_or(self.now).ms_since(a.started_at) / 1000 * 1000).into(),
+                self.calls_of(a).to_string().into(),
+                Cell::painted(self.how(a), if a.died() { Paint::Bad } else { Paint::Plain }),
+            ]);
+        }
+        let mut out = table.render(look, 2);
+        if earlier > 0 {
+            out.push_str(&format!("  {} before these\n", some(earlier as i64, "attempt")));
+        }
+        out
+    }
+
+    fn calls_of(&self, a: &Attempt) -> i64 {
+        self.calls.by_attempt.get(&a.no).copied().unwrap_or(0)
+    }
+
+    fn how(&self, a: &Attempt) -> String {
+        match (&a.exit, self.drivers.get(&a.no)) {
+            (Some(e), _) => exit::words(e),
+            (None, Some(i)) => format!("open, driven by pid {} on {}", i.identity.pid, i.identity.host),
+            (None, None) => "open".into(),
+        }
+    }
+
+    /// Paid, replayed, in doubt, beyond: each only where there is something.
+    fn money(&self) -> Vec<String> {
+        let (run, e) = (&self.view.run, &self.view.envelope);
+        let mut out = Vec::new();
+        let state = |s: State| self.calls.by_state.get(&s).copied().unwrap_or(0);
+        if e.spent[Unit::Calls] > 0 {
+            let (paid, tokens) = (usd(e.spent.cost()), some(e.spent.tokens(), "token"));
+            out.push(format!("paid      {paid} usd for {}, {tokens}", some(e.spent[Unit::Calls], "call")));
+        }
+        if state(State::Failed) > 0 {
+            out.push(format!("failed    {}", some(state(State::Failed), "call")));
+        }
+        if run.replayed > 0 {
+            let saved = usd(run.saved_nano_usd);
+            out.push(format!("replayed  {}: {saved} usd not paid again", some(run.replayed, "answer")));
+        }
+        if self.calls.doubt_count > 0 || e.doubt.cost() > 0 {
+            let count = some(self.calls.doubt_count, "call");
+            out.push(format!("in doubt  {} usd held for {count} of unknown outcome", usd(e.doubt.cost())));
+        }
+        let live = e.live(Unit::CostNanoUsd);
+        if state(State::Open) > 0 {
+            out.push(format!(
+                "in flight {} usd reserved for {}",
+                usd(live),
+                some(state(State::Open), "call")
+            ));
+        }
+        if self.calls.estimated > 0 {
+            let count = some(self.calls.estimated, "call");
+            out.push(format!("estimated {count} without usage, charged at the reservation"));
+        }
+        if self.calls.overrun_nano_usd > 0 {
+            let over = usd(self.calls.overrun_nano_usd);
+            out.push(format!("overrun   {over} usd: billed beyond the bound, recorded in full"));
+        }
+        if self.calls.unbacked_nano_usd > 0 {
+            let unbacked = usd(self.calls.unbacked_nano_usd);
+            out.push(format!("unbacked  {unbacked} usd: lost tries that the budget had no room for"));
+        }
+        out
+    }
+
+    fn divergences(&self) -> Vec<String> {
+        let told = |a: &Attempt| {
+            let seq = a.diverged?;
+            let untaken = some(a.diverged_untaken, "recorded answer");
+            Some(format!("attempt @{} asked something new at entry {seq} while {untaken} were left", a.no))
+        };
+        self.attempts.iter().filter_map(told).collect()
+    }
+
+    fn entries_title(&self) -> String {
+        match self.entries.len() {
+            n if n > ENTRIES => format!("last {ENTRIES} of {n} entries"),
+            _ => "entries".into(),
+        }
+    }
+
+    fn entries_text(&self, look: Look) -> String {
+        if self.entries.is_empty() {
+            return String::new();
+        }
+        let from = self.entries.len().saturating_sub(ENTRIES);
+        entry::table(&self.entries[from..]).render(look, 2)
+    }
+
+    fn object(&self) -> Value {
+        let (run, spec, e) = (&self.view.run, &self.view.spec, &self.view.envelope);
+        let id = run.id.as_str();
+        let by_state: Map<String, Value> = State::ALL
+            .into_iter()
+            .map(|s| (s.name().into(), self.calls.by_state.get(&s).copied().unwrap_or(0).into()))
+            .collect();
+        let mut money = Map::new();
+        put_money(&mut money, "paid", Some(e.spent.cost()));
+        money.insert("replayed_answers".into(), run.replayed.into());
+        put_money(&mut money, "saved", Some(run.saved_nano_usd));
+        money.insert("in_doubt_calls".into(), self.calls.doubt_count.into());
+        put_money(&mut money, "in_doubt", Some(e.doubt.cost()));
+        put_money(&mut money, "in_flight", Some(e.live(Unit::CostNanoUsd)));
+        money.insert("estimated_calls".into(), self.calls.estimated.into());
+        put_money(&mut money, "overrun", Some(self.calls.overrun_nano_usd));
+        put_money(&mut money, "unbacked", Some(self.calls.unbacked_nano_usd));
+        let from = self.entries.len().saturating_sub(ENTRIES);
+        json!({
+            "run": id,
+            "name": spec.name,
+            "status": run.status.name(),
+            "halt": run.halt.as_ref().map(|h| json!({
+                "code": h.code,
+                "unit": h.unit.map(Unit::name),
+                "needs": h.needs,
+                "free": h.free,
+                "limit": h.limit,
+                "in_doubt": h.doubt,
+                "at": time::rfc3339(h.at),
+                "message": h.message(),
+            })),
+            "error": run.error,
+            "stop_requested": run.stop_requested,
+            "tags": spec.tags,
+            "command": spec.command.as_ref().map(|c| json!({"argv": c.argv, "directory": c.directory})),
+            "parent": self.parent,
+            "policy": run.policy,
+            "created_at": time::rfc3339(run.created_at),
+            "began_at": run.began_at.map(time::rfc3339),
+            "ended_at": run.ended_at.map(time::rfc3339),
+            "budget": budget::objects(&self.view, self.now),
+            "attempts": self.attempts.iter().map(|a| self.attempt_object(a)).collect::<Vec<_>>(),
+            "calls": by_state,
+            "money": money,
+            "entries": self.entries.len(),
+            "last_entries": self.entries[from..].iter().map(|x| entry::json(id, x)).collect::<Vec<_>>(),
+            "next": next(&self.view),
+        })
+    }
+
+    fn attempt_object(&self, a: &Attempt) -> Value {
+        json!({
+            "attempt": a.no,
+            "slot": a.slot,
+            "label": a.label,
+            "iteration": a.iteration,
+            "started_at": time::rfc3339(a.started_at),
+            "ended_at": a.ended_at.map(time::rfc3339),
+            "active_ms": a.active_ms,
+            "calls": self.calls_of(a),
+            "died": a.died(),
+            "exit_code": a.exit.as_ref().and_then(|e| e.code),
+            "signal": a.exit.as_ref().and_then(|e| e.signal),
+            "oom": a.exit.as_ref().is_some_and(|e| e.oom),
+            "lost": a.exit.as_ref().is_some_and(|e| e.lost),
+            "how": self.how(a),
+            "driver": self.drivers.get(&a.no).map(|i| json!({"pid": i.identity.pid, "host": i.identity.host})),
+            "diverged_at": a.diverged,
+            "diverged_untaken": a.diverged.map(|_| a.diverged_untaken),
+        })
+    }
+}
+
+/// The rules of the run that are not the usual ones.
+fn rules(run: &Run) -> Option<String> {
+    let usual = json!(outlast_core::run::Policy::default());
+    let own = json!(run.policy);
+    let differing: Vec<String> = own
+        .as_object()?
+        .iter()
+        .filter(|(key, value)| usual.get(key.as_str()) != Some(value))
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    (!differing.is_empty()).then(|| differing.join(" "))
+}
+
+fn lines(lines: &[String]) -> String {
+    lines.iter().map(|l| format!("  {l}\n")).collect()
+}
+
+fn titled(look: Look, title: &str, body: &str) -> String {
+    if body.is_empty() { String::new() } else { format!("{}\n{body}", look.paint(Paint::Strong, title)) }
+}
+
+/// An argument as a shell would take it.
+fn quoted(argument: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_=+./:,@%".contains(&b);
+    if !argument.is_empty() && argument.bytes().all(plain) {
+        return argument.to_owned();
+    }
+    format!("'{}'", argument.replace('\'', "'\\''"))
+}

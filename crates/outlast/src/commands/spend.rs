@@ -1,0 +1,153 @@
+//! `outlast spend`: what calls cost, summed up by run, model, day or tag. Days are UTC.
+
+use std::collections::BTreeMap;
+
+use outlast_core::{
+    id::{Micros, RunNo},
+    store::{LedgerLine, RunView, Store},
+};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    cli::{SpendArgs, values::Grouping},
+    error::CliError,
+    render::{
+        amount::{put_money, usd},
+        look::{Page, Paint},
+        table::{Cell, Side, Table},
+        time,
+    },
+};
+
+/// One sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sum {
+    calls: i64,
+    tokens: i64,
+    spent_nano_usd: i64,
+    doubt_nano_usd: i64,
+}
+
+impl Sum {
+    fn add(&mut self, line: &LedgerLine) {
+        self.calls += line.calls;
+        self.tokens += line.tokens;
+        self.spent_nano_usd = self.spent_nano_usd.saturating_add(line.spent_nano_usd);
+        self.doubt_nano_usd = self.doubt_nano_usd.saturating_add(line.doubt_nano_usd);
+    }
+}
+
+/// The values a sum is grouped under, in the order of `--by`; `None` where a run has no such tag.
+type Group = Vec<Option<String>>;
+
+pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(), CliError> {
+    let now = store.now()?;
+    let since = args.since.map_or(Micros(0), |w| w.resolve(now));
+    // The ledger's end is exclusive: a call of this very moment counts.
+    let until = args.until.map_or(Micros(now.0.saturating_add(1)), |w| w.resolve(now));
+    if since >= until {
+        return Err(CliError::Usage {
+            message: format!("no time lies between {} and {}", time::utc(since), time::utc(until)),
+            hint: Some("give a --since that is before --until".into()),
+        });
+    }
+    let lines = store.ledger(since, until)?;
+    let mut runs: BTreeMap<RunNo, RunView> = BTreeMap::new();
+    if args.by.iter().any(|g| matches!(g, Grouping::Run | Grouping::Tag(_))) {
+        for line in &lines {
+            if !runs.contains_key(&line.run)
+                && let Some(view) = store.run(line.run)?
+            {
+                runs.insert(line.run, view);
+            }
+        }
+    }
+    let mut sums: BTreeMap<Group, Sum> = BTreeMap::new();
+    let mut total = Sum::default();
+    for line in &lines {
+        let group = args.by.iter().map(|g| value(g, line, &runs)).collect();
+        sums.entry(group).or_default().add(line);
+        total.add(line);
+    }
+    let mut sums: Vec<(Group, Sum)> = sums.into_iter().collect();
+    // Days tell a course, everything else a ranking.
+    if args.by.first() != Some(&Grouping::Day) {
+        sums.sort_by_key(|(_, s)| std::cmp::Reverse(s.spent_nano_usd + s.doubt_nano_usd));
+    }
+    if page.look.json {
+        return Ok(page.json(&document(args, since, until, &sums, &total))?);
+    }
+    if sums.is_empty() {
+        return Ok(page.line("no calls")?);
+    }
+    print(args, &sums, &total, page)
+}
+
+fn value(by: &Grouping, line: &LedgerLine, runs: &BTreeMap<RunNo, RunView>) -> Option<String> {
+    match by {
+        Grouping::Run => runs.get(&line.run).map(|v| v.run.id.to_string()),
+        Grouping::Model => Some(line.model.clone()),
+        Grouping::Day => Some(time::day(line.day)),
+        Grouping::Tag(key) => runs.get(&line.run).and_then(|v| v.spec.tags.get(key).cloned()),
+    }
+}
+
+fn print(args: &SpendArgs, sums: &[(Group, Sum)], total: &Sum, page: &mut Page) -> Result<(), CliError> {
+    // Headers live as long as the table: names of tags are the user's.
+    let names: Vec<String> = args.by.iter().map(Grouping::name).collect();
+    let mut columns: Vec<(&str, Side)> = names.iter().map(|n| (n.as_str(), Side::Left)).collect();
+    columns.extend([
+        ("calls", Side::Right),
+        ("tokens", Side::Right),
+        ("usd", Side::Right),
+        ("in doubt", Side::Right),
+    ]);
+    let mut table = Table::new(&columns);
+    let numbers = |s: &Sum, paint: Paint| {
+        let doubt = if s.doubt_nano_usd == 0 { String::new() } else { usd(s.doubt_nano_usd) };
+        [s.calls.to_string(), s.tokens.to_string(), usd(s.spent_nano_usd), doubt]
+            .map(|t| Cell::painted(t, paint))
+    };
+    for (group, sum) in sums {
+        let mut row: Vec<Cell> =
+            group.iter().map(|v| v.as_deref().map_or_else(|| "(none)".into(), Cell::whole)).collect();
+        row.extend(numbers(sum, Paint::Plain));
+        table.row(row);
+    }
+    let mut row: Vec<Cell> = vec![Cell::default(); args.by.len()];
+    if let Some(first) = row.first_mut() {
+        *first = Cell::painted("total", Paint::Strong);
+    }
+    row.extend(numbers(total, Paint::Strong));
+    table.row(row);
+    let look = page.look;
+    Ok(page.text(&table.render(look, 0))?)
+}
+
+fn document(args: &SpendArgs, since: Micros, until: Micros, sums: &[(Group, Sum)], total: &Sum) -> Value {
+    let fill = |o: &mut Map<String, Value>, s: &Sum| {
+        o.insert("calls".into(), s.calls.into());
+        o.insert("tokens".into(), s.tokens.into());
+        put_money(o, "spent", Some(s.spent_nano_usd));
+        put_money(o, "in_doubt", Some(s.doubt_nano_usd));
+    };
+    let names: Vec<String> = args.by.iter().map(Grouping::name).collect();
+    let lines: Vec<Value> = sums
+        .iter()
+        .map(|(group, sum)| {
+            let mut o: Map<String, Value> =
+                names.iter().cloned().zip(group.iter().map(|v| Value::from(v.clone()))).collect();
+            fill(&mut o, sum);
+            Value::Object(o)
+        })
+        .collect();
+    let mut all = Map::new();
+    fill(&mut all, total);
+    json!({
+        "since": args.since.map(|_| time::rfc3339(since)),
+        "until": time::rfc3339(until),
+        "by": names,
+        "lines": lines,
+        "total": all,
+    })
+}

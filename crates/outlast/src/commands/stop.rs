@@ -1,0 +1,79 @@
+//! `outlast stop RUN`: its agent ends, the run stays to be resumed.
+
+use std::time::Duration;
+
+use outlast_core::{
+    engine::tell::{Tell, Word},
+    op::Durability,
+    status::Status,
+    store::{Ask, RunView, Store},
+};
+use serde_json::json;
+
+use super::{budget::commands, find};
+use crate::{
+    cli::StopArgs,
+    error::CliError,
+    exit_code,
+    render::{
+        look::{Page, Paint},
+        next::next,
+    },
+};
+
+/// How often a driven run is looked at while it stops.
+const POLL: Duration = Duration::from_millis(200);
+
+/// Returns `REFUSED` when the run's supervisor had not stopped it in time; it is asked all the same.
+pub fn stop(
+    store: &dyn Store,
+    args: &StopArgs,
+    page: &mut Page,
+    sleep: &mut dyn FnMut(Duration),
+) -> Result<u8, CliError> {
+    let found = find::run(store, &args.run)?;
+    let no = found.run.no;
+    store.ask(Tell { run: no, word: Word::Stop }, Durability::Synced).wait()?;
+    let look_again = || -> Result<RunView, CliError> { Ok(store.run(no)?.unwrap_or_else(|| found.clone())) };
+    let mut view = look_again()?;
+    let mut left = Duration::from_millis(args.wait_ms.max(0).unsigned_abs());
+    let mut stopping = is_stopping(store, &view)?;
+    while stopping && !left.is_zero() {
+        let nap = POLL.min(left);
+        sleep(nap);
+        left -= nap;
+        view = look_again()?;
+        stopping = is_stopping(store, &view)?;
+    }
+    let (run, next) = (&view.run, next(&view));
+    let waited_in_vain = stopping && args.wait_ms > 0;
+    if page.look.json {
+        page.json(&json!({
+            "run": run.id,
+            "status": run.status.name(),
+            "stop_requested": run.stop_requested,
+            "next": next,
+        }))?;
+    } else {
+        let id = page.look.paint(Paint::Strong, run.id.as_str());
+        let said = match stopping {
+            true if waited_in_vain => "its supervisor was asked to stop it, and has not yet".to_owned(),
+            true => "its supervisor was asked to stop it".to_owned(),
+            false => run.status.name().to_owned(),
+        };
+        page.line(&format!("{id}  {said}"))?;
+        if run.status == Status::Interrupted {
+            page.text(&commands(&next))?;
+        }
+    }
+    Ok(if waited_in_vain { exit_code::REFUSED } else { exit_code::OK })
+}
+
+/// A live supervisor has still to end the agent; any other run has changed at once.
+fn is_stopping(store: &dyn Store, view: &RunView) -> Result<bool, CliError> {
+    if !view.run.stop_requested || view.run.status.is_ended() {
+        return Ok(false);
+    }
+    let driven = |a: &outlast_core::attempt::Attempt| a.is_open() && a.instance.is_some();
+    Ok(store.attempts(view.run.no)?.iter().any(driven))
+}

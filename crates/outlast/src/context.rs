@@ -1,0 +1,64 @@
+//! What every command works with.
+
+use std::sync::Arc;
+
+use outlast_core::{
+    clock::{Clock, Entropy},
+    store::Store,
+};
+use outlast_store::Options;
+
+use crate::{
+    cli::Globals,
+    error::CliError,
+    host::{OsEntropy, SystemClock},
+    keys::Keys,
+    place::{self, Durability, Place},
+    render::look::Look,
+    surroundings::Surroundings,
+};
+
+/// One command's context: where it runs, where runs are kept, and how it prints.
+#[derive(Clone)]
+pub struct Context {
+    pub around: Surroundings,
+    pub place: Place,
+    /// Of standard output.
+    pub look: Look,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+}
+
+impl Context {
+    /// Errors: an address that names no store.
+    pub fn new(globals: &Globals, around: Surroundings) -> Result<Context, CliError> {
+        Ok(Context {
+            place: Place::decide(globals.store.as_deref(), &around)?,
+            look: Look::of_stdout(globals, &around),
+            around,
+            clock: Arc::new(SystemClock::new()),
+            entropy: Arc::new(OsEntropy),
+        })
+    }
+
+    /// Opens the store; `create` makes it when it is not there.
+    ///
+    /// Errors: `NoStore` when it is not there and is not to be made; `Store`.
+    pub fn open(&self, create: bool, durability: Durability) -> Result<Arc<dyn Store>, CliError> {
+        if !create && self.has_no_file() {
+            return Err(CliError::NoStore { place: self.place.to_string() });
+        }
+        let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
+        Ok(place::open_store(&self.place, Options { durability, clock, entropy, create })?)
+    }
+
+    /// The store would be a file, and it is not there yet.
+    pub fn has_no_file(&self) -> bool {
+        matches!(&self.place, Place::File(path) if !path.exists())
+    }
+
+    /// The providers' keys. Errors: a file of keys that is not private, or not readable.
+    pub fn keys(&self) -> Result<Keys, CliError> {
+        Ok(Keys::load(&self.around)?)
+    }
+}

@@ -1,0 +1,65 @@
+//! How a process ended.
+
+use std::fmt;
+
+use rustix::process::WaitIdStatus;
+
+/// The end of a process: an exit code or a signal. Neither: the kernel did not tell.
+///
+/// Shown as `exit 3` and `signal 9 (SIGKILL)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Exit {
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+}
+
+impl Exit {
+    pub const fn code(code: i32) -> Exit {
+        Exit { code: Some(code), signal: None }
+    }
+
+    pub const fn signal(signal: i32) -> Exit {
+        Exit { code: None, signal: Some(signal) }
+    }
+
+    pub(super) fn of(status: &WaitIdStatus) -> Exit {
+        Exit { code: status.exit_status(), signal: status.terminating_signal() }
+    }
+
+    /// As a shell gives it on: the code, or 128 + the signal; 1 where neither is known.
+    pub fn shell_code(&self) -> i32 {
+        self.code.or(self.signal.map(|signal| 128 + signal)).unwrap_or(1)
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.code, self.signal) {
+            (Some(code), _) => write!(f, "exit {code}"),
+            (None, Some(signal)) => match signal_hook::low_level::signal_name(signal) {
+                Some(name) => write!(f, "signal {signal} ({name})"),
+                None => write!(f, "signal {signal}"),
+            },
+            (None, None) => f.write_str("end unknown"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exit_reads_as_its_code_or_its_signal() {
+        for (exit, shown, shell) in [
+            (Exit::code(0), "exit 0", 0),
+            (Exit::code(3), "exit 3", 3),
+            (Exit::signal(9), "signal 9 (SIGKILL)", 137),
+            (Exit::signal(15), "signal 15 (SIGTERM)", 143),
+            (Exit::signal(40), "signal 40", 168),
+            (Exit { code: None, signal: None }, "end unknown", 1),
+        ] {
+            assert_eq!((exit.to_string().as_str(), exit.shell_code()), (shown, shell));
+        }
+    }
+}

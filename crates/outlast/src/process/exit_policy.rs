@@ -1,0 +1,89 @@
+//! What an agent's exit means for its run.
+
+use super::exit::Exit;
+
+/// What to do after an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The task is done.
+    Done,
+    /// It ended because we asked: the run is interrupted, whatever the code (many a handler exits 0 on SIGTERM).
+    Interrupted,
+    /// Another attempt would end the same way.
+    Stop(Futile),
+    /// It died; start the next attempt.
+    Restart(Death),
+}
+
+/// Why no other attempt is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Futile {
+    /// Exit 2 or 64 to 78 (sysexits.h): wrong usage or configuration.
+    Usage,
+    /// 126: found and not executable.
+    NotExecutable,
+    /// 127: no such command.
+    NotFound,
+}
+
+/// How it died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// An exit code that says no more than "failed".
+    Failed,
+    /// A signal.
+    Crashed,
+    /// SIGKILL, or 137 from a shell between: perhaps the kernel's, for want of memory (see `memory.events`).
+    Killed,
+}
+
+/// Judges an exit. `stop_asked`: we had sent this attempt a signal to stop before it ended.
+pub fn judge(exit: Exit, stop_asked: bool) -> Verdict {
+    if stop_asked {
+        return Verdict::Interrupted;
+    }
+    match (exit.code, exit.signal) {
+        (Some(0), _) => Verdict::Done,
+        (Some(2 | 64..=78), _) => Verdict::Stop(Futile::Usage),
+        (Some(126), _) => Verdict::Stop(Futile::NotExecutable),
+        (Some(127), _) => Verdict::Stop(Futile::NotFound),
+        (Some(137), _) | (None, Some(9)) => Verdict::Restart(Death::Killed),
+        // A shell reports a child's signal as 128 + its number.
+        (Some(129..=192), _) | (None, Some(_)) => Verdict::Restart(Death::Crashed),
+        (Some(_), _) | (None, None) => Verdict::Restart(Death::Failed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exits_are_judged_by_their_code_or_signal() {
+        use {Death::*, Futile::*, Verdict::*};
+        let cases = [
+            (Exit::code(0), Done),
+            (Exit::code(1), Restart(Failed)),
+            (Exit::code(2), Stop(Usage)),
+            (Exit::code(3), Restart(Failed)),
+            (Exit::code(63), Restart(Failed)),
+            (Exit::code(64), Stop(Usage)),
+            (Exit::code(78), Stop(Usage)),
+            (Exit::code(79), Restart(Failed)),
+            (Exit::code(126), Stop(NotExecutable)),
+            (Exit::code(127), Stop(NotFound)),
+            (Exit::code(128), Restart(Failed)),
+            (Exit::code(137), Restart(Killed)),
+            (Exit::code(139), Restart(Crashed)),
+            (Exit::code(255), Restart(Failed)),
+            (Exit::signal(9), Restart(Killed)),
+            (Exit::signal(11), Restart(Crashed)),
+            (Exit::signal(15), Restart(Crashed)),
+            (Exit { code: None, signal: None }, Restart(Failed)),
+        ];
+        for (exit, verdict) in cases {
+            assert_eq!(judge(exit, false), verdict, "{exit}");
+            assert_eq!(judge(exit, true), Interrupted, "{exit} after our own signal");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The stop ladder: ask the main process, then everybody, then kill. A pure state machine; [`end_tree`] drives it.
+//!
+//! [`end_tree`]: super::end_tree
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+/// How an attempt is to be ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// From the first rung: ask the main process to stop, and give it the whole grace. `None`: it has been asked already
+    /// (the terminal sends its Ctrl-C to the whole foreground group), only wait.
+    Stop(Option<Signal>),
+    /// From the second rung: the main process is dead, end what it left.
+    EndRest,
+    /// The last rung at once (a second Ctrl-C means now).
+    Force,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Asked(Ask),
+    /// The main process has ended; others of the tree may live.
+    MainExited,
+    /// Nothing of the tree is left.
+    AllGone,
+    /// Time has passed, or somebody new may have been forked.
+    Tick,
+}
+
+/// What to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    SignalMain(Signal),
+    /// To everybody found who has not had this signal yet: on the upper rungs it comes with each tick, for those forked
+    /// meanwhile.
+    SignalAll(Signal),
+    /// Somebody survives SIGKILL (it hangs in the kernel): stop trying, and say so.
+    GiveUp,
+}
+
+/// How long each rung is stood on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Graces {
+    /// After the main process was asked, before all are.
+    pub main: Duration,
+    /// After all were asked, before they are killed.
+    pub all: Duration,
+    /// After all were killed, before giving up.
+    pub kill: Duration,
+}
+
+impl Default for Graces {
+    /// 30 s, an agent's time to finish a turn; 5 s; 10 s.
+    fn default() -> Self {
+        Graces { main: Duration::from_secs(30), all: Duration::from_secs(5), kill: Duration::from_secs(10) }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rung {
+    Idle,
+    Main { until: Duration },
+    All { until: Duration },
+    Kill { until: Duration },
+    Over,
+}
+
+/// Where on the ladder an attempt is.
+#[derive(Clone, Debug)]
+pub struct Ladder {
+    graces: Graces,
+    rung: Rung,
+}
+
+impl Ladder {
+    pub fn new(graces: Graces) -> Ladder {
+        Ladder { graces, rung: Rung::Idle }
+    }
+
+    /// Takes an event and says what to do. `now`: monotonic, since any fixed moment. Only ever climbs: asked again on a
+    /// higher rung, it stays there and its grace is not prolonged.
+    pub fn on(&mut self, event: Event, now: Duration) -> Option<Action> {
+        match (self.rung, event) {
+            (Rung::Over, _) => None,
+            (_, Event::AllGone) => {
+                self.rung = Rung::Over;
+                None
+            }
+            (Rung::Kill { .. }, Event::Asked(Ask::Force)) => None,
+            (_, Event::Asked(Ask::Force)) => self.kill(now),
+            (Rung::Idle, Event::Asked(Ask::Stop(signal))) => {
+                self.rung = Rung::Main { until: now.saturating_add(self.graces.main) };
+                signal.map(Action::SignalMain)
+            }
+            (Rung::Idle | Rung::Main { .. }, Event::Asked(Ask::EndRest)) => self.ask_all(now),
+            (_, Event::Asked(_)) => None,
+            // Whoever it left behind has nobody to finish for.
+            (Rung::Main { .. }, Event::MainExited) => self.ask_all(now),
+            (_, Event::MainExited) => None,
+            (Rung::Idle, Event::Tick) => None,
+            (Rung::Main { until }, Event::Tick) if now >= until => self.ask_all(now),
+            (Rung::Main { .. }, Event::Tick) => None,
+            (Rung::All { until }, Event::Tick) if now >= until => self.kill(now),
+            (Rung::All { .. }, Event::Tick) => Some(Action::SignalAll(Signal::TERM)),
+            (Rung::Kill { until }, Event::Tick) if now >= until => {
+                self.rung = Rung::Over;
+                Some(Action::GiveUp)
+            }
+            (Rung::Kill { .. }, Event::Tick) => Some(Action::SignalAll(Signal::KILL)),
+        }
+    }
+
+    /// When the next rung is due, if nothing else happens. `None`: never.
+    pub fn due(&self) -> Option<Duration> {
+        match self.rung {
+            Rung::Main { until } | Rung::All { until } | Rung::Kill { until } => Some(until),
+            Rung::Idle | Rung::Over => None,
+        }
+    }
+
+    /// Whether the whole tree is being ended, not only its main process asked.
+    pub fn ends_all(&self) -> bool {
+        matches!(self.rung, Rung::All { .. } | Rung::Kill { .. })
+    }
+
+    pub fn is_killing(&self) -> bool {
+        matches!(self.rung, Rung::Kill { .. })
+    }
+
+    /// All gone, or given up.
+    pub fn is_over(&self) -> bool {
+        self.rung == Rung::Over
+    }
+
+    fn ask_all(&mut self, now: Duration) -> Option<Action> {
+        self.rung = Rung::All { until: now.saturating_add(self.graces.all) };
+        Some(Action::SignalAll(Signal::TERM))
+    }
+
+    fn kill(&mut self, now: Duration) -> Option<Action> {
+        self.rung = Rung::Kill { until: now.saturating_add(self.graces.kill) };
+        Some(Action::SignalAll(Signal::KILL))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use {Action::*, Event::*};
+
+    const TERM_ALL: Option<Action> = Some(SignalAll(Signal::TERM));
+    const KILL_ALL: Option<Action> = Some(SignalAll(Signal::KILL));
+    const STOP: Event = Asked(Ask::Stop(Some(Signal::INT)));
+    const FORCE: Event = Asked(Ask::Force);
+
+    /// Steps: at second, event, action wanted. Returns whether the ladder is over after them.
+    #[track_caller]
+    fn check(steps: &[(u64, Event, Option<Action>)]) -> bool {
+        let mut ladder = Ladder::new(Graces::default());
+        for (number, &(second, event, want)) in steps.iter().enumerate() {
+            let got = ladder.on(event, Duration::from_secs(second));
+            assert_eq!(got, want, "step {number}: {event:?} at {second} s");
+        }
+        ladder.is_over()
+    }
+
+    #[test]
+    fn main_is_asked_then_all_then_all_are_killed_then_it_gives_up() {
+        let over = check(&[
+            (100, Tick, None),
+            (100, STOP, Some(SignalMain(Signal::INT))),
+            (129, Tick, None),
+            (130, Tick, TERM_ALL),
+            (132, Tick, TERM_ALL),
+            (135, Tick, KILL_ALL),
+            (144, Tick, KILL_ALL),
+            (145, Tick, Some(GiveUp)),
+            (146, Tick, None),
+            (147, FORCE, None),
+        ]);
+        assert!(over);
+    }
+
+    #[test]
+    fn exit_of_main_ends_its_grace_and_begins_that_of_the_rest() {
+        let over = check(&[
+            (0, STOP, Some(SignalMain(Signal::INT))),
+            (7, MainExited, TERM_ALL),
+            (11, Tick, TERM_ALL),
+            (11, MainExited, None),
+            (12, Tick, KILL_ALL),
+            (12, AllGone, None),
+        ]);
+        assert!(over);
+    }
+
+    #[test]
+    fn after_a_crash_the_rest_is_asked_at_once() {
+        assert!(check(&[(0, Asked(Ask::EndRest), TERM_ALL), (1, AllGone, None), (9, Tick, None)]));
+    }
+
+    #[test]
+    fn terminal_that_asked_already_is_only_waited_for() {
+        assert!(!check(&[(0, Asked(Ask::Stop(None)), None), (29, Tick, None), (30, Tick, TERM_ALL)]));
+    }
+
+    #[test]
+    fn force_kills_from_every_rung_and_once() {
+        assert!(!check(&[(0, FORCE, KILL_ALL), (1, FORCE, None), (1, Tick, KILL_ALL)]));
+        assert!(!check(&[(0, STOP, Some(SignalMain(Signal::INT))), (1, FORCE, KILL_ALL)]));
+        assert!(check(&[
+            (0, Asked(Ask::EndRest), TERM_ALL),
+            (1, FORCE, KILL_ALL),
+            (10, FORCE, None),
+            (11, Tick, Some(GiveUp))
+        ]));
+    }
+
+    #[test]
+    fn asking_again_prolongs_nothing() {
+        check(&[
+            (0, STOP, Some(SignalMain(Signal::INT))),
+            (20, STOP, None),
+            (30, Tick, TERM_ALL),
+            (31, STOP, None),
+            (32, Asked(Ask::EndRest), None),
+            (35, Tick, KILL_ALL),
+            (36, Asked(Ask::EndRest), None),
+            (45, Tick, Some(GiveUp)),
+        ]);
+    }
+
+    #[test]
+    fn due_names_the_next_rung() {
+        let mut ladder = Ladder::new(Graces::default());
+        assert_eq!(ladder.due(), None);
+        ladder.on(STOP, Duration::from_secs(10));
+        assert_eq!((ladder.due(), ladder.ends_all()), (Some(Duration::from_secs(40)), false));
+        ladder.on(MainExited, Duration::from_secs(11));
+        assert_eq!((ladder.due(), ladder.ends_all()), (Some(Duration::from_secs(16)), true));
+        ladder.on(FORCE, Duration::from_secs(12));
+        assert_eq!((ladder.due(), ladder.is_killing()), (Some(Duration::from_secs(22)), true));
+        ladder.on(AllGone, Duration::from_secs(13));
+        assert_eq!((ladder.due(), ladder.ends_all()), (None, false));
+    }
+}

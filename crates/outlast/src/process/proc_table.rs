@@ -1,0 +1,201 @@
+//! The kernel's table of processes, as `/proc` shows it.
+
+use std::{fs, io, io::Read};
+
+use rustix::process::Pid;
+
+/// The name of one process on this boot and in this pid namespace: a pid alone is recycled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcId {
+    pub pid: u32,
+    /// Field 22 of `/proc/PID/stat`: clock ticks (usually 10 ms) since boot.
+    pub start_time: u64,
+}
+
+impl ProcId {
+    /// This process. Errors: `/proc` cannot be read.
+    pub fn of_self() -> io::Result<ProcId> {
+        let stat = read_stat_at("/proc/self/stat", &mut Vec::new())?.ok_or_else(no_proc)?;
+        // By the kernel's own count: the numbers in a `/proc` of another namespace are not ours.
+        Ok(ProcId { pid: own_pid(), start_time: stat.start_time })
+    }
+
+    /// The process that has `pid` now, also as a zombie. `None`: there is none. Errors: `/proc` cannot be read.
+    pub fn of(pid: u32) -> io::Result<Option<ProcId>> {
+        Ok(read_stat(pid)?.map(|stat| stat.id()))
+    }
+
+    /// Whether this very process still runs. A zombie does not.
+    pub fn is_running(&self) -> io::Result<bool> {
+        Ok(read_stat(self.pid)?.is_some_and(|stat| stat.id() == *self && !stat.is_dead()))
+    }
+}
+
+/// What this module needs of `/proc/PID/stat`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    pub pid: u32,
+    pub ppid: u32,
+    pub start_time: u64,
+    /// The kernel's letter: `R` running, `S` `D` waiting, `T` stopped, `Z` zombie, `X` dead …
+    pub state: char,
+    pub threads: u32,
+    pub flags: u32,
+    /// At most 15 bytes; invalid UTF-8 is replaced.
+    pub comm: String,
+}
+
+const KERNEL_THREAD: u32 = 0x0020_0000;
+
+impl Stat {
+    pub fn id(&self) -> ProcId {
+        ProcId { pid: self.pid, start_time: self.start_time }
+    }
+
+    /// Whether nothing of it runs any more. A zombie leader whose other threads live on is not dead.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x') && self.threads <= 1
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.state == 'T'
+    }
+
+    pub fn is_kernel_thread(&self) -> bool {
+        self.flags & KERNEL_THREAD != 0
+    }
+
+    /// Reads one line of `/proc/PID/stat`; `None` if it is none.
+    ///
+    /// `comm` is whatever the program called itself, spaces and parentheses included: it ends at the **last** `)`.
+    pub fn parse(line: &[u8]) -> Option<Stat> {
+        let open = line.iter().position(|&b| b == b'(')?;
+        let close = line.iter().rposition(|&b| b == b')')?;
+        let pid = std::str::from_utf8(line.get(..open)?).ok()?.trim().parse().ok()?;
+        let comm = String::from_utf8_lossy(line.get(open + 1..close)?).into_owned();
+        let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
+        // proc(5) counts from 1 and `rest` begins with field 3.
+        let fields: Vec<&str> = rest.split_ascii_whitespace().take(20).collect();
+        let field = |number: usize| fields.get(number - 3).copied();
+        Some(Stat {
+            pid,
+            comm,
+            state: field(3)?.chars().next()?,
+            ppid: field(4)?.parse().ok()?,
+            flags: field(9)?.parse().ok()?,
+            threads: field(20)?.parse().ok()?,
+            start_time: field(22)?.parse().ok()?,
+        })
+    }
+}
+
+/// One process. `None`: no such process. Errors: it may not be looked at, or `/proc` is not readable.
+pub fn read_stat(pid: u32) -> io::Result<Option<Stat>> {
+    read_stat_at(&format!("/proc/{pid}/stat"), &mut Vec::new())
+}
+
+/// All processes, in one pass. It is no snapshot: what forks or exits meanwhile may be missed.
+///
+/// Errors: `/proc` is not readable, or shows another pid namespace, whose numbers mean nothing here.
+pub fn walk() -> io::Result<Vec<Stat>> {
+    if !shows_our_namespace() {
+        return Err(io::Error::other("/proc shows another pid namespace: wanted the one this process is in"));
+    }
+    let mut table = Vec::new();
+    let mut buffer = Vec::with_capacity(512);
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        // With `hidepid` those of other users cannot be read: they are none of ours.
+        if let Ok(Some(stat)) = read_stat_at(&format!("/proc/{pid}/stat"), &mut buffer) {
+            table.push(stat);
+        }
+    }
+    Ok(table)
+}
+
+/// Whether `/proc` numbers processes as this process does (after `unshare --pid` without a new mount it does not).
+pub fn shows_our_namespace() -> bool {
+    fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own_pid().to_string().as_str())
+}
+
+pub(super) fn own_pid() -> u32 {
+    std::process::id()
+}
+
+/// `pid` as the kernel's calls take it; `None` for numbers no process has.
+pub(super) fn raw(pid: u32) -> Option<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw)
+}
+
+fn read_stat_at(path: &str, buffer: &mut Vec<u8>) -> io::Result<Option<Stat>> {
+    buffer.clear();
+    match fs::File::open(path).and_then(|mut file| file.read_to_end(buffer)) {
+        Ok(_) => Stat::parse(buffer)
+            .map(Some)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("cannot read {path}"))),
+        Err(e) if is_no_such_process(&e) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// The process can go between the opening (`ENOENT`) and the reading (`ESRCH`).
+fn is_no_such_process(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+fn no_proc() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "wanted /proc of this process, found none: is /proc mounted?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(pid: u32, comm: &str, state: char, threads: u32) -> String {
+        format!(
+            "{pid} ({comm}) {state} 7 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 {threads} 0 987654 1000 20 3\n"
+        )
+    }
+
+    #[test]
+    fn comm_may_hold_spaces_parentheses_and_newlines() {
+        for comm in ["sh", "tmux: server", "a) S 1 (b", ") R 9 9 9", "", "two\nlines", "(("] {
+            let stat = Stat::parse(line(42, comm, 'S', 1).as_bytes()).unwrap();
+            assert_eq!((stat.pid, stat.ppid, stat.start_time, stat.state), (42, 7, 987654, 'S'), "{comm:?}");
+            assert_eq!(stat.comm, comm);
+        }
+    }
+
+    #[test]
+    fn what_is_no_stat_line_is_none() {
+        for text in ["", "1", "1 (sh", "1 (sh) S 7", "x (sh) S 7 7 7 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 9", ")("]
+        {
+            assert_eq!(Stat::parse(text.as_bytes()), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn zombie_is_dead_unless_other_threads_live_on() {
+        for (state, threads, dead) in
+            [('S', 1, false), ('Z', 1, true), ('Z', 0, true), ('Z', 3, false), ('X', 1, true)]
+        {
+            assert_eq!(
+                Stat::parse(line(1, "x", state, threads).as_bytes()).unwrap().is_dead(),
+                dead,
+                "{state} {threads}"
+            );
+        }
+    }
+
+    #[test]
+    fn walk_finds_this_process_under_its_parent() {
+        let own = ProcId::of_self().unwrap();
+        let table = walk().unwrap();
+        let found = table.iter().find(|stat| stat.pid == own.pid).unwrap();
+        assert_eq!(found.id(), own);
+        assert_eq!(found.ppid, std::os::unix::process::parent_id());
+        assert!(own.is_running().unwrap());
+        assert!(!ProcId { start_time: own.start_time + 1, ..own }.is_running().unwrap());
+    }
+}

@@ -1,0 +1,157 @@
+//! What tests with real processes share.
+
+use std::{
+    fs::File,
+    io::{Read, Seek, SeekFrom, Write},
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    process::Stdio,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags};
+
+/// Nothing here takes a second; a loaded machine may.
+const PATIENCE: Duration = Duration::from_secs(60);
+const INNER: &str = "OUTLAST_TEST_INNER";
+
+/// Asks until there is an answer.
+#[track_caller]
+pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain until {what}");
+        thread::park_timeout(Duration::from_millis(2));
+    }
+}
+
+/// Waits for the process behind a pidfd to end.
+#[track_caller]
+pub fn until_ended(pidfd: &impl AsFd) {
+    let patience = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let ended = rustix::event::poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&patience)).unwrap();
+    assert_eq!(ended, 1, "the process did not end in {PATIENCE:?}");
+}
+
+/// An unlinked file, its position at the end.
+pub fn file_with(text: &str) -> File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    assert_ne!(file.stream_position().unwrap(), 0);
+    file
+}
+
+/// Writes a file that others wait for: never seen half written.
+pub fn publish(file: &Path, text: &str) {
+    let unfinished = file.with_extension("unfinished");
+    std::fs::write(&unfinished, text).unwrap();
+    std::fs::rename(unfinished, file).unwrap();
+}
+
+/// Runs a test's body in a process of its own: to be subreaper, to catch signals or to end all its descendants without
+/// touching the tests beside it. `test`: the test's full path.
+#[track_caller]
+pub fn in_own_process(test: &str, body: impl FnOnce()) {
+    if inner_file().is_some() {
+        return body();
+    }
+    run(test, inner(test, Path::new("-")));
+}
+
+/// As `in_own_process`, with the process started by `sh` at the end of a script.
+#[track_caller]
+pub fn in_process_under(test: &str, script: &str, body: impl FnOnce()) {
+    if inner_file().is_some() {
+        return body();
+    }
+    let direct = inner(test, Path::new("-"));
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &format!("{script}; exec \"$@\""), "sh"]);
+    command.arg(direct.get_program()).args(direct.get_args()).env(INNER, "-");
+    run(test, command);
+}
+
+#[track_caller]
+fn run(test: &str, mut command: std::process::Command) {
+    // A file, not a pipe: what a failed test leaves running would hold a pipe open.
+    let mut output = tempfile::tempfile().unwrap();
+    command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output.try_clone().unwrap());
+    let status = command.status().unwrap();
+    let mut text = String::new();
+    output.seek(SeekFrom::Start(0)).unwrap();
+    output.read_to_string(&mut text).unwrap();
+    assert!(
+        status.success() && text.contains("1 passed"),
+        "{test} failed in its own process ({status}):\n{text}"
+    );
+}
+
+/// Starts this test once more, as the process that is to be killed; there `inner_file` gives `file`.
+pub fn start_inner(test: &str, file: &Path) -> std::process::Child {
+    inner(test, file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// In a test's own process: the file it was started with.
+pub fn inner_file() -> Option<PathBuf> {
+    std::env::var_os(INNER).map(PathBuf::from)
+}
+
+fn inner(test: &str, file: &Path) -> std::process::Command {
+    let (_crate, name) = test.split_once("::").unwrap();
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture"]).env(INNER, file);
+    command
+}
+
+/// Grows scripts that start one another in all the ways by which a process gets away from its parent.
+pub struct Forest<'a> {
+    state: u64,
+    dir: &'a Path,
+    /// How many scripts there are.
+    pub planted: usize,
+}
+
+impl Forest<'_> {
+    pub fn new(seed: u64, dir: &Path) -> Forest<'_> {
+        Forest { state: seed, dir, planted: 0 }
+    }
+
+    /// A number below `bound`, by splitmix64.
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % bound as u64) as usize
+    }
+
+    /// Writes a script and those that it starts; each adds its pid to the file `up` when it runs. Returns its path.
+    pub fn plant(&mut self, depth: usize) -> String {
+        let file = self.dir.join(format!("{}.sh", self.planted));
+        self.planted += 1;
+        let mut script = ["", "trap '' TERM\n", "trap 'sleep 300 & exit 1' TERM\n"][self.below(3)].to_owned();
+        for _ in 0..[1, 2, 3, 0][self.below(4)] {
+            if depth == 3 || self.planted >= 12 {
+                break;
+            }
+            let child = self.plant(depth + 1);
+            let start = [
+                "sh CHILD &",
+                "setsid sh CHILD &",
+                "(sh CHILD &)",
+                "(setsid sh CHILD &)",
+                "env -i PATH=\"$PATH\" sh CHILD &",
+                "(env -i PATH=\"$PATH\" setsid sh CHILD &)",
+            ][self.below(6)];
+            script += &(start.replace("CHILD", &child) + "\n");
+        }
+        script += &format!("echo $$ >> {}/up\n", self.dir.display());
+        script += ["exec sleep 300", "sleep 300 & wait", "kill -STOP $$; sleep 300", "exit 1"][self.below(4)];
+        std::fs::write(&file, script).unwrap();
+        file.display().to_string()
+    }
+}

@@ -1,0 +1,354 @@
+//! Everything that is left of an attempt, found in one pass over `/proc`.
+//!
+//! Two traces lead to a process: its **environment** as it was at exec (the marker), and its **descent** from a root.
+//! Each covers what the other loses:
+//!
+//! - A double fork or `setsid` breaks descent; the marker stays. Under a subreaper descent does not break at all: the
+//!   orphan becomes our child, so with ourselves as a root it is found whatever its environment.
+//! - `env -i` drops the marker, and some programs overwrite the memory it stood in; descent stays. Only a process that
+//!   did both under a supervisor that has died since (its orphans went to init) is found by neither.
+//!
+//! A new supervisor has no descent to go by: it finds the strays of a dead one by the marker alone.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    fs::File,
+    io::{self, Read},
+};
+
+use super::proc_table::{self, ProcId, Stat};
+
+/// Entries (`NAME=value`) that all stand in the environment of an attempt's processes.
+///
+/// They must tell one attempt's tree from every other on the machine: ids that callers choose can repeat from store to
+/// store, so name store and slot too where that can be. A marker without entries marks nobody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker(Vec<Vec<u8>>);
+
+impl Marker {
+    pub fn new<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Marker {
+        Marker(entries.into_iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect())
+    }
+
+    /// `OUTLAST_RUN_ID=id`.
+    pub fn of_run(id: &str) -> Marker {
+        Marker::new([("OUTLAST_RUN_ID", id)])
+    }
+
+    fn is_in(&self, environ: &[u8]) -> bool {
+        let has = |entry: &Vec<u8>| environ.split(|&b| b == 0).any(|found| found == entry);
+        !self.0.is_empty() && self.0.iter().all(has)
+    }
+}
+
+/// A living process of the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proc {
+    pub pid: u32,
+    /// Clock ticks since boot.
+    pub start_time: u64,
+    /// At most 15 bytes of its name.
+    pub comm: String,
+    /// By a signal; it handles no other until it is continued.
+    pub stopped: bool,
+}
+
+impl Proc {
+    pub fn id(&self) -> ProcId {
+        ProcId { pid: self.pid, start_time: self.start_time }
+    }
+}
+
+/// Servers that one agent may be the first to start and that others then use: the person's own terminals, keys and
+/// session bus. Started from an agent they carry its marker for ever, and so does all they start.
+pub const SHARED_SERVERS: &[&str] = &[
+    "tmux: server",
+    "screen",
+    "zellij",
+    "ssh-agent",
+    "gpg-agent",
+    "keyboxd",
+    "dbus-daemon",
+    "dbus-broker",
+    "dbus-broker-lau",
+    "gnome-keyring-d",
+];
+
+pub fn is_shared_server(found: &Proc) -> bool {
+    SHARED_SERVERS.contains(&found.comm.as_str())
+}
+
+/// What belongs to an attempt.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    pub marker: Marker,
+    /// Their descendants belong to it, and they themselves. With this process as a root ([`ProcId::of_self`]) that is
+    /// every child of ours, adopted orphans included, but never ourselves.
+    pub roots: Vec<ProcId>,
+    /// Who is left alone, with all below it.
+    pub spare: fn(&Proc) -> bool,
+}
+
+/// What one walk found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Those that can be signalled.
+    pub survivors: Vec<Proc>,
+    /// Those of other users, say behind sudo.
+    pub out_of_reach: Vec<Proc>,
+    /// Those that have ended and are not reaped yet, known by descent alone (the dead have no environment).
+    pub dead: BTreeSet<ProcId>,
+}
+
+impl Tree {
+    /// The default: [`SHARED_SERVERS`] are spared.
+    pub fn new(marker: Marker, roots: Vec<ProcId>) -> Tree {
+        Tree { marker, roots, spare: is_shared_server }
+    }
+
+    /// The living processes of the tree that we may signal; never ourselves nor our ancestors. Zombies have ended.
+    ///
+    /// One walk is no proof of absence: a process may fork and exit while it goes on ([`end_tree`] has the proof).
+    /// Errors: `/proc` is not readable.
+    ///
+    /// [`end_tree`]: super::end_tree::end_tree
+    pub fn survivors(&self) -> io::Result<Vec<Proc>> {
+        Ok(self.find()?.survivors)
+    }
+
+    /// As [`Tree::survivors`], with those we may not signal.
+    pub fn find(&self) -> io::Result<Found> {
+        let table = proc_table::walk()?;
+        let mut environ = Vec::new();
+        let marked = |pid| read_environ(pid, &mut environ) && self.marker.is_in(&environ);
+        let Members { alive, dead } = select(&table, proc_table::own_pid(), &self.roots, marked, self.spare);
+        let (survivors, out_of_reach) = alive.into_iter().partition(|found| may_signal(found.pid));
+        Ok(Found { survivors, out_of_reach, dead })
+    }
+}
+
+struct Members {
+    alive: Vec<Proc>,
+    dead: BTreeSet<ProcId>,
+}
+
+/// Picks the tree's members out of a table.
+///
+/// `marked` is asked only about those whom descent has not decided.
+fn select(
+    table: &[Stat],
+    own: u32,
+    roots: &[ProcId],
+    mut marked: impl FnMut(u32) -> bool,
+    spare: fn(&Proc) -> bool,
+) -> Members {
+    let by_pid: HashMap<u32, &Stat> = table.iter().map(|stat| (stat.pid, stat)).collect();
+    let own_line = line_of(own, &by_pid);
+    // Only we ourselves can be a root among these: an ancestor as one would take in the whole machine.
+    let mut standing: HashMap<u32, Standing> = own_line.iter().map(|&pid| (pid, Standing::Outside)).collect();
+    if by_pid.get(&own).is_some_and(|stat| roots.contains(&stat.id())) {
+        standing.insert(own, Standing::Member);
+    }
+
+    let mut members = Members { alive: Vec::new(), dead: BTreeSet::new() };
+    for stat in table {
+        // Down from the nearest ancestor already decided, so that each process is decided once.
+        for pid in undecided_line(stat.pid, &by_pid, &standing).into_iter().rev() {
+            let Some(stat) = by_pid.get(&pid) else { continue };
+            let parent = standing.get(&stat.ppid).copied().unwrap_or(Standing::Outside);
+            let found = proc(stat);
+            let alive = !stat.is_dead() && !stat.is_kernel_thread();
+            let belongs = parent == Standing::Member || roots.contains(&stat.id()) || (alive && marked(pid));
+            let decided = match parent {
+                Standing::Spared => Standing::Spared,
+                _ if !belongs => Standing::Outside,
+                _ if spare(&found) => Standing::Spared,
+                _ => Standing::Member,
+            };
+            if decided == Standing::Member && alive {
+                members.alive.push(found);
+            } else if decided == Standing::Member && stat.is_dead() {
+                members.dead.insert(stat.id());
+            }
+            standing.insert(pid, decided);
+        }
+    }
+    members
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Outside,
+    Member,
+    Spared,
+}
+
+/// `pid` and its ancestors.
+fn line_of(pid: u32, by_pid: &HashMap<u32, &Stat>) -> Vec<u32> {
+    undecided_line(pid, by_pid, &HashMap::new())
+}
+
+/// `pid` and its ancestors up to the first decided one, nearest first.
+fn undecided_line(pid: u32, by_pid: &HashMap<u32, &Stat>, decided: &HashMap<u32, Standing>) -> Vec<u32> {
+    let mut line = Vec::new();
+    let mut seen = HashSet::new();
+    let mut next = pid;
+    // The walk is no snapshot: pids reused during it could close a circle.
+    while next != 0 && !decided.contains_key(&next) && seen.insert(next) {
+        line.push(next);
+        next = by_pid.get(&next).map_or(0, |stat| stat.ppid);
+    }
+    line
+}
+
+fn proc(stat: &Stat) -> Proc {
+    Proc { pid: stat.pid, start_time: stat.start_time, comm: stat.comm.clone(), stopped: stat.is_stopped() }
+}
+
+/// Other users' environments cannot be read, nor those of non-dumpable processes: then descent must find them.
+fn read_environ(pid: u32, buffer: &mut Vec<u8>) -> bool {
+    buffer.clear();
+    File::open(format!("/proc/{pid}/environ")).and_then(|mut file| file.read_to_end(buffer)).is_ok()
+}
+
+fn may_signal(pid: u32) -> bool {
+    let Some(pid) = proc_table::raw(pid) else { return false };
+    rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::PERM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// pid, ppid, name, state, marked.
+    type Line = (u32, u32, &'static str, char, bool);
+
+    const OWN: u32 = 50;
+    /// Who is there besides: init, a shell, ourselves, a kernel thread.
+    const OTHERS: &[Line] = &[
+        (1, 0, "init", 'S', false),
+        (2, 0, "kthreadd", 'K', true),
+        (40, 1, "bash", 'S', true),
+        (OWN, 40, "outlast", 'S', true),
+        (60, 40, "vi", 'S', false),
+        (61, 1, "sshd", 'S', false),
+    ];
+
+    #[track_caller]
+    fn check(lines: &[Line], roots: &[u32], want: &[u32]) {
+        let lines: Vec<Line> = OTHERS.iter().chain(lines).copied().collect();
+        let stat = |&(pid, ppid, comm, state, _): &Line| Stat {
+            pid,
+            ppid,
+            start_time: u64::from(pid) * 10,
+            state: if state == 'K' { 'S' } else { state },
+            threads: 1,
+            flags: if state == 'K' { 0x0020_0000 } else { 0 },
+            comm: comm.to_owned(),
+        };
+        let mut table: Vec<Stat> = lines.iter().map(stat).collect();
+        let roots: Vec<ProcId> =
+            roots.iter().map(|&pid| ProcId { pid, start_time: u64::from(pid) * 10 }).collect();
+        let marked = |pid| lines.iter().any(|line| line.0 == pid && line.4);
+        // The answer must not depend on the order of the walk.
+        for _ in 0..2 {
+            let mut got: Vec<u32> = select(&table, OWN, &roots, marked, is_shared_server)
+                .alive
+                .iter()
+                .map(|found| found.pid)
+                .collect();
+            got.sort();
+            assert_eq!(got, want);
+            table.reverse();
+        }
+    }
+
+    #[test]
+    fn neither_we_nor_our_ancestors_nor_strangers_are_found() {
+        check(&[], &[], &[]);
+        check(&[], &[OWN, 40, 1], &[]);
+    }
+
+    #[test]
+    fn marked_processes_are_found_wherever_they_hang_with_all_below_them() {
+        let lines = [(70, 1, "sh", 'S', true), (71, 70, "python", 'S', false), (72, 71, "node", 'S', false)];
+        check(&lines, &[], &[70, 71, 72]);
+    }
+
+    #[test]
+    fn roots_and_their_descendants_are_found_by_descent() {
+        let lines = [(70, OWN, "sh", 'S', false), (71, 70, "sh", 'S', false), (80, OWN, "other", 'S', false)];
+        check(&lines, &[70], &[70, 71]);
+        check(&lines, &[OWN], &[70, 71, 80]);
+        check(&lines, &[], &[]);
+    }
+
+    #[test]
+    fn dead_root_still_leads_to_its_children_and_zombies_are_not_survivors() {
+        check(
+            &[(70, OWN, "sh", 'Z', false), (71, 70, "sh", 'S', false), (72, 71, "sh", 'Z', true)],
+            &[70],
+            &[71],
+        );
+    }
+
+    #[test]
+    fn recycled_root_is_somebody_else() {
+        let stranger = Stat {
+            pid: 70,
+            ppid: 1,
+            start_time: 999,
+            state: 'S',
+            threads: 1,
+            flags: 0,
+            comm: "stranger".into(),
+        };
+        let root = ProcId { pid: 70, start_time: 700 };
+        assert_eq!(select(&[stranger], OWN, &[root], |_| false, is_shared_server).alive, []);
+    }
+
+    #[test]
+    fn shared_servers_are_spared_with_all_below_them() {
+        let lines = [
+            (70, OWN, "agent", 'S', true),
+            (71, 1, "tmux: server", 'S', true),
+            (72, 71, "bash", 'S', true),
+            (73, 72, "vi", 'S', true),
+            (74, 70, "ssh-agent", 'S', true),
+        ];
+        check(&lines, &[OWN], &[70]);
+    }
+
+    #[test]
+    fn server_around_the_tree_spares_nothing_in_it() {
+        // The person's own tmux, in which the agent of a supervisor that died was started.
+        let lines =
+            [(70, 1, "tmux: server", 'S', false), (71, 70, "bash", 'S', false), (72, 71, "agent", 'S', true)];
+        check(&lines, &[], &[72]);
+    }
+
+    #[test]
+    fn circle_from_reused_pids_does_not_hang_the_walk() {
+        check(&[(70, 71, "a", 'S', true), (71, 70, "b", 'S', true)], &[], &[70, 71]);
+        check(&[(70, 71, "a", 'S', false), (71, 70, "b", 'S', false)], &[OWN], &[]);
+    }
+
+    #[test]
+    fn marker_matches_whole_entries_and_all_of_them() {
+        let environ = b"PATH=/bin\0OUTLAST_RUN_ID=run_1\0OUTLAST_SLOT=2\0EMPTY=\0";
+        for (entries, marked) in [
+            (vec![("OUTLAST_RUN_ID", "run_1")], true),
+            (vec![("OUTLAST_RUN_ID", "run_1"), ("OUTLAST_SLOT", "2")], true),
+            (vec![("OUTLAST_RUN_ID", "run_1"), ("OUTLAST_SLOT", "3")], false),
+            (vec![("OUTLAST_RUN_ID", "run_")], false),
+            (vec![("OUTLAST_RUN_ID", "run_12")], false),
+            (vec![("RUN_ID", "run_1")], false),
+            (vec![("EMPTY", "")], true),
+            (vec![], false),
+        ] {
+            assert_eq!(Marker::new(entries.clone()).is_in(environ), marked, "{entries:?}");
+        }
+        assert!(!Marker::of_run("run_1").is_in(b""));
+        assert!(Marker::of_run("run_1").is_in(b"OUTLAST_RUN_ID=run_1"));
+    }
+}

@@ -1,0 +1,137 @@
+//! From flags, keys and files to a proxy's configuration: what `run` and `serve` share.
+
+use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
+
+use outlast_core::{instance::Identity, price::PriceTable, run::Policy, store::Store, unit::Limits};
+use outlast_server::{
+    node::{Census, Node},
+    proxy::{Access, Config, Key, Provider, Providers},
+};
+
+use crate::{
+    cli::shared::ProxyArgs,
+    context::Context,
+    error::CliError,
+    exit_code,
+    keys::Keys,
+    process::identity::{self, Liveness},
+};
+
+const OPENAI: &str = "https://api.openai.com";
+const ANTHROPIC: &str = "https://api.anthropic.com";
+
+/// The longest answer that is no stream.
+const MAX_ANSWER: usize = 256 << 20;
+
+/// Which providers, with which keys: flag or setting, then what the run began with, then `*_BASE_URL`
+/// of the environment, then the provider's own.
+pub fn providers(
+    args: &ProxyArgs,
+    keys: &Keys,
+    kept: &BTreeMap<String, String>,
+    context: &Context,
+) -> Result<Providers, CliError> {
+    let base = |flag: &Option<String>, name: &str, variable: &str, own: &str| {
+        let around = context.around.var(variable).and_then(|v| v.to_str()).map(str::to_owned);
+        flag.clone().or_else(|| kept.get(name).cloned()).or(around).unwrap_or_else(|| own.to_owned())
+    };
+    let provider = |base: String, key: &Option<crate::keys::Key>| {
+        Provider::new(&base, key.as_ref().map(|k| Key::new(k.value.clone())))
+            .map_err(|e| CliError::Usage { message: e.to_string(), hint: None })
+    };
+    Ok(Providers {
+        openai: provider(base(&args.openai_base_url, "openai", "OPENAI_BASE_URL", OPENAI), &keys.openai)?,
+        anthropic: provider(
+            base(&args.anthropic_base_url, "anthropic", "ANTHROPIC_BASE_URL", ANTHROPIC),
+            &keys.anthropic,
+        )?,
+    })
+}
+
+/// The base URLs to keep with a run, so that its resumption goes to the same place.
+pub fn to_keep(providers: &Providers) -> BTreeMap<String, String> {
+    [("openai", &providers.openai, OPENAI), ("anthropic", &providers.anthropic, ANTHROPIC)]
+        .into_iter()
+        .filter(|(_, p, own)| p.base != *own)
+        .map(|(name, p, _)| (name.to_owned(), p.base.clone()))
+        .collect()
+}
+
+/// The built-in prices, with the user's on top.
+pub fn prices(args: &ProxyArgs) -> Result<PriceTable, CliError> {
+    let Some(path) = &args.prices else { return Ok(PriceTable::builtin()) };
+    let bad = |message: String| CliError::Other {
+        exit: exit_code::USAGE,
+        code: "bad_prices",
+        message: format!("the price file {}: {message}", path.display()),
+        hint: Some("its fields are those of docs/prices.md".into()),
+    };
+    let text = fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
+    PriceTable::with_overrides(&text).map_err(|e| bad(e.to_string()))
+}
+
+/// A proxy's configuration.
+pub fn config(
+    args: &ProxyArgs,
+    access: Access,
+    providers: Providers,
+    limits: Limits,
+    policy: Policy,
+) -> Result<Config, CliError> {
+    let prices = prices(args)?;
+    let ms = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+    Ok(Config {
+        access,
+        providers,
+        price_hash: Arc::from(prices.hash()),
+        prices,
+        default_limits: limits,
+        default_policy: policy,
+        admit_wait: ms(args.admit_wait_ms),
+        settle_wait: ms(args.settle_wait_ms),
+        first_byte_timeout: ms(args.first_byte_timeout_ms),
+        idle_timeout: ms(args.idle_timeout_ms),
+        max_body: usize::try_from(args.max_body_bytes).unwrap_or(usize::MAX),
+        max_answer: MAX_ANSWER,
+        drop_pointers: Vec::new(),
+    })
+}
+
+/// Joins the store as this process.
+pub fn join(store: Arc<dyn Store>, context: &Context, program: &str) -> Result<Arc<Node>, CliError> {
+    let me = identity::Identity::of_self().map_err(|e| CliError::Other {
+        exit: exit_code::UNAVAILABLE,
+        code: "no_proc",
+        message: format!("/proc does not tell who this process is: {e}"),
+        hint: None,
+    })?;
+    let identity = Identity {
+        host: me.host.clone(),
+        boot_id: me.boot_id.clone(),
+        pid_ns: me.pid_ns,
+        pid: me.pid,
+        start_time: me.start_time,
+        program: program.to_owned(),
+    };
+    Ok(Node::join(store, context.clock.clone(), Arc::new(ProcCensus(me)), identity)?)
+}
+
+/// What `/proc` says of other instances.
+struct ProcCensus(identity::Identity);
+
+impl Census for ProcCensus {
+    fn is_gone(&self, other: &Identity) -> Option<bool> {
+        let other = identity::Identity {
+            host: other.host.clone(),
+            boot_id: other.boot_id.clone(),
+            pid_ns: other.pid_ns,
+            pid: other.pid,
+            start_time: other.start_time,
+        };
+        match self.0.liveness(&other) {
+            Liveness::Alive => Some(false),
+            Liveness::Gone | Liveness::BootOver => Some(true),
+            Liveness::Unknown => None,
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Amounts of an envelope's units, for people and for programs.
+
+use outlast_core::{money::NanoUsd, unit::Unit};
+use serde_json::{Map, Value};
+
+use super::time;
+
+/// The unit as people type it: `usd`, `wall`.
+pub fn unit_word(unit: Unit) -> &'static str {
+    match unit {
+        Unit::CostNanoUsd => "usd",
+        Unit::Tokens => "tokens",
+        Unit::Calls => "calls",
+        Unit::Loops => "loops",
+        Unit::WallMs => "wall",
+        Unit::ActiveMs => "active",
+        Unit::Restarts => "restarts",
+    }
+}
+
+/// A value without its unit: exact dollars, spans, whole numbers.
+pub fn amount(unit: Unit, value: i64) -> String {
+    match unit {
+        Unit::CostNanoUsd => usd(value),
+        Unit::WallMs | Unit::ActiveMs => time::span(value),
+        _ => value.to_string(),
+    }
+}
+
+/// Nano-USD as decimal dollars, exactly.
+pub fn usd(nano: i64) -> String {
+    NanoUsd(nano).to_string()
+}
+
+/// `1 call`, `2 calls`.
+pub fn some(count: i64, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+}
+
+/// Adds an amount of money to a JSON object, twice: `NAME_nano_usd` to count with, `NAME_usd` to read.
+pub fn put_money(object: &mut Map<String, Value>, name: &str, nano: Option<i64>) {
+    object.insert(format!("{name}_nano_usd"), nano.into());
+    object.insert(format!("{name}_usd"), nano.map(usd).into());
+}

@@ -1,0 +1,195 @@
+//! One entry of the journal: a line for people, an object for programs.
+
+use outlast_core::{
+    journal::{Entry, Kind, State},
+    unit::Unit,
+};
+use serde_json::{Map, Value, json};
+
+use super::{
+    amount::{put_money, usd},
+    look::{Look, Paint, clean_line},
+    table::{Cell, Side, Table},
+    time,
+};
+
+/// The columns of a journal.
+const COLUMNS: [(&str, Side); 9] = [
+    ("#", Side::Right),
+    ("time (UTC)", Side::Left),
+    ("kind", Side::Left),
+    ("state", Side::Left),
+    ("what", Side::Left),
+    ("tokens", Side::Right),
+    ("usd", Side::Right),
+    ("attempt", Side::Right),
+    ("", Side::Left),
+];
+
+/// Entries as a table.
+pub fn table(entries: &[Entry]) -> Table<'static> {
+    let mut table = Table::new(&COLUMNS);
+    for entry in entries {
+        table.row(cells(entry));
+    }
+    table
+}
+
+/// One entry alone, for a journal that is followed: columns of fixed widths.
+pub fn line(entry: &Entry, look: Look) -> String {
+    let e = entry;
+    let pad = |text: String, width: usize| format!("{text:<width$}");
+    let mut out = format!("{:>5}  {}  {}  ", e.seq.0, time::utc(e.opened_at), pad(e.kind.name().into(), 10));
+    out.push_str(&look.paint(paint(e.state), &pad(e.state.name().into(), 7)));
+    out.push_str(&format!(
+        "  {}  {:>13}  {:>12}  {:>4}",
+        pad(clean_line(&what(e), 28), 28),
+        tokens(e),
+        cost(e),
+        format!("@{}", e.attempt.0)
+    ));
+    let marks = marks(e);
+    if !marks.is_empty() {
+        out.push_str(&format!("  {}", clean_line(&marks.join(", "), 100)));
+    }
+    out
+}
+
+fn cells(e: &Entry) -> Vec<Cell> {
+    vec![
+        e.seq.to_string().into(),
+        time::utc(e.opened_at).into(),
+        e.kind.name().into(),
+        Cell::painted(e.state.name(), paint(e.state)),
+        what(e).into(),
+        tokens(e).into(),
+        cost(e).into(),
+        format!("@{}", e.attempt.0).into(),
+        Cell::painted(marks(e).join(", "), Paint::Faint),
+    ]
+}
+
+fn paint(state: State) -> Paint {
+    match state {
+        State::Open => Paint::Calm,
+        State::Done => Paint::Good,
+        State::Failed => Paint::Bad,
+        State::Void => Paint::Faint,
+        State::Unknown => Paint::Care,
+    }
+}
+
+/// The model of a call, the name of anything else.
+fn what(e: &Entry) -> String {
+    match &e.call {
+        Some(call) => call.model.clone(),
+        None => e.key.clone().unwrap_or_default(),
+    }
+}
+
+/// `1000+500`: in and out, where the provider told; else what it is charged or holds.
+fn tokens(e: &Entry) -> String {
+    let Some(call) = &e.call else { return String::new() };
+    match (&call.usage, e.held.tokens()) {
+        (Some(usage), _) => format!("{}+{}", usage.input_total(), usage.output),
+        (None, 0) => e.spent.tokens().to_string(),
+        (None, held) => format!("≤{}", held + e.spent.tokens()),
+    }
+}
+
+/// What it cost; with `≤`, what it holds until that is known.
+fn cost(e: &Entry) -> String {
+    if e.kind != Kind::Call {
+        return String::new();
+    }
+    let sign = if e.held.cost() > 0 { "≤" } else { "" };
+    format!("{sign}{}", usd(e.held.cost() + e.spent.cost()))
+}
+
+/// The attempt an answer was replayed to, if it was: another than the one that paid for it.
+fn replayed_to(e: &Entry) -> Option<i64> {
+    e.delivered_to.filter(|to| *to != e.attempt && e.state == State::Done).map(|to| to.0)
+}
+
+/// What is out of the ordinary about it.
+fn marks(e: &Entry) -> Vec<String> {
+    let mut marks = Vec::new();
+    let call = e.call.as_deref();
+    if let Some(of) = call.and_then(|c| c.retry_of) {
+        marks.push(format!("retry of {of}"));
+    }
+    if let Some(by) = e.retried_by {
+        marks.push(format!("retried by {by}"));
+    }
+    if let Some(to) = replayed_to(e) {
+        marks.push(format!("replayed to @{to}"));
+    }
+    let Some(call) = call else { return marks };
+    if e.state == State::Unknown && e.held.cost() > 0 {
+        marks.push("in doubt".into());
+    }
+    if let Some(cap) = call.clamped_to {
+        marks.push(format!("clamped to {cap}"));
+    }
+    if call.estimated {
+        marks.push("estimated".into());
+    }
+    if call.overrun_nano_usd > 0 {
+        marks.push(format!("overrun {} usd", usd(call.overrun_nano_usd)));
+    }
+    if let Some(c) = call.correction.as_ref().filter(|c| c.unbacked_nano_usd > 0) {
+        marks.push(format!("unbacked {} usd", usd(c.unbacked_nano_usd)));
+    }
+    if let Some(status) = call.http_status.filter(|s| *s >= 400) {
+        marks.push(format!("http {status}"));
+    }
+    if let Some(error) = &call.error {
+        marks.push(error.clone());
+    }
+    marks
+}
+
+/// The entry with stable keys; units in their names.
+pub fn json(run: &str, e: &Entry) -> Value {
+    let mut o = Map::new();
+    let mut put = |key: &str, value: Value| {
+        o.insert(key.into(), value);
+    };
+    put("run", run.into());
+    put("seq", e.seq.0.into());
+    put("kind", e.kind.name().into());
+    put("state", e.state.name().into());
+    put("attempt", e.attempt.0.into());
+    put("scope", (*e.scope).into());
+    put("key", e.key.clone().into());
+    put("opened_at", time::rfc3339(e.opened_at).into());
+    put("closed_at", e.closed_at.map(time::rfc3339).into());
+    put("retried_by", e.retried_by.map(|s| s.0).into());
+    put("delivered_to_attempt", e.delivered_to.map(|a| a.0).into());
+    put("replayed_to_attempt", replayed_to(e).into());
+    put("replayable", e.replayable.into());
+    let Some(call) = &e.call else { return Value::Object(o) };
+    put("upstream", call.upstream.clone().into());
+    put("path", call.path.clone().into());
+    put("model", call.model.clone().into());
+    put("stream", call.stream.into());
+    put("http_status", call.http_status.into());
+    put("tokens", e.spent.tokens().into());
+    put("held_tokens", e.held[Unit::Tokens].into());
+    put("usage", json!(call.usage));
+    put("service_tier", json!(call.tier));
+    put("price_table", call.price_hash.clone().into());
+    put("estimated", call.estimated.into());
+    put("clamped_to", call.clamped_to.into());
+    put("retry_of", call.retry_of.map(|s| s.0).into());
+    put("digest", json!(call.digest));
+    put("idempotency_key", call.idempotency_key.clone().into());
+    put("upstream_request_id", call.upstream_request_id.clone().into());
+    put("error", call.error.clone().into());
+    put("corrected_at", call.correction.as_ref().map(|c| time::rfc3339(c.at)).into());
+    put_money(&mut o, "cost", Some(e.spent.cost()));
+    put_money(&mut o, "held", Some(e.held.cost()));
+    put_money(&mut o, "overrun", Some(call.overrun_nano_usd));
+    put_money(&mut o, "unbacked", Some(call.correction.as_ref().map_or(0, |c| c.unbacked_nano_usd)));
+    Value::Object(o)
+}

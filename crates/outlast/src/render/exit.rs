@@ -1,0 +1,63 @@
+//! How an attempt ended, in words.
+
+use outlast_core::attempt::Exit;
+
+/// `killed by SIGKILL`, `exited with 1`, `finished`.
+pub fn words(exit: &Exit) -> String {
+    let signal = exit.signal.map(signal_name);
+    match (exit.oom, exit.lost, signal, exit.code) {
+        (true, _, _, _) => "killed for its memory (OOM)".into(),
+        (_, _, Some(signal), _) => format!("killed by {signal}"),
+        (_, _, None, Some(0)) => "finished".into(),
+        (_, _, None, Some(code)) => format!("exited with {code}"),
+        (_, true, None, None) => "lost with its supervisor".into(),
+        (_, false, None, None) => "ended".into(),
+    }
+}
+
+/// By Linux's numbers.
+fn signal_name(number: i32) -> String {
+    let name = match number {
+        1 => "HUP",
+        2 => "INT",
+        3 => "QUIT",
+        4 => "ILL",
+        5 => "TRAP",
+        6 => "ABRT",
+        7 => "BUS",
+        8 => "FPE",
+        9 => "KILL",
+        10 => "USR1",
+        11 => "SEGV",
+        12 => "USR2",
+        13 => "PIPE",
+        14 => "ALRM",
+        15 => "TERM",
+        24 => "XCPU",
+        25 => "XFSZ",
+        31 => "SYS",
+        _ => return format!("signal {number}"),
+    };
+    format!("SIG{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_told_by_what_was_seen() {
+        let exit = Exit::default();
+        for (exit, wanted) in [
+            (Exit { code: Some(0), ..exit.clone() }, "finished"),
+            (Exit { code: Some(3), ..exit.clone() }, "exited with 3"),
+            (Exit { signal: Some(9), ..exit.clone() }, "killed by SIGKILL"),
+            (Exit { signal: Some(40), ..exit.clone() }, "killed by signal 40"),
+            (Exit { signal: Some(9), oom: true, ..exit.clone() }, "killed for its memory (OOM)"),
+            (Exit { lost: true, ..exit.clone() }, "lost with its supervisor"),
+            (exit, "ended"),
+        ] {
+            assert_eq!(words(&exit), wanted);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The look of an output: colour or none, for people or for programs.
+
+use std::io::{self, IsTerminal, Write};
+
+use outlast_core::status::Status;
+use serde::Serialize;
+
+use crate::{
+    cli::{Color, Globals},
+    surroundings::Surroundings,
+};
+
+/// How something is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    pub color: bool,
+    pub json: bool,
+}
+
+impl Look {
+    /// What the flags, `NO_COLOR` and the terminal come to.
+    pub fn of(globals: &Globals, around: &Surroundings, is_terminal: bool) -> Look {
+        let color = match globals.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => {
+                is_terminal
+                    && around.var("NO_COLOR").is_none()
+                    && around.var("TERM").is_none_or(|t| t != "dumb")
+            }
+        };
+        Look { color, json: globals.json }
+    }
+
+    /// As [`Look::of`], for this process's standard output.
+    pub fn of_stdout(globals: &Globals, around: &Surroundings) -> Look {
+        Look::of(globals, around, io::stdout().is_terminal())
+    }
+
+    pub fn paint(self, paint: Paint, text: &str) -> String {
+        match paint.code() {
+            Some(code) if self.color && !text.is_empty() => format!("\x1b[{code}m{text}\x1b[0m"),
+            _ => text.to_owned(),
+        }
+    }
+}
+
+/// A colour by what it says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Paint {
+    #[default]
+    Plain,
+    Strong,
+    Faint,
+    Good,
+    Bad,
+    Care,
+    Calm,
+}
+
+impl Paint {
+    fn code(self) -> Option<&'static str> {
+        Some(match self {
+            Paint::Plain => return None,
+            Paint::Strong => "1",
+            Paint::Faint => "2",
+            Paint::Good => "32",
+            Paint::Bad => "31",
+            Paint::Care => "33",
+            Paint::Calm => "36",
+        })
+    }
+}
+
+pub fn of_status(status: Status) -> Paint {
+    match status {
+        Status::Running => Paint::Good,
+        Status::Interrupted | Status::Halted => Paint::Care,
+        Status::Waiting | Status::Sleeping => Paint::Calm,
+        Status::Completed | Status::Cancelled => Paint::Faint,
+        Status::Failed => Paint::Bad,
+    }
+}
+
+/// Text from outside (a model's name, an error, a tag) without what could steer a terminal.
+///
+/// A line's end stays: it cannot do harm, and errors have several lines.
+pub fn clean(text: &str) -> String {
+    let steers = |c: char| {
+        (c.is_control() && c != '\n')
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// As [`clean`], in one line of at most `width` characters.
+pub fn clean_line(text: &str, width: usize) -> String {
+    let line = clean(text).replace('\n', " ");
+    if line.chars().count() <= width {
+        return line;
+    }
+    line.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Where a command prints.
+pub struct Page<'a> {
+    out: &'a mut dyn Write,
+    pub look: Look,
+}
+
+impl<'a> Page<'a> {
+    pub fn new(out: &'a mut dyn Write, look: Look) -> Self {
+        Page { out, look }
+    }
+
+    pub fn line(&mut self, text: &str) -> io::Result<()> {
+        writeln!(self.out, "{text}")
+    }
+
+    /// Text that ends in a line's end already.
+    pub fn text(&mut self, text: &str) -> io::Result<()> {
+        self.out.write_all(text.as_bytes())
+    }
+
+    /// One document.
+    pub fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut *self.out, value)?;
+        self.out.write_all(b"\n")
+    }
+
+    /// One line of JSON, for what never ends.
+    pub fn json_line(&mut self, value: &impl Serialize) -> io::Result<()> {
+        serde_json::to_writer(&mut *self.out, value)?;
+        self.out.write_all(b"\n")
+    }
+
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn colour_is_for_terminals_that_want_it() {
+        let check = |color: Color, variables: &[(&str, &str)], is_terminal: bool, wanted: bool| {
+            let globals = Globals { store: None, json: false, color };
+            let around = Surroundings::new(variables, Path::new("/"));
+            assert_eq!(Look::of(&globals, &around, is_terminal).color, wanted, "{color:?} {variables:?}");
+        };
+        check(Color::Auto, &[], true, true);
+        check(Color::Auto, &[], false, false);
+        check(Color::Auto, &[("NO_COLOR", "1")], true, false);
+        check(Color::Auto, &[("NO_COLOR", "")], true, true);
+        check(Color::Auto, &[("TERM", "dumb")], true, false);
+        check(Color::Always, &[("NO_COLOR", "1")], false, true);
+        check(Color::Never, &[], true, false);
+    }
+
+    #[test]
+    fn text_from_outside_cannot_steer_a_terminal() {
+        assert_eq!(clean("a\x1b[2Jb\u{202e}c\r\n"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}\n");
+        assert_eq!(clean_line("one\ntwo", 20), "one two");
+        assert_eq!(clean_line("0123456789", 5), "0123…");
+    }
+}

@@ -1,0 +1,9 @@
+//! How things are shown: colour, tables, times, amounts, entries. Pure; the commands print.
+
+pub mod amount;
+pub mod entry;
+pub mod exit;
+pub mod look;
+pub mod next;
+pub mod table;
+pub mod time;

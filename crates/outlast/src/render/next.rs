@@ -1,0 +1,78 @@
+//! What is next for a run: in a few words, and as commands to type.
+
+use outlast_core::{status::Status, store::RunView};
+use serde::Serialize;
+
+use super::amount::unit_word;
+
+/// What is next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Next {
+    /// For a table's cell.
+    #[serde(skip)]
+    pub brief: String,
+    /// A sentence.
+    pub text: String,
+    /// What to type, in order.
+    pub commands: Vec<String>,
+}
+
+/// What is next for the run, as far as its own rows tell.
+pub fn next(view: &RunView) -> Next {
+    let (run, id) = (&view.run, &view.run.id);
+    // A run of header callers has no command to start again: its next request goes on with it.
+    let supervised = view.spec.command.is_some();
+    let resume = || if supervised { vec![format!("outlast resume {id}")] } else { Vec::new() };
+    let go_on = |brief: &str, text: &str| match supervised {
+        true => told(brief, text, resume()),
+        false => told("its next request", "its next request goes on with it", Vec::new()),
+    };
+    match run.status {
+        Status::Running if run.stop_requested => {
+            told("stopping", "its supervisor was asked to stop it", Vec::new())
+        }
+        Status::Running => told("", "it is running; nothing is to be done", Vec::new()),
+        Status::Interrupted if run.stop_requested => {
+            go_on("resume", "a person stopped it; resume it by name")
+        }
+        Status::Interrupted if run.began_at.is_none() => go_on("resume", "it has not begun yet"),
+        Status::Interrupted => go_on("resume", "resume it"),
+        Status::Waiting => told(
+            "room above it",
+            "it waits for room in a budget above its own, and goes on by itself",
+            Vec::new(),
+        ),
+        Status::Sleeping => told("its time", "it sleeps, and goes on by itself", Vec::new()),
+        Status::Halted => halted(view, resume()),
+        Status::Completed => told("", "nothing: it is done", Vec::new()),
+        Status::Failed => go_on("resume", "it may be taken up again"),
+        Status::Cancelled => told("", "nothing: it was cancelled", Vec::new()),
+    }
+}
+
+fn halted(view: &RunView, resume: Vec<String>) -> Next {
+    let id = view.run.id.as_str();
+    let then = if resume.is_empty() { "" } else { ", resume" };
+    let Some(halt) = &view.run.halt else {
+        return told("raise its budget", "give it room in its budget", resume);
+    };
+    match halt.unit {
+        Some(unit) => {
+            // The hint names the command between its first two backquotes.
+            let hint = halt.hint(id);
+            let raise = hint.split('`').nth(1).map(str::to_owned);
+            let commands = raise.into_iter().chain(resume).collect();
+            told(&format!("raise {}{then}", unit_word(unit)), "give it room, then it can go on", commands)
+        }
+        None if halt.code == "diverged" => told(
+            "see journal",
+            "look at what it asked differently; a new run starts afresh",
+            vec![format!("outlast journal {id}")],
+        ),
+        None => told("see show", &halt.hint(id), Vec::new()),
+    }
+}
+
+fn told(brief: &str, text: &str, commands: Vec<String>) -> Next {
+    Next { brief: brief.into(), text: text.into(), commands }
+}

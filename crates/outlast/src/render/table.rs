@@ -1,0 +1,135 @@
+//! Aligned columns of text.
+
+use super::look::{Look, Paint, clean_line};
+
+/// On which side of its column a cell stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Left,
+    Right,
+}
+
+/// A text and its colour. Cleaned: cells may hold what agents and providers wrote.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cell {
+    text: String,
+    paint: Paint,
+}
+
+/// The longest cell; what is longer is cut with an ellipsis.
+const WIDEST: usize = 80;
+
+impl Cell {
+    pub fn new(text: impl AsRef<str>) -> Cell {
+        Cell { text: clean_line(text.as_ref(), WIDEST), paint: Paint::Plain }
+    }
+
+    pub fn painted(text: impl AsRef<str>, paint: Paint) -> Cell {
+        Cell { paint, ..Cell::new(text) }
+    }
+
+    /// A text that must stay whole, such as an id.
+    pub fn whole(text: impl AsRef<str>) -> Cell {
+        Cell { text: clean_line(text.as_ref(), usize::MAX), paint: Paint::Plain }
+    }
+}
+
+impl<T: AsRef<str>> From<T> for Cell {
+    fn from(text: T) -> Cell {
+        Cell::new(text)
+    }
+}
+
+/// A table with a header.
+#[derive(Clone, Debug)]
+pub struct Table<'a> {
+    columns: Vec<(&'a str, Side)>,
+    rows: Vec<Vec<Cell>>,
+}
+
+impl<'a> Table<'a> {
+    pub fn new(columns: &[(&'a str, Side)]) -> Self {
+        Table { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// A row has as many cells as there are columns; what is missing is empty.
+    pub fn row(&mut self, cells: Vec<Cell>) {
+        self.rows.push(cells);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// All lines, each after `indent` spaces. Columns that are empty in every row are left out.
+    pub fn render(&self, look: Look, indent: usize) -> String {
+        let text = |row: &[Cell], i: usize| row.get(i).map_or(0, |c| c.text.chars().count());
+        let used: Vec<usize> =
+            (0..self.columns.len()).filter(|&i| self.rows.iter().any(|row| text(row, i) > 0)).collect();
+        let width = |i: usize| {
+            let cells = self.rows.iter().map(|row| text(row, i));
+            cells.chain([self.columns[i].0.chars().count()]).max().unwrap_or(0)
+        };
+        let widths: Vec<(usize, usize)> = used.iter().map(|&i| (i, width(i))).collect();
+        let header: Vec<Cell> =
+            self.columns.iter().map(|(name, _)| Cell::painted(name, Paint::Faint)).collect();
+        let mut out = String::new();
+        for row in std::iter::once(&header).chain(&self.rows) {
+            let mut line = " ".repeat(indent);
+            let mut owed = 0;
+            for (nth, &(i, width)) in widths.iter().enumerate() {
+                let Some(cell) = row.get(i) else { break };
+                let pad = width - cell.text.chars().count();
+                let before = if self.columns[i].1 == Side::Right { pad } else { 0 };
+                let gap = if nth == 0 { 0 } else { 2 };
+                // Spaces are owed, not written: no line ends in them.
+                if !cell.text.is_empty() {
+                    line.push_str(&" ".repeat(owed + gap + before));
+                    line.push_str(&look.paint(cell.paint, &cell.text));
+                    owed = pad - before;
+                } else {
+                    owed += gap + width;
+                }
+            }
+            out.push_str(&line);
+            out.push('\n');
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_no_line_ends_in_spaces() {
+        let mut table = Table::new(&[
+            ("run", Side::Left),
+            ("void", Side::Left),
+            ("calls", Side::Right),
+            ("note", Side::Left),
+        ]);
+        table.row(vec!["a".into(), "".into(), "12".into(), "".into()]);
+        table.row(vec!["longer".into(), "".into(), "".into(), "x".into()]);
+        assert_eq!(
+            table.render(Look::default(), 2),
+            "  run     calls  note\n  a          12\n  longer         x\n"
+        );
+    }
+
+    #[test]
+    fn colour_does_not_count_as_width() {
+        let mut table = Table::new(&[("a", Side::Left), ("b", Side::Left)]);
+        table.row(vec![Cell::painted("x", Paint::Bad), "y".into()]);
+        let shown = table.render(Look { color: true, json: false }, 0);
+        assert!(shown.ends_with("\x1b[31mx\x1b[0m  y\n"), "{shown:?}");
+    }
+
+    #[test]
+    fn a_cell_is_one_line() {
+        let mut table = Table::new(&[("a", Side::Left)]);
+        table.row(vec!["one\ntwo\x1b[0m".into()]);
+        assert_eq!(table.render(Look::default(), 0).lines().count(), 2);
+    }
+}

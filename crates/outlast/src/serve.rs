@@ -1,0 +1,95 @@
+//! `outlast serve`: the proxy for agents that are started elsewhere.
+
+use std::{fs, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
+
+use outlast_server::proxy::{Access, Proxy};
+use tokio::{net::TcpListener, signal::unix};
+
+use crate::{cli::ServeArgs, context::Context, error::CliError, exit_code, proxy_setup};
+
+/// How long calls in flight may go on after SIGTERM.
+const DRAIN: Duration = Duration::from_secs(15 * 60);
+
+/// Serves until it is told to stop. Returns the exit code.
+pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
+    let token = args.api_token_file.as_deref().map(read_token).transpose()?;
+    let loopback = args.listen.ip().is_loopback();
+    if !loopback && token.is_none() {
+        return Err(CliError::Usage {
+            message: format!("{} is not a loopback address, and there is no API token", args.listen),
+            hint: Some("give --api-token-file FILE, or listen on 127.0.0.1".into()),
+        });
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| cannot("runtime", format!("cannot start the runtime: {e}")))?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind(args.listen).await.map_err(|e| CliError::Other {
+            exit: exit_code::UNAVAILABLE,
+            code: "cannot_listen",
+            message: format!("cannot listen on {}: {e}", args.listen),
+            hint: Some("is another outlast serving there? choose another with --listen".into()),
+        })?;
+        let store = context.open(true, args.proxy.durability)?;
+        let node = proxy_setup::join(store, &context, "outlast serve")?;
+        let keys = context.keys()?;
+        let providers = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
+        let access = Access { api_token: token, loopback, only_run: None };
+        let config =
+            proxy_setup::config(&args.proxy, access, providers, args.defaults.limits(), args.policy.policy())?;
+        let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?;
+        let mut term = unix::signal(unix::SignalKind::terminate()).map_err(signals)?;
+        let mut int = unix::signal(unix::SignalKind::interrupt()).map_err(signals)?;
+        let address = listener.local_addr().map_err(|e| cannot("cannot_listen", e.to_string()))?;
+        eprintln!("outlast: serving on http://{address}, store {}", context.place);
+        eprintln!("outlast: OPENAI_BASE_URL=http://{address}/v1 ANTHROPIC_BASE_URL=http://{address}, and a header X-Outlast-Run");
+        let beat = tokio::spawn(node.clone().keep_alive());
+        proxy
+            .serve(
+                listener,
+                async {
+                    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+                    eprintln!("outlast: stopping; waiting for calls in flight");
+                },
+                DRAIN,
+            )
+            .await;
+        beat.abort();
+        tokio::task::spawn_blocking(move || node.leave())
+            .await
+            .map_err(|e| cannot("internal", e.to_string()))??;
+        Ok(exit_code::OK)
+    })
+}
+
+fn cannot(code: &'static str, message: String) -> CliError {
+    CliError::Other { exit: exit_code::UNAVAILABLE, code, message, hint: None }
+}
+
+fn signals(e: std::io::Error) -> CliError {
+    cannot("signals", format!("cannot handle signals: {e}"))
+}
+
+/// The token that callers have to show: at least 16 characters, from a file nobody else can read.
+fn read_token(path: &Path) -> Result<String, CliError> {
+    let bad = |message: String| CliError::Other {
+        exit: exit_code::USAGE,
+        code: "bad_api_token_file",
+        message: format!("the API token file {}: {message}", path.display()),
+        hint: Some("for example: (umask 077; openssl rand -hex 32 > FILE)".into()),
+    };
+    let meta = fs::metadata(path).map_err(|e| bad(e.to_string()))?;
+    if meta.mode() & 0o077 != 0 {
+        return Err(bad(format!(
+            "it has mode {:o}, and others must not read it (wanted 0600)",
+            meta.mode() & 0o777
+        )));
+    }
+    let text = fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
+    let token = text.trim();
+    if token.len() < 16 || token.contains(char::is_whitespace) {
+        return Err(bad("wanted one token of at least 16 characters".into()));
+    }
+    Ok(token.to_owned())
+}

@@ -1,0 +1,263 @@
+//! One attempt: the agent is started, watched, and its whole tree ended.
+
+use std::{
+    fs::File,
+    io::{Seek as _, Write as _},
+    sync::Arc,
+};
+
+use outlast_core::status::Status;
+use outlast_server::proxy::Seen;
+use rustix::process::Signal;
+use tokio::sync::mpsc;
+
+use super::{
+    beat::{self, Beat, HALT_GRACE},
+    environment::Mark,
+};
+use crate::{
+    cli::values::KillAt,
+    process::{
+        end_tree::{Ended, Force, end_tree},
+        exit::Exit,
+        ladder::{Ask, Graces},
+        proc_table::ProcId,
+        reap,
+        signals::{Signals, suspend_self},
+        spawn::{Child, Command, Spawner, Stdin},
+        start_error,
+        tree::Tree,
+    },
+    say::say,
+};
+
+/// Who ended the attempt, if not the agent itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndedBy {
+    Itself,
+    /// Ctrl-C, or `outlast stop`.
+    Person,
+    /// SIGTERM or SIGHUP: the machine goes down, the terminal went.
+    Machine,
+    /// A limit, or a cancel.
+    Halt(Status),
+    /// We had been declared dead: somebody else may drive the run now.
+    LostLease,
+}
+
+/// What became of it.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub exit: Exit,
+    pub by: EndedBy,
+    /// Processes that could not be ended.
+    pub left: usize,
+}
+
+/// What an attempt is watched with.
+pub struct Watch<'a> {
+    pub spawner: &'a Spawner,
+    pub signals: &'a Signals,
+    pub beat: &'a Beat,
+    pub seen: &'a mut mpsc::UnboundedReceiver<Seen>,
+    pub mark: &'a Mark,
+    pub kill_at: &'a mut Option<KillPoint>,
+}
+
+/// Where the agent is to be killed once: people test their own recovery with it.
+#[derive(Clone, Copy, Debug)]
+pub struct KillPoint {
+    pub at: KillAt,
+    /// New calls so far.
+    pub calls: u64,
+    armed: Option<outlast_core::id::Seq>,
+}
+
+impl KillPoint {
+    pub fn new(at: KillAt) -> KillPoint {
+        KillPoint { at, calls: 0, armed: None }
+    }
+
+    /// Whether this is the moment.
+    fn is_now(&mut self, seen: &Seen) -> bool {
+        match seen {
+            Seen::Opened { seq } => {
+                self.calls += 1;
+                if self.calls == self.at.call {
+                    self.armed = Some(*seq);
+                    return !self.at.mid;
+                }
+                false
+            }
+            Seen::Streaming { seq } => self.at.mid && self.armed == Some(*seq),
+            _ => false,
+        }
+    }
+}
+
+/// Ends whatever an earlier attempt left behind, also one of a supervisor that died.
+pub async fn end_strays(mark: &Mark) -> std::io::Result<usize> {
+    let tree = Tree::new(mark.marker(), vec![ProcId::of_self()?]);
+    if tree.survivors()?.is_empty() {
+        return Ok(0);
+    }
+    let ended = ladder(tree, None, Ask::EndRest, Graces::default(), Arc::new(Force::new()?)).await?;
+    Ok(ended.left.len())
+}
+
+async fn ladder(
+    tree: Tree,
+    child: Option<Arc<Child>>,
+    ask: Ask,
+    graces: Graces,
+    force: Arc<Force>,
+) -> std::io::Result<Ended> {
+    tokio::task::spawn_blocking(move || end_tree(&tree, child.as_deref(), ask, graces, &force))
+        .await
+        .map_err(std::io::Error::other)?
+}
+
+/// Starts the agent and watches it to its end. Nothing of its tree lives when this returns.
+pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptError> {
+    let child = Arc::new(watch.spawner.spawn(command)?);
+    let tree = Tree::new(watch.mark.marker(), vec![ProcId::of_self()?]);
+    let mut word = watch.beat.word();
+    let mut by = EndedBy::Itself;
+    let ask = loop {
+        tokio::select! {
+            exit = child.exited() => {
+                exit?;
+                break None;
+            }
+            signals = watch.signals.next() => {
+                let (ask, who) = heard(&signals?, &child)?;
+                if let Some(ask) = ask {
+                    by = who;
+                    break Some(ask);
+                }
+            }
+            word = beat::ending(&mut word) => {
+                if word.dead {
+                    by = EndedBy::LostLease;
+                    break Some(Ask::Stop(Some(Signal::TERM)));
+                }
+                let Some(pulse) = word.pulse else { continue };
+                if pulse.stop_requested && pulse.status == Status::Running {
+                    by = EndedBy::Person;
+                } else {
+                    by = EndedBy::Halt(pulse.status);
+                    // Its own error handling comes first: most agents end on the refusal by themselves.
+                    let left = tokio::time::timeout(HALT_GRACE, child.exited()).await;
+                    if left.is_ok() {
+                        break None;
+                    }
+                }
+                break Some(Ask::Stop(Some(Signal::TERM)));
+            }
+            seen = watch.seen.recv() => {
+                let Some(seen) = seen else { continue };
+                if watch.kill_at.as_mut().is_some_and(|k| k.is_now(&seen)) {
+                    *watch.kill_at = None;
+                    say("killing the agent (--kill-at)");
+                    child.signal(Signal::KILL)?;
+                }
+                note(&seen, watch.beat).await;
+            }
+        }
+    };
+    // The agent is gone, or is to go: in both cases with everything it started.
+    let force = Arc::new(Force::new()?);
+    let ask = ask.unwrap_or(Ask::EndRest);
+    let ending = ladder(tree, Some(child.clone()), ask, Graces::default(), force.clone());
+    let mut ending = std::pin::pin!(ending);
+    let ended = loop {
+        tokio::select! {
+            ended = &mut ending => break ended?,
+            signals = watch.signals.next() => {
+                // A second Ctrl-C means now.
+                if signals?.iter().any(|s| matches!(*s, Signal::INT | Signal::QUIT | Signal::TERM)) {
+                    force.now()?;
+                }
+            }
+        }
+    };
+    reap::reap_adopted()?;
+    let exit = match ended.main {
+        Some(exit) => exit,
+        None => child.try_wait()?.unwrap_or(Exit { code: None, signal: None }),
+    };
+    Ok(Outcome { exit, by, left: ended.left.len() })
+}
+
+/// What signals to the supervisor ask of the attempt.
+fn heard(signals: &[Signal], child: &Child) -> std::io::Result<(Option<Ask>, EndedBy)> {
+    for signal in signals {
+        match *signal {
+            Signal::INT | Signal::QUIT => {
+                // On a terminal its Ctrl-C has reached the agent already.
+                let to_child = child.leads_own_group().then_some(*signal);
+                return Ok((Some(Ask::Stop(to_child)), EndedBy::Person));
+            }
+            Signal::TERM | Signal::HUP => {
+                return Ok((Some(Ask::Stop(Some(Signal::TERM))), EndedBy::Machine));
+            }
+            Signal::TSTP => {
+                if child.leads_own_group() {
+                    child.signal_group(Signal::TSTP)?;
+                }
+                suspend_self()?;
+                if child.leads_own_group() {
+                    child.signal_group(Signal::CONT)?;
+                }
+            }
+            Signal::CHILD => {
+                reap::reap_adopted()?;
+            }
+            _ => {}
+        }
+    }
+    Ok((None, EndedBy::Itself))
+}
+
+async fn note(seen: &Seen, beat: &Beat) {
+    match seen {
+        Seen::Refused { code, message, hint } => {
+            say(&format!("a call was refused ({code}): {message}"));
+            if let Some(hint) = hint {
+                say(&format!("hint: {hint}"));
+            }
+            beat.now().await;
+        }
+        Seen::Diverged { untaken } => say(&format!(
+            "the restarted agent asks something new while {untaken} recorded answers are untaken: these will be paid"
+        )),
+        _ => {}
+    }
+}
+
+/// Where the agent reads from: each attempt from the first byte.
+pub fn stdin(kept: Option<&[u8]>) -> std::io::Result<Stdin> {
+    match kept {
+        Some(bytes) => {
+            let fd = rustix::fs::memfd_create("outlast-stdin", rustix::fs::MemfdFlags::CLOEXEC)?;
+            let mut file = File::from(fd);
+            file.write_all(bytes)?;
+            file.rewind()?;
+            Ok(Stdin::File(Arc::new(file)))
+        }
+        None => {
+            use std::io::IsTerminal as _;
+            let terminal = std::io::stdin().is_terminal();
+            Ok(if terminal { Stdin::Inherit } else { Stdin::Null })
+        }
+    }
+}
+
+/// Why an attempt could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum AttemptError {
+    #[error(transparent)]
+    Start(#[from] start_error::Error),
+    #[error("the supervisor failed: {0}")]
+    Io(#[from] std::io::Error),
+}

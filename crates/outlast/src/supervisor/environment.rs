@@ -1,0 +1,131 @@
+//! The agent's environment: ours, with the run's own variables and without any provider key.
+
+use std::{collections::BTreeMap, ffi::OsString, net::SocketAddr};
+
+use outlast_core::{
+    digest::Digest,
+    run::Command,
+    store::RunView,
+    token::{self, Claims, TokenKey},
+};
+use outlast_server::proxy::Providers;
+
+use crate::process::tree::Marker;
+
+/// Keys of providers, under every name their SDKs read.
+const KEYS: [&str; 2] = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"];
+
+/// Marks every process of a run's agents, in this store and no other.
+pub struct Mark {
+    run: String,
+    mark: String,
+}
+
+impl Mark {
+    /// Run ids that callers choose repeat from store to store: the store's own secret tells them apart.
+    pub fn new(view: &RunView, keys: &[TokenKey]) -> Mark {
+        let mut bytes = keys.last().map_or_else(Vec::new, |k| k.secret.to_vec());
+        bytes.extend(view.run.no.0.to_le_bytes());
+        Mark { run: view.run.id.to_string(), mark: Digest::of(&bytes).to_string()[..16].to_owned() }
+    }
+
+    pub fn marker(&self) -> Marker {
+        Marker::new([("OUTLAST_RUN_ID", self.run.as_str()), ("OUTLAST_MARK", self.mark.as_str())])
+    }
+}
+
+/// The environment of one attempt.
+pub struct Attempt<'a> {
+    pub command: &'a Command,
+    pub mark: &'a Mark,
+    pub claims: Claims,
+    pub keys: &'a [TokenKey],
+    pub providers: &'a Providers,
+    pub proxy: SocketAddr,
+    /// How the attempt before ended.
+    pub last_exit: Option<String>,
+}
+
+impl Attempt<'_> {
+    /// All variables. A provider key is replaced by the run token where we have that provider's key;
+    /// else only the base URL changes, with the token in its path, so that a login of the agent's own
+    /// keeps working.
+    pub fn variables(
+        &self,
+        ours: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> BTreeMap<OsString, OsString> {
+        // Settings of ours are not the agent's: a nested `outlast run` would take this run's budget and id.
+        let foreign = |name: &OsString| !name.to_string_lossy().starts_with("OUTLAST_");
+        let mut env: BTreeMap<OsString, OsString> =
+            ours.into_iter().filter(|(name, _)| foreign(name)).collect();
+        let mut set = |name: &str, value: String| env.insert(name.into(), value.into());
+        for (name, value) in &self.command.env {
+            set(name, value.clone());
+        }
+        let token = self.keys.first().map(|key| token::mint(key, &self.claims)).unwrap_or_default();
+        let url = format!("http://{}", self.proxy);
+        let with_path = format!("{url}/run/{token}");
+        set("OUTLAST_RUN_ID", self.mark.run.clone());
+        set("OUTLAST_MARK", self.mark.mark.clone());
+        set("OUTLAST_ATTEMPT", self.claims.attempt.to_string());
+        set("OUTLAST_URL", url.clone());
+        set("OUTLAST_TOKEN", token.clone());
+        if self.claims.attempt.0 > 1 {
+            set("OUTLAST_RECOVERED", "1".into());
+        }
+        if let Some(exit) = &self.last_exit {
+            set("OUTLAST_LAST_EXIT", exit.clone());
+        }
+        let openai = self.providers.openai.key.is_some();
+        set("OPENAI_BASE_URL", format!("{}/v1", if openai { &url } else { &with_path }));
+        let anthropic = self.providers.anthropic.key.is_some();
+        set("ANTHROPIC_BASE_URL", if anthropic { url } else { with_path });
+        for (name, known) in KEYS.into_iter().zip([openai, anthropic]) {
+            if known {
+                env.insert(name.into(), token.clone().into());
+            }
+        }
+        env
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outlast_core::id::{AttemptNo, Fence, RunNo, Slot};
+    use outlast_server::proxy::{Key, Provider};
+
+    use super::*;
+
+    fn variables(openai: Option<&str>) -> BTreeMap<OsString, OsString> {
+        let key = TokenKey { id: 1, secret: [3; 32] };
+        let provider = |k: Option<&str>| Provider::new("http://up", k.map(|k| Key::new(k.into()))).unwrap();
+        let attempt = Attempt {
+            command: &Command::default(),
+            mark: &Mark { run: "r".into(), mark: "m".into() },
+            claims: Claims { run: RunNo(1), attempt: AttemptNo(2), slot: Slot(0), fence: Some(Fence(2)) },
+            keys: &[key],
+            providers: &Providers { openai: provider(openai), anthropic: provider(None) },
+            proxy: "127.0.0.1:9".parse().unwrap(),
+            last_exit: Some("signal 9 (SIGKILL)".into()),
+        };
+        attempt.variables([("OPENAI_API_KEY".into(), "sk-secret".into()), ("X".into(), "y".into())])
+    }
+
+    #[test]
+    fn the_agent_sees_no_key_of_ours() {
+        let env = variables(Some("sk-secret"));
+        assert!(env.values().all(|v| !v.to_string_lossy().contains("sk-secret")));
+        assert!(env[&OsString::from("OPENAI_API_KEY")].to_string_lossy().starts_with("ol_"));
+        assert_eq!(env[&OsString::from("OPENAI_BASE_URL")], "http://127.0.0.1:9/v1");
+        assert_eq!(env[&OsString::from("X")], "y");
+        assert_eq!(env[&OsString::from("OUTLAST_RECOVERED")], "1");
+    }
+
+    #[test]
+    fn a_login_of_the_agents_own_keeps_working() {
+        let env = variables(None);
+        assert!(!env.contains_key(&OsString::from("ANTHROPIC_API_KEY")));
+        let url = env[&OsString::from("ANTHROPIC_BASE_URL")].to_string_lossy().into_owned();
+        assert!(url.starts_with("http://127.0.0.1:9/run/ol_"), "{url}");
+    }
+}

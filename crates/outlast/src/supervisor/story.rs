@@ -1,0 +1,56 @@
+//! What the supervisor tells of a run: a death, the next attempt, the end.
+
+use outlast_core::{
+    attempt::Attempt,
+    money::NanoUsd,
+    store::{RunView, Store},
+    unit::Unit,
+};
+
+use crate::{error::CliError, process::exit::Exit, render::amount::some, say::say};
+
+/// An attempt died and another one follows.
+pub fn died(attempt: i64, exit: Exit, wait: std::time::Duration, view: &RunView) {
+    let replayed = match view.run.answers {
+        0 => String::new(),
+        n => format!("; {} will be replayed, not paid", some(n, "answer")),
+    };
+    let wait = if wait.as_millis() < 20 { String::new() } else { format!(" in {:.1} s", wait.as_secs_f64()) };
+    say(&format!("attempt {attempt} died ({exit}); starting attempt {}{wait}{replayed}", attempt + 1));
+}
+
+/// The one line at a run's end.
+pub fn end(view: &RunView, attempts: &[Attempt]) {
+    let spent = &view.envelope.spent;
+    let mut parts = vec![
+        format!("{} · {}", view.run.id, view.run.status.name()),
+        format!("{} paid {} usd", some(spent[Unit::Calls], "call"), NanoUsd(spent.cost())),
+    ];
+    if view.run.replayed > 0 {
+        parts.push(format!(
+            "{} replayed ({} usd saved)",
+            some(view.run.replayed, "answer"),
+            NanoUsd(view.run.saved_nano_usd)
+        ));
+    }
+    let doubt = view.envelope.doubt.cost();
+    if doubt > 0 {
+        parts.push(format!("{} usd in doubt", NanoUsd(doubt)));
+    }
+    if attempts.len() > 1 {
+        parts.push(some(attempts.len() as i64, "attempt"));
+    }
+    say(&parts.join(" · "));
+}
+
+/// Why it is halted, and what lets it go on.
+pub fn halted(view: &RunView) {
+    let Some(halt) = &view.run.halt else { return };
+    say(&format!("halted ({}): {}", halt.code, halt.message()));
+    say(&format!("hint: {}", halt.hint(view.run.id.as_str())));
+}
+
+/// The run as it stands.
+pub fn view(store: &dyn Store, view: &RunView) -> Result<RunView, CliError> {
+    Ok(store.run(view.run.no)?.unwrap_or_else(|| view.clone()))
+}

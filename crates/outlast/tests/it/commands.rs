@@ -1,0 +1,228 @@
+//! The commands on a story: what they print, and what they change.
+
+use clap::Parser;
+use outlast::{
+    cli::{Cli, Command},
+    commands,
+    error::CliError,
+    render::look::{Look, Page},
+};
+use outlast_core::{
+    engine::tell::{Tell, Word},
+    id::RunId,
+    status::Status,
+};
+
+use crate::story::{Story, printed};
+
+/// Does `line` on the story's store, for people or with `--json`.
+pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
+    let store = &*story.store;
+    let done = |()| 0;
+    match Cli::try_parse_from(line.split(' ')).unwrap().command {
+        Command::Ls(args) => commands::ls::ls(store, &args, page).map(done),
+        Command::Show(args) => commands::show::show(store, &args, page).map(done),
+        Command::Journal(args) => {
+            commands::journal::journal(store, &args, page, &mut || panic!("waits")).map(done)
+        }
+        Command::Budget(args) => commands::budget::budget(store, &args, page).map(done),
+        Command::Spend(args) => commands::spend::spend(store, &args, page).map(done),
+        Command::Cancel(args) => commands::cancel::cancel(store, &args, page),
+        Command::Stop(args) => {
+            // Time passes for the story when the command sleeps.
+            let mut sleep = |d: std::time::Duration| story.clock.advance_ms(d.as_millis() as u64);
+            commands::stop::stop(store, &args, page, &mut sleep)
+        }
+        other => panic!("not on a store: {other:?}"),
+    }
+}
+
+fn look_of(line: &str) -> Look {
+    Look { color: false, json: line.contains("--json") }
+}
+
+pub fn shown(story: &Story, line: &str) -> String {
+    printed(look_of(line), |page| {
+        act(story, line, page).unwrap();
+    })
+}
+
+fn refused(story: &Story, line: &str) -> CliError {
+    let mut error = None;
+    printed(look_of(line), |page| error = act(story, line, page).err());
+    error.unwrap()
+}
+
+fn json(story: &Story, line: &str) -> serde_json::Value {
+    serde_json::from_str(&shown(story, line)).unwrap()
+}
+
+fn status(story: &Story, id: &str) -> Status {
+    let no = story.store.run_no(&RunId::new(id).unwrap()).unwrap().unwrap();
+    story.store.run(no).unwrap().unwrap().run.status
+}
+
+#[test]
+fn the_story_is_shown_as_it_was() {
+    let story = Story::whole();
+    for (name, line) in [
+        ("ls", "outlast ls"),
+        ("ls_json", "outlast ls --json"),
+        ("ls_halted", "outlast ls --status halted"),
+        ("ls_limit", "outlast ls --limit 1"),
+        ("ls_failed", "outlast ls --status failed"),
+        ("show_halted", "outlast show research-42"),
+        ("show_halted_json", "outlast show research-42 --json"),
+        ("show_completed", "outlast show research-43"),
+        ("show_header_run", "outlast show 0190"),
+        ("journal", "outlast journal research-42"),
+        ("journal_json", "outlast journal research-43 --json"),
+        ("budget", "outlast budget research-42"),
+        ("budget_json", "outlast budget research-42 --json"),
+        ("spend_by_day", "outlast spend"),
+        ("spend_by_tag_and_model", "outlast spend --by tag.team,model"),
+        ("spend_by_run_json", "outlast spend --by run --since 2026-11-20 --until 2026-11-21 --json"),
+    ] {
+        insta::assert_snapshot!(name, shown(&story, line), line);
+    }
+}
+
+#[test]
+fn colour_is_only_added() {
+    let story = Story::whole();
+    let coloured = printed(Look { color: true, json: false }, |page| {
+        act(&story, "outlast show research-42", page).unwrap();
+    });
+    assert!(coloured.contains("\x1b["));
+    let mut plain = String::new();
+    for (i, part) in coloured.split("\x1b[").enumerate() {
+        plain.push_str(if i == 0 { part } else { part.split_once('m').unwrap().1 });
+    }
+    assert_eq!(plain, shown(&story, "outlast show research-42"));
+}
+
+#[test]
+fn a_run_is_found_by_id_by_the_start_of_its_id_or_by_name() {
+    let story = Story::whole();
+    story.start(
+        "research-4",
+        None,
+        outlast_core::run::Spec { name: Some("one".into()), ..Default::default() },
+    );
+    let check = |asked: &str, wanted: Result<&str, &str>| {
+        let found = commands::find::run(&*story.store, asked).map(|v| v.run.id.to_string());
+        assert_eq!(found.map_err(|e| e.code()), wanted.map(str::to_owned), "{asked}");
+    };
+    check("research-42", Ok("research-42"));
+    // An exact id wins over longer ones that begin so.
+    check("research-4", Ok("research-4"));
+    check("one", Ok("research-4"));
+    check("0190", Ok("run_0190-web"));
+    check("run_01", Ok("run_0190-web"));
+    check("res", Err("ambiguous_run"));
+    check("nightly", Err("ambiguous_run"));
+    check("night", Err("unknown_run"));
+    check("", Err("unknown_run"));
+    check("no such/run", Err("unknown_run"));
+}
+
+#[test]
+fn an_unclear_name_lists_what_it_may_mean() {
+    let error = refused(&Story::whole(), "outlast show nightly");
+    assert_eq!(
+        error.text(),
+        "error: 2 runs may be meant:\n  research-43  completed  nightly\n  research-42  halted  nightly\n\
+         hint: give more of the id"
+    );
+    let json: serde_json::Value = serde_json::from_str(&error.json()).unwrap();
+    assert_eq!(json["error"]["candidates"][1]["run"], "research-42");
+}
+
+#[test]
+fn a_raise_lets_a_halted_run_go_on() {
+    let story = Story::whole();
+    assert_eq!(status(&story, "research-42"), Status::Halted);
+    let shown = shown(&story, "outlast budget research-42 --add-usd 1 --set-calls 50");
+    assert!(shown.starts_with("research-42  interrupted, it was halted\n"), "{shown}");
+    assert!(shown.contains("1.02") && shown.contains("→ outlast resume research-42"), "{shown}");
+    assert_eq!(status(&story, "research-42"), Status::Interrupted);
+    let after = json(&story, "outlast budget research-42 --lift calls --json");
+    assert_eq!(after["budget"][0]["limit_nano_usd"], 1_020_000_000);
+    assert_eq!(after["budget"][2]["limit"], serde_json::Value::Null);
+}
+
+#[test]
+fn a_budget_is_changed_in_one_way_at_once() {
+    let story = Story::whole();
+    let error = refused(&story, "outlast budget research-42 --add-usd 1 --lift usd");
+    assert_eq!((error.code(), error.exit()), ("usage", 2));
+    let error = refused(&story, "outlast budget research-42 --add-loops 1");
+    assert_eq!((error.code(), error.exit()), ("bad_limit", 1));
+    assert_eq!(status(&story, "research-42"), Status::Halted);
+}
+
+#[test]
+fn a_run_without_a_supervisor_stops_at_once() {
+    let story = Story::whole();
+    let told = shown(&story, "outlast stop 0190");
+    assert_eq!(told, "run_0190-web  interrupted\n");
+    assert_eq!(status(&story, "run_0190-web"), Status::Interrupted);
+}
+
+#[test]
+fn a_driven_run_is_asked_and_waited_for() {
+    let story = Story::empty();
+    let run = story.start("driven", None, Default::default());
+    story.claim(run, story.register(1), false);
+    let mut code = None;
+    let look = Look::default();
+    let told = printed(look, |page| code = act(&story, "outlast stop driven --wait 1s", page).ok());
+    assert_eq!(
+        (code, told.as_str()),
+        (Some(1), "driven  its supervisor was asked to stop it, and has not yet\n")
+    );
+    let told = printed(look, |page| code = act(&story, "outlast stop driven --wait 0s", page).ok());
+    assert_eq!((code, told.as_str()), (Some(0), "driven  its supervisor was asked to stop it\n"));
+    assert!(json(&story, "outlast show driven --json")["stop_requested"].as_bool().unwrap());
+}
+
+#[test]
+fn a_cancelled_run_says_why() {
+    let story = Story::whole();
+    let told = shown(&story, "outlast cancel 0190 --reason wrong-file");
+    assert_eq!(told, "run_0190-web  cancelled\n");
+    assert!(shown(&story, "outlast show 0190").contains("\n  wrong-file\n"));
+    let error = refused(&story, "outlast cancel research-43");
+    assert_eq!((error.code(), error.exit()), ("run_ended", 1));
+}
+
+#[test]
+fn a_halt_outlives_a_cancel() {
+    let story = Story::whole();
+    let mut code = None;
+    printed(Look::default(), |page| code = act(&story, "outlast cancel research-42", page).ok());
+    assert_eq!((code, status(&story, "research-42")), (Some(75), Status::Halted));
+}
+
+#[test]
+fn spend_wants_a_time_that_is_one() {
+    let error = refused(&Story::whole(), "outlast spend --since 2026-12-01 --until 2026-11-01");
+    assert_eq!(error.code(), "usage");
+    assert_eq!(shown(&Story::empty(), "outlast spend"), "no calls\n");
+}
+
+#[test]
+fn names_cannot_steer_the_terminal() {
+    let story = Story::empty();
+    let spec = outlast_core::run::Spec {
+        name: Some("a\x1b[2Jb".into()),
+        tags: [("k\n".into(), "\x1b]0;x\x07".into())].into(),
+        ..Default::default()
+    };
+    let run = story.start("hostile", None, spec);
+    story.ask(Tell { run, word: Word::Cancel { reason: Some("\x1b[31mred".into()) } });
+    for line in ["outlast ls", "outlast show hostile"] {
+        let shown = shown(&story, line);
+        assert!(!shown.contains(['\x1b', '\x07']), "{shown:?}");
+    }
+}

@@ -1,0 +1,70 @@
+//! Help and completions, as they are printed.
+
+use crate::line::outlast;
+
+#[test]
+fn help_is_as_recorded() {
+    for word in [
+        "",
+        "run",
+        "serve",
+        "ls",
+        "show",
+        "journal",
+        "budget",
+        "stop",
+        "resume",
+        "cancel",
+        "spend",
+        "doctor",
+        "completions",
+        "mock",
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let words: Vec<&str> = [word, "--help"].into_iter().filter(|w| !w.is_empty()).collect();
+        let done = outlast(dir.path()).args(words).assert().success();
+        let text = String::from_utf8(done.get_output().stdout.clone()).unwrap();
+        let name = if word.is_empty() { "help".into() } else { format!("help_{word}") };
+        insta::assert_snapshot!(name, text);
+    }
+}
+
+#[test]
+fn every_flag_and_argument_has_a_help_text() {
+    let mut command = outlast::cli::command();
+    command.build();
+    for sub in command.get_subcommands().filter(|c| c.get_name() != "help") {
+        for arg in sub.get_arguments() {
+            assert!(arg.get_help().is_some(), "{} {}", sub.get_name(), arg.get_id());
+        }
+    }
+}
+
+#[test]
+fn no_flag_takes_a_secret() {
+    let mut command = outlast::cli::command();
+    command.build();
+    for sub in command.get_subcommands() {
+        for long in sub.get_arguments().filter_map(|a| a.get_long()) {
+            let secret = ["key", "secret", "password", "token"].iter().any(|s| long.contains(s));
+            let known = ["tokens", "add-tokens", "set-tokens", "api-token-file"].contains(&long);
+            assert!(!secret || known, "{} --{long}", sub.get_name());
+        }
+    }
+}
+
+#[test]
+fn the_words_are_well_formed() {
+    outlast::cli::command().debug_assert();
+}
+
+#[test]
+fn completions_are_made_for_each_shell_whatever_the_settings() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("outlast.toml"), "nonsense").unwrap();
+        let done = outlast(dir.path()).args(["completions", shell]).assert().success();
+        let script = String::from_utf8(done.get_output().stdout.clone()).unwrap();
+        assert!(script.contains("admit-wait"), "{shell}");
+    }
+}

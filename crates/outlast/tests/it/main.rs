@@ -1,0 +1,9 @@
+//! The command line from outside, and its commands on a story in a memory store.
+#![allow(clippy::unwrap_used)]
+
+mod commands;
+mod follow;
+mod help;
+mod line;
+mod settings;
+mod story;

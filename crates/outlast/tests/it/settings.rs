@@ -1,0 +1,184 @@
+//! Settings from variables and from `outlast.toml`, and which comes first.
+
+use std::ffi::OsString;
+
+use outlast::{
+    cli::{self, Command, values::Limit},
+    surroundings::Surroundings,
+};
+use outlast_core::run::InDoubt;
+
+use crate::line::fails;
+
+/// Reads `line` with the two files and the variables.
+fn read(
+    line: &str,
+    here: &str,
+    home: &str,
+    variables: &[(&str, &str)],
+) -> Result<Command, (String, Option<String>)> {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("home/.config/outlast");
+    std::fs::create_dir_all(&config).unwrap();
+    for (path, text) in [(dir.path().join("outlast.toml"), here), (config.join("outlast.toml"), home)] {
+        if !text.is_empty() {
+            std::fs::write(path, text).unwrap();
+        }
+    }
+    let home = dir.path().join("home");
+    let all: Vec<(&str, &str)> =
+        [("HOME", home.to_str().unwrap())].into_iter().chain(variables.iter().copied()).collect();
+    let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+    cli::parse(&args, &Surroundings::new(&all, dir.path())).map(|c| c.command).map_err(|e| {
+        let anonymous = |text: String| text.replace(dir.path().to_str().unwrap(), "DIR");
+        (anonymous(e.to_string()), e.hint())
+    })
+}
+
+fn usd(line: &str, here: &str, home: &str, variables: &[(&str, &str)]) -> Option<Limit> {
+    match read(line, here, home, variables).unwrap() {
+        Command::Run(args) => args.limits.usd,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_flag_comes_before_a_variable_before_the_local_file_before_the_users() {
+    let check = |line: &str, here: &str, home: &str, variables: &[(&str, &str)], wanted: Option<i64>| {
+        let found = usd(line, here, home, variables);
+        assert_eq!(found, wanted.map(|n| Limit::At(n * 1_000_000_000)), "{line} {here} {home} {variables:?}");
+    };
+    let variable = [("OUTLAST_USD", "2")];
+    check("outlast run --usd 1 a", "usd = 3", "usd = 4", &variable, Some(1));
+    check("outlast run a", "usd = 3", "usd = 4", &variable, Some(2));
+    check("outlast run a", "usd = 3", "usd = 4", &[], Some(3));
+    check("outlast run a", "", "usd = \"4\"", &[], Some(4));
+    check("outlast run a", "", "", &[], None);
+    // A variable that is empty is not set.
+    check("outlast run a", "usd = 3", "", &[("OUTLAST_USD", "")], Some(3));
+}
+
+#[test]
+fn what_is_said_for_one_command_comes_before_what_is_said_for_all() {
+    let check = |here: &str, variables: &[(&str, &str)], wanted: i64| {
+        assert_eq!(usd("outlast run a", here, "", variables), Some(Limit::At(wanted * 1_000_000_000)));
+    };
+    check("usd = 1\n[run]\nusd = 2", &[], 2);
+    check("usd = 1\n[serve]\ndefault_usd = 2", &[], 1);
+    check("", &[("OUTLAST_USD", "1"), ("OUTLAST_RUN_USD", "2")], 2);
+}
+
+#[test]
+fn every_kind_of_flag_can_be_a_setting() {
+    let here = "
+        new = true
+        tag = { team = \"search\", n = 1 }
+        env = [\"A\", \"B\"]
+        in-doubt = \"refund\"
+        admit_wait = \"2s\"
+        wall = \"none\"
+        openai_base_url = \"http://127.0.0.1:7078/v1\"
+        [mock]
+        fail = [\"429:0.1\", \"500:0.2\"]
+    ";
+    let Command::Run(args) = read("outlast run a", here, "", &[]).unwrap() else { panic!() };
+    assert!(args.new);
+    assert_eq!(args.tags, [("n", "1"), ("team", "search")].map(|(k, v)| (k.to_owned(), v.to_owned())));
+    assert_eq!(args.env, ["A", "B"]);
+    assert_eq!(args.policy.in_doubt, InDoubt::Refund);
+    assert_eq!(args.proxy.admit_wait_ms, 2000);
+    assert_eq!(args.limits.wall, Some(Limit::None));
+    assert_eq!(args.proxy.openai_base_url.as_deref(), Some("http://127.0.0.1:7078/v1"));
+    let Command::Mock(args) = read("outlast mock", here, "", &[]).unwrap() else { panic!() };
+    assert_eq!(args.fail.len(), 2);
+    let Command::Run(args) =
+        read("outlast run a", "", "", &[("OUTLAST_ENV", "A,B"), ("OUTLAST_IN_DOUBT", "as-retry")]).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!((args.env.len(), args.policy.in_doubt), (2, InDoubt::AsRetry));
+}
+
+#[test]
+fn what_was_typed_wins_over_a_setting_that_excludes_it() {
+    let run = |line: &str, variables: &[(&str, &str)]| match read(line, "", "", variables).unwrap() {
+        Command::Run(args) => (args.run.map(|r| r.to_string()), args.new),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(run("outlast run --new a", &[("OUTLAST_RUN", "r")]), (None, true));
+    assert_eq!(run("outlast run --run r a", &[("OUTLAST_NEW", "yes")]), (Some("r".into()), false));
+    let Command::Resume(args) = read("outlast resume r", "all = true", "", &[]).unwrap() else { panic!() };
+    assert_eq!((args.run.as_deref(), args.all), (Some("r"), false));
+    let Command::Resume(args) = read("outlast resume", "all = true", "", &[]).unwrap() else { panic!() };
+    assert!(args.all);
+}
+
+#[test]
+fn a_bad_setting_is_told_with_where_it_stands() {
+    let check = |here: &str, variables: &[(&str, &str)], wanted: &str, hint: Option<&str>| {
+        let (told, hinted) = read("outlast run a", here, "", variables).unwrap_err();
+        assert!(told.contains(wanted), "{here}: {told}");
+        assert_eq!(
+            hinted.as_deref().map(|h| h.contains(hint.unwrap_or("?"))),
+            hint.map(|_| true),
+            "{hinted:?}"
+        );
+    };
+    check("admit_wiat = \"1s\"", &[], "DIR/outlast.toml: unknown key `admit_wiat`", Some("`admit_wait`"));
+    check("[serve]\nlisen = 1", &[], "unknown key `serve.lisen`", Some("`listen`"));
+    check("[run]\nlisten = \"x\"", &[], "unknown key `run.listen`", Some("long flags"));
+    check("[server]\nlisten = \"x\"", &[], "unknown key `server`", Some("`serve`"));
+    check("usd = \"5 usd\"", &[], "`usd` in DIR/outlast.toml: not an amount in usd: \"5 usd\"", None);
+    check(
+        "[run]\nin_doubt = \"maybe\"",
+        &[],
+        "`run.in_doubt` in DIR/outlast.toml: not one of as_retry, keep",
+        None,
+    );
+    check("new = 3", &[], "`new` in DIR/outlast.toml: not true or false: \"3\"", None);
+    check("wall = [\"1h\", \"2h\"]", &[], "wanted one value, had 2", None);
+    check("usd = { a = 1 }", &[], "wanted a value, had a table", None);
+    check("usd = 1\nusd = 2", &[], "DIR/outlast.toml, line 2: duplicate key", None);
+    check("usd = \n", &[], "DIR/outlast.toml, line 1: ", None);
+    check("max-body = 1\nmax_body = 2", &[], "given twice", None);
+    check("openai_api_key = \"sk-s3cret\"", &[], "would put a secret", Some("0600"));
+    check("", &[("OUTLAST_CALLS", "many")], "the variable OUTLAST_CALLS: not a whole number: \"many\"", None);
+    check("", &[("OUTLAST_RUN_CALLS", "x")], "the variable OUTLAST_RUN_CALLS", None);
+}
+
+#[test]
+fn a_secret_in_a_file_is_not_repeated() {
+    let (told, hint) = read("outlast ls", "openai_api_key = \"sk-s3cret\"", "", &[]).unwrap_err();
+    assert!(!format!("{told}{hint:?}").contains("s3cret"));
+}
+
+#[test]
+fn help_does_not_need_good_settings() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("outlast.toml"), "nonsense").unwrap();
+    for line in [&["--help"][..], &["run", "--help"], &["--version"]] {
+        assert_eq!(fails(dir.path(), line, &[]), (0, String::new()), "{line:?}");
+    }
+    let (code, told) = fails(dir.path(), &["ls"], &[]);
+    assert_eq!(code, 2);
+    assert!(told.starts_with("error: ") && told.contains("outlast.toml, line 1"), "{told}");
+}
+
+#[test]
+fn no_setting_has_the_name_of_a_variable_that_agents_are_given() {
+    let mut command = cli::command();
+    command.build();
+    for sub in command.get_subcommands() {
+        for long in sub.get_arguments().filter_map(|a| a.get_long()) {
+            let flag = long.to_uppercase().replace('-', "_");
+            for name in
+                [format!("OUTLAST_{flag}"), format!("OUTLAST_{}_{flag}", sub.get_name().to_uppercase())]
+            {
+                assert!(
+                    !["OUTLAST_RUN_ID", "OUTLAST_ATTEMPT", "OUTLAST_URL"].contains(&name.as_str()),
+                    "{name}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! One metered request, read: its seat, digest, bound, and how it goes upstream.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method};
+use hyper::{Response, body::Incoming};
+use outlast_core::{
+    body::{Base, BodyRecord, diff},
+    digest::{Digest, MatchKey, RequestDigest},
+    id::{AttemptNo, RunId, RunNo, Slot},
+    payload::{Codec, Payload},
+    price::Bound,
+    run::Record,
+};
+
+use super::{
+    encoding, headers,
+    host::Host,
+    prices::Priced,
+    refuse::Refusal,
+    upstream::{self, SendFailed},
+    who::{Caller, Credential},
+};
+use crate::dialect::{Dialect, Request, canonical};
+
+/// For whom the request is made.
+#[derive(Clone, Debug)]
+pub struct Seat {
+    pub run: RunNo,
+    pub id: RunId,
+    pub attempt: AttemptNo,
+    pub slot: Slot,
+    pub scope: Arc<str>,
+    pub record: Record,
+    /// A header attempt: it has no driver, and counts active time only while a call is in flight.
+    pub undriven: bool,
+    /// The shared run of the day: nothing is replayed or joined.
+    pub shared: bool,
+}
+
+/// A metered request.
+pub struct Call {
+    pub seat: Seat,
+    pub dialect: &'static dyn Dialect,
+    pub request: Request,
+    pub digest: Digest,
+    pub match_key: MatchKey,
+    pub bound: Bound,
+    pub priced: Priced,
+    pub retry_count: u32,
+    pub idempotency_key: Option<String>,
+    /// What is stored of it: against a base, when prompts are kept.
+    pub record: Option<BodyRecord>,
+    pub path: Arc<str>,
+    target: String,
+    headers: HeaderMap,
+    credential: Credential,
+    /// As it came.
+    raw: Bytes,
+    /// Decoded.
+    pub body: Bytes,
+}
+
+impl Call {
+    /// Reads a request. Errors are refusals that cost nothing.
+    pub fn read(
+        host: &Host,
+        seat: Seat,
+        caller: Caller,
+        dialect: &'static dyn Dialect,
+        headers: HeaderMap,
+        raw: Bytes,
+    ) -> Result<Call, Refusal> {
+        let encoding = headers::text(&headers, "content-encoding");
+        let body = encoding::decode(&raw, encoding, host.config.max_body)?;
+        let request = dialect.parse(&body)?;
+        let pointers: Vec<&str> = host.config.drop_pointers.iter().map(String::as_str).collect();
+        let canonical = canonical(&body, &pointers)?;
+        let (path, query) = match caller.target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (caller.target.as_str(), None),
+        };
+        let joined = |name: &str| {
+            let all: Vec<&str> = headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).collect();
+            (!all.is_empty()).then(|| all.join(","))
+        };
+        let (version, beta) = (joined("anthropic-version"), joined("anthropic-beta"));
+        let digest = RequestDigest {
+            upstream: upstream::name(dialect.upstream()),
+            method: "POST",
+            path,
+            query,
+            anthropic_version: version.as_deref(),
+            anthropic_beta: beta.as_deref(),
+            stream: request.stream,
+            body: &canonical,
+        }
+        .digest();
+        let credential_digest = match &caller.credential {
+            Credential::Ours => None,
+            Credential::Passed { digest, .. } => Some(*digest),
+        };
+        let match_key = if seat.shared {
+            // Nobody's requests are all different: there is no attempt a replay could belong to.
+            let nonce = format!("{}#{}", seat.scope, host.nonce());
+            MatchKey::new(&digest, &nonce, credential_digest.as_ref())
+        } else {
+            MatchKey::new(&digest, &seat.scope, credential_digest.as_ref())
+        };
+        let priced = Priced::of(&host.config.prices, &host.config.price_hash, &request);
+        let (record, grown) = stored(host, &seat, &body);
+        // A conversation that grows by a message costs a message. Server tools repeat their input, so
+        // for them the bytes alone count.
+        let input = match grown.filter(|_| request.turns <= 1) {
+            Some(tokens) => tokens.min(request.input_bound),
+            None => request.input_bound,
+        };
+        let bound = priced.bound(&request, input);
+        let retry_count =
+            headers::text(&headers, "x-stainless-retry-count").and_then(|v| v.parse().ok()).unwrap_or(0);
+        let idempotency_key =
+            headers::text(&headers, "idempotency-key").map(|k| k.chars().take(200).collect());
+        Ok(Call {
+            path: Arc::from(path),
+            seat,
+            dialect,
+            request,
+            digest,
+            match_key,
+            bound,
+            priced,
+            retry_count,
+            idempotency_key,
+            record,
+            target: caller.target,
+            headers,
+            credential: caller.credential,
+            raw,
+            body,
+        })
+    }
+
+    pub fn upstream_name(&self) -> &'static str {
+        upstream::name(self.dialect.upstream())
+    }
+
+    /// The request body as it is stored.
+    pub fn payload(&self) -> Option<Payload> {
+        let bytes = Bytes::from(self.record.as_ref()?.to_bytes());
+        // Its middle is compressed already.
+        Some(Payload {
+            codec: Codec::Raw,
+            key_id: 0,
+            len: bytes.len() as u64,
+            sha256: Digest::of(&bytes).0,
+            bytes,
+        })
+    }
+
+    /// Sends it upstream, with its output cap lowered to `cap`.
+    pub fn send(
+        &self,
+        host: &Host,
+        cap: Option<u64>,
+    ) -> impl Future<Output = Result<Response<Incoming>, SendFailed>> + use<> {
+        let want_usage = self.request.stream;
+        let edited = self.dialect.edit(&self.body, &self.request, cap, want_usage);
+        let (body, is_edited) = match edited {
+            std::borrow::Cow::Borrowed(_) => (self.raw.clone(), false),
+            std::borrow::Cow::Owned(bytes) => (Bytes::from(bytes), true),
+        };
+        let mut headers = headers::upstream(&self.headers, is_edited);
+        let key = self.authorize(host, &mut headers);
+        let provider = host.config.providers.of(self.dialect.upstream());
+        let url = format!("{}{}", provider.base, self.target);
+        let pool = host.pool.clone();
+        async move {
+            key.map_err(SendFailed::Unreachable)?;
+            pool.send(Method::POST, &url, headers, body).await
+        }
+    }
+
+    fn authorize(&self, host: &Host, headers: &mut HeaderMap) -> Result<(), String> {
+        credential(host, self.dialect.upstream(), &self.credential, &self.headers, headers)
+    }
+
+    /// An error body of the upstream with our own key's bytes masked.
+    pub fn mask_key(&self, host: &Host, body: Bytes) -> Bytes {
+        let provider = host.config.providers.of(self.dialect.upstream());
+        let Some(key) = provider.key.as_ref().map(|k| k.expose()).filter(|k| k.len() >= 8) else {
+            return body;
+        };
+        if memchr::memmem::find(&body, key.as_bytes()).is_none() {
+            return body;
+        }
+        let text = String::from_utf8_lossy(&body).replace(key, "***");
+        Bytes::from(text)
+    }
+
+    /// As a base for the requests after it. Only after its record is committed.
+    pub fn base(&self, seq: outlast_core::id::Seq) -> Option<Base> {
+        Some(Base::new(seq, self.record.as_ref()?, self.body.clone()))
+    }
+}
+
+/// Puts a credential into `out`: ours, or the caller's own in the header it came in.
+pub fn credential(
+    host: &Host,
+    to: crate::dialect::Upstream,
+    credential: &Credential,
+    came: &HeaderMap,
+    out: &mut HeaderMap,
+) -> Result<(), String> {
+    match credential {
+        Credential::Ours => match &host.config.providers.of(to).key {
+            Some(key) => upstream::authorize(out, to, key).map_err(|e| e.to_string()),
+            None => Err(format!("no key for {} is known here", upstream::name(to))),
+        },
+        Credential::Passed { .. } => {
+            for name in headers::CREDENTIALS {
+                for value in came.get_all(name) {
+                    let ours = value.to_str().is_ok_and(|v| {
+                        let bare =
+                            v.strip_prefix("Bearer ").or_else(|| v.strip_prefix("bearer ")).unwrap_or(v);
+                        outlast_core::token::looks_like_token(bare.trim())
+                            || host.config.access.api_token.as_deref() == Some(bare.trim())
+                    });
+                    if !ours {
+                        let mut value: HeaderValue = value.clone();
+                        value.set_sensitive(true);
+                        out.append(name, value);
+                    }
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The record of a body against the run's bases, and the input bound that the base gives: its billed
+/// input plus the bytes that are new.
+fn stored(host: &Host, seat: &Seat, body: &Bytes) -> (Option<BodyRecord>, Option<u64>) {
+    if seat.record != Record::All {
+        return (None, None);
+    }
+    let memory = host.memory(seat.run);
+    let memory = memory.lock();
+    let record = diff(body, memory.bases.as_slice());
+    let grown =
+        record.base.and_then(|seq| memory.billed(seq)).map(|billed| billed.saturating_add(record.middle.len));
+    (Some(record), grown)
+}

@@ -1,0 +1,355 @@
+//! What the proxy keeps in memory: the registries of the call machine, runs' bases, seats.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use outlast_core::{
+    body::{BodyBases, BodyRecord, Restoring},
+    call::{ConnectionId, Taken, Waiters},
+    clock::{Clock, Entropy},
+    id::{AttemptNo, RunId, RunNo, Seq},
+    journal::Role,
+    price::PriceTable,
+    run::Policy,
+    status::Status,
+    store::{Error, Store},
+    token::TokenKey,
+    unit::Limits,
+};
+use tokio::sync::{mpsc, watch};
+
+use super::{
+    call::{Call, Seat},
+    drive::Signal,
+    live::Live,
+    upstream::{Pool, Providers},
+    who::Access,
+};
+use crate::node::Node;
+
+/// How the proxy is set up.
+#[derive(Clone)]
+pub struct Config {
+    pub access: Access,
+    pub providers: Providers,
+    pub prices: PriceTable,
+    pub price_hash: Arc<str>,
+    /// Of runs that a header names first.
+    pub default_limits: Limits,
+    pub default_policy: Policy,
+    pub admit_wait: Duration,
+    pub settle_wait: Duration,
+    pub first_byte_timeout: Duration,
+    pub idle_timeout: Duration,
+    /// Bytes of a request, as it came and decoded.
+    pub max_body: usize,
+    /// Bytes of an answer that is no stream.
+    pub max_answer: usize,
+    /// JSON pointers left out of the digest.
+    pub drop_pointers: Vec<String>,
+}
+
+/// What a supervisor may watch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Seen {
+    Request,
+    /// A new call is on its way.
+    Opened {
+        seq: Seq,
+    },
+    /// The first bytes of a stream went to a client.
+    Streaming {
+        seq: Seq,
+    },
+    Settled {
+        seq: Seq,
+        status: Status,
+    },
+    Replayed {
+        seq: Seq,
+    },
+    Refused {
+        code: String,
+        message: String,
+        hint: Option<String>,
+    },
+    Diverged {
+        untaken: i64,
+    },
+}
+
+/// Told of everything, at once and on the proxy's own threads: it must not block.
+pub type Observer = Arc<dyn Fn(&Seen) + Send + Sync>;
+
+/// The proxy's memory.
+pub struct Host {
+    pub store: Arc<dyn Store>,
+    pub node: Arc<Node>,
+    pub clock: Arc<dyn Clock>,
+    pub config: Config,
+    pub pool: Pool,
+    pub token_keys: Vec<TokenKey>,
+    registry: Mutex<Registry>,
+    runs: Mutex<HashMap<RunNo, Arc<RunMemory>>>,
+    pub(super) seats: Mutex<HashMap<(RunId, Option<String>), Seat>>,
+    tokens: Mutex<HashMap<(RunNo, AttemptNo), Seat>>,
+    next_connection: AtomicU64,
+    nonce: AtomicU64,
+    stuck: AtomicUsize,
+    suspends: watch::Sender<u64>,
+    observer: Option<Observer>,
+}
+
+/// Under one lock, as the call machine wants it.
+#[derive(Default)]
+pub struct Registry {
+    pub taken: Taken,
+    pub waiters: Waiters,
+    pub inboxes: HashMap<ConnectionId, mpsc::UnboundedSender<Signal>>,
+    pub exchanges: HashMap<(RunNo, Seq), Arc<Live>>,
+}
+
+impl Registry {
+    pub fn tell(&self, who: impl IntoIterator<Item = ConnectionId>, signal: Signal) {
+        for id in who {
+            if let Some(inbox) = self.inboxes.get(&id) {
+                // One that is over has no use for it.
+                let _ = inbox.send(signal);
+            }
+        }
+    }
+}
+
+/// A run's memory in this process.
+pub struct RunMemory(Mutex<Remembered>);
+
+#[derive(Default)]
+pub struct Remembered {
+    pub bases: BodyBases,
+    billed: VecDeque<(Seq, u64)>,
+    /// Undriven attempts: calls in flight, and up to when their time is posted.
+    in_flight: HashMap<AttemptNo, (usize, u64)>,
+}
+
+impl RunMemory {
+    pub fn lock(&self) -> MutexGuard<'_, Remembered> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Remembered {
+    /// The input tokens that call `seq` was billed.
+    pub fn billed(&self, seq: Seq) -> Option<u64> {
+        self.billed.iter().find(|b| b.0 == seq).map(|b| b.1).filter(|n| *n > 0)
+    }
+}
+
+impl Host {
+    pub fn new(
+        node: Arc<Node>,
+        entropy: &dyn Entropy,
+        config: Config,
+        observer: Option<Observer>,
+    ) -> Result<Arc<Host>, Error> {
+        let store = node.store().clone();
+        let token_keys = store.token_keys()?;
+        let nonce = u64::from_le_bytes(outlast_core::clock::random(entropy));
+        Ok(Arc::new(Host {
+            clock: node.clock().clone(),
+            store,
+            node,
+            config,
+            pool: Pool::new(),
+            token_keys,
+            registry: Mutex::default(),
+            runs: Mutex::default(),
+            seats: Mutex::default(),
+            tokens: Mutex::default(),
+            next_connection: AtomicU64::new(1),
+            nonce: AtomicU64::new(nonce),
+            stuck: AtomicUsize::new(0),
+            suspends: watch::Sender::default(),
+            observer,
+        }))
+    }
+
+    pub fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn connection_id(&self) -> ConnectionId {
+        ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A number that no other request of any process has.
+    pub fn nonce(&self) -> u64 {
+        self.nonce.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn saw(&self, seen: Seen) {
+        if let Some(observer) = &self.observer {
+            observer(&seen);
+        }
+    }
+
+    pub fn suspends(&self) -> watch::Receiver<u64> {
+        self.suspends.subscribe()
+    }
+
+    /// The machine was asleep.
+    pub fn note_suspend(&self) {
+        self.suspends.send_modify(|n| *n += 1);
+    }
+
+    /// An answer waits to be recorded, or one that did is recorded.
+    pub fn count_stuck(&self, stuck: bool) {
+        if stuck {
+            self.stuck.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.stuck.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed) > 0
+    }
+
+    /// Room may have come back: every run's first waiter decides again.
+    pub fn wake(&self) {
+        let registry = self.registry();
+        registry.tell(registry.waiters.wake(), Signal::MayRetry);
+    }
+
+    /// Wakes waiters now and then: room can come back in another process, which tells nobody here.
+    pub async fn poll_for_others(self: Arc<Self>) {
+        let mut before = (self.clock.now(), self.clock.monotonic_ms());
+        loop {
+            let jitter = self.nonce().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57;
+            tokio::time::sleep(Duration::from_millis(150 + jitter)).await;
+            {
+                let registry = self.registry();
+                let firsts: Vec<ConnectionId> = registry.waiters.firsts().collect();
+                registry.tell(firsts, Signal::MayRetry);
+            }
+            // The monotonic clock stands still while the machine sleeps; the other one does not.
+            let now = (self.clock.now(), self.clock.monotonic_ms());
+            let passed = now.0.ms_since(before.0) - (now.1 - before.1) as i64;
+            if passed > 5_000 {
+                self.note_suspend();
+            }
+            before = now;
+        }
+    }
+
+    /// An exchange is settled, or will never be: connections that ask for it look at the store.
+    pub fn exchange_over(&self, call: &Call, live: &Live) {
+        let memory = self.memory(call.seat.run);
+        if call.seat.undriven {
+            let mut memory = memory.lock();
+            if let Some(f) = memory.in_flight.get_mut(&call.seat.attempt) {
+                f.0 = f.0.saturating_sub(1);
+                if f.0 == 0 {
+                    memory.in_flight.remove(&call.seat.attempt);
+                }
+            }
+        }
+        self.registry().exchanges.remove(&(call.seat.run, live.seq));
+        self.wake();
+    }
+
+    /// A call of an undriven attempt goes out.
+    pub fn call_begins(&self, seat: &Seat) {
+        if seat.undriven {
+            let now = self.clock.monotonic_ms();
+            let memory = self.memory(seat.run);
+            memory.lock().in_flight.entry(seat.attempt).or_insert((0, now)).0 += 1;
+        }
+    }
+
+    /// Active time of an undriven attempt since it was last posted, and takes it as posted.
+    pub fn active_since(&self, seat: &Seat) -> i64 {
+        if !seat.undriven {
+            return 0;
+        }
+        let now = self.clock.monotonic_ms();
+        let memory = self.memory(seat.run);
+        let mut memory = memory.lock();
+        let Some(f) = memory.in_flight.get_mut(&seat.attempt) else { return 0 };
+        let ms = now.saturating_sub(f.1);
+        f.1 = now;
+        i64::try_from(ms).unwrap_or(i64::MAX)
+    }
+
+    pub fn remember_billed(&self, seat: &Seat, seq: Seq, input_tokens: u64) {
+        let memory = self.memory(seat.run);
+        let mut memory = memory.lock();
+        memory.billed.push_back((seq, input_tokens));
+        if memory.billed.len() > 16 {
+            memory.billed.pop_front();
+        }
+    }
+
+    /// The run's memory; after a restart its newest stored body is the first base.
+    pub fn memory(&self, run: RunNo) -> Arc<RunMemory> {
+        if let Some(m) = lock(&self.runs).get(&run) {
+            return m.clone();
+        }
+        let remembered = self.load_base(run).unwrap_or_else(|e| {
+            // A base only saves space and gives a closer bound: without it everything still holds.
+            tracing::warn!(run = run.0, error = %e, "the newest body cannot be read as a base");
+            Remembered::default()
+        });
+        let mut runs = lock(&self.runs);
+        if runs.len() > 1024 {
+            runs.retain(|_, m| Arc::strong_count(m) > 1);
+        }
+        runs.entry(run).or_insert_with(|| Arc::new(RunMemory(Mutex::new(remembered)))).clone()
+    }
+
+    fn load_base(&self, run: RunNo) -> Result<Remembered, String> {
+        let mut remembered = Remembered::default();
+        let text = |e: Error| e.to_string();
+        let Some(seq) = self.store.newest_request(run).map_err(text)? else { return Ok(remembered) };
+        let record = |seq: Seq| -> Result<BodyRecord, String> {
+            let payload = self.store.payload(run, seq, Role::Request).map_err(text)?;
+            let payload = payload.into_iter().next().ok_or_else(|| format!("body {seq} is missing"))?;
+            let bytes = payload.decode().map_err(|e| e.to_string())?;
+            BodyRecord::from_bytes(bytes).map_err(|e| e.to_string())
+        };
+        let newest = record(seq)?;
+        let mut restoring = Restoring::new(&newest).map_err(|e| e.to_string())?;
+        while let Some(wanted) = restoring.wants() {
+            restoring.give(&record(wanted)?).map_err(|e| e.to_string())?;
+        }
+        let body = restoring.finish().map_err(|e| e.to_string())?;
+        remembered.bases.push(outlast_core::body::Base::new(seq, &newest, body.into()));
+        let entry = self.store.entry(run, seq).map_err(text)?;
+        if let Some(usage) = entry.and_then(|e| e.call).and_then(|c| c.usage) {
+            remembered.billed.push_back((seq, usage.input_total()));
+        }
+        Ok(remembered)
+    }
+
+    /// The seat of a run token, looked up once.
+    pub(super) fn token_seat(&self, run: RunNo, attempt: AttemptNo) -> Option<Seat> {
+        lock(&self.tokens).get(&(run, attempt)).cloned()
+    }
+
+    pub(super) fn keep_token_seat(&self, seat: Seat) {
+        let mut tokens = lock(&self.tokens);
+        if tokens.len() > 4096 {
+            tokens.clear();
+        }
+        tokens.insert((seat.run, seat.attempt), seat);
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

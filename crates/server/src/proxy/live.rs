@@ -1,0 +1,353 @@
+//! A live exchange: the bytes of an answer in flight, and the task that carries it to its settlement.
+//!
+//! The task belongs to nobody's connection: the answer outlives the agent.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, StatusCode, header};
+use http_body_util::BodyExt as _;
+use outlast_core::{
+    call::exchange::{Action, Ending, Event, Exchange, Failure, Frame, Progress, Silence},
+    engine::settle::Settle,
+    id::{InstanceNo, Seq},
+    op::{Durability, Settled},
+    payload::Payload,
+    run::Record,
+    store::{Ask as _, Error, Pending},
+};
+use tokio::{sync::watch, time::Instant};
+
+use super::{
+    call::Call,
+    encoding::Decoder,
+    headers,
+    host::{Host, Seen},
+    record::Answer,
+    upstream::SendFailed,
+};
+use crate::dialect::{self, AnswerStream, FrameKind, Outcome};
+
+/// After a suspend an upstream that stays silent for this long is given up.
+const SILENCE_AFTER_SUSPEND: Duration = Duration::from_secs(30);
+
+/// The pause before a settlement that failed is tried again.
+const SETTLE_AGAIN: Duration = Duration::from_millis(500);
+
+/// What connections read of an exchange.
+pub struct Live {
+    pub seq: Seq,
+    pub instance: InstanceNo,
+    log: Mutex<Log>,
+    progress: watch::Sender<Progress>,
+}
+
+/// The answer so far.
+#[derive(Default)]
+pub struct Log {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    /// As the machine counts them; what is not for the client is empty.
+    pub frames: Vec<Bytes>,
+    pub streamed: bool,
+}
+
+impl Live {
+    pub fn new(seq: Seq, instance: InstanceNo) -> Arc<Live> {
+        Arc::new(Live { seq, instance, log: Mutex::default(), progress: watch::Sender::default() })
+    }
+
+    pub fn subscribe(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
+    }
+
+    pub fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Carries the exchange of `live` to its end.
+pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, cap: Option<u64>) {
+    let mut task = Carry {
+        machine: Exchange::new(),
+        host,
+        live,
+        call,
+        outcome: Outcome::default(),
+        upstream_request_id: None,
+        settling: None,
+        again_at: None,
+        slow_at: None,
+        stuck: false,
+    };
+    task.upstream(cap).await;
+    task.settle_down().await;
+}
+
+struct Carry {
+    machine: Exchange,
+    host: Arc<Host>,
+    live: Arc<Live>,
+    call: Arc<Call>,
+    outcome: Outcome,
+    upstream_request_id: Option<String>,
+    settling: Option<Pending<Settle>>,
+    again_at: Option<(Instant, Ending, Option<&'static str>)>,
+    slow_at: Option<Instant>,
+    stuck: bool,
+}
+
+impl Carry {
+    /// Sends the request and reads the answer to its end.
+    async fn upstream(&mut self, cap: Option<u64>) {
+        let send = self.call.send(&self.host, cap);
+        let first_byte = self.host.config.first_byte_timeout;
+        let mut suspends = self.host.suspends();
+        let mut given_up = Instant::now() + first_byte;
+        let mut why = Silence::FirstByte;
+        let mut send = std::pin::pin!(send);
+        let response = loop {
+            tokio::select! {
+                sent = &mut send => break match sent {
+                    Ok(response) => response,
+                    Err(SendFailed::Unreachable(text)) => {
+                        tracing::warn!(run = %self.call.seat.id, error = %text, "upstream unreachable");
+                        return self.on(Event::UpstreamError(Failure::BeforeSend));
+                    }
+                    Err(SendFailed::Lost(text)) => {
+                        tracing::warn!(run = %self.call.seat.id, error = %text, "upstream lost");
+                        return self.on(Event::UpstreamError(Failure::AfterSend));
+                    }
+                },
+                () = tokio::time::sleep_until(given_up) => return self.on(Event::Timeout(why)),
+                _ = suspends.changed() => {
+                    given_up = given_up.min(Instant::now() + SILENCE_AFTER_SUSPEND);
+                    why = Silence::Suspend;
+                }
+            }
+        };
+        let (head, mut body) = response.into_parts();
+        let encoding = headers::text(&head.headers, "content-encoding");
+        let decoder = Decoder::of(encoding);
+        let decoded = decoder.as_ref().is_some_and(Decoder::decodes);
+        let mut decoder = decoder.unwrap_or(Decoder::Plain);
+        self.upstream_request_id = ["x-request-id", "request-id"]
+            .iter()
+            .find_map(|n| headers::text(&head.headers, n))
+            .map(|s| s.chars().take(200).collect());
+        let streamed = headers::text(&head.headers, header::CONTENT_TYPE.as_str())
+            .is_some_and(|t| t.starts_with("text/event-stream"))
+            && head.status.is_success();
+        {
+            let mut log = self.live.log();
+            log.status = head.status;
+            log.headers = headers::client(&head.headers, decoded);
+            log.streamed = streamed;
+        }
+        self.on(Event::Head { status: head.status.as_u16(), streamed });
+        let mut reader = streamed.then(|| self.call.dialect.read_stream(&self.call.request));
+        let mut whole = BytesMut::new();
+        let idle = self.host.config.idle_timeout;
+        loop {
+            let mut given_up = Instant::now() + idle;
+            let mut why = Silence::Idle;
+            let next = loop {
+                tokio::select! {
+                    next = body.frame() => break next,
+                    () = tokio::time::sleep_until(given_up) => return self.on(Event::Timeout(why)),
+                    _ = suspends.changed() => {
+                        given_up = given_up.min(Instant::now() + SILENCE_AFTER_SUSPEND);
+                        why = Silence::Suspend;
+                    }
+                }
+            };
+            let chunk = match next {
+                None => break,
+                Some(Err(_)) => return self.on(Event::UpstreamError(Failure::AfterSend)),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => data,
+                    Err(_trailers) => continue,
+                },
+            };
+            let Ok(chunk) = decoder.push(chunk) else {
+                return self.on(Event::UpstreamError(Failure::AfterSend));
+            };
+            match &mut reader {
+                Some(reader) => {
+                    let frames = reader.push(chunk);
+                    self.frames(reader, frames);
+                }
+                None if whole.len() + chunk.len() > self.host.config.max_answer => {
+                    return self.on(Event::UpstreamError(Failure::AfterSend));
+                }
+                None => whole.extend_from_slice(&chunk),
+            }
+        }
+        match reader {
+            Some(mut reader) => {
+                let last = reader.finish();
+                self.frames(&mut reader, last.into_iter().collect());
+                self.on(Event::StreamEnd);
+            }
+            None => self.whole(whole.freeze(), head.status),
+        }
+    }
+
+    fn whole(&mut self, body: Bytes, status: StatusCode) {
+        self.outcome = self.call.dialect.read_json(&body);
+        let readable = !status.is_success() || is_json_object(&body);
+        let len = body.len() as u64;
+        let body = if status.is_success() { body } else { self.call.mask_key(&self.host, body) };
+        self.live.log().frames.push(body);
+        self.on(Event::BodyEnd { len, readable });
+    }
+
+    fn frames(&mut self, reader: &mut AnswerStream, frames: Vec<dialect::Frame>) {
+        for frame in frames {
+            let kind = match frame.kind {
+                FrameKind::Data => Frame::Data,
+                FrameKind::Ping => Frame::Ping,
+                FrameKind::Swallowed => Frame::Swallowed,
+                FrameKind::Stop => Frame::Stop,
+                FrameKind::Terminal => Frame::Terminal,
+                FrameKind::Error => Frame::Error,
+                // A frame without its end would run together with the error frame behind it.
+                FrameKind::Partial => continue,
+            };
+            let len = frame.bytes.len() as u64;
+            let bytes = if kind == Frame::Swallowed { Bytes::new() } else { frame.bytes };
+            self.live.log().frames.push(bytes);
+            // Before the event: the settlement it may bring needs the usage.
+            if matches!(kind, Frame::Terminal | Frame::Error) {
+                self.outcome = reader.outcome().clone();
+            }
+            self.on(Event::Frame { frame: kind, len });
+        }
+        self.outcome = reader.outcome().clone();
+    }
+
+    fn on(&mut self, event: Event) {
+        for action in self.machine.on(event) {
+            match action {
+                Action::Settle { ending, error } => {
+                    self.slow_at = Some(Instant::now() + self.host.config.settle_wait);
+                    self.settling = Some(self.settle(ending, error));
+                }
+                Action::SettleAgain { ending, error } => {
+                    self.again_at = Some((Instant::now() + SETTLE_AGAIN, ending, error));
+                }
+                Action::Tell(progress) => {
+                    self.live.progress.send_replace(progress);
+                }
+                // The body is dropped when `upstream` returns.
+                Action::Abort => {}
+            }
+        }
+        if self.machine.is_stuck() != self.stuck {
+            self.stuck = !self.stuck;
+            self.host.count_stuck(self.stuck);
+        }
+    }
+
+    fn settle(&self, ending: Ending, error: Option<&'static str>) -> Pending<Settle> {
+        let call = &self.call;
+        let (status, answer) = {
+            let log = self.live.log();
+            let kept = ending == Ending::Done && call.seat.record != Record::Digests;
+            let answer = kept.then(|| {
+                let frames = log.frames.iter().filter(|f| !f.is_empty()).cloned().collect();
+                Answer { status: log.status, headers: log.headers.clone(), frames }.to_bytes()
+            });
+            (self.machine.status(), answer)
+        };
+        let detail = self.outcome.error.as_ref().map(|e| e.message.chars().take(500).collect::<String>());
+        let settle = Settle {
+            run: call.seat.run,
+            seq: self.live.seq,
+            attempt: call.seat.attempt,
+            instance: self.live.instance,
+            close: ending.close(call.priced.bill(&self.outcome)),
+            active_ms: self.host.active_since(&call.seat),
+            http_status: status,
+            upstream_request_id: self.upstream_request_id.clone(),
+            error: detail.or(error.map(str::to_owned)),
+            answer: answer.map(|bytes| Payload::encode(&bytes)),
+        };
+        self.host.store.ask(settle, Durability::Synced)
+    }
+
+    /// Waits until the settlement is recorded, however long the store takes.
+    async fn settle_down(mut self) {
+        while !self.machine.is_over() {
+            let slow_at = self.slow_at;
+            let again_at = self.again_at;
+            tokio::select! {
+                settled = async {
+                    match &mut self.settling {
+                        Some(pending) => pending.await,
+                        None => std::future::pending().await,
+                    }
+                } => {
+                    self.settling = None;
+                    self.note(&settled);
+                    self.on(Event::Settled(settled.map(drop)));
+                }
+                () = sleep_until(slow_at) => {
+                    self.slow_at = None;
+                    self.on(Event::SettleSlow);
+                }
+                () = sleep_until(again_at.map(|a| a.0)) => {
+                    if let Some((_, ending, error)) = self.again_at.take() {
+                        self.settling = Some(self.settle(ending, error));
+                    }
+                }
+            }
+            // Nothing is on its way although the machine is not over: a defect, not a wait.
+            if self.settling.is_none() && self.again_at.is_none() && !self.machine.is_over() {
+                tracing::error!(seq = %self.live.seq, "an exchange stopped before it was settled");
+                break;
+            }
+        }
+        if self.stuck {
+            self.host.count_stuck(false);
+        }
+        self.host.exchange_over(&self.call, &self.live);
+    }
+
+    fn note(&self, settled: &Result<Settled, Error>) {
+        let call = &self.call;
+        let usage = self.outcome.usage.unwrap_or_default();
+        match settled {
+            Ok(s) => {
+                self.host.remember_billed(&call.seat, self.live.seq, usage.input_total());
+                self.host.saw(Seen::Settled { seq: self.live.seq, status: s.run_status });
+                tracing::info!(
+                    run = %call.seat.id, seq = %self.live.seq, upstream = call.upstream_name(),
+                    model = %call.request.model, status = self.machine.status(),
+                    input_tokens = usage.input_total(), output_tokens = usage.output,
+                    cost_nano_usd = s.cost_nano_usd, overrun_nano_usd = s.overrun_nano_usd,
+                    request_id = self.upstream_request_id.as_deref(), "call"
+                );
+            }
+            Err(e) => {
+                tracing::error!(run = %call.seat.id, seq = %self.live.seq, error = %e, "not settled");
+            }
+        }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether a body can be an answer at all: what is not JSON cannot be read, and is not replayed.
+fn is_json_object(body: &[u8]) -> bool {
+    serde_json::from_slice::<&serde_json::value::RawValue>(body)
+        .is_ok_and(|raw| raw.get().trim_start().starts_with('{'))
+}

@@ -1,0 +1,265 @@
+//! The LLM proxy: byte-faithful, budgeted, journaled, replaying. Design §4.
+//!
+//! A request is read into a [`call::Call`], its connection is driven by [`drive`], the answer of a
+//! new call is carried by [`live`]. All decisions are in the core: the engine and the call machine.
+
+mod body;
+mod call;
+mod drive;
+mod encoding;
+mod headers;
+mod host;
+mod live;
+mod prices;
+mod record;
+mod refuse;
+mod seat;
+mod upstream;
+mod who;
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use outlast_core::{clock::Entropy, store::Error};
+use tokio::net::TcpListener;
+
+pub use host::{Config, Observer, Seen};
+pub use upstream::{BadBase, Key, Provider, Providers};
+pub use who::Access;
+
+use self::{
+    body::AnswerBody,
+    call::{Call, credential},
+    host::Host,
+    refuse::Refusal,
+    who::{Caller, Credential, Who},
+};
+use crate::{
+    dialect::{HeaderFacts, Route, Upstream, route},
+    node::Node,
+};
+
+/// The proxy. Cheap to clone.
+#[derive(Clone)]
+pub struct Proxy {
+    host: Arc<Host>,
+}
+
+impl Proxy {
+    /// A proxy on `node`'s store. `observer` is told of what passes.
+    pub fn new(
+        node: Arc<Node>,
+        entropy: &dyn Entropy,
+        config: Config,
+        observer: Option<Observer>,
+    ) -> Result<Proxy, Error> {
+        Ok(Proxy { host: Host::new(node, entropy, config, observer)? })
+    }
+
+    /// Serves `listener` until `shutdown` resolves. What is in flight upstream goes on for up to
+    /// `drain`, and is then left to be swept as `unknown`.
+    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>, drain: Duration) {
+        let polling = tokio::spawn(self.host.clone().poll_for_others());
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            let stream = tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(e) => {
+                        // Out of file descriptors, for example: others may close theirs.
+                        tracing::warn!(error = %e, "cannot accept");
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                        continue;
+                    }
+                },
+                () = &mut shutdown => break,
+            };
+            let proxy = self.clone();
+            tokio::spawn(async move {
+                // Without it a small write can wait 40 ms for the client's acknowledgement.
+                let _ = stream.set_nodelay(true);
+                let service = service_fn(move |request| {
+                    let proxy = proxy.clone();
+                    async move { Ok::<_, Infallible>(proxy.answer(request).await) }
+                });
+                let mut server = http1::Builder::new();
+                server.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(60));
+                // A client that hangs up is no error of ours.
+                let _ = server.serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+        drop(listener);
+        let drained = async {
+            while !self.host.registry().exchanges.is_empty() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        if tokio::time::timeout(drain, drained).await.is_err() {
+            tracing::warn!("calls were still in flight at the end; they stay charged, as unknown");
+        }
+        polling.abort();
+    }
+
+    /// A person changed a limit or a status through this process: waiting calls decide again.
+    pub fn wake(&self) {
+        self.host.wake();
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<AnswerBody> {
+        self.host.saw(Seen::Request);
+        let facts = HeaderFacts {
+            anthropic_version: request.headers().contains_key("anthropic-version"),
+            x_api_key: request.headers().contains_key("x-api-key"),
+        };
+        let shape = if facts.anthropic_version { Upstream::Anthropic } else { Upstream::OpenAi };
+        match self.pass(request, facts).await {
+            Ok(response) => response,
+            Err((refusal, upstream)) => refusal.response(upstream.unwrap_or(shape)),
+        }
+    }
+
+    async fn pass(
+        &self,
+        request: Request<Incoming>,
+        facts: HeaderFacts,
+    ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {
+        let host = &self.host;
+        let (parts, body) = request.into_parts();
+        let bare = |r: Refusal| (r, None);
+        if parts.uri.scheme().is_some() {
+            return Err(bare(Refusal::new(400, "absolute_target", "the target must be a path, not a URL")));
+        }
+        if parts.uri.path() == "/livez" && parts.method == Method::GET {
+            return Ok(Response::new(AnswerBody::plain("ok\n")));
+        }
+        let caller = who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)
+            .map_err(|e| bare(e.into()))?;
+        if parts.headers.get("upgrade").is_some_and(|u| u.as_bytes().eq_ignore_ascii_case(b"websocket")) {
+            // Codex tries a WebSocket first; told so, it goes on over HTTP at once.
+            return Err(bare(Refusal::new(426, "no_websocket", "WebSockets are not metered; use HTTP")));
+        }
+        match route(parts.method.as_str(), &caller.target, facts) {
+            Route::Metered(dialect) => {
+                let shaped = |r: Refusal| (r, Some(dialect.upstream()));
+                let raw = self.body(body).await.map_err(shaped)?;
+                self.metered(caller, dialect, parts.headers, raw).await.map_err(shaped)
+            }
+            Route::Free { upstream } => {
+                let raw = self.body(body).await.map_err(|r| (r, Some(upstream)))?;
+                self.free(caller, upstream, parts.method, parts.headers, raw)
+                    .await
+                    .map_err(|r| (r, Some(upstream)))
+            }
+            Route::Refused { upstream, reason } => {
+                let text = format!("{reason}; nothing was sent");
+                Err((Refusal::new(403, "not_metered", text), Some(upstream)))
+            }
+            Route::Unknown => {
+                let path: String = parts.uri.path().chars().take(120).collect();
+                let text = format!(
+                    "{} {} is not on the list of paths that pass",
+                    parts.method,
+                    outlast_core::token::mask(&path)
+                );
+                Err(bare(Refusal::new(403, "unknown_path", text)))
+            }
+            Route::Bad(reason) => Err(bare(Refusal::new(400, "bad_target", reason))),
+        }
+    }
+
+    async fn body(&self, body: Incoming) -> Result<Bytes, Refusal> {
+        let limit = self.host.config.max_body;
+        match Limited::new(body, limit).collect().await {
+            Ok(whole) => Ok(whole.to_bytes()),
+            Err(e) if e.downcast_ref::<LengthLimitError>().is_some() => {
+                Err(Refusal::new(413, "body_too_large", format!("the body is larger than {limit} bytes")))
+            }
+            Err(e) => Err(Refusal::new(400, "body_cut_off", format!("the body did not arrive: {e}"))),
+        }
+    }
+
+    async fn metered(
+        &self,
+        caller: Caller,
+        dialect: &'static dyn crate::dialect::Dialect,
+        headers: http::HeaderMap,
+        raw: Bytes,
+    ) -> Result<Response<AnswerBody>, Refusal> {
+        let host = &self.host;
+        if caller.credential == Credential::Ours && host.config.providers.of(dialect.upstream()).key.is_none()
+        {
+            return Err(no_key(dialect.upstream()));
+        }
+        let label = match &caller.who {
+            Who::Named { label, .. } => Some(label.clone()),
+            Who::Token(_) | Who::Nobody => None,
+        };
+        let seat = seat::seat(host, caller.who.clone()).await?;
+        let call = Call::read(host, seat.clone(), caller, dialect, headers, raw)?;
+        let (response, gone) = drive::start(host.clone(), call);
+        let response = response
+            .await
+            .map_err(|_| Refusal::new(500, "internal", "the call's driver ended without an answer"))?;
+        gone.disarm();
+        // A stopped run, or an attempt that ended: the next request enters anew.
+        if response.status() == StatusCode::FORBIDDEN
+            && response.headers().contains_key("x-outlast-code")
+            && seat.undriven
+        {
+            seat::forget(host, &seat, label.flatten());
+        }
+        Ok(response)
+    }
+
+    /// Passes what costs nothing through, unrecorded.
+    async fn free(
+        &self,
+        caller: Caller,
+        upstream: Upstream,
+        method: Method,
+        headers: http::HeaderMap,
+        raw: Bytes,
+    ) -> Result<Response<AnswerBody>, Refusal> {
+        let host = &self.host;
+        if caller.credential == Credential::Ours && host.config.providers.of(upstream).key.is_none() {
+            return Err(no_key(upstream));
+        }
+        let mut out = headers::upstream(&headers, false);
+        credential(host, upstream, &caller.credential, &headers, &mut out)
+            .map_err(|e| Refusal::new(401, "no_provider_key", e))?;
+        let url = format!("{}{}", host.config.providers.of(upstream).base, caller.target);
+        let sent =
+            tokio::time::timeout(host.config.first_byte_timeout, host.pool.send(method, &url, out, raw));
+        let response = match sent.await {
+            Ok(Ok(response)) => response,
+            Ok(Err(upstream::SendFailed::Unreachable(e) | upstream::SendFailed::Lost(e))) => {
+                let text = format!("the upstream cannot be reached: {e}");
+                return Err(Refusal { retry: Some(true), ..Refusal::new(502, "upstream_unreachable", text) });
+            }
+            Err(_) => return Err(Refusal::new(504, "upstream_no_answer", "the upstream did not answer")),
+        };
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, host.config.max_answer)
+            .collect()
+            .await
+            .map_err(|e| Refusal::new(502, "upstream_broke_off", format!("the answer broke off: {e}")))?;
+        let mut response = Response::new(AnswerBody::plain(body.to_bytes()));
+        *response.status_mut() = head.status;
+        *response.headers_mut() = headers::client(&head.headers, false);
+        Ok(response)
+    }
+}
+
+fn no_key(upstream: Upstream) -> Refusal {
+    let (name, variable) = match upstream {
+        Upstream::OpenAi => ("OpenAI", "OPENAI_API_KEY"),
+        Upstream::Anthropic => ("Anthropic", "ANTHROPIC_API_KEY"),
+    };
+    let mut refusal = Refusal::new(401, "no_provider_key", format!("no key for {name} is known here"));
+    refusal.hint = Some(format!("start outlast with {variable} set, or send the provider's key yourself"));
+    refusal
+}

@@ -1,0 +1,71 @@
+//! From a request's facts to its bound, and from usage to a bill.
+
+use std::sync::Arc;
+
+use outlast_core::{
+    engine::settle::Bill,
+    price::{Asked, AskedTier, Bound, Price, PriceTable, cost},
+    usage::{ServiceTier, Usage},
+};
+
+use crate::dialect::{Outcome, Request};
+
+/// The price a call is admitted and settled at; the table's hash is kept with it.
+#[derive(Clone)]
+pub struct Priced {
+    price: Option<Arc<Price>>,
+    hash: Arc<str>,
+    tier: Option<ServiceTier>,
+}
+
+impl Priced {
+    pub fn of(table: &PriceTable, hash: &Arc<str>, request: &Request) -> Priced {
+        // What token prices cannot cover is unknown, not cheap.
+        let price = match request.unpriced {
+            Some(_) => None,
+            None => table.lookup(&request.model).map(|found| found.price),
+        };
+        Priced { price, hash: hash.clone(), tier: request.tier }
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.price.is_some()
+    }
+
+    /// The bound of `request` when its input is at most `input_tokens`.
+    pub fn bound(&self, request: &Request, input_tokens: u64) -> Bound {
+        let known = self.price.as_ref().and_then(|p| p.max_input_tokens);
+        let input_tokens = if request.references {
+            // What a body only refers to can fill the model's whole context.
+            input_tokens.max(known.unwrap_or(1_000_000))
+        } else {
+            input_tokens
+        };
+        let asked = Asked {
+            input_tokens,
+            wants_cache: request.wants_cache_5m || request.wants_cache_1h,
+            wants_1h_cache: request.wants_cache_1h,
+            tier: request.tier.map_or(AskedTier::Unnamed, AskedTier::Named),
+            choices: request.choices,
+            cap: request.cap,
+            thinking_budget: request.thinking_budget,
+            web_searches: request.web_searches,
+        };
+        let mut bound = match &self.price {
+            Some(price) => Bound::of(price, &asked),
+            None => Bound::unpriced(&asked),
+        };
+        // Output that no cap covers (predictions, compaction): fixed, at the output's price.
+        bound.fixed_pico += i128::from(bound.output_pico_per_token) * i128::from(request.extra_output);
+        bound.input_tokens = bound.input_tokens.saturating_add(request.extra_output);
+        bound
+    }
+
+    /// The bill for what the provider says; `None` without a final usage: the reservation stands.
+    pub fn bill(&self, outcome: &Outcome) -> Option<Bill> {
+        let usage: Usage = outcome.usage?;
+        let tier = outcome.tier.or(self.tier).unwrap_or_default();
+        let cost_nano_usd = self.price.as_ref().map_or(0, |p| cost(p, &usage, tier).0);
+        Some(Bill::Usage { usage, tier, cost_nano_usd, price_hash: self.hash.to_string() })
+    }
+}

@@ -1,0 +1,164 @@
+//! From a caller to its seat: run, attempt, scope.
+
+use std::sync::Arc;
+
+use outlast_core::{
+    call::Refused,
+    engine::{self, enter::Enter, start::Start},
+    id::{RunId, Slot},
+    journal::iteration_scope,
+    op::Durability,
+    run::Spec,
+    store::{Ask as _, Error},
+    token::Claims,
+};
+
+use super::{
+    call::Seat,
+    host::{Host, lock},
+    refuse::Refusal,
+    who::Who,
+};
+
+/// Finds the seat, and creates what a header names first: the run under the default budget, the
+/// attempt under its label.
+pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
+    match who {
+        Who::Token(claims) => token_seat(host, claims),
+        Who::Named { run, label } => header_seat(host, run, label, false).await,
+        Who::Nobody => {
+            let now = host.store.now()?;
+            let day = RunId::new(&format!("day-{}", date(now.0.div_euclid(86_400_000_000))))
+                .map_err(|e| Refusal::new(500, "internal", e.to_string()))?;
+            header_seat(host, day, None, true).await
+        }
+    }
+}
+
+/// Forgets a header's seat: its attempt is over, or its run was stopped.
+pub fn forget(host: &Host, seat: &Seat, label: Option<String>) {
+    lock(&host.seats).remove(&(seat.id.clone(), label));
+}
+
+fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
+    if let Some(seat) = host.token_seat(claims.run, claims.attempt) {
+        return Ok(seat);
+    }
+    let unknown = || {
+        let id = format!("#{}", claims.run);
+        Refusal::of(&Refused::of(Error::Engine(engine::Error::UnknownRun { id })), "RUN")
+    };
+    let view = host.store.run(claims.run)?.ok_or_else(unknown)?;
+    let attempts = host.store.attempts(claims.run)?;
+    let attempt = attempts.iter().find(|a| a.no == claims.attempt).ok_or_else(unknown)?;
+    if attempt.fence != claims.fence || attempt.slot != claims.slot {
+        let lost = engine::Error::LeaseLost { id: view.run.id.to_string(), attempt: claims.attempt.0 };
+        return Err(Refusal::of(&Refused::of(lost.into()), view.run.id.as_str()));
+    }
+    let seat = Seat {
+        run: claims.run,
+        id: view.run.id,
+        attempt: claims.attempt,
+        slot: claims.slot,
+        scope: iteration_scope(attempt.iteration),
+        record: view.run.policy.record,
+        undriven: attempt.instance.is_none(),
+        shared: false,
+    };
+    host.keep_token_seat(seat.clone());
+    Ok(seat)
+}
+
+async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool) -> Result<Seat, Refusal> {
+    let key = (id.clone(), label.clone());
+    if let Some(seat) = lock(&host.seats).get(&key).cloned() {
+        return Ok(seat);
+    }
+    let run = match host.store.run_no(&id)? {
+        Some(run) => run,
+        None => create(host, &id, shared).await?,
+    };
+    let instance = host.node.instance();
+    let entered = host.store.ask(Enter { run, label, instance }, Durability::Synced).await;
+    let entered = match entered {
+        Ok(entered) => entered,
+        Err(Error::Engine(engine::Error::RunHalted { .. })) => return Err(halted(host, run, &id)?),
+        Err(e) => return Err(Refusal::of(&Refused::of(e), id.as_str())),
+    };
+    let record = host.store.run(run)?.map(|v| v.run.policy.record).unwrap_or_default();
+    let seat = Seat {
+        run,
+        id,
+        attempt: entered.attempt,
+        slot: entered.slot,
+        scope: iteration_scope(entered.iteration),
+        record,
+        undriven: true,
+        shared,
+    };
+    debug_assert!(seat.slot == Slot::DRIVER || seat.slot == Slot::IMPLICIT);
+    let mut seats = lock(&host.seats);
+    if seats.len() > 4096 {
+        seats.clear();
+    }
+    seats.insert(key, seat.clone());
+    Ok(seat)
+}
+
+async fn create(host: &Host, id: &RunId, shared: bool) -> Result<outlast_core::id::RunNo, Refusal> {
+    let mut limits = host.config.default_limits;
+    if shared {
+        // Nobody's day has a limit in usd only: its calls are not one loop.
+        use outlast_core::unit::{Limits, Unit};
+        let usd = limits[Unit::CostNanoUsd];
+        limits = Limits::default();
+        limits[Unit::CostNanoUsd] = usd;
+    }
+    let start = Start {
+        id: id.clone(),
+        limits,
+        policy: host.config.default_policy,
+        spec: Spec::default(),
+        parent: None,
+        command_key: None,
+        stdin: None,
+    };
+    let started = host.store.ask(start, Durability::Synced).await;
+    Ok(started.map_err(|e| Refusal::of(&Refused::of(e), id.as_str()))?.run)
+}
+
+/// The refusal that halted the run, as its calls get it.
+fn halted(host: &Host, run: outlast_core::id::RunNo, id: &RunId) -> Result<Refusal, Refusal> {
+    let halt = host.store.run(run)?.and_then(|v| v.run.halt);
+    let halt =
+        halt.unwrap_or_else(|| outlast_core::envelope::Refusal::plain("halted", outlast_core::id::Micros(0)));
+    Ok(Refusal::of(&Refused::Budget(halt), id.as_str()))
+}
+
+/// A count of days since the epoch as `2026-11-20` (Howard Hinnant's civil-from-days).
+fn date(days: i64) -> Arc<str> {
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let day = doy - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_have_their_dates() {
+        for (days, text) in
+            [(0, "1970-01-01"), (20_777, "2026-11-20"), (11_016, "2000-02-29"), (-1, "1969-12-31")]
+        {
+            assert_eq!(&*date(days), text);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The providers: where they are, with which key, and one connection pool to all of them.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_rustls::HttpsConnector;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+
+use crate::dialect::Upstream;
+
+/// One provider.
+#[derive(Clone)]
+pub struct Provider {
+    /// Without a trailing slash: `https://api.openai.com`, or with a path before `/v1`.
+    pub base: String,
+    /// Our key for it, sent where the caller's credential was a token of ours.
+    pub key: Option<Key>,
+}
+
+/// A provider's key. Never printed.
+#[derive(Clone)]
+pub struct Key(String);
+
+impl Key {
+    pub fn new(text: String) -> Key {
+        Key(text)
+    }
+
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(…)")
+    }
+}
+
+/// A base URL that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a base URL: {text:?} (wanted for example https://api.openai.com/v1)")]
+pub struct BadBase {
+    pub text: String,
+}
+
+impl Provider {
+    /// `base` as the SDKs take it: OpenAI's ends in `/v1`, Anthropic's does not; both are understood.
+    pub fn new(base: &str, key: Option<Key>) -> Result<Provider, BadBase> {
+        let bad = || BadBase { text: base.into() };
+        let uri: Uri = base.parse().map_err(|_| bad())?;
+        if !matches!(uri.scheme_str(), Some("http" | "https"))
+            || uri.host().is_none()
+            || uri.query().is_some()
+        {
+            return Err(bad());
+        }
+        let trimmed = base.trim_end_matches('/');
+        Ok(Provider { base: trimmed.strip_suffix("/v1").unwrap_or(trimmed).into(), key })
+    }
+}
+
+/// Both providers.
+#[derive(Clone)]
+pub struct Providers {
+    pub openai: Provider,
+    pub anthropic: Provider,
+}
+
+impl Providers {
+    pub fn of(&self, upstream: Upstream) -> &Provider {
+        match upstream {
+            Upstream::OpenAi => &self.openai,
+            Upstream::Anthropic => &self.anthropic,
+        }
+    }
+}
+
+/// The name of an upstream in digests and the journal.
+pub fn name(upstream: Upstream) -> &'static str {
+    match upstream {
+        Upstream::OpenAi => "openai",
+        Upstream::Anthropic => "anthropic",
+    }
+}
+
+/// How a request upstream failed before its head.
+#[derive(Debug)]
+pub enum SendFailed {
+    /// No byte of it left.
+    Unreachable(String),
+    /// It may have been seen.
+    Lost(String),
+}
+
+/// The connection pool.
+#[derive(Clone)]
+pub struct Pool {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Pool {
+    /// Follows no redirects and reads no proxy variables: what is configured is what is called.
+    pub fn new() -> Pool {
+        let mut tcp = HttpConnector::new();
+        tcp.set_nodelay(true);
+        tcp.set_keepalive(Some(Duration::from_secs(30)));
+        tcp.set_connect_timeout(Some(Duration::from_secs(10)));
+        tcp.enforce_http(false);
+        let https = hyper_rustls::HttpsConnectorBuilder::new().with_webpki_roots();
+        let connector = https.https_or_http().enable_http1().wrap_connector(tcp);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_idle_timeout(Duration::from_secs(60))
+            // A request that failed on a stale pooled connection is not silently sent again: whether it
+            // was seen is for the journal to say.
+            .retry_canceled_requests(true)
+            .build(connector);
+        Pool { client }
+    }
+
+    /// Sends, and returns when the head has come.
+    pub async fn send(
+        &self,
+        method: Method,
+        url: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, SendFailed> {
+        let unreachable = |e: &dyn std::fmt::Display| SendFailed::Unreachable(e.to_string());
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = url.parse().map_err(|e: http::uri::InvalidUri| unreachable(&e))?;
+        *request.headers_mut() = headers;
+        self.client.request(request).await.map_err(|e| {
+            let text = chain(&e);
+            if e.is_connect() { SendFailed::Unreachable(text) } else { SendFailed::Lost(text) }
+        })
+    }
+}
+
+/// An error with its causes: hyper's own text names none of them.
+fn chain(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut source = e.source();
+    while let Some(e) = source {
+        text.push_str(": ");
+        text.push_str(&e.to_string());
+        source = e.source();
+    }
+    text
+}
+
+/// Puts our key where the upstream wants it.
+pub fn authorize(headers: &mut HeaderMap, upstream: Upstream, key: &Key) -> Result<(), http::Error> {
+    let (name, text) = match upstream {
+        Upstream::OpenAi => (header::AUTHORIZATION, format!("Bearer {}", key.expose())),
+        Upstream::Anthropic => (http::HeaderName::from_static("x-api-key"), key.expose().to_owned()),
+    };
+    let mut value = HeaderValue::try_from(text)?;
+    value.set_sensitive(true);
+    headers.insert(name, value);
+    Ok(())
+}

@@ -1,0 +1,365 @@
+//! Which run a request belongs to, and whose credential it carries.
+//!
+//! A run token as the API key or in the path; an API token, or an unprotected loopback listener,
+//! with headers; or nothing, which shares one run per store and UTC day on loopback.
+
+use http::{HeaderMap, Uri};
+use outlast_core::{
+    digest::Digest,
+    id::RunId,
+    token::{self, Claims, TokenKey},
+};
+use sha2::Digest as _;
+use subtle::ConstantTimeEq as _;
+
+use super::headers::{CREDENTIALS, text};
+
+/// Who is let in, and how.
+#[derive(Clone, Default)]
+pub struct Access {
+    /// Required from everyone without a run token, when set.
+    pub api_token: Option<String>,
+    /// The listener is on a loopback address.
+    pub loopback: bool,
+    /// A supervisor's proxy serves its own run only, and only with tokens.
+    pub only_run: Option<outlast_core::id::RunNo>,
+}
+
+/// What a request says of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Caller {
+    pub who: Who,
+    /// The path and query without our prefix and without credentials of ours.
+    pub target: String,
+    pub credential: Credential,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Who {
+    Token(Claims),
+    Named {
+        run: RunId,
+        label: Option<String>,
+    },
+    /// The shared run of the day.
+    Nobody,
+}
+
+/// What goes upstream as the credential.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Credential {
+    /// The caller's was ours: our key for the provider.
+    Ours,
+    /// The caller's own, passed through in the header it came in.
+    Passed { header: &'static str, digest: Digest },
+}
+
+/// Why a request is not let in: status, code, message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotLetIn {
+    #[error("the Host header {host:?} is not this listener's name (a browser page of another site?)")]
+    ForeignHost { host: String },
+    #[error("requests from the page {origin:?} are not taken")]
+    ForeignOrigin { origin: String },
+    #[error("two run tokens in one request disagree, or a token comes with a run header")]
+    Disagree,
+    #[error("the run token is not good: {0}")]
+    BadToken(String),
+    #[error("the run token is for another run than this proxy serves")]
+    ForeignRun,
+    #[error("this listener wants an API token or a run token")]
+    NoToken,
+    #[error("this proxy serves one run: its run token is wanted as the API key, or in the path")]
+    RunTokenWanted,
+    #[error("{0}")]
+    BadRunId(String),
+    #[error("a run has to be named here: a run token, or an X-Outlast-Run header")]
+    NoRun,
+    #[error("a header is not plain text: {0}")]
+    BadHeader(&'static str),
+}
+
+impl NotLetIn {
+    pub fn status(&self) -> u16 {
+        match self {
+            NotLetIn::BadRunId(_) | NotLetIn::BadHeader(_) => 400,
+            NotLetIn::NoToken | NotLetIn::BadToken(_) | NotLetIn::RunTokenWanted => 401,
+            _ => 403,
+        }
+    }
+
+    pub fn code(&self) -> &'static str {
+        match self {
+            NotLetIn::ForeignHost { .. } => "foreign_host",
+            NotLetIn::ForeignOrigin { .. } => "foreign_origin",
+            NotLetIn::Disagree => "credentials_disagree",
+            NotLetIn::BadToken(_) => "bad_token",
+            NotLetIn::ForeignRun => "foreign_run",
+            NotLetIn::NoToken => "no_token",
+            NotLetIn::RunTokenWanted => "run_token_wanted",
+            NotLetIn::BadRunId(_) => "bad_run_id",
+            NotLetIn::NoRun => "no_run",
+            NotLetIn::BadHeader(_) => "bad_header",
+        }
+    }
+}
+
+/// Reads the caller of a request.
+pub fn caller(
+    access: &Access,
+    keys: &[TokenKey],
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<Caller, NotLetIn> {
+    check_origin(access, headers)?;
+    let target = uri.path_and_query().map_or("/", |p| p.as_str());
+    let (path_token, target) = split_path(target);
+    let (query_token, target) = split_query(&target);
+    let credentials = credentials(headers)?;
+
+    let mut tokens: Vec<&str> = Vec::new();
+    tokens.extend(path_token.as_deref());
+    tokens.extend(query_token.as_deref());
+    tokens.extend(credentials.iter().map(|c| c.1).filter(|v| token::looks_like_token(v)));
+    let mut claims: Option<Claims> = None;
+    for t in tokens {
+        let one = token::verify(t, keys).map_err(|e| NotLetIn::BadToken(e.to_string()))?;
+        if claims.is_some_and(|c| c != one) {
+            return Err(NotLetIn::Disagree);
+        }
+        claims = Some(one);
+    }
+    let api = access.api_token.as_deref();
+    let is_api = |v: &str| api.is_some_and(|a| same(v, a));
+    let has_api_token = credentials.iter().any(|c| is_api(c.1));
+    let own = credentials.iter().find(|c| !token::looks_like_token(c.1) && !is_api(c.1));
+    let credential = match own {
+        Some((header, value)) => Credential::Passed { header, digest: digest_of(header, value) },
+        None => Credential::Ours,
+    };
+    let named = run_header(headers)?;
+    let who = match (claims, named) {
+        (Some(_), Some(_)) => return Err(NotLetIn::Disagree),
+        (Some(c), None) if access.only_run.is_some_and(|run| run != c.run) => {
+            return Err(NotLetIn::ForeignRun);
+        }
+        (Some(c), None) => Who::Token(c),
+        (None, _) if access.only_run.is_some() => return Err(NotLetIn::RunTokenWanted),
+        (None, _) if !has_api_token && (api.is_some() || !access.loopback) => return Err(NotLetIn::NoToken),
+        (None, Some(named)) => named,
+        (None, None) if access.loopback => Who::Nobody,
+        (None, None) => return Err(NotLetIn::NoRun),
+    };
+    Ok(Caller { who, target, credential })
+}
+
+fn same(a: &str, b: &str) -> bool {
+    a.as_bytes().ct_eq(b.as_bytes()).into()
+}
+
+fn digest_of(header: &str, value: &str) -> Digest {
+    let mut sha = sha2::Sha256::new();
+    sha.update(header.as_bytes());
+    sha.update([0]);
+    sha.update(value.as_bytes());
+    Digest(sha.finalize().into())
+}
+
+/// A page of another site, or a name that was made to resolve to this machine, sends its own Host.
+fn check_origin(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
+    if !access.loopback {
+        return Ok(());
+    }
+    let host = text(headers, "host").unwrap_or("");
+    if !is_loopback_name(host) {
+        return Err(NotLetIn::ForeignHost { host: host.chars().take(80).collect() });
+    }
+    if let Some(origin) = text(headers, "origin") {
+        let rest = origin.split_once("://").map_or("", |(_, rest)| rest);
+        if !is_loopback_name(rest) {
+            return Err(NotLetIn::ForeignOrigin { origin: origin.chars().take(80).collect() });
+        }
+    }
+    Ok(())
+}
+
+fn is_loopback_name(host: &str) -> bool {
+    let name = match host.strip_prefix('[').and_then(|h| h.split_once(']')) {
+        Some((inside, _)) => inside,
+        None => host.split(':').next().unwrap_or(""),
+    };
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// `/run/<token>/v1/…`: for agents that send their own provider credential.
+fn split_path(target: &str) -> (Option<String>, String) {
+    if let Some(rest) = target.strip_prefix("/run/")
+        && let Some((token, path)) = rest.split_once('/')
+    {
+        return (Some(token.to_owned()), format!("/{path}"));
+    }
+    (None, target.to_owned())
+}
+
+/// `?key=ol_…` is taken out; any other query stays as it is.
+fn split_query(target: &str) -> (Option<String>, String) {
+    let Some((path, query)) = target.split_once('?') else { return (None, target.to_owned()) };
+    let mut token = None;
+    let kept: Vec<&str> = query
+        .split('&')
+        .filter(|pair| match pair.strip_prefix("key=") {
+            Some(value) if token::looks_like_token(value) => {
+                token = Some(value.to_owned());
+                false
+            }
+            _ => true,
+        })
+        .collect();
+    let target = if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) };
+    (token, target)
+}
+
+fn credentials(headers: &HeaderMap) -> Result<Vec<(&'static str, &str)>, NotLetIn> {
+    let mut found = Vec::new();
+    for name in CREDENTIALS {
+        for value in headers.get_all(name) {
+            let value = value.to_str().map_err(|_| NotLetIn::BadHeader("a credential"))?;
+            let bare = if name == "authorization" {
+                value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer ")).unwrap_or(value)
+            } else {
+                value
+            };
+            if !bare.trim().is_empty() {
+                found.push((name, bare.trim()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn run_header(headers: &HeaderMap) -> Result<Option<Who>, NotLetIn> {
+    let one = |name: &'static str| -> Result<Option<&str>, NotLetIn> {
+        let mut all = headers.get_all(name).iter();
+        let first = all.next().map(|v| v.to_str().map_err(|_| NotLetIn::BadHeader(name))).transpose()?;
+        if all.next().is_some() { Err(NotLetIn::Disagree) } else { Ok(first) }
+    };
+    let (ours, alias) = (one("x-outlast-run")?, one("x-riskkernel-run-id")?);
+    if let (Some(a), Some(b)) = (ours, alias)
+        && a != b
+    {
+        return Err(NotLetIn::Disagree);
+    }
+    let Some(id) = ours.or(alias) else { return Ok(None) };
+    let run = RunId::new(id).map_err(|e| NotLetIn::BadRunId(e.to_string()))?;
+    let label = one("x-outlast-attempt")?.filter(|l| !l.is_empty()).map(str::to_owned);
+    if label.as_ref().is_some_and(|l| l.len() > 128) {
+        return Err(NotLetIn::BadHeader("x-outlast-attempt is longer than 128 bytes"));
+    }
+    Ok(Some(Who::Named { run, label }))
+}
+
+#[cfg(test)]
+mod tests {
+    use outlast_core::id::{AttemptNo, Fence, RunNo, Slot};
+
+    use super::*;
+
+    fn key() -> TokenKey {
+        TokenKey { id: 1, secret: [9; 32] }
+    }
+
+    fn claims(run: i64) -> Claims {
+        Claims { run: RunNo(run), attempt: AttemptNo(1), slot: Slot(0), fence: Some(Fence(1)) }
+    }
+
+    fn ask(access: &Access, target: &str, headers: &[(&str, &str)]) -> Result<Caller, NotLetIn> {
+        let mut map = HeaderMap::new();
+        map.append("host", "127.0.0.1:7077".parse().unwrap());
+        for (n, v) in headers {
+            let name: http::HeaderName = n.parse().unwrap();
+            if name == "host" {
+                map.remove("host");
+            }
+            map.append(name, v.parse().unwrap());
+        }
+        caller(access, &[key()], &target.parse().unwrap(), &map)
+    }
+
+    fn open() -> Access {
+        Access { loopback: true, ..Access::default() }
+    }
+
+    #[test]
+    fn a_token_is_found_wherever_clients_put_their_key_and_goes_nowhere() {
+        let t = token::mint(&key(), &claims(1));
+        let bearer = format!("Bearer {t}");
+        for (target, headers) in [
+            ("/v1/x".to_owned(), vec![("authorization", bearer.as_str())]),
+            ("/v1/x".to_owned(), vec![("x-api-key", t.as_str())]),
+            ("/v1/x".to_owned(), vec![("api-key", t.as_str())]),
+            ("/v1/x".to_owned(), vec![("x-goog-api-key", t.as_str())]),
+            (format!("/v1/x?key={t}"), vec![]),
+            (format!("/run/{t}/v1/x"), vec![]),
+        ] {
+            let c = ask(&open(), &target, &headers).expect(&target);
+            assert_eq!(
+                c,
+                Caller { who: Who::Token(claims(1)), target: "/v1/x".into(), credential: Credential::Ours }
+            );
+        }
+    }
+
+    #[test]
+    fn credentials_that_disagree_are_refused() {
+        let (a, b) = (token::mint(&key(), &claims(1)), token::mint(&key(), &claims(2)));
+        let cases: [(String, Vec<(&str, &str)>); 3] = [
+            (format!("/run/{a}/v1/x"), vec![("x-api-key", &b)]),
+            ("/v1/x".into(), vec![("x-api-key", &a), ("x-outlast-run", "r")]),
+            ("/v1/x".into(), vec![("x-outlast-run", "r"), ("x-riskkernel-run-id", "s")]),
+        ];
+        for (target, headers) in cases {
+            assert_eq!(ask(&open(), &target, &headers), Err(NotLetIn::Disagree), "{target}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_forged_or_missing_token_is_refused() {
+        let only = Access { only_run: Some(RunNo(1)), ..open() };
+        let t = token::mint(&key(), &claims(2));
+        assert_eq!(ask(&only, "/v1/x", &[("x-api-key", &t)]), Err(NotLetIn::ForeignRun));
+        assert_eq!(ask(&only, "/v1/x", &[("x-api-key", "sk-x")]), Err(NotLetIn::RunTokenWanted));
+        let forged = token::mint(&TokenKey { id: 1, secret: [8; 32] }, &claims(1));
+        assert!(matches!(ask(&open(), "/v1/x", &[("x-api-key", &forged)]), Err(NotLetIn::BadToken(_))));
+        let guarded = Access { api_token: Some("secret".into()), ..open() };
+        assert_eq!(ask(&guarded, "/v1/x", &[("x-outlast-run", "r")]), Err(NotLetIn::NoToken));
+        let ok =
+            ask(&guarded, "/v1/x", &[("x-outlast-run", "r"), ("authorization", "Bearer secret")]).unwrap();
+        assert_eq!(ok.credential, Credential::Ours);
+        let far = Access { loopback: false, ..Access::default() };
+        assert_eq!(ask(&far, "/v1/x", &[("x-outlast-run", "r")]), Err(NotLetIn::NoToken));
+    }
+
+    #[test]
+    fn the_callers_own_key_is_passed_through_and_tells_its_answers_apart() {
+        let with =
+            |k: &str| ask(&open(), "/v1/x", &[("x-outlast-run", "r"), ("x-api-key", k)]).unwrap().credential;
+        assert!(matches!(with("sk-1"), Credential::Passed { header: "x-api-key", .. }));
+        assert_ne!(with("sk-1"), with("sk-2"));
+    }
+
+    #[test]
+    fn another_sites_page_is_not_taken_for_this_machine() {
+        for headers in [
+            vec![("host", "evil.example:7077")],
+            vec![("origin", "https://evil.example")],
+            vec![("host", "127.0.0.1.evil.example")],
+            vec![("origin", "null")],
+        ] {
+            assert_eq!(ask(&open(), "/v1/x", &headers).map_err(|e| e.status()), Err(403), "{headers:?}");
+        }
+        for host in ["localhost", "localhost:1", "127.0.0.1:7077", "[::1]:7077", "LOCALHOST:80"] {
+            assert!(ask(&open(), "/v1/x", &[("host", host)]).is_ok(), "{host}");
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! An agent: a program of requests, an SDK that retries, and a habit of dying.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use outlast_core::{
+    digest::Digest,
+    id::{AttemptNo, RunNo},
+};
+
+use crate::{
+    process,
+    scene::{Ask, Cast},
+    world::Outside,
+};
+
+/// What happens to an agent. Of an earlier life it is ignored.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// Start another attempt.
+    Begin,
+    /// The claim of a supervised attempt came to this.
+    Claimed(Option<(AttemptNo, i64)>),
+    /// Send the step at hand.
+    Next,
+    Resend(Logical),
+    Answer {
+        connection: u64,
+        answer: u64,
+    },
+    Refused {
+        connection: u64,
+        code: String,
+        retry: bool,
+        after_ms: u64,
+    },
+    /// The client loses patience: it drops the connection and asks again.
+    Vanish {
+        connection: u64,
+        marked: bool,
+    },
+    Die {
+        leaves_ghost: bool,
+    },
+}
+
+/// One request of the program, however often it is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Logical {
+    pub ask: Ask,
+    pub retry: u32,
+}
+
+/// How an agent names its attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credential {
+    Label(String),
+    Token(AttemptNo),
+}
+
+/// A request as it arrives at a process.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub agent: usize,
+    pub life: u32,
+    pub run: RunNo,
+    pub credential: Credential,
+    pub ask: Ask,
+    pub scope: Arc<str>,
+    pub retry: u32,
+}
+
+impl Request {
+    pub fn digest(&self) -> Digest {
+        let Ask { prompt, stream, priced, .. } = self.ask;
+        Digest::of(format!("{prompt} {stream} {priced}").as_bytes())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    Working,
+    Done,
+    GaveUp,
+}
+
+/// One agent.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    pub index: usize,
+    pub run: RunNo,
+    pub parent: RunNo,
+    pub cast: Cast,
+    pub life: u32,
+    pub mood: Mood,
+    /// It should be dead and is not: it asks on as an attempt that is over.
+    pub ghost: bool,
+    pub process: usize,
+    credential: Option<Credential>,
+    iteration: i64,
+    /// Asks for a fresh turn at its next claim.
+    fresh: bool,
+    turns_left: u32,
+    attempts_left: u32,
+    raises_left: u32,
+    /// Keeps its own notes, and goes on after its last finished step.
+    takes_notes: bool,
+    position: usize,
+    notes: usize,
+    open: BTreeMap<u64, Logical>,
+    /// Requests of the step at hand that have no answer yet.
+    missing: usize,
+}
+
+impl Agent {
+    pub fn new(index: usize, run: RunNo, parent: RunNo, cast: Cast, out: &Outside) -> Agent {
+        Agent {
+            index,
+            run,
+            parent,
+            turns_left: u32::from(cast.two_turns && cast.supervised),
+            cast,
+            life: 0,
+            mood: Mood::Working,
+            ghost: false,
+            process: 0,
+            credential: None,
+            iteration: 0,
+            fresh: false,
+            attempts_left: 10,
+            raises_left: 4,
+            takes_notes: out.rng.chance(50),
+            position: 0,
+            notes: 0,
+            open: BTreeMap::new(),
+            missing: 0,
+        }
+    }
+
+    /// The one way in.
+    pub fn on(&mut self, input: Input, out: &mut Outside) {
+        match input {
+            Input::Begin => self.begin(out),
+            Input::Claimed(claimed) => self.claimed(claimed, out),
+            Input::Next => self.send_step(out),
+            Input::Resend(logical) => self.send(logical, out),
+            Input::Answer { connection, .. } => {
+                if self.open.remove(&connection).is_some() {
+                    self.missing -= 1;
+                    self.go_on(out);
+                }
+            }
+            Input::Refused { connection, code, retry, after_ms } => {
+                let Some(logical) = self.open.remove(&connection) else { return };
+                if retry && logical.retry < 2 {
+                    let again = Logical { retry: logical.retry + 1, ..logical };
+                    out.to_agent(after_ms, self.index, self.life, Input::Resend(again));
+                } else {
+                    self.fail(&code, out);
+                }
+            }
+            Input::Vanish { connection, marked } => {
+                let Some(logical) = self.open.remove(&connection) else { return };
+                self.hang_up(connection, out);
+                let retry = logical.retry + u32::from(marked);
+                let delay = out.rng.between(1, 1_000);
+                out.to_agent(delay, self.index, self.life, Input::Resend(Logical { retry, ..logical }));
+            }
+            Input::Die { .. } => self.restart_in(out.rng.between(500, 8_000), out),
+        }
+    }
+
+    /// Its twin that goes on as if nothing had happened.
+    pub fn ghost(&self, index: usize) -> Agent {
+        let open = BTreeMap::new();
+        Agent { index, ghost: true, open, missing: 0, attempts_left: 0, raises_left: 0, ..self.clone() }
+    }
+
+    fn begin(&mut self, out: &mut Outside) {
+        if self.mood != Mood::Working {
+            return;
+        }
+        if self.attempts_left == 0 {
+            self.mood = Mood::GaveUp;
+            return;
+        }
+        self.attempts_left -= 1;
+        self.process = out.rng.below(out.processes as u64) as usize;
+        self.position = if self.takes_notes { self.notes } else { 0 };
+        self.missing = 0;
+        if self.cast.supervised {
+            let claim = process::Input::Claim {
+                agent: self.index,
+                life: self.life,
+                run: self.run,
+                fresh: self.fresh,
+            };
+            out.to_process(5, self.process, claim);
+        } else {
+            self.credential = Some(Credential::Label(format!("a{}", self.life)));
+            out.to_agent(5, self.index, self.life, Input::Next);
+        }
+    }
+
+    fn claimed(&mut self, claimed: Option<(AttemptNo, i64)>, out: &mut Outside) {
+        match claimed {
+            Some((attempt, iteration)) => {
+                self.credential = Some(Credential::Token(attempt));
+                self.iteration = iteration;
+                self.fresh = false;
+                out.to_agent(5, self.index, self.life, Input::Next);
+            }
+            // Held by a process that is dead or asleep: somebody will notice.
+            None => self.restart_in(out.rng.between(4_000, 9_000), out),
+        }
+    }
+
+    fn send_step(&mut self, out: &mut Outside) {
+        match self.cast.program.get(self.position).cloned() {
+            Some(step) => {
+                self.missing = step.len();
+                step.into_iter().for_each(|ask| self.send(Logical { ask, retry: 0 }, out));
+            }
+            None => self.finish(out),
+        }
+    }
+
+    fn send(&mut self, logical: Logical, out: &mut Outside) {
+        let Some(credential) = self.credential.clone() else { return };
+        let connection = out.new_connection();
+        self.open.insert(connection, logical);
+        let request = Request {
+            agent: self.index,
+            life: self.life,
+            run: self.run,
+            credential,
+            ask: logical.ask,
+            scope: logical.ask.scope(self.iteration),
+            retry: logical.retry,
+        };
+        let delay = out.rng.between(1, 4);
+        out.to_process(delay, self.process, process::Input::Request { connection, request });
+        if out.rng.chance(7) && !out.provider.behaves {
+            let vanish = Input::Vanish { connection, marked: out.rng.chance(50) };
+            let after = out.rng.between(5, 8_000);
+            out.to_agent(after, self.index, self.life, vanish);
+        }
+    }
+
+    fn go_on(&mut self, out: &mut Outside) {
+        if self.missing > 0 {
+            return;
+        }
+        self.position += 1;
+        self.notes = self.notes.max(self.position);
+        let thinks = out.rng.between(1, 2_000);
+        out.to_agent(thinks, self.index, self.life, Input::Next);
+    }
+
+    fn finish(&mut self, out: &mut Outside) {
+        if self.ghost || self.turns_left == 0 {
+            self.mood = Mood::Done;
+            return;
+        }
+        self.turns_left -= 1;
+        self.fresh = true;
+        self.notes = 0;
+        self.restart_in(100, out);
+    }
+
+    /// It raises what its SDK raised, and dies of it.
+    fn fail(&mut self, code: &str, out: &mut Outside) {
+        if self.ghost || code == "price_unknown" {
+            self.mood = Mood::GaveUp;
+            self.hang_up_all(out);
+            return;
+        }
+        if (code.ends_with("budget_exceeded") || code == "admission_timeout") && self.raises_left > 0 {
+            self.raises_left -= 1;
+            for run in [self.run, self.parent] {
+                let amount = out.rng.between(100, 1_500) as i64;
+                out.to_process(200, self.process, process::Input::Raise { run, amount });
+            }
+        }
+        self.restart_in(out.rng.between(500, 5_000), out);
+    }
+
+    fn restart_in(&mut self, ms: u64, out: &mut Outside) {
+        self.hang_up_all(out);
+        if self.ghost {
+            self.mood = Mood::GaveUp;
+            return;
+        }
+        self.life += 1;
+        out.to_agent(ms, self.index, self.life, Input::Begin);
+    }
+
+    fn hang_up_all(&mut self, out: &mut Outside) {
+        for connection in std::mem::take(&mut self.open).into_keys() {
+            self.hang_up(connection, out);
+        }
+    }
+
+    /// The process learns of it at once, or late.
+    fn hang_up(&self, connection: u64, out: &mut Outside) {
+        let delay = if out.rng.chance(80) { out.rng.between(0, 5) } else { out.rng.between(5, 4_000) };
+        out.to_process(delay, self.process, process::Input::ClientGone(connection));
+    }
+}

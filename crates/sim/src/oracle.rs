@@ -1,0 +1,297 @@
+//! The oracle: the design's invariants, checked from outside on what is stored, what the provider
+//! saw and billed, and what agents received. It shares no code with the decisions it judges.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, HashMap, HashSet},
+};
+
+use outlast_core::{
+    call::{Visible, exchange::Frame},
+    engine::admit::Admit,
+    id::{AttemptNo, RunNo, Seq},
+    instance::Life,
+    journal::{Entry, Role, State},
+    memory::{MemoryStore, Tables},
+    op::{Admission, Op, Outcome},
+    status::Status,
+    store::Error,
+    unit::Unit,
+};
+
+use crate::{
+    agent::Request,
+    provider::{Asked, Provider},
+};
+
+type Key = (RunNo, Seq);
+
+/// What it remembers, and the first thing it found.
+#[derive(Default)]
+pub struct Oracle {
+    found: RefCell<Option<String>>,
+    states: BTreeMap<Key, State>,
+    /// Deliveries whose mark was lost with its process: they may be given once more.
+    unmarked: HashSet<Key>,
+    /// Answers that reached an attempt by a first try.
+    received: HashMap<(RunNo, AttemptNo), HashSet<u64>>,
+}
+
+impl Oracle {
+    pub fn violation(&self) -> Option<String> {
+        self.found.borrow().clone()
+    }
+
+    pub fn mark_lost(&mut self, run: RunNo, seq: Seq) {
+        self.unmarked.insert((run, seq));
+    }
+
+    /// Before the power goes: marks that are committed and not synced go with it.
+    pub fn power_lost(&mut self, disk: &MemoryStore) {
+        let lost: Vec<Key> = disk.inspect(|committed, synced| {
+            let marked = |t: &Tables, k: &Key| t.entries.get(k).and_then(|e| e.delivered_to);
+            committed.entries.keys().filter(|k| marked(committed, k) != marked(synced, k)).copied().collect()
+        });
+        self.unmarked.extend(lost);
+    }
+
+    /// 1: intent before effect; 8: fail closed.
+    pub fn sent(&mut self, disk: &MemoryStore, asked: &Asked) {
+        disk.inspect(|_, synced| {
+            let Some(e) = synced.entries.get(&(asked.run, asked.seq)) else {
+                return self.find(format!("1: {:?} left without an entry on disk", asked.seq));
+            };
+            // A process that slept between its commit and its send was swept meanwhile: the entry
+            // is charged as unknown, and that covers it.
+            let swept = e.state == State::Unknown || e.call.as_ref().is_some_and(|c| c.correction.is_some());
+            if e.state != State::Open && !swept {
+                self.find(format!("1: entry {} left, and it is {}", asked.seq, e.state.name()));
+            }
+            let needs = asked.bound.cost_at(asked.cap).0;
+            if e.state == State::Open && e.held.cost() < needs {
+                self.find(format!("1: entry {} left with {} held, {needs} needed", asked.seq, e.held.cost()));
+            }
+            let limited = |no| synced.envelopes[no].limits[Unit::CostNanoUsd].is_some();
+            if !asked.priced && synced.runs[&asked.run].charges.iter().any(limited) {
+                self.find(format!("8: entry {} left without a price, under a limit in usd", asked.seq));
+            }
+        });
+    }
+
+    /// 2: durable before visible.
+    pub fn shown(
+        &mut self,
+        disk: &MemoryStore,
+        provider: &Provider,
+        run: RunNo,
+        seq: Seq,
+        visible: Visible,
+        frames: Option<&[Frame]>,
+    ) {
+        let ends = |frame: &Frame| matches!(frame, Frame::Stop | Frame::Terminal | Frame::Error);
+        let shows_end = match (visible, frames) {
+            (Visible::Nothing, _) => false,
+            (Visible::Frames(n), Some(frames)) => frames.iter().take(n).any(ends),
+            (Visible::Frames(_), None) | (Visible::Whole, _) => true,
+        };
+        if !shows_end {
+            return;
+        }
+        disk.inspect(|_, synced| match synced.entries.get(&(run, seq)) {
+            Some(e) if e.state == State::Failed => {}
+            Some(e) if e.state == State::Done => {
+                let stored = synced.payloads.get(&(run, seq, Role::Answer, 0)).and_then(|p| p.decode().ok());
+                let bought = provider.served.get(&(run, seq)).map(|s| s.answer.to_string());
+                if stored.as_deref() != bought.as_deref().map(str::as_bytes) {
+                    self.find(format!("2: the end of entry {seq} was shown without its answer on disk"));
+                }
+            }
+            e => {
+                let state = e.map_or("missing", |e| e.state.name());
+                self.find(format!("2: the end of entry {seq} was shown while it is {state} on disk"));
+            }
+        });
+    }
+
+    /// An agent has an answer whole: it is to its own request, and no other request's.
+    pub fn received(&mut self, provider: &Provider, request: &Request, attempt: AttemptNo, answer: u64) {
+        let Some((key, served)) = provider.served.iter().find(|(_, s)| s.answer == answer) else {
+            return self.find(format!("an answer {answer} that was never made"));
+        };
+        let asked = &served.asked;
+        if (asked.run, asked.digest, &*asked.scope) != (request.run, request.digest(), &*request.scope) {
+            return self.find(format!(
+                "4: run {} got the answer of {key:?} in scope {:?} for a request in scope {:?}",
+                request.run, asked.scope, request.scope
+            ));
+        }
+        // A marked retry may be given what an earlier try was given; a first try may not.
+        let attempts = self.received.entry((request.run, attempt)).or_default();
+        let first = attempts.insert(answer);
+        if !first && request.retry == 0 && !self.unmarked.contains(key) {
+            self.find(format!("two requests of attempt {attempt} got one answer, of entry {key:?}"));
+        }
+    }
+
+    /// What an admission was answered.
+    pub fn decided(&mut self, disk: &MemoryStore, op: &Op, result: &Result<Outcome, Error>) {
+        let (Op::Admit(admit), Ok(Outcome::Admitted(admission))) = (op, result) else { return };
+        disk.inspect(|t, _| match admission {
+            Admission::Go { seq, .. } => self.new_call(t, admit, *seq),
+            Admission::Replay { seq } | Admission::Join { seq, .. } => self.old_call(t, admit, *seq),
+            Admission::Wait { .. } | Admission::Refused(_) => {}
+        });
+    }
+
+    /// 4: paid once; 6: one driver.
+    fn new_call(&mut self, t: &Tables, admit: &Admit, seq: Seq) {
+        let run = admit.actor.run;
+        let serves = |e: &&Entry| e.seq != seq && is_same(e, admit) && is_free(t, e, admit);
+        if let Some(e) = t.entries_of(run).find(serves) {
+            self.find(format!("4: entry {seq} was bought, and entry {} would have served", e.seq));
+        }
+        let Some(attempt) = t.attempts.get(&(run, admit.actor.attempt)) else {
+            return self.find(format!("6: entry {seq} of an attempt that is not there"));
+        };
+        let newer = t.attempts.values().any(|a| a.run == run && a.slot == attempt.slot && a.no > attempt.no);
+        if !attempt.is_open() || newer {
+            self.find(format!("6: attempt {} is over and opened entry {seq}", attempt.no));
+        }
+        if let Some(fence) = attempt.fence {
+            let lease = t.leases.get(&(run, attempt.slot));
+            let live = |i| t.instances.get(&i).is_some_and(|i| i.life == Life::Live);
+            if !lease.is_some_and(|x| x.fence == fence && live(x.instance)) {
+                self.find(format!("6: entry {seq} was opened without the lease"));
+            }
+        }
+    }
+
+    fn old_call(&mut self, t: &Tables, admit: &Admit, seq: Seq) {
+        let Some(e) = t.entries.get(&(admit.actor.run, seq)) else {
+            return self.find(format!("entry {seq} serves and is not there"));
+        };
+        if !is_same(e, admit) {
+            self.find(format!("4: entry {seq} serves a request that is not its own"));
+        } else if !(is_free(t, e, admit) || admit.retry_count > 0 && !admit.taken.contains(&seq)) {
+            self.find(format!("entry {seq} serves and is not free"));
+        }
+    }
+
+    /// 3, 5, 9, and the sums.
+    pub fn check_tables(&mut self, disk: &MemoryStore, provider: &Provider) {
+        let states = disk.inspect(|t, _| {
+            self.find_if(t.inconsistency());
+            self.limits(t, provider);
+            self.entries(t, provider);
+            self.owners(t);
+            t.entries.iter().map(|(k, e)| (*k, e.state)).collect()
+        });
+        self.states = states;
+    }
+
+    /// 3: spent and reserved pass no limit, but by what was billed beyond a bound.
+    fn limits(&self, t: &Tables, provider: &Provider) {
+        for envelope in t.envelopes.values() {
+            let own = |run: &RunNo| t.runs[run].charges.contains(&envelope.no);
+            let mut over = 0;
+            for ((run, seq), served) in &provider.served {
+                if !own(run) {
+                    continue;
+                }
+                over += served.overrun_tokens;
+                // A lost call whose hold went to its retry, and whose truth came all the same.
+                let late = t.entries.get(&(*run, *seq)).filter(|e| e.retried_by.is_some());
+                over += late.map_or(0, |e| e.spent.tokens());
+            }
+            for (unit, over) in [(Unit::Tokens, over), (Unit::Calls, 0)] {
+                let used = envelope.spent[unit] + envelope.reserved[unit];
+                if envelope.limits[unit].is_some_and(|limit| used > limit + over) {
+                    let (no, unit) = (envelope.no, unit.name());
+                    self.find(format!(
+                        "3: envelope {no} has {used} of its limit in {unit}, allowed {over} over"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// 5: nothing in doubt is free; and an entry closes once.
+    fn entries(&self, t: &Tables, provider: &Provider) {
+        for (key, e) in &t.entries {
+            let before = self.states.get(key).copied().unwrap_or(State::Open);
+            let unknown_once =
+                before == State::Unknown && matches!(e.state, State::Done | State::Failed | State::Void);
+            if before != e.state && before != State::Open && !unknown_once {
+                self.find(format!("entry {key:?} went from {} to {}", before.name(), e.state.name()));
+            }
+            if matches!(e.state, State::Done | State::Failed | State::Void) && !e.held.is_zero() {
+                self.find(format!("entry {key:?} is closed and holds {:?}", e.held));
+            }
+            let Some(served) = provider.served.get(key) else { continue };
+            if e.state == State::Void {
+                self.find(format!("5: entry {key:?} is void, and the provider saw it"));
+            }
+            let covered = e.spent.cost() + e.held.cost();
+            // Unbacked doubt: its hold went to its retry.
+            let lost = e.retried_by.is_some() && matches!(e.state, State::Unknown | State::Failed);
+            let owed = served.billed_nano_usd - covered - served.overrun_nano_usd;
+            if owed > 0 && !lost {
+                self.find(format!(
+                    "5: the provider billed {owed} more for {key:?} ({}) than is charged",
+                    e.state.name()
+                ));
+            }
+        }
+    }
+
+    /// 9: what a dead instance had open is swept with it.
+    fn owners(&self, t: &Tables) {
+        let live = |i| t.instances.get(&i).is_some_and(|i| i.life == Life::Live);
+        for (key, e) in &t.entries {
+            if e.state == State::Open && !e.instance.is_some_and(live) {
+                self.find(format!("9: entry {key:?} is open, and its instance is dead"));
+            }
+        }
+        for a in t.attempts.values() {
+            if a.is_open() && a.instance.is_some_and(|i| !live(i)) {
+                self.find(format!("9: attempt {} of run {} is open, and its instance is dead", a.no, a.run));
+            }
+        }
+        for run in t.runs.values() {
+            let open = t.attempts.values().any(|a| a.run == run.no && a.is_open());
+            let held = t.leases.values().any(|x| x.run == run.no && live(x.instance));
+            if matches!(run.status, Status::Running | Status::Waiting) && !open && !held {
+                self.find(format!("9: run {} is {}, and nobody drives it", run.no, run.status.name()));
+            }
+        }
+    }
+
+    /// When everybody has finished, nothing is open.
+    pub fn at_rest(&self, disk: &MemoryStore) -> Option<String> {
+        disk.inspect(|t, _| {
+            let open = t.entries.values().find(|e| e.state == State::Open)?;
+            Some(format!("9: entry {} of run {} stayed open", open.seq, open.run))
+        })
+    }
+
+    fn find_if(&self, what: Option<String>) {
+        what.into_iter().for_each(|w| self.find(w));
+    }
+
+    fn find(&self, what: String) {
+        self.found.borrow_mut().get_or_insert(what);
+    }
+}
+
+/// The same request: by what it says and where, not by the key it is looked up with.
+fn is_same(e: &Entry, admit: &Admit) -> bool {
+    e.scope == admit.scope && e.call.as_ref().is_some_and(|c| c.digest == Some(admit.digest))
+}
+
+/// A candidate that nobody of the attempt has or receives.
+fn is_free(t: &Tables, e: &Entry, admit: &Admit) -> bool {
+    let serves = e.state == State::Open || e.state == State::Done && e.replayable;
+    let own = e.attempt == admit.actor.attempt;
+    let ended = t.attempts.get(&(e.run, e.attempt)).is_some_and(|a| a.ended_at.is_some());
+    serves && (own || ended) && e.delivered_to != Some(admit.actor.attempt) && !admit.taken.contains(&e.seq)
+}

@@ -1,0 +1,207 @@
+//! A provider that answers, refuses, breaks off, loses its answers after billing them, and keeps
+//! the one true bill.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use outlast_core::{
+    call::exchange::{Failure, Frame, Silence},
+    digest::Digest,
+    engine::settle::Bill,
+    id::{RunNo, Seq},
+    money::nano_from_pico,
+    price::Bound,
+    usage::{ServiceTier, Usage},
+};
+
+use crate::rng::Rng;
+
+/// A request as it arrives upstream.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub run: RunNo,
+    pub seq: Seq,
+    pub digest: Digest,
+    pub scope: Arc<str>,
+    pub stream: bool,
+    pub bound: Bound,
+    /// The output cap it was sent with.
+    pub cap: u64,
+    pub priced: bool,
+}
+
+/// What it was billed, and which answer was made for it.
+#[derive(Clone, Debug)]
+pub struct Served {
+    pub asked: Asked,
+    /// Unique: tells one bought answer from another.
+    pub answer: u64,
+    pub billed_nano_usd: i64,
+    pub billed_tokens: i64,
+    /// Billed beyond the bound.
+    pub overrun_nano_usd: i64,
+    pub overrun_tokens: i64,
+}
+
+/// What comes back, in order, with the milliseconds before each.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    Head {
+        status: u16,
+        streamed: bool,
+    },
+    Frame(Frame),
+    /// The body of what is no stream.
+    Body {
+        readable: bool,
+    },
+    End,
+    Failed(Failure),
+    Silent(Silence),
+    /// The usage that the dialect reads, priced.
+    Usage(Bill),
+}
+
+/// All requests it ever saw.
+#[derive(Default)]
+pub struct Provider {
+    pub served: BTreeMap<(RunNo, Seq), Served>,
+    /// No more faults: the world is coming to rest.
+    pub behaves: bool,
+    answers: u64,
+}
+
+/// How a request fares.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Answer,
+    NoUsage,
+    Overrun,
+    Unreadable,
+    Status(u16),
+    /// Nothing comes back; a status would have.
+    Lost {
+        billed: bool,
+        silent: bool,
+    },
+    /// It begins and does not end. `after_stop`: even its stop reason was seen.
+    Cut {
+        after_stop: bool,
+        silent: bool,
+    },
+    OwnError,
+}
+
+impl Provider {
+    /// Never reached: what an unreachable upstream looks like.
+    pub fn unreachable() -> Vec<(u64, Piece)> {
+        vec![(20, Piece::Failed(Failure::BeforeSend))]
+    }
+
+    /// Takes a request, bills it, and says what will come back. Once per (run, seq).
+    pub fn receive(&mut self, asked: Asked, rng: &Rng) -> Vec<(u64, Piece)> {
+        let fate = if self.behaves { Fate::Answer } else { draw(rng) };
+        self.answers += 1;
+        let usage = draw_usage(&asked, fate, rng);
+        let cost = cost(&asked.bound, &usage);
+        let tokens = usage.total() as i64;
+        let (most, most_tokens) = (asked.bound.cost_at(asked.cap).0, asked.bound.tokens_at(asked.cap) as i64);
+        let is_billed = !matches!(fate, Fate::Status(_) | Fate::Lost { billed: false, .. });
+        let billed = |n: i64| if is_billed { n } else { 0 };
+        let bill = Bill::Usage {
+            usage,
+            tier: ServiceTier::Standard,
+            cost_nano_usd: cost,
+            price_hash: "sim".to_owned(),
+        };
+        let pieces = play(fate, asked.stream, bill, rng);
+        let served = Served {
+            answer: self.answers,
+            billed_nano_usd: billed(cost),
+            billed_tokens: billed(tokens),
+            overrun_nano_usd: billed((cost - most).max(0)),
+            overrun_tokens: billed((tokens - most_tokens).max(0)),
+            asked,
+        };
+        self.served.insert((served.asked.run, served.asked.seq), served);
+        pieces
+    }
+}
+
+fn draw(rng: &Rng) -> Fate {
+    match rng.below(100) {
+        0..=4 => Fate::Status(429),
+        5..=9 => Fate::Status(500),
+        10..=17 => Fate::Lost { billed: rng.chance(60), silent: rng.chance(30) },
+        18..=23 => Fate::Cut { after_stop: rng.chance(50), silent: rng.chance(30) },
+        24..=25 => Fate::Unreadable,
+        26..=28 => Fate::NoUsage,
+        29 => Fate::Overrun,
+        30..=31 => Fate::OwnError,
+        _ => Fate::Answer,
+    }
+}
+
+/// Within the bound, unless it overruns.
+fn draw_usage(asked: &Asked, fate: Fate, rng: &Rng) -> Usage {
+    let output = match fate {
+        Fate::Overrun => asked.cap + rng.between(1, 50),
+        _ => rng.between(asked.cap.min(1), asked.cap),
+    };
+    Usage { input: rng.between(1, asked.bound.input_tokens.max(1)), output, ..Usage::default() }
+}
+
+fn cost(bound: &Bound, usage: &Usage) -> i64 {
+    let input = bound.input_pico * i128::from(usage.input) / i128::from(bound.input_tokens.max(1));
+    nano_from_pico(input + i128::from(bound.output_pico_per_token) * i128::from(usage.output)).0
+}
+
+fn play(fate: Fate, stream: bool, bill: Bill, rng: &Rng) -> Vec<(u64, Piece)> {
+    let wait = || if rng.chance(10) { rng.between(5_000, 40_000) } else { rng.between(20, 3_000) };
+    let silence = |s| (60_000, Piece::Silent(s));
+    let broken =
+        |silent: bool, s| if silent { silence(s) } else { (wait(), Piece::Failed(Failure::AfterSend)) };
+    let mut pieces = Vec::new();
+    match fate {
+        Fate::Lost { silent, .. } => return vec![broken(silent, Silence::FirstByte)],
+        Fate::Status(status) => {
+            pieces.push((wait(), Piece::Head { status, streamed: false }));
+            pieces.push((1, Piece::Body { readable: true }));
+            return pieces;
+        }
+        _ => pieces.push((wait(), Piece::Head { status: 200, streamed: stream })),
+    }
+    if stream {
+        for _ in 0..rng.between(0, 3) {
+            pieces.push((wait() / 4, Piece::Frame(if rng.chance(20) { Frame::Ping } else { Frame::Data })));
+        }
+    }
+    match fate {
+        Fate::Cut { after_stop, silent } => {
+            if stream && after_stop {
+                pieces.push((5, Piece::Frame(Frame::Stop)));
+            }
+            if stream && !silent && rng.chance(50) {
+                pieces.push((5, Piece::End));
+            } else {
+                pieces.push(broken(silent, Silence::Idle));
+            }
+        }
+        Fate::OwnError if stream => pieces.push((5, Piece::Frame(Frame::Error))),
+        _ if stream => {
+            pieces.push((5, Piece::Frame(Frame::Stop)));
+            if fate != Fate::NoUsage {
+                pieces.push((1, Piece::Usage(bill)));
+            }
+            pieces.push((5, Piece::Frame(Frame::Swallowed)));
+            pieces.push((rng.between(1, 500), Piece::Frame(Frame::Terminal)));
+            pieces.push((1, Piece::End));
+        }
+        _ => {
+            if !matches!(fate, Fate::NoUsage | Fate::Unreadable | Fate::OwnError) {
+                pieces.push((1, Piece::Usage(bill)));
+            }
+            pieces.push((wait() / 4, Piece::Body { readable: fate != Fate::Unreadable }));
+        }
+    }
+    pieces
+}

@@ -1,0 +1,328 @@
+//! The world: one clock, one queue of what happens when, everybody in it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use outlast_core::{
+    clock::{Clock, ManualClock},
+    engine::start::Start,
+    id::{Micros, RunId, RunNo},
+    memory::MemoryStore,
+    op::Durability,
+    run::{Policy, Spec},
+    store::Ask,
+    unit::Limits,
+};
+
+use crate::{
+    Bug,
+    agent::{self, Agent, Mood},
+    oracle::Oracle,
+    process::{self, Process},
+    provider::Provider,
+    rng::Rng,
+    scene::{Scene, Trouble},
+    store::Fault,
+};
+
+/// From here on nothing new goes wrong: everything has to come to rest.
+const CALM_MS: u64 = 150_000;
+/// A world that has not come to rest by then never will.
+const END_MS: u64 = 3_600_000;
+/// So long nothing has to happen before a world counts as at rest: several ticks and a lease.
+const REST_MS: u64 = 30_000;
+
+/// What a seed came to.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub seed: u64,
+    /// What the oracle found, and what happened until then if it was asked for.
+    pub violation: Option<String>,
+    pub story: Vec<String>,
+    pub calls: usize,
+    pub replays: u64,
+    pub refusals: u64,
+}
+
+enum Happening {
+    Process(usize, process::Input),
+    Agent { agent: usize, life: u32, input: agent::Input },
+    Trouble(Trouble),
+}
+
+/// All that is not a process or an agent, handed to both.
+pub struct Outside {
+    pub clock: Arc<ManualClock>,
+    pub disk: Arc<MemoryStore>,
+    pub rng: Rng,
+    pub provider: Provider,
+    pub oracle: Oracle,
+    pub bug: Option<Bug>,
+    pub processes: usize,
+    pub replays: u64,
+    pub refusals: u64,
+    queue: BTreeMap<(u64, u64), Happening>,
+    order: u64,
+    connections: u64,
+    faults: u64,
+    died: Vec<usize>,
+    story: Option<Mutex<Vec<String>>>,
+}
+
+impl Outside {
+    pub fn now_ms(&self) -> u64 {
+        self.clock.monotonic_ms()
+    }
+
+    pub fn to_process(&mut self, after_ms: u64, process: usize, input: process::Input) {
+        self.at(self.now_ms() + after_ms, Happening::Process(process, input));
+    }
+
+    pub fn to_agent(&mut self, after_ms: u64, agent: usize, life: u32, input: agent::Input) {
+        self.at(self.now_ms() + after_ms, Happening::Agent { agent, life, input });
+    }
+
+    pub fn new_connection(&mut self) -> u64 {
+        self.connections += 1;
+        self.connections
+    }
+
+    /// Whether the next operation fails, and how.
+    pub fn draw_fault(&mut self) -> Option<Fault> {
+        if !self.rng.chance(self.faults) {
+            return None;
+        }
+        let committed = self.rng.chance(50);
+        Some(match self.rng.below(4) {
+            0 => Fault::Full,
+            1 => Fault::Unclear { committed },
+            _ => Fault::Crash { committed },
+        })
+    }
+
+    /// A process ended at a commit: the world buries it when the step is over.
+    pub fn process_died(&mut self, process: usize) {
+        self.died.push(process);
+    }
+
+    /// A line of the story, if it is wanted.
+    pub fn say(&self, line: impl FnOnce() -> String) {
+        if let Some(story) = &self.story {
+            let line = format!("{:>8} ms  {}", self.now_ms(), line());
+            story.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        }
+    }
+
+    fn at(&mut self, ms: u64, what: Happening) {
+        self.order += 1;
+        self.queue.insert((ms, self.order), what);
+    }
+}
+
+struct World {
+    out: Outside,
+    processes: Vec<Process>,
+    agents: Vec<Agent>,
+    /// Since when nobody had anything to do.
+    quiet_since_ms: Option<u64>,
+}
+
+/// Plays a seed to its end, or to the first violation.
+pub fn run(seed: u64, bug: Option<Bug>, tell: bool) -> Outcome {
+    let mut world = World::new(seed, bug, tell);
+    let violation = world.play();
+    let out = world.out;
+    Outcome {
+        seed,
+        violation,
+        story: out.story.map_or_else(Vec::new, |s| s.into_inner().unwrap_or_else(PoisonError::into_inner)),
+        calls: out.provider.served.len(),
+        replays: out.replays,
+        refusals: out.refusals,
+    }
+}
+
+impl World {
+    fn new(seed: u64, bug: Option<Bug>, tell: bool) -> World {
+        let rng = Rng::new(seed);
+        let scene = Scene::draw(&rng);
+        let clock = Arc::new(ManualClock::new(Micros(1_795_000_000_000_000)));
+        let disk = Arc::new(MemoryStore::new(clock.clone()));
+        let mut out = Outside {
+            clock,
+            disk,
+            rng,
+            provider: Provider::default(),
+            oracle: Oracle::default(),
+            bug,
+            processes: scene.processes,
+            replays: 0,
+            refusals: 0,
+            queue: BTreeMap::new(),
+            order: 0,
+            connections: 0,
+            faults: scene.faults,
+            died: Vec::new(),
+            story: tell.then(Mutex::default),
+        };
+        let parent = start(&out, "parent", scene.parent_limits, None);
+        let mut agents = Vec::new();
+        for (i, cast) in scene.casts.into_iter().enumerate() {
+            let above = cast.under_parent.then_some(parent);
+            let run = start(&out, &format!("run-{i}"), cast.limits, above);
+            out.say(|| format!("{run}: {cast:?}"));
+            agents.push(Agent::new(i, run, parent, cast, &out));
+            out.to_agent(100, i, 0, agent::Input::Begin);
+        }
+        let processes = (0..scene.processes).map(|i| Process::new(i, out.disk.clone())).collect();
+        for i in 0..scene.processes {
+            out.to_process(0, i, process::Input::Start);
+        }
+        for (ms, trouble) in scene.troubles {
+            out.at(ms, Happening::Trouble(trouble));
+        }
+        World { out, processes, agents, quiet_since_ms: None }
+    }
+
+    /// Returns what the oracle found.
+    fn play(&mut self) -> Option<String> {
+        while let Some(((ms, _), what)) = self.out.queue.pop_first() {
+            self.out.clock.advance_ms(ms - self.out.now_ms());
+            if ms >= CALM_MS {
+                self.out.faults = 0;
+                self.out.provider.behaves = true;
+            }
+            self.happen(what);
+            for dead in std::mem::take(&mut self.out.died) {
+                self.kill(dead);
+            }
+            if let Some(violation) = self.out.oracle.violation() {
+                return Some(violation);
+            }
+            if self.is_at_rest() {
+                return self.out.oracle.at_rest(&self.out.disk);
+            }
+            if ms >= END_MS {
+                return Some("the world never came to rest".to_owned());
+            }
+        }
+        Some("nothing happens any more".to_owned())
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Process(i, input) => {
+                let until = self.processes[i].paused_until_ms;
+                if until > self.out.now_ms() {
+                    self.out.at(until, Happening::Process(i, input));
+                } else {
+                    self.processes[i].on(input, &mut self.out);
+                }
+            }
+            Happening::Agent { agent, life, input } => {
+                if self.agents[agent].life != life {
+                    return;
+                }
+                self.out.say(|| format!("agent {agent}: {input:?}"));
+                if let agent::Input::Die { leaves_ghost: true } = input {
+                    let ghost = self.agents[agent].ghost(self.agents.len());
+                    let (index, life) = (ghost.index, ghost.life);
+                    self.agents.push(ghost);
+                    let delay = self.out.rng.between(10, 20_000);
+                    self.out.to_agent(delay, index, life, agent::Input::Next);
+                }
+                self.agents[agent].on(input, &mut self.out);
+            }
+            Happening::Trouble(trouble) => self.trouble(trouble),
+        }
+    }
+
+    fn trouble(&mut self, trouble: Trouble) {
+        self.out.say(|| format!("{trouble:?}"));
+        match trouble {
+            Trouble::KillProcess(i) => self.kill(i),
+            Trouble::PauseProcess(i, ms) => {
+                let until = self.out.now_ms() + ms;
+                let process = &mut self.processes[i];
+                process.paused_until_ms = process.paused_until_ms.max(until);
+            }
+            Trouble::PowerLoss => {
+                for i in 0..self.processes.len() {
+                    self.kill(i);
+                }
+                self.out.oracle.power_lost(&self.out.disk);
+                self.out.disk.lose_power();
+            }
+            Trouble::KillAgent(i) => {
+                let life = self.agents[i].life;
+                let leaves_ghost = self.out.rng.chance(30);
+                self.out.to_agent(0, i, life, agent::Input::Die { leaves_ghost });
+            }
+        }
+    }
+
+    /// Ends a process and all it had in memory; its clients see their connections reset, and the
+    /// agents it supervised end with it. It comes back.
+    fn kill(&mut self, i: usize) {
+        if !self.processes[i].is_up {
+            return;
+        }
+        self.out.say(|| format!("process {i} is dead"));
+        let fresh = Process::new(i, self.out.disk.clone());
+        let dead = std::mem::replace(&mut self.processes[i], fresh);
+        for (run, seq) in dead.pending_marks() {
+            self.out.oracle.mark_lost(run, seq);
+        }
+        for (connection, client) in dead.clients {
+            let (agent, life) = (client.request.agent, client.request.life);
+            let reset = agent::Input::Refused {
+                connection,
+                code: "connection reset".to_owned(),
+                retry: true,
+                after_ms: 500,
+            };
+            self.out.to_agent(1, agent, life, reset);
+        }
+        for agent in &self.agents {
+            if agent.cast.supervised && agent.process == i && agent.mood == Mood::Working {
+                let die = agent::Input::Die { leaves_ghost: false };
+                self.out.to_agent(1, agent.index, agent.life, die);
+            }
+        }
+        let down = self.out.rng.between(200, 12_000);
+        self.out.to_process(down, i, process::Input::Start);
+    }
+
+    fn is_at_rest(&mut self) -> bool {
+        let now = self.out.now_ms();
+        let idle = self.agents.iter().all(|a| a.mood != Mood::Working)
+            && self.processes.iter().all(|p| p.is_up && p.is_idle() && p.paused_until_ms <= now);
+        if !idle {
+            self.quiet_since_ms = None;
+            return false;
+        }
+        let since = *self.quiet_since_ms.get_or_insert(now);
+        now - since >= REST_MS
+    }
+}
+
+fn start(out: &Outside, id: &str, limits: Limits, parent: Option<RunNo>) -> RunNo {
+    let started = RunId::new(id).map(|id| {
+        let start = Start {
+            id,
+            limits,
+            policy: Policy::default(),
+            spec: Spec::default(),
+            parent,
+            command_key: None,
+            stdin: None,
+        };
+        out.disk.ask(start, Durability::Synced).wait()
+    });
+    match started {
+        Ok(Ok(started)) => started.run,
+        other => panic!("a scene cannot start its run: {other:?}"),
+    }
+}
