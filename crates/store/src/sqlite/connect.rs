@@ -11,7 +11,7 @@ use outlast_core::store::Error;
 use rusqlite::{Connection, OpenFlags};
 use rustix::fs::Access;
 
-use super::failure;
+use super::{failure, schema};
 
 /// Older versions can silently lose commits in WAL mode with two writers (the WAL-reset bug).
 pub const MIN_SQLITE: i32 = 3_051_003;
@@ -48,6 +48,8 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
     )
     .map_err(|e| open_error(e.to_string()))?;
     prepare(&mut conn)?;
+    // Before the mode is set: it stands in the file, and a file that is not ours is left as it is.
+    schema::found(&mut conn, &path.display().to_string())?;
     let mode: String =
         conn.pragma_update_and_check(None, "journal_mode", "WAL", |r| r.get(0)).map_err(failure)?;
     if mode != "wal" {

@@ -98,6 +98,19 @@ fn a_missing_store_is_not_made_unless_asked_for() {
 }
 
 #[test]
+fn many_processes_make_one_store() {
+    for _ in 0..10 {
+        let (_directory, path) = directory();
+        let keys: Vec<_> = std::thread::scope(|scope| {
+            let open = || open_at(place(&path), true).unwrap().token_keys().unwrap();
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        assert!(keys.iter().all(|k| k.len() == 1 && *k == keys[0]));
+    }
+}
+
+#[test]
 fn a_newer_store_is_refused_and_left_alone() {
     let (_directory, path) = directory();
     drop(open_at(place(&path), true).unwrap());
@@ -108,9 +121,11 @@ fn a_newer_store_is_refused_and_left_alone() {
 
 #[test]
 fn another_programs_database_is_refused_and_left_alone() {
-    let (_directory, path) = directory();
-    Connection::open(&path).unwrap().execute_batch("CREATE TABLE orders (id INTEGER)").unwrap();
-    refused_and_unchanged(&path, true, "store_corrupt");
+    for foreign in ["CREATE TABLE orders (id INTEGER)", "PRAGMA user_version = 1"] {
+        let (_directory, path) = directory();
+        Connection::open(&path).unwrap().execute_batch(foreign).unwrap();
+        refused_and_unchanged(&path, true, "store_corrupt");
+    }
 }
 
 #[test]
