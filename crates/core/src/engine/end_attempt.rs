@@ -51,11 +51,15 @@ impl EndAttempt {
             Then::Complete => Event::Complete,
             Then::Fail(_) => Event::Fail,
         };
-        if status.is_ended() || (event == Event::Interrupt && l.has_open_attempt(self.run)) {
+        if status.is_ended() {
             return Ok(status);
         }
+        let others = l.has_open_attempt(self.run);
         let run = l.run_mut(self.run)?;
         run.stop_requested |= matches!(self.then, Then::Interrupt { by_person: true });
+        if event == Event::Interrupt && others {
+            return Ok(status);
+        }
         let after = guard::shift(run, event, now)?;
         if let (Then::Fail(why), Status::Failed) = (&self.then, after) {
             run.error = Some(why.clone());

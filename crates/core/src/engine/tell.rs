@@ -20,8 +20,7 @@ pub enum Word {
 }
 
 /// A run that a live supervisor drives is asked: its next heartbeat learns of it, or between two
-/// attempts the first heartbeat of the next. Any other changes
-/// at once. Synced.
+/// attempts the first heartbeat of the next. Any other changes at once. Synced.
 #[derive(Clone, Debug)]
 pub struct Tell {
     pub run: RunNo,

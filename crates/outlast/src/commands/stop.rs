@@ -74,6 +74,10 @@ fn is_stopping(store: &dyn Store, view: &RunView) -> Result<bool, CliError> {
     if !view.run.stop_requested || view.run.status.is_ended() {
         return Ok(false);
     }
+    if matches!(view.run.status, Status::Running | Status::Waiting | Status::Sleeping) {
+        // Between two attempts, too: the supervisor hears of it before the next.
+        return Ok(true);
+    }
     let driven = |a: &outlast_core::attempt::Attempt| a.is_open() && a.instance.is_some();
     Ok(store.attempts(view.run.no)?.iter().any(driven))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    clock::{Clock, ManualClock},
+    clock::{Clock, ManualClock, SeededEntropy},
     id::Micros,
     memory::MemoryStore,
     store::Store,
@@ -43,6 +43,42 @@ impl Bed for Memory {
 
     fn reopen(&self, _before: Arc<dyn Store>) -> Arc<dyn Store> {
         self.store.clone()
+    }
+
+    fn clock(&self) -> Option<&ManualClock> {
+        Some(&self.clock)
+    }
+}
+
+/// A file in a directory of its own.
+pub struct Sqlite {
+    clock: Arc<ManualClock>,
+    directory: tempfile::TempDir,
+}
+
+impl Sqlite {
+    pub fn new() -> Sqlite {
+        let directory = tempfile::tempdir().unwrap();
+        Sqlite { clock: Arc::new(ManualClock::new(BEGINNING)), directory }
+    }
+}
+
+impl Bed for Sqlite {
+    fn open(&self) -> Arc<dyn Store> {
+        let place = self.directory.path().join("outlast.db");
+        let options = outlast_store::Options {
+            durability: outlast_store::Durability::Process,
+            clock: self.clock.clone(),
+            entropy: Arc::new(SeededEntropy::new(1)),
+            create: true,
+        };
+        outlast_store::open(place.to_str().unwrap(), options).unwrap()
+    }
+
+    /// The handle before may live on in the story's processes: several may share the file.
+    fn reopen(&self, before: Arc<dyn Store>) -> Arc<dyn Store> {
+        drop(before);
+        self.open()
     }
 
     fn clock(&self) -> Option<&ManualClock> {

@@ -1,27 +1,23 @@
-//! The beds of the stores that keep things: SQLite in a file, PostgreSQL in a database.
+//! More beds: a PostgreSQL database, and one handle of any store; and how tests open a store.
 
 use std::{path::Path, sync::Arc};
 
 use outlast_core::{
-    clock::{Clock, ManualClock, SeededEntropy},
-    store::Store,
+    clock::{ManualClock, SeededEntropy},
+    store::{Error, Store},
 };
-use outlast_store::{Options, open};
+use outlast_store::{Durability, Options, open};
 
 use crate::{
     bed::{BEGINNING, Bed},
     private_postgres::Database,
 };
 
-/// How tests open a store, under this clock.
-pub fn options(clock: Arc<dyn Clock>, create: bool) -> Options {
+/// Opens the store, durably, under a clock that stands still.
+pub fn open_at(place: &str, create: bool) -> Result<Arc<dyn Store>, Error> {
+    let clock = Arc::new(ManualClock::new(BEGINNING));
     let entropy = Arc::new(SeededEntropy::new(7));
-    Options { durability: Default::default(), clock, entropy, create }
-}
-
-/// Opens the store under a clock that stands still.
-pub fn open_at(place: &str, create: bool) -> Result<Arc<dyn Store>, outlast_core::store::Error> {
-    open(place, options(Arc::new(ManualClock::new(BEGINNING)), create))
+    open(place, Options { durability: Durability::Full, clock, entropy, create })
 }
 
 /// A path as a store's place.
@@ -43,39 +39,6 @@ impl Bed for Opened {
 
     fn clock(&self) -> Option<&ManualClock> {
         None
-    }
-}
-
-/// A file in a directory of its own.
-pub struct Sqlite {
-    clock: Arc<ManualClock>,
-    directory: tempfile::TempDir,
-}
-
-impl Sqlite {
-    pub fn new() -> Sqlite {
-        let clock = Arc::new(ManualClock::new(BEGINNING));
-        Sqlite { clock, directory: tempfile::tempdir().unwrap() }
-    }
-
-    fn opened(&self, create: bool) -> Arc<dyn Store> {
-        let path = self.directory.path().join("outlast.db");
-        open(place(&path), options(self.clock.clone(), create)).unwrap()
-    }
-}
-
-impl Bed for Sqlite {
-    fn open(&self) -> Arc<dyn Store> {
-        self.opened(true)
-    }
-
-    fn reopen(&self, before: Arc<dyn Store>) -> Arc<dyn Store> {
-        drop(before);
-        self.opened(false)
-    }
-
-    fn clock(&self) -> Option<&ManualClock> {
-        Some(&self.clock)
     }
 }
 

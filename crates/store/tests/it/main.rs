@@ -68,6 +68,9 @@ macro_rules! stories {
                 completing_a_halted_run_clears_its_reason,
                 a_run_without_a_driver_is_stopped_at_once,
                 a_driven_run_is_asked_to_stop_and_its_driver_hears_it,
+                a_run_remembers_that_a_person_stopped_it,
+                a_stop_by_a_person_is_heard_by_the_other_workers,
+                a_stop_asked_for_before_its_drivers_death_is_remembered,
                 a_stop_asked_for_before_a_restart_is_heard_after_it,
                 a_stop_asked_for_between_two_attempts_is_heard,
                 a_person_completes_a_run,
@@ -327,10 +330,10 @@ mod memory {
 }
 
 mod sqlite {
-    stories!(crate::beds::Sqlite::new());
+    stories!(crate::bed::Sqlite::new());
 
     mod timed {
-        timed_stories!(crate::beds::Sqlite::new());
+        timed_stories!(crate::bed::Sqlite::new());
     }
 }
 

@@ -186,6 +186,39 @@ pub fn a_driven_run_is_asked_to_stop_and_its_driver_hears_it(s: &Stage) {
     assert!(!agent.process.claim(agent.run).pulse(0).stop_requested);
 }
 
+pub fn a_run_remembers_that_a_person_stopped_it(s: &Stage) {
+    let process = s.process("p");
+    for by_person in [true, false] {
+        let run = s.run(&format!("by-person-{by_person}")).create();
+        process.claim(run).ends(Then::Interrupt { by_person });
+        assert_eq!((s.status(run), s.row(run).stop_requested), (Status::Interrupted, by_person));
+        process.claim(run);
+        assert!(!s.row(run).stop_requested);
+    }
+}
+
+/// Bug: a person's stop of one worker was forgotten while another had an attempt open.
+/// Consequence: the others went on, and `resume --all` took the run up again.
+/// Cause: the attempt's end left early, before the request was noted.
+pub fn a_stop_by_a_person_is_heard_by_the_other_workers(s: &Stage) {
+    let process = s.process("p");
+    let driver = process.claim(s.run("r").create());
+    let mut claim = process.claiming(driver.run);
+    claim.slot = outlast_core::id::Slot(1);
+    let worker = process.claim_by(claim);
+    assert_eq!(driver.ends(Then::Interrupt { by_person: true }), Status::Running);
+    assert!(worker.pulse(0).stop_requested);
+    assert_eq!(worker.ends(Then::Interrupt { by_person: false }), Status::Interrupted);
+    assert!(s.row(driver.run).stop_requested);
+}
+
+pub fn a_stop_asked_for_before_its_drivers_death_is_remembered(s: &Stage) {
+    let agent = s.process("p").claim(s.run("r").create());
+    s.ask(Tell { run: agent.run, word: Word::Stop }).unwrap();
+    agent.process.dies();
+    assert_eq!((s.status(agent.run), s.row(agent.run).stop_requested), (Status::Interrupted, true));
+}
+
 /// Bug: a stop asked for while the agent was dying was forgotten.
 /// Consequence: `outlast stop` said yes, and the run went on.
 /// Cause: the claim of the next attempt cleared the request, also where no stop had happened since.

@@ -14,8 +14,8 @@ use outlast_core::{
 
 use crate::{
     agent::FULL,
-    bed::Bed,
-    beds::{Opened, Postgres, Sqlite},
+    bed::{Bed, Sqlite},
+    beds::{Opened, Postgres},
     stage::{Stage, audit},
 };
 

@@ -1,0 +1,32 @@
+//! `make bench`: Outlast beside the physical limit and its peers, in one run, on one machine.
+//!
+//! Prints ratios against what was measured in the same minutes: a raw append + fdatasync loop on a
+//! growing file, the provider called directly, nginx in between. No figure here is a test.
+
+mod client;
+mod proxy;
+mod raw;
+mod servers;
+mod stats;
+mod store;
+
+use std::path::{Path, PathBuf};
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    if let [_, word, place, seconds] = args.as_slice()
+        && word == "second-writer"
+    {
+        return store::second_writer(Path::new(place), seconds.parse().unwrap_or(3));
+    }
+    let seconds: u64 = args.get(1).and_then(|s| s.parse().ok()).unwrap_or(4);
+    // On the disk that the checkout is on: a tmpfs has no fdatasync worth measuring.
+    let base = PathBuf::from("target").join("bench");
+    std::fs::create_dir_all(&base).expect("a directory to measure in");
+    let dir = tempfile::tempdir_in(&base).expect("a directory to measure in");
+    println!("{} s per figure, in {}\n", seconds, base.display());
+
+    let raw = raw::measure(dir.path(), seconds);
+    store::measure(dir.path(), seconds, &raw);
+    proxy::measure(dir.path(), seconds, &raw);
+}

@@ -1,0 +1,106 @@
+//! The processes under load: the fake provider, nginx, outlast.
+
+use std::{
+    fs,
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// A server that ends with its value.
+pub struct Server {
+    child: Child,
+    pub address: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Server {
+    /// CPU time used so far, user and system.
+    pub fn cpu(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
+        let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
+        let per_second = rustix::param::clock_ticks_per_second();
+        Duration::from_secs_f64((ticks(11) + ticks(12)) as f64 / per_second as f64)
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port()
+}
+
+fn up(child: Child, port: u16) -> Server {
+    let address = format!("127.0.0.1:{port}");
+    let until = Instant::now() + Duration::from_secs(10);
+    while TcpStream::connect(&address).is_err() {
+        assert!(Instant::now() < until, "{address} does not come up");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Server { child, address }
+}
+
+/// The `outlast` of the same build, beside this program.
+fn outlast() -> Command {
+    let me = std::env::current_exe().expect("this program");
+    let mut command = Command::new(me.with_file_name("outlast"));
+    command
+        .env_clear()
+        .env("HOME", "/nonexistent")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+pub fn mock() -> Server {
+    let port = free_port();
+    let child = outlast().args(["mock", "--listen", &format!("127.0.0.1:{port}")]).spawn();
+    up(child.expect("outlast mock (build it first: make bench does)"), port)
+}
+
+pub fn serve(upstream: &str, store: &Path) -> Server {
+    let port = free_port();
+    let child = outlast()
+        .args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--store", &store.to_string_lossy()])
+        .args(["--openai-base-url", &format!("http://{upstream}/v1")])
+        .args(["--default-usd", "1000000", "--default-loops", "none", "--default-wall", "none"])
+        .spawn();
+    up(child.expect("outlast serve"), port)
+}
+
+/// nginx's `proxy_pass` with upstream keep-alive; `None` where it is not installed.
+pub fn nginx(upstream: &str, dir: &Path) -> Option<Server> {
+    let port = free_port();
+    let conf = dir.join("nginx.conf");
+    let text = format!(
+        "daemon off; worker_processes 1; pid {0}/nginx.pid; error_log {0}/nginx.err;
+         events {{ worker_connections 1024; }}
+         http {{
+           access_log off; client_body_temp_path {0}/b; proxy_temp_path {0}/p; fastcgi_temp_path {0}/f;
+           uwsgi_temp_path {0}/u; scgi_temp_path {0}/s; keepalive_requests 1000000;
+           upstream provider {{ server {upstream}; keepalive 128; keepalive_requests 1000000; }}
+           server {{ listen 127.0.0.1:{port}; location / {{
+             proxy_pass http://provider; proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_buffering off;
+           }} }}
+         }}",
+        dir.display()
+    );
+    fs::write(&conf, text).expect("nginx's configuration");
+    let child = Command::new("nginx")
+        .arg("-c")
+        .arg(fs::canonicalize(&conf).expect("its path"))
+        .arg("-p")
+        .arg(dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    Some(up(child, port))
+}

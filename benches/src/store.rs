@@ -1,0 +1,193 @@
+//! The store alone: commits per second, a second process, opening.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use outlast::host::{OsEntropy, SystemClock};
+use outlast_core::{
+    engine::{checkpoint::Checkpoint, claim::Claim, register::Register, start::Start},
+    id::{InstanceNo, RunId, Slot},
+    instance::Identity,
+    op::{Actor, Claimed, Durability},
+    payload::Payload,
+    run::{Policy, Spec},
+    store::{Ask as _, Store},
+    unit::Limits,
+};
+
+use crate::{
+    raw::Raw,
+    stats::{Samples, row, verdict},
+};
+
+fn open(path: &Path) -> Arc<dyn Store> {
+    let options = outlast_store::Options {
+        durability: outlast_store::Durability::Full,
+        clock: Arc::new(SystemClock::new()),
+        entropy: Arc::new(OsEntropy),
+        create: true,
+    };
+    outlast_store::open(&path.to_string_lossy(), options).expect("the store opens")
+}
+
+fn register(store: &dyn Store) -> InstanceNo {
+    store.ask(Register { identity: Identity::default() }, Durability::Synced).wait().expect("registered")
+}
+
+fn start(id: &str) -> Start {
+    Start {
+        id: RunId::new(id).expect("an id"),
+        limits: Limits::default(),
+        policy: Policy::default(),
+        spec: Spec::default(),
+        parent: None,
+        command_key: None,
+        stdin: None,
+    }
+}
+
+fn driver(store: &dyn Store, id: &str, instance: InstanceNo) -> Actor {
+    let run = store.ask(start(id), Durability::Synced).wait().expect("started").run;
+    let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: false };
+    match store.ask(claim, Durability::Synced).wait().expect("claimed") {
+        Claimed::Attempt { attempt, .. } => Actor { run, attempt, instance },
+        Claimed::Refused(r) => panic!("{}", r.message()),
+    }
+}
+
+/// One synced operation after the other: an entry, its 100-byte payload, the run's row.
+fn commit(store: &dyn Store, actor: Actor, value: &Payload) {
+    let save = Checkpoint { actor, slot: Slot::DRIVER, name: "bench".into(), value: value.clone() };
+    store.ask(save, Durability::Synced).wait().expect("committed");
+}
+
+fn hammer(
+    store: &Arc<dyn Store>,
+    instance: InstanceNo,
+    callers: usize,
+    seconds: u64,
+    tag: &str,
+) -> (f64, Samples) {
+    let actors: Vec<Actor> =
+        (0..callers).map(|i| driver(store.as_ref(), &format!("{tag}-{callers}-{i}"), instance)).collect();
+    let began = Instant::now();
+    let until = began + Duration::from_secs(seconds);
+    let mut all = Samples::default();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = actors
+            .into_iter()
+            .map(|actor| {
+                scope.spawn(move || {
+                    let value = Payload::encode(&[42; 100]);
+                    let mut samples = Samples::default();
+                    while Instant::now() < until {
+                        let one = Instant::now();
+                        commit(store.as_ref(), actor, &value);
+                        samples.add(one.elapsed());
+                    }
+                    samples
+                })
+            })
+            .collect();
+        for t in threads {
+            all.extend(t.join().expect("a caller"));
+        }
+    });
+    (all.len() as f64 / began.elapsed().as_secs_f64(), all)
+}
+
+/// Prints the store's figures.
+pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
+    println!("\n-- the store (SQLite, durability full)");
+    let path = dir.join("store.db");
+    let store = open(&path);
+    let instance = register(store.as_ref());
+    let (one, mut samples) = hammer(&store, instance, 1, seconds, "a");
+    row(
+        "commits/s, 1 caller",
+        &format!("{one:.0}/s  p50 {:.3} ms  {:.2} x raw", samples.p50(), one / raw.per_second),
+        &verdict(one / raw.per_second >= 0.9, "to reach: 0.9 x raw"),
+    );
+    let (many, mut samples) = hammer(&store, instance, 64, seconds, "b");
+    row(
+        "commits/s, 64 callers",
+        &format!("{many:.0}/s  p50 {:.3} ms  p99 {:.3} ms", samples.p50(), samples.p99()),
+        &verdict(many >= 25_000.0, "to reach: 25,000/s"),
+    );
+    let me = std::env::current_exe().expect("this program");
+    let child = Command::new(me)
+        .args(["second-writer", &path.to_string_lossy(), &seconds.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a second process");
+    let (busy, _) = hammer(&store, instance, 16, seconds + 1, "c");
+    let said = child.wait_with_output().expect("the second process");
+    row(
+        "a second process writing meanwhile",
+        String::from_utf8_lossy(&said.stdout).trim(),
+        &format!("(the first: {busy:.0}/s, 16 callers)"),
+    );
+    drop(store);
+    opening(dir);
+}
+
+/// The second process: a commit every 5 ms, and how long each took.
+pub fn second_writer(path: &Path, seconds: u64) {
+    let store = open(path);
+    let instance = register(store.as_ref());
+    let actor = driver(store.as_ref(), "second", instance);
+    let value = Payload::encode(&[1; 100]);
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut samples = Samples::default();
+    while Instant::now() < until {
+        let one = Instant::now();
+        commit(store.as_ref(), actor, &value);
+        samples.add(one.elapsed());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    println!("p50 {:.2} ms  p99 {:.2} ms  ({})", samples.p50(), samples.p99(), samples.len());
+}
+
+fn opening(dir: &Path) {
+    let path = dir.join("many.db");
+    let store = open(&path);
+    let instance = register(store.as_ref());
+    let mut tickets = std::collections::VecDeque::new();
+    for i in 0..100_000 {
+        tickets.push_back(store.ask(start(&format!("run-{i}")), Durability::Committed));
+        if tickets.len() >= 512
+            && let Some(t) = tickets.pop_front()
+        {
+            t.wait().expect("started");
+        }
+    }
+    for t in tickets {
+        t.wait().expect("started");
+    }
+    let actor = driver(store.as_ref(), "run-50000", instance);
+    commit(store.as_ref(), actor, &Payload::encode(b"x"));
+    drop(store);
+    let mut open_ms = Samples::default();
+    let mut resume_ms = Samples::default();
+    for _ in 0..5 {
+        let began = Instant::now();
+        let store = open(&path);
+        open_ms.add(began.elapsed());
+        let instance = register(store.as_ref());
+        let began = Instant::now();
+        let no = store.run_no(&RunId::new("run-77777").expect("an id")).expect("read").expect("there");
+        let claim = Claim { run: no, slot: Slot(1), instance, label: None, fresh: false, restart: false };
+        store.ask(claim, Durability::Synced).wait().expect("claimed");
+        resume_ms.add(began.elapsed());
+    }
+    let p50 = open_ms.p50();
+    row(
+        "open with 100,000 runs; claim one of them",
+        &format!("{p50:.2} ms; {:.2} ms", resume_ms.p50()),
+        &verdict(p50 <= 10.0, "to reach: 10 ms (a peer: 3,300 ms)"),
+    );
+}
