@@ -50,14 +50,28 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
     prepare(&mut conn)?;
     // Before the mode is set: it stands in the file, and a file that is not ours is left as it is.
     schema::found(&mut conn, &path.display().to_string())?;
-    let mode: String =
-        conn.pragma_update_and_check(None, "journal_mode", "WAL", |r| r.get(0)).map_err(failure)?;
+    let mode = enter_wal(&conn)?;
     if mode != "wal" {
         return Err(open_error(format!("it cannot be put into WAL mode (it is in mode {mode})")));
     }
     conn.pragma_update(None, "synchronous", "FULL").map_err(failure)?;
     conn.pragma_update(None, "wal_autocheckpoint", 1000).map_err(failure)?;
     Ok(conn)
+}
+
+/// Puts the file into WAL mode, and returns the mode it is in.
+///
+/// SQLite does not ask the busy handler here when another process is changing the mode, as two do
+/// that make one store at the same moment.
+fn enter_wal(conn: &Connection) -> Result<String, Error> {
+    let mut tries = 0;
+    loop {
+        let mode = conn.pragma_update_and_check(None, "journal_mode", "WAL", |r| r.get(0)).map_err(failure);
+        if !matches!(mode, Err(Error::Refused { .. })) || !wait_for_lock(tries) {
+            return mode;
+        }
+        tries += 1;
+    }
 }
 
 /// A reader's connection: it can write nothing.
