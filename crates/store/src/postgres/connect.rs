@@ -89,7 +89,7 @@ impl Address {
     /// What a failed connection attempt means to an operation: not `Io`, so that the store works
     /// again when the database does.
     pub fn unreachable(&self, e: &ConnectError) -> Error {
-        Error::Refused { why: format!("the database {} cannot be reached: {}", self.place, e.why) }
+        Error::Unavailable { why: format!("the database {} cannot be reached: {}", self.place, e.why) }
     }
 }
 
@@ -157,12 +157,12 @@ pub fn chain(e: &tokio_postgres::Error) -> String {
 pub fn failure(e: tokio_postgres::Error) -> Error {
     let why = chain(&e);
     let Some(code) = e.code() else {
-        return Error::Refused { why: format!("the connection to the database was lost: {why}") };
+        return Error::Unavailable { why: format!("the connection to the database was lost: {why}") };
     };
     match code {
         &SqlState::DISK_FULL => Error::Full { why },
         &SqlState::LOCK_NOT_AVAILABLE => {
-            Error::Refused { why: "another server holds the store's lock for too long".into() }
+            Error::Unavailable { why: "another server holds the store's lock for too long".into() }
         }
         code => match &code.code()[..2] {
             // Data exceptions, violated constraints, missing tables and columns, broken pages: what
@@ -171,7 +171,7 @@ pub fn failure(e: tokio_postgres::Error) -> Error {
                 Error::Corrupt { what: why }
             }
             "58" => Error::Io { why },
-            _ => Error::Refused { why },
+            _ => Error::Unavailable { why },
         },
     }
 }

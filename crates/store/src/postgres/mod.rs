@@ -48,7 +48,7 @@ impl PostgresStore {
         });
         migrated.map_err(|e| match e {
             // Before there is a store, what keeps it from being opened is no refusal of work.
-            Error::Refused { why } | Error::Io { why } => open_error(why),
+            Error::Unavailable { why } | Error::Io { why } => open_error(why),
             e => e,
         })?;
         let writer = Writer::start(writer::PostgresWriter::new(address.clone(), options.durability))

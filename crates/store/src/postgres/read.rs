@@ -203,7 +203,8 @@ impl Store for PostgresStore {
 
     fn now(&self) -> Result<Micros, Error> {
         let told = self.readers.run(async move |c: &Client| maybe(c, NOW, params![], rows::number).await)?;
-        told.map(Micros).ok_or_else(|| Error::Refused { why: "the database did not tell its time".into() })
+        told.map(Micros)
+            .ok_or_else(|| Error::Unavailable { why: "the database did not tell its time".into() })
     }
 
     fn place(&self) -> String {

@@ -95,7 +95,7 @@ impl Pool {
         if let Some(client) = idle.filter(|c| !c.is_closed()) {
             match read(&client).await {
                 // It may be the connection's fault: asked again on a fresh one.
-                Err(Error::Refused { .. }) => {}
+                Err(Error::Unavailable { .. }) => {}
                 out => return self.keep(client, out),
             }
         }

@@ -97,7 +97,7 @@ impl PostgresWriter {
     /// Runs statements in the transaction's session.
     fn within<T>(&mut self, run: impl FnOnce(&Session) -> Result<T, Error>) -> Result<T, Error> {
         let Some(session) = &self.session else {
-            return Err(Error::Refused { why: "there is no transaction".into() });
+            return Err(Error::Unavailable { why: "there is no transaction".into() });
         };
         let out = run(session);
         self.failed |= out.is_err();
@@ -165,7 +165,7 @@ impl Backend for PostgresWriter {
         let session = self.session.take().filter(|_| !self.failed);
         let Some(session) = session else {
             let why = "a statement of the transaction had failed".to_owned();
-            return Err(CommitFailed::RolledBack(Error::Refused { why }));
+            return Err(CommitFailed::RolledBack(Error::Unavailable { why }));
         };
         match session.run(session.client.batch_execute("COMMIT")) {
             Ok(()) => {
@@ -241,5 +241,5 @@ impl Session {
 }
 
 fn no_time() -> Error {
-    Error::Refused { why: "the database did not tell its time".into() }
+    Error::Unavailable { why: "the database did not tell its time".into() }
 }

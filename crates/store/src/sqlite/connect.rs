@@ -67,7 +67,7 @@ fn enter_wal(conn: &Connection) -> Result<String, Error> {
     let mut tries = 0;
     loop {
         let mode = conn.pragma_update_and_check(None, "journal_mode", "WAL", |r| r.get(0)).map_err(failure);
-        if !matches!(mode, Err(Error::Refused { .. })) || !wait_for_lock(tries) {
+        if !matches!(mode, Err(Error::Unavailable { .. })) || !wait_for_lock(tries) {
             return mode;
         }
         tries += 1;

@@ -161,7 +161,7 @@ fn an_outage_refuses_work_and_does_not_end_the_store() {
     database.let_in(false);
     database.cut_connections();
     for error in [s.ask(put("during")).unwrap_err(), s.store().live_instances().unwrap_err()] {
-        assert_eq!(error.code(), "store_refused");
+        assert_eq!(error.code(), "store_unavailable");
         assert!(error.to_string().contains("cannot be reached"), "{error}");
     }
     database.let_in(true);
@@ -211,7 +211,7 @@ fn a_cut_commit_of_nobody_is_told_as_unknown() {
     relay.cut_next(Cut::AfterCommit);
     // No process has registered through this store: there is no row that counts its operations.
     assert_eq!(s.ask(put("k")).unwrap_err().code(), "commit_unknown");
-    assert_eq!(s.ask(put("k")).unwrap_err().code(), "store_refused");
+    assert_eq!(s.ask(put("k")).unwrap_err().code(), "store_unavailable");
 }
 
 #[test]
