@@ -173,14 +173,16 @@ fn opening(dir: &Path) {
     drop(store);
     let mut open_ms = Samples::default();
     let mut resume_ms = Samples::default();
-    for _ in 0..5 {
+    for i in 0..5 {
         let began = Instant::now();
         let store = open(&path);
         open_ms.add(began.elapsed());
         let instance = register(store.as_ref());
         let began = Instant::now();
-        let no = store.run_no(&RunId::new("run-77777").expect("an id")).expect("read").expect("there");
-        let claim = Claim { run: no, slot: Slot(1), instance, label: None, fresh: false, restart: false };
+        let id = RunId::new(&format!("run-{}", 70_000 + i)).expect("an id");
+        let no = store.run_no(&id).expect("read").expect("there");
+        let claim =
+            Claim { run: no, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: false };
         store.ask(claim, Durability::Synced).wait().expect("claimed");
         resume_ms.add(began.elapsed());
     }

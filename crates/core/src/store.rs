@@ -42,6 +42,9 @@ pub enum Error {
     /// After an I/O error everything is refused until the store is opened anew.
     #[error("the store refuses work after an earlier failure: {why}")]
     Refused { why: String },
+    /// A server that is away, a lock that is held: it may work again without being opened anew.
+    #[error("the store cannot be had now: {why}")]
+    Unavailable { why: String },
     /// The group was neither seen to commit nor to roll back.
     #[error("it is not known whether the operation was committed: {why}")]
     CommitUnknown { why: String },
@@ -60,6 +63,7 @@ impl Error {
             Error::Full { .. } => "store_full",
             Error::Io { .. } => "store_io",
             Error::Refused { .. } => "store_refused",
+            Error::Unavailable { .. } => "store_unavailable",
             Error::CommitUnknown { .. } => "commit_unknown",
             Error::Closed => "store_closed",
         }
@@ -78,6 +82,7 @@ impl Error {
             Error::Io { .. } | Error::Refused { .. } => {
                 "start outlast again when the disk works; what was acknowledged is safe".into()
             }
+            Error::Unavailable { .. } => "nothing was written; try again when the database answers".into(),
             Error::CommitUnknown { .. } | Error::Closed => return None,
         })
     }

@@ -13,6 +13,7 @@ pub mod error;
 pub mod exit_code;
 pub mod host;
 pub mod keys;
+mod log;
 pub mod mock;
 pub mod place;
 pub mod process;

@@ -5,13 +5,14 @@ use std::{fs, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 use outlast_server::proxy::{Access, Proxy};
 use tokio::{net::TcpListener, signal::unix};
 
-use crate::{cli::ServeArgs, context::Context, error::CliError, exit_code, proxy_setup};
+use crate::{cli::ServeArgs, context::Context, error::CliError, exit_code, log, proxy_setup};
 
 /// How long calls in flight may go on after SIGTERM.
 const DRAIN: Duration = Duration::from_secs(15 * 60);
 
 /// Serves until it is told to stop. Returns the exit code.
 pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
+    log::start(&context.around, "info");
     let token = args.api_token_file.as_deref().map(read_token).transpose()?;
     let loopback = args.listen.ip().is_loopback();
     if !loopback && token.is_none() {

@@ -2,7 +2,9 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod ballast;
+mod columns;
 mod group;
+pub mod postgres;
 pub mod sqlite;
 
 use std::sync::Arc;
@@ -33,9 +35,12 @@ pub struct Options {
     pub create: bool,
 }
 
-/// Opens the store at `place`: a file's path, or a `postgres://` URL.
+/// Opens the store at `place`: a file's path, or a `postgres://` or `postgresql://` URL.
 ///
 /// Does not depend on how much the store holds. Errors: `Open`, `Newer`, `Corrupt`.
 pub fn open(place: &str, options: Options) -> Result<Arc<dyn Store>, Error> {
+    if place.starts_with("postgres://") || place.starts_with("postgresql://") {
+        return Ok(Arc::new(postgres::PostgresStore::open(place, options)?));
+    }
     Ok(Arc::new(sqlite::SqliteStore::open(std::path::Path::new(place), options)?))
 }

@@ -20,7 +20,7 @@ use crate::{
     commands::find,
     context::Context,
     error::CliError,
-    exit_code,
+    exit_code, log,
     process::{nondumpable, reap},
     proxy_setup,
     say::say,
@@ -28,6 +28,7 @@ use crate::{
 
 /// Runs the command to its end. Returns the exit code.
 pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
+    log::start(&context.around, "warn");
     prepare()?;
     let store = context.open(true, args.proxy.durability)?;
     let keys = context.keys()?;
@@ -40,6 +41,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
 
 /// Goes on with interrupted runs. Returns the exit code.
 pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
+    log::start(&context.around, "warn");
     let store = context.open(false, args.proxy.durability)?;
     let Some(asked) = &args.run else { return resume_all(store, &context) };
     prepare()?;

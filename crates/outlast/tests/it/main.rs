@@ -7,3 +7,4 @@ mod help;
 mod line;
 mod settings;
 mod story;
+mod tidy;

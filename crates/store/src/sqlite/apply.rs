@@ -11,7 +11,8 @@ use outlast_core::{
 };
 use rusqlite::{Connection, Result, params};
 
-use super::rows::{self, SUMS, to_json};
+use super::rows::{self, to_json};
+use crate::columns::SUMS;
 
 /// Writes the touched rows. Prepared once per connection.
 pub fn apply(conn: &Connection, l: &Loaded) -> Result<()> {

@@ -11,7 +11,7 @@ use outlast_core::store::Error;
 use rusqlite::{Connection, OpenFlags};
 use rustix::fs::Access;
 
-use super::failure;
+use super::{failure, schema};
 
 /// Older versions can silently lose commits in WAL mode with two writers (the WAL-reset bug).
 pub const MIN_SQLITE: i32 = 3_051_003;
@@ -48,14 +48,30 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
     )
     .map_err(|e| open_error(e.to_string()))?;
     prepare(&mut conn)?;
-    let mode: String =
-        conn.pragma_update_and_check(None, "journal_mode", "WAL", |r| r.get(0)).map_err(failure)?;
+    // Before the mode is set: it stands in the file, and a file that is not ours is left as it is.
+    schema::found(&mut conn, &path.display().to_string())?;
+    let mode = enter_wal(&conn)?;
     if mode != "wal" {
         return Err(open_error(format!("it cannot be put into WAL mode (it is in mode {mode})")));
     }
     conn.pragma_update(None, "synchronous", "FULL").map_err(failure)?;
     conn.pragma_update(None, "wal_autocheckpoint", 1000).map_err(failure)?;
     Ok(conn)
+}
+
+/// Puts the file into WAL mode, and returns the mode it is in.
+///
+/// SQLite does not ask the busy handler here when another process is changing the mode, as two do
+/// that make one store at the same moment.
+fn enter_wal(conn: &Connection) -> Result<String, Error> {
+    let mut tries = 0;
+    loop {
+        let mode = conn.pragma_update_and_check(None, "journal_mode", "WAL", |r| r.get(0)).map_err(failure);
+        if !matches!(mode, Err(Error::Unavailable { .. })) || !wait_for_lock(tries) {
+            return mode;
+        }
+        tries += 1;
+    }
 }
 
 /// A reader's connection: it can write nothing.

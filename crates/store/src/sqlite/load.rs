@@ -12,6 +12,7 @@ use outlast_core::{
 use rusqlite::{Connection, OptionalExtension as _, Params};
 
 use super::{cache::Cache, failure, rows};
+use crate::columns::select;
 
 /// Loads one operation's needs.
 pub struct Loader<'a> {
@@ -238,10 +239,6 @@ impl Loader<'_> {
         let rows = statement.query_map(params, map).map_err(failure)?;
         rows.collect::<rusqlite::Result<_>>().map_err(failure)
     }
-}
-
-pub fn select(columns: &str, rest: &str) -> String {
-    format!("SELECT {columns} FROM {rest}")
 }
 
 fn add_attempt(l: &mut Loaded, a: Attempt) {

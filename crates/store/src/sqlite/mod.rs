@@ -82,7 +82,7 @@ fn failure(e: rusqlite::Error) -> Error {
             C::DiskFull => Error::Full { why: e.to_string() },
             C::NotADatabase | C::DatabaseCorrupt => Error::Corrupt { what: e.to_string() },
             C::DatabaseBusy | C::DatabaseLocked => {
-                Error::Refused { why: "another process holds the store's lock for too long".into() }
+                Error::Unavailable { why: "another process holds the store's lock for too long".into() }
             }
             _ => Error::Io { why: e.to_string() },
         },

@@ -15,7 +15,8 @@ use outlast_core::{
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, params_from_iter, types::Value};
 
-use super::{SqliteStore, failure, load::select, rows};
+use super::{SqliteStore, failure, rows};
+use crate::columns::select;
 
 fn maybe<T, P: Params>(
     conn: &Connection,

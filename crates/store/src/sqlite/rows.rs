@@ -22,6 +22,9 @@ use rusqlite::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::columns::{self, SUMS};
+pub use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, HEAD, INSTANCE, ITEM, LEASE, PAYLOAD, RUN};
+
 type Result<T> = rusqlite::Result<T>;
 
 /// A value that is not what we wrote.
@@ -45,30 +48,20 @@ fn from_json_or_null<T: DeserializeOwned>(row: &Row<'_>, i: usize) -> Result<Opt
     }
 }
 
-fn status_code(status: Status) -> i64 {
-    status as i64
+fn status(row: &Row<'_>, i: usize) -> Result<Status> {
+    let code = row.get(i)?;
+    columns::status_of(code).ok_or_else(|| bad(i, format!("no status {code}")))
 }
 
-pub fn status_of(column: usize, code: i64) -> Result<Status> {
-    Status::ALL
-        .into_iter()
-        .find(|s| status_code(*s) == code)
-        .ok_or_else(|| bad(column, format!("no status {code}")))
+fn life(row: &Row<'_>, i: usize) -> Result<Life> {
+    let code = row.get(i)?;
+    columns::life_of(code).ok_or_else(|| bad(i, format!("no life {code}")))
 }
-
-fn life_of(column: usize, code: i64) -> Result<Life> {
-    [Life::Live, Life::Dead, Life::Left]
-        .into_iter()
-        .find(|l| *l as i64 == code)
-        .ok_or_else(|| bad(column, format!("no life {code}")))
-}
-
-pub const INSTANCE: &str = "no, life, heartbeat, op_counter, registered_at, last_seen, identity";
 
 pub fn instance(row: &Row<'_>) -> Result<Instance> {
     Ok(Instance {
         no: InstanceNo(row.get(0)?),
-        life: life_of(1, row.get(1)?)?,
+        life: life(row, 1)?,
         heartbeat: row.get(2)?,
         op_counter: row.get(3)?,
         registered_at: Micros(row.get(4)?),
@@ -77,16 +70,12 @@ pub fn instance(row: &Row<'_>) -> Result<Instance> {
     })
 }
 
-pub const RUN: &str = "no, id, status, parent, created_at, began_at, ended_at, next_seq, next_attempt, fence, \
-    iteration, explicit_loops, answers, closed, stop_requested, replayed, saved_nano_usd, charges, policy, \
-    halt, error, command_key";
-
 pub fn run(row: &Row<'_>) -> Result<Run> {
     let charges: Vec<EnvelopeNo> = from_json(row, 17)?;
     Ok(Run {
         no: RunNo(row.get(0)?),
         id: RunId::new(row.get_ref(1)?.as_str()?).map_err(|e| bad(1, e))?,
-        status: status_of(2, row.get(2)?)?,
+        status: status(row, 2)?,
         parent: row.get::<_, Option<i64>>(3)?.map(RunNo),
         created_at: Micros(row.get(4)?),
         began_at: row.get::<_, Option<i64>>(5)?.map(Micros),
@@ -109,49 +98,6 @@ pub fn run(row: &Row<'_>) -> Result<Run> {
     })
 }
 
-pub const ENVELOPE: &str = "no, owner, limits, reserved_cost, reserved_tokens, reserved_calls, doubt_cost, \
-    doubt_tokens, spent_cost, spent_tokens, spent_calls, spent_loops, spent_active_ms, spent_restarts";
-
-/// The columns of an envelope's sums, in the order of `ENVELOPE`.
-pub const SUMS: [(Sum, Unit); 11] = [
-    (Sum::Reserved, Unit::CostNanoUsd),
-    (Sum::Reserved, Unit::Tokens),
-    (Sum::Reserved, Unit::Calls),
-    (Sum::Doubt, Unit::CostNanoUsd),
-    (Sum::Doubt, Unit::Tokens),
-    (Sum::Spent, Unit::CostNanoUsd),
-    (Sum::Spent, Unit::Tokens),
-    (Sum::Spent, Unit::Calls),
-    (Sum::Spent, Unit::Loops),
-    (Sum::Spent, Unit::ActiveMs),
-    (Sum::Spent, Unit::Restarts),
-];
-
-#[derive(Clone, Copy)]
-pub enum Sum {
-    Reserved,
-    Doubt,
-    Spent,
-}
-
-impl Sum {
-    pub fn of(self, e: &Envelope) -> &Amounts {
-        match self {
-            Sum::Reserved => &e.reserved,
-            Sum::Doubt => &e.doubt,
-            Sum::Spent => &e.spent,
-        }
-    }
-
-    fn of_mut(self, e: &mut Envelope) -> &mut Amounts {
-        match self {
-            Sum::Reserved => &mut e.reserved,
-            Sum::Doubt => &mut e.doubt,
-            Sum::Spent => &mut e.spent,
-        }
-    }
-}
-
 pub fn envelope(row: &Row<'_>) -> Result<Envelope> {
     let mut e = Envelope::new(EnvelopeNo(row.get(0)?), from_json(row, 1)?, from_json(row, 2)?);
     for (i, (sum, unit)) in SUMS.into_iter().enumerate() {
@@ -159,9 +105,6 @@ pub fn envelope(row: &Row<'_>) -> Result<Envelope> {
     }
     Ok(e)
 }
-
-pub const ATTEMPT: &str = "run_no, no, slot, label, instance, fence, iteration, started_at, ended_at, exit, \
-    active_ms, untaken, diverged, diverged_untaken, closed_before";
 
 pub fn attempt(row: &Row<'_>) -> Result<Attempt> {
     Ok(Attempt {
@@ -183,8 +126,6 @@ pub fn attempt(row: &Row<'_>) -> Result<Attempt> {
     })
 }
 
-pub const LEASE: &str = "run_no, slot, instance, fence";
-
 pub fn lease(row: &Row<'_>) -> Result<Lease> {
     Ok(Lease {
         run: RunNo(row.get(0)?),
@@ -193,10 +134,6 @@ pub fn lease(row: &Row<'_>) -> Result<Lease> {
         fence: Fence(row.get(3)?),
     })
 }
-
-pub const ENTRY: &str = "run_no, seq, kind, state, attempt, instance, scope, key, match_key, opened_at, closed_at, \
-    held_cost, held_tokens, held_calls, spent_cost, spent_tokens, spent_calls, delivered_to, delivered_count, \
-    retried_by, replayable, detail";
 
 pub fn entry(row: &Row<'_>) -> Result<Entry> {
     let amounts = |at: usize| -> Result<Amounts> {
@@ -230,8 +167,6 @@ pub fn entry(row: &Row<'_>) -> Result<Entry> {
     })
 }
 
-pub const PAYLOAD: &str = "codec, key_id, len, sha256, bytes";
-
 pub fn payload(row: &Row<'_>) -> Result<Payload> {
     let codec: u8 = row.get(0)?;
     Ok(Payload {
@@ -242,8 +177,6 @@ pub fn payload(row: &Row<'_>) -> Result<Payload> {
         bytes: Bytes::from(row.get::<_, Vec<u8>>(4)?),
     })
 }
-
-pub const ITEM: &str = "namespace, agent, key, version, value, commit_no, at, run_no, attempt";
 
 pub fn item(row: &Row<'_>) -> Result<Item> {
     Ok(Item {
@@ -258,8 +191,6 @@ pub fn item(row: &Row<'_>) -> Result<Item> {
         attempt: row.get::<_, Option<i64>>(8)?.map(AttemptNo),
     })
 }
-
-pub const HEAD: &str = "namespace, commit_no";
 
 pub fn head(row: &Row<'_>) -> Result<Head> {
     Ok(Head { namespace: row.get(0)?, commit: row.get(1)? })

@@ -83,32 +83,46 @@ CREATE TABLE items (
 CREATE TABLE heads (namespace TEXT PRIMARY KEY, commit_no INTEGER NOT NULL) WITHOUT ROWID;
 ";
 
-/// Reads the format and brings an older store to this one, in one transaction.
+/// The format of the store in the file; 0 where there is none yet. Changes nothing.
 ///
 /// Errors: `Newer` names both numbers; `Corrupt` when the file is a database of something else.
+pub fn found(conn: &mut Connection, place: &str) -> Result<i64, Error> {
+    // One snapshot: between two reads another process may make the store.
+    found_in(&conn.transaction().map_err(failure)?, place)
+}
+
+fn found_in(tx: &Transaction<'_>, place: &str) -> Result<i64, Error> {
+    let pragma = |name: &str| -> Result<i64, Error> {
+        tx.pragma_query_value(None, name, |r| r.get(0)).map_err(failure)
+    };
+    let found = pragma("user_version")?;
+    if pragma("application_id")? != APPLICATION_ID {
+        let tables: i64 =
+            tx.query_row("SELECT count(*) FROM sqlite_master", [], |r| r.get(0)).map_err(failure)?;
+        if tables > 0 || found != 0 {
+            return Err(Error::Corrupt {
+                what: format!("{place} is a SQLite file, and not an outlast store"),
+            });
+        }
+    }
+    if found > format() {
+        return Err(Error::Newer { place: place.into(), found, known: format() });
+    }
+    Ok(found)
+}
+
+/// Brings an older store to this program's format, in one transaction. Errors: those of `found`.
 pub fn migrate(
     conn: &mut Connection,
     place: &str,
     fresh_meta: impl FnOnce() -> Vec<(String, Vec<u8>)>,
 ) -> Result<(), Error> {
-    let pragma = |conn: &Connection, name: &str| -> Result<i64, Error> {
-        conn.pragma_query_value(None, name, |r| r.get(0)).map_err(failure)
-    };
-    if pragma(conn, "user_version")? == format() && pragma(conn, "application_id")? == APPLICATION_ID {
+    if found(conn, place)? == format() {
         return Ok(());
     }
     let tx = Transaction::new(conn, rusqlite::TransactionBehavior::Immediate).map_err(failure)?;
     // Read again under the lock: another process may have made the step meanwhile.
-    let found = pragma(&tx, "user_version")?;
-    let application = pragma(&tx, "application_id")?;
-    let tables: i64 =
-        tx.query_row("SELECT count(*) FROM sqlite_master", [], |r| r.get(0)).map_err(failure)?;
-    if tables > 0 && application != APPLICATION_ID {
-        return Err(Error::Corrupt { what: format!("{place} is a SQLite file, and not an outlast store") });
-    }
-    if found > format() {
-        return Err(Error::Newer { place: place.into(), found, known: format() });
-    }
+    let found = found_in(&tx, place)?;
     for (i, step) in STEPS.iter().enumerate().skip(usize::try_from(found).unwrap_or(0)) {
         tx.execute_batch(step).map_err(failure)?;
         tx.pragma_update(None, "user_version", i as i64 + 1).map_err(failure)?;

@@ -7,7 +7,17 @@
 
 mod agent;
 mod bed;
+mod beds;
+mod child;
+mod private_postgres;
+mod relay;
 mod stage;
+
+mod full_disk;
+mod killed;
+mod postgres_database;
+mod shared;
+mod sqlite_file;
 
 mod calls;
 mod checkpoints;
@@ -325,4 +335,8 @@ mod sqlite {
     mod timed {
         timed_stories!(crate::bed::Sqlite::new());
     }
+}
+
+mod postgres {
+    stories!(crate::beds::Postgres::new());
 }

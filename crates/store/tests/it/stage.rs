@@ -26,10 +26,15 @@ pub struct Stage {
 impl Stage {
     /// Plays `story` on `bed`, and checks the accounts after it.
     pub fn play(bed: impl Bed + 'static, story: fn(&Stage)) {
-        let store = RefCell::new(bed.open());
-        let stage = Stage { bed: Box::new(bed), store };
+        let stage = Stage::on(bed);
         story(&stage);
         audit(&*stage.store());
+    }
+
+    /// An empty stage on `bed`.
+    pub fn on(bed: impl Bed + 'static) -> Stage {
+        let store = RefCell::new(bed.open());
+        Stage { bed: Box::new(bed), store }
     }
 
     pub fn store(&self) -> Arc<dyn Store> {

@@ -1,0 +1,109 @@
+//! The architecture, held against the files: arrows point down, and the domain does no I/O.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Each crate with the crates of ours that it may depend on.
+const ARROWS: [(&str, &[&str]); 6] = [
+    ("crates/core", &[]),
+    ("crates/store", &["outlast-core"]),
+    ("crates/server", &["outlast-core"]),
+    ("crates/sim", &["outlast-core"]),
+    ("crates/outlast", &["outlast-core", "outlast-store", "outlast-server"]),
+    ("benches", &["outlast-core", "outlast-store", "outlast"]),
+];
+
+/// What the domain must not name: clocks, entropy, the environment, tasks, files, sockets.
+const NOT_IN_CORE: [&str; 9] = [
+    "tokio",
+    "SystemTime",
+    "Instant::now",
+    "std::env",
+    "std::fs",
+    "std::net",
+    "std::thread::spawn",
+    "getrandom",
+    "println!",
+];
+
+/// A file tells one noun or one verb; beyond this a second one has moved in.
+const LONGEST: usize = 700;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn files(below: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(below).unwrap().map(Result::unwrap) {
+        let path = entry.path();
+        if path.is_dir() {
+            files(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+fn sources(of: &str) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    files(&root().join(of).join("src"), &mut found);
+    found.into_iter().map(|p| (p.clone(), fs::read_to_string(p).unwrap())).collect()
+}
+
+/// A source without its tests and comments.
+fn code(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or(text);
+    text.lines().filter(|l| !l.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn arrows_point_down() {
+    for (krate, allowed) in ARROWS {
+        let manifest = fs::read_to_string(root().join(krate).join("Cargo.toml")).unwrap();
+        let table: toml::Table = manifest.parse().unwrap();
+        let dependencies = table["dependencies"].as_table().unwrap();
+        for name in dependencies.keys().filter(|n| n.starts_with("outlast")) {
+            assert!(allowed.contains(&name.as_str()), "{krate} must not depend on {name}");
+        }
+    }
+}
+
+#[test]
+fn the_domain_does_no_io() {
+    for (path, text) in sources("crates/core") {
+        for word in NOT_IN_CORE {
+            assert!(!code(&text).contains(word), "{} names {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn a_file_tells_one_noun_or_one_verb() {
+    for (krate, _) in ARROWS {
+        for (path, text) in sources(krate) {
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            assert!(name != "util" && name != "utils" && name != "helpers", "{}", path.display());
+            let lines = text.lines().count();
+            assert!(lines <= LONGEST, "{} has {lines} lines (at most {LONGEST})", path.display());
+        }
+    }
+}
+
+#[test]
+fn heavy_dependencies_live_in_one_crate_each() {
+    for (dependency, home) in [
+        ("rusqlite", "crates/store"),
+        ("tokio-postgres", "crates/store"),
+        ("hyper-rustls", "crates/server"),
+        ("clap", "crates/outlast"),
+    ] {
+        for (krate, _) in ARROWS {
+            let manifest = fs::read_to_string(root().join(krate).join("Cargo.toml")).unwrap();
+            let table: toml::Table = manifest.parse().unwrap();
+            let named = table["dependencies"].as_table().unwrap().contains_key(dependency);
+            assert!(!named || krate == home, "{krate} depends on {dependency}, which belongs to {home}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Loading what an operation names, inside the write transaction.
+//!
+//! Row by row, as SQLite's does, and without a memory between transactions: other servers write.
+
+use outlast_core::{
+    attempt::Attempt,
+    id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Seq, Slot},
+    journal::Entry,
+    loaded::{Loaded, Need, Numbers, Row},
+    state::Item,
+    store::Error,
+};
+use tokio_postgres::Client;
+
+use super::{
+    rows,
+    schema::{ITEM_NAME, ITEM_WANTED},
+    statement::{all, maybe, params},
+};
+use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, HEAD, INSTANCE, ITEM, LEASE, RUN, select};
+
+/// Loads one operation's needs.
+pub async fn load(client: &Client, needs: &[Need]) -> Result<Loaded, Error> {
+    let mut loading = Loading { client, l: Loaded::default() };
+    for need in needs {
+        loading.one(need).await?;
+    }
+    Ok(loading.l)
+}
+
+/// The newest version of a state key.
+pub async fn newest_item(
+    client: &Client,
+    namespace: &str,
+    agent: &str,
+    key: &str,
+) -> Result<Option<Item>, Error> {
+    let rest = format!("outlast.items WHERE {ITEM_NAME} = {ITEM_WANTED} ORDER BY version DESC LIMIT 1");
+    let [namespace, agent, key] = [namespace, agent, key].map(str::as_bytes);
+    maybe(client, &select(ITEM, &rest), params![namespace, agent, key], rows::item).await
+}
+
+struct Loading<'a> {
+    client: &'a Client,
+    l: Loaded,
+}
+
+impl Loading<'_> {
+    async fn one(&mut self, need: &Need) -> Result<(), Error> {
+        match need {
+            Need::Numbers => self.numbers().await,
+            Need::Instance(no) => self.instance(*no).await,
+            Need::RunById(id) => {
+                let sql = "SELECT no FROM outlast.runs WHERE id = $1";
+                match maybe(self.client, sql, params![id.as_str()], rows::number).await? {
+                    Some(no) => self.run(RunNo(no)).await,
+                    None => Ok(()),
+                }
+            }
+            Need::Run(no) => self.run(*no).await,
+            Need::Attempt(run, no) => self.attempt(*run, *no).await,
+            Need::OpenAttempts(run) => self.open(*run).await,
+            Need::Labelled(run, label) => {
+                let sql =
+                    select(ATTEMPT, "outlast.attempts WHERE run_no = $1 AND sha256(label) = sha256($2)");
+                let label = label.as_bytes();
+                let found = all(self.client, &sql, params![run.0, label], rows::attempt).await?;
+                found.into_iter().for_each(|a| self.add_attempt(a));
+                Ok(())
+            }
+            Need::Lease(run, slot) => self.lease(*run, *slot).await,
+            Need::Entry(run, seq) => self.chain(*run, *seq).await,
+            Need::Matching(run, key) => {
+                let rest = "outlast.entries WHERE run_no = $1 AND match_key = $2 ORDER BY seq";
+                let sql = select(ENTRY, rest);
+                let found = all(self.client, &sql, params![run.0, &key.0[..]], rows::entry).await?;
+                found.into_iter().for_each(|e| self.add_entry(e));
+                Ok(())
+            }
+            Need::Keyed(run, kind, scope, key) => {
+                let sql = select(
+                    ENTRY,
+                    "outlast.entries WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) \
+                     AND sha256(scope) = sha256($4) ORDER BY seq DESC LIMIT 1",
+                );
+                let (kind, key, scope) = (kind.code(), key.as_bytes(), scope.as_bytes());
+                let params = params![run.0, kind, key, scope];
+                let found = maybe(self.client, &sql, params, rows::entry).await?;
+                found.into_iter().for_each(|e| self.add_entry(e));
+                Ok(())
+            }
+            Need::OwnedBy(instance) => self.owned(*instance).await,
+            Need::State { namespace, agent, key } => self.state(namespace, agent, key).await,
+        }
+    }
+
+    async fn numbers(&mut self) -> Result<(), Error> {
+        // Under the lock nobody else takes a number; a sequence would leave gaps at each rollback.
+        let sql = "SELECT (SELECT coalesce(max(no), 0) + 1 FROM outlast.runs), \
+                   (SELECT coalesce(max(no), 0) + 1 FROM outlast.envelopes), \
+                   (SELECT coalesce(max(no), 0) + 1 FROM outlast.instances)";
+        let next = maybe(self.client, sql, params![], |row| {
+            Ok(Numbers {
+                run: RunNo(rows::get(row, 0)?),
+                envelope: EnvelopeNo(rows::get(row, 1)?),
+                instance: InstanceNo(rows::get(row, 2)?),
+            })
+        });
+        self.l.numbers = next.await?.unwrap_or_default();
+        Ok(())
+    }
+
+    async fn instance(&mut self, no: InstanceNo) -> Result<(), Error> {
+        if self.l.instance(no).is_none() {
+            let sql = select(INSTANCE, "outlast.instances WHERE no = $1");
+            let found = maybe(self.client, &sql, params![no.0], rows::instance).await?;
+            self.l.instances.extend(found.map(Row::read));
+        }
+        Ok(())
+    }
+
+    async fn run(&mut self, no: RunNo) -> Result<(), Error> {
+        if self.l.run(no).is_ok() {
+            return Ok(());
+        }
+        let sql = select(RUN, "outlast.runs WHERE no = $1");
+        let Some(run) = maybe(self.client, &sql, params![no.0], rows::run).await? else { return Ok(()) };
+        let missing: Vec<i64> =
+            run.charges.iter().filter(|e| self.l.envelope(**e).is_err()).map(|e| e.0).collect();
+        if !missing.is_empty() {
+            let sql = select(ENVELOPE, "outlast.envelopes WHERE no = ANY ($1) ORDER BY no");
+            let found = all(self.client, &sql, params![missing], rows::envelope).await?;
+            self.l.envelopes.extend(found.into_iter().map(Row::read));
+        }
+        if let Some(e) = run.charges.iter().find(|e| self.l.envelope(**e).is_err()) {
+            return Err(Error::Corrupt { what: format!("envelope {e} is missing") });
+        }
+        self.l.runs.push(Row::read(run));
+        Ok(())
+    }
+
+    async fn attempt(&mut self, run: RunNo, no: AttemptNo) -> Result<(), Error> {
+        if self.l.attempt(run, no).is_none() {
+            let sql = select(ATTEMPT, "outlast.attempts WHERE run_no = $1 AND no = $2");
+            let found = maybe(self.client, &sql, params![run.0, no.0], rows::attempt).await?;
+            self.l.attempts.extend(found.map(Row::read));
+        }
+        Ok(())
+    }
+
+    async fn open(&mut self, run: RunNo) -> Result<(), Error> {
+        let rest = "outlast.attempts WHERE run_no = $1 AND ended_at IS NULL ORDER BY no";
+        let sql = select(ATTEMPT, rest);
+        let found = all(self.client, &sql, params![run.0], rows::attempt).await?;
+        found.into_iter().for_each(|a| self.add_attempt(a));
+        Ok(())
+    }
+
+    async fn lease(&mut self, run: RunNo, slot: Slot) -> Result<(), Error> {
+        if self.l.lease(run, slot).is_some() {
+            return Ok(());
+        }
+        let sql = select(LEASE, "outlast.leases WHERE run_no = $1 AND slot = $2");
+        if let Some(lease) = maybe(self.client, &sql, params![run.0, slot.0], rows::lease).await? {
+            self.l.leases.push(Row::read(lease));
+            self.instance(lease.instance).await?;
+        }
+        Ok(())
+    }
+
+    async fn chain(&mut self, run: RunNo, seq: Seq) -> Result<(), Error> {
+        let sql = select(ENTRY, "outlast.entries WHERE run_no = $1 AND seq = $2");
+        let mut next = Some(seq);
+        while let Some(seq) = next {
+            if self.l.entry(run, seq).is_none() {
+                let found = maybe(self.client, &sql, params![run.0, seq.0], rows::entry).await?;
+                self.l.entries.extend(found.map(Row::read));
+            }
+            next = self.l.entry(run, seq).and_then(|e| e.call.as_ref()?.retry_of);
+        }
+        Ok(())
+    }
+
+    async fn owned(&mut self, instance: InstanceNo) -> Result<(), Error> {
+        let sql = select(ENTRY, "outlast.entries WHERE state = 0 AND instance = $1 ORDER BY run_no, seq");
+        let entries = all(self.client, &sql, params![instance.0], rows::entry).await?;
+        let sql = select(LEASE, "outlast.leases WHERE instance = $1 ORDER BY run_no, slot");
+        let leases = all(self.client, &sql, params![instance.0], rows::lease).await?;
+        let runs: Vec<RunNo> = entries.iter().map(|e| e.run).chain(leases.iter().map(|x| x.run)).collect();
+        entries.into_iter().for_each(|e| self.add_entry(e));
+        for lease in leases {
+            if self.l.lease(lease.run, lease.slot).is_none() {
+                self.l.leases.push(Row::read(lease));
+            }
+        }
+        for no in runs {
+            if self.l.run(no).is_err() {
+                self.run(no).await?;
+                self.open(no).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn state(&mut self, namespace: &str, agent: &str, key: &str) -> Result<(), Error> {
+        let seen =
+            |i: &Row<Item>| i.value.namespace == namespace && i.value.agent == agent && i.value.key == key;
+        if !self.l.items.iter().any(seen) {
+            let found = newest_item(self.client, namespace, agent, key).await?;
+            self.l.items.extend(found.map(Row::read));
+        }
+        if !self.l.heads.iter().any(|h| h.value.namespace == namespace) {
+            let sql = select(HEAD, "outlast.heads WHERE sha256(namespace) = sha256($1)");
+            let found = maybe(self.client, &sql, params![namespace.as_bytes()], rows::head).await?;
+            self.l.heads.extend(found.map(Row::read));
+        }
+        Ok(())
+    }
+
+    fn add_attempt(&mut self, a: Attempt) {
+        if self.l.attempt(a.run, a.no).is_none() {
+            self.l.attempts.push(Row::read(a));
+        }
+    }
+
+    fn add_entry(&mut self, e: Entry) {
+        if self.l.entry(e.run, e.seq).is_none() {
+            self.l.entries.push(Row::read(e));
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Reading what is committed.
+
+use std::collections::HashMap;
+
+use outlast_core::{
+    attempt::Attempt,
+    envelope::Envelope,
+    id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
+    instance::Instance,
+    journal::{Entry, Kind, Role},
+    op::{Durability, Op},
+    payload::Payload,
+    run::{Run, Spec},
+    state::Item,
+    store::{Error, LedgerLine, RunFilter, RunView, Store, Ticket},
+    token::TokenKey,
+};
+use tokio_postgres::{Client, Row};
+
+use super::{
+    PostgresStore,
+    load::newest_item,
+    rows,
+    statement::{Param, all, maybe, param, params},
+    writer::NOW,
+};
+use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, PAYLOAD, RUN, select};
+
+/// Runs with their specs and envelopes, in the order given.
+async fn views(client: &Client, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
+    let numbers: Vec<i64> = runs.iter().map(|r| r.no.0).collect();
+    let own: Vec<i64> = runs.iter().map(|r| r.envelope().0).collect();
+    let sql = "SELECT run_no, spec FROM outlast.specs WHERE run_no = ANY ($1)";
+    let spec = |row: &Row| Ok((rows::get::<i64>(row, 0)?, rows::json::<Spec>(row, 1)?));
+    let mut specs: HashMap<_, _> = all(client, sql, params![numbers], spec).await?.into_iter().collect();
+    let sql = select(ENVELOPE, "outlast.envelopes WHERE no = ANY ($1)");
+    let envelopes = all(client, &sql, params![own], rows::envelope).await?;
+    let mut envelopes: HashMap<_, _> = envelopes.into_iter().map(|e| (e.no, e)).collect();
+    let view = |run: Run| {
+        let missing = |what: &str| Error::Corrupt { what: format!("{what} of run {} is missing", run.id) };
+        let spec = specs.remove(&run.no.0).ok_or_else(|| missing("the spec"))?;
+        let envelope = envelopes.remove(&run.envelope()).ok_or_else(|| missing("the envelope"))?;
+        Ok(RunView { run, spec, envelope })
+    };
+    runs.into_iter().map(view).collect()
+}
+
+fn token_key(row: &Row) -> Result<TokenKey, Error> {
+    let bad = || Error::Corrupt { what: "a token key is not 32 bytes".into() };
+    let name: &str = rows::get(row, 0)?;
+    let secret: &[u8] = rows::get(row, 1)?;
+    let id = name.trim_start_matches("token_key_").parse().map_err(|_| bad())?;
+    Ok(TokenKey { id, secret: secret.try_into().map_err(|_| bad())? })
+}
+
+impl Store for PostgresStore {
+    fn submit(&self, op: Op, durability: Durability) -> Ticket {
+        self.writer.submit(op, durability)
+    }
+
+    fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
+        let id = id.clone();
+        self.readers.run(async move |c: &Client| {
+            let sql = "SELECT no FROM outlast.runs WHERE id = $1";
+            Ok(maybe(c, sql, params![id.as_str()], rows::number).await?.map(RunNo))
+        })
+    }
+
+    fn run(&self, no: RunNo) -> Result<Option<RunView>, Error> {
+        self.readers.run(async move |c: &Client| {
+            let sql = select(RUN, "outlast.runs WHERE no = $1");
+            let run = all(c, &sql, params![no.0], rows::run).await?;
+            Ok(views(c, run).await?.pop())
+        })
+    }
+
+    fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
+        let filter = filter.clone();
+        self.readers.run(async move |c: &Client| {
+            let status = filter.status.map(|s| s as i64);
+            let key = filter.command_key.as_ref().map(|k| k.as_bytes());
+            let before = filter.before.map(|b| b.0);
+            let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
+            let mut wanted = vec!["true".to_owned()];
+            let mut params: Vec<Param<'_>> = Vec::new();
+            if let Some(status) = &status {
+                params.push(param(status));
+                wanted.push(format!("status = ${}", params.len()));
+            }
+            if let Some(key) = &key {
+                params.push(param(key));
+                wanted.push(format!("sha256(command_key) = sha256(${})", params.len()));
+            }
+            if let Some(before) = &before {
+                params.push(param(before));
+                wanted.push(format!("no < ${}", params.len()));
+            }
+            params.push(param(&limit));
+            let rest = format!(
+                "outlast.runs WHERE {} ORDER BY no DESC LIMIT ${}",
+                wanted.join(" AND "),
+                params.len()
+            );
+            views(c, all(c, &select(RUN, &rest), &params, rows::run).await?).await
+        })
+    }
+
+    fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
+        self.readers.run(async move |c: &Client| {
+            let sql = select(ENVELOPE, "outlast.envelopes WHERE no = $1");
+            maybe(c, &sql, params![no.0], rows::envelope).await
+        })
+    }
+
+    fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
+        self.readers.run(async move |c: &Client| {
+            let sql = select(ATTEMPT, "outlast.attempts WHERE run_no = $1 ORDER BY no");
+            all(c, &sql, params![run.0], rows::attempt).await
+        })
+    }
+
+    fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error> {
+        self.readers.run(async move |c: &Client| {
+            let sql = select(ENTRY, "outlast.entries WHERE run_no = $1 AND seq = $2");
+            maybe(c, &sql, params![run.0, seq.0], rows::entry).await
+        })
+    }
+
+    fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.readers.run(async move |c: &Client| {
+            let rest = "outlast.entries WHERE run_no = $1 AND seq > $2 ORDER BY seq LIMIT $3";
+            all(c, &select(ENTRY, rest), params![run.0, after.0, limit], rows::entry).await
+        })
+    }
+
+    fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
+        let key = key.to_owned();
+        self.readers.run(async move |c: &Client| {
+            let sql = select(
+                ENTRY,
+                "outlast.entries WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) AND state = 1 \
+                 ORDER BY seq DESC LIMIT 1",
+            );
+            maybe(c, &sql, params![run.0, kind.code(), key.as_bytes()], rows::entry).await
+        })
+    }
+
+    fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
+        self.readers.run(async move |c: &Client| {
+            let sql = "SELECT seq FROM outlast.payloads WHERE run_no = $1 AND role = $2 \
+                       ORDER BY seq DESC LIMIT 1";
+            Ok(maybe(c, sql, params![run.0, Role::Request.code()], rows::number).await?.map(Seq))
+        })
+    }
+
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error> {
+        self.readers.run(async move |c: &Client| {
+            let rest = "outlast.payloads WHERE run_no = $1 AND seq = $2 AND role = $3 ORDER BY part";
+            all(c, &select(PAYLOAD, rest), params![run.0, seq.0, role.code()], rows::payload).await
+        })
+    }
+
+    fn live_instances(&self) -> Result<Vec<Instance>, Error> {
+        self.readers.run(async move |c: &Client| {
+            let sql = select(INSTANCE, "outlast.instances WHERE life = 0 ORDER BY no");
+            all(c, &sql, params![], rows::instance).await
+        })
+    }
+
+    fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error> {
+        self.readers.run(async move |c: &Client| {
+            let sql = select(INSTANCE, "outlast.instances WHERE no = $1");
+            maybe(c, &sql, params![no.0], rows::instance).await
+        })
+    }
+
+    fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
+        // Floor division, also before 1970: a clock that was wrong is no reason to lose a line.
+        // A sum of bigint is numeric: it is cast back, and one that does not fit is an error.
+        let sql = "SELECT run_no, model, \
+                   (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) / 86400000000 AS day, \
+                   sum(spent_calls)::bigint, sum(spent_tokens)::bigint, sum(spent_cost)::bigint, \
+                   sum(CASE WHEN state = 4 THEN held_cost ELSE 0 END)::bigint FROM outlast.entries \
+                   WHERE kind = 0 AND opened_at >= $1 AND opened_at < $2 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3";
+        self.readers
+            .run(async move |c: &Client| all(c, sql, params![since.0, until.0], rows::ledger_line).await)
+    }
+
+    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error> {
+        let [namespace, agent, key] = [namespace, agent, key].map(str::to_owned);
+        self.readers.run(async move |c: &Client| newest_item(c, &namespace, &agent, &key).await)
+    }
+
+    fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {
+        let mut keys = self.readers.run(async move |c: &Client| {
+            let sql = "SELECT key, value FROM outlast.meta WHERE key LIKE 'token\\_key\\_%'";
+            all(c, sql, params![], token_key).await
+        })?;
+        keys.sort_by_key(|k| std::cmp::Reverse(k.id));
+        Ok(keys)
+    }
+
+    fn now(&self) -> Result<Micros, Error> {
+        let told = self.readers.run(async move |c: &Client| maybe(c, NOW, params![], rows::number).await)?;
+        told.map(Micros)
+            .ok_or_else(|| Error::Unavailable { why: "the database did not tell its time".into() })
+    }
+
+    fn place(&self) -> String {
+        self.address.place().to_owned()
+    }
+}

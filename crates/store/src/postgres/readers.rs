@@ -1,0 +1,113 @@
+//! A few connections for reading, driven by one thread of their own.
+//!
+//! Callers block on a channel, never on the runtime: they may be inside one themselves.
+
+use std::{
+    cell::RefCell,
+    rc::Rc,
+    sync::mpsc,
+    thread::{Builder, JoinHandle},
+};
+
+use outlast_core::store::Error;
+use tokio::{
+    sync::{
+        Semaphore,
+        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    },
+    task::{LocalSet, spawn_local},
+};
+use tokio_postgres::Client;
+
+use super::connect::Address;
+
+/// Connections at most: a server has about a hundred for everybody.
+const MOST: usize = 4;
+
+type Job = Box<dyn FnOnce(&Rc<Pool>) + Send>;
+
+/// The readers' thread. Dropping it ends the connections.
+pub struct Readers {
+    jobs: Option<UnboundedSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Readers {
+    pub fn start(address: Address) -> std::io::Result<Readers> {
+        let (jobs, queue) = unbounded_channel::<Job>();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = Builder::new().name("outlast-readers".into()).spawn(move || {
+            let pool = Rc::new(Pool { address, idle: RefCell::default(), room: Semaphore::new(MOST) });
+            LocalSet::new().block_on(&runtime, serve(queue, &pool));
+        })?;
+        Ok(Readers { jobs: Some(jobs), thread: Some(thread) })
+    }
+
+    /// Runs `read` on an idle connection and waits for it.
+    ///
+    /// It may be run twice: a connection that was cut while it was idle says so only when it is used.
+    pub fn run<T: Send + 'static>(
+        &self,
+        read: impl AsyncFn(&Client) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        let job: Job = Box::new(move |pool| {
+            let pool = pool.clone();
+            spawn_local(async move {
+                // The caller waits: it is there to take it.
+                let _ = answer.send(pool.read(&read).await);
+            });
+        });
+        let sent = self.jobs.as_ref().map(|jobs| jobs.send(job));
+        match sent {
+            Some(Ok(())) => answered.recv().unwrap_or(Err(Error::Closed)),
+            _ => Err(Error::Closed),
+        }
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic in it has already failed its reads.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn serve(mut queue: UnboundedReceiver<Job>, pool: &Rc<Pool>) {
+    while let Some(job) = queue.recv().await {
+        job(pool);
+    }
+}
+
+struct Pool {
+    address: Address,
+    idle: RefCell<Vec<Client>>,
+    room: Semaphore,
+}
+
+impl Pool {
+    async fn read<T>(&self, read: &impl AsyncFn(&Client) -> Result<T, Error>) -> Result<T, Error> {
+        let _room = self.room.acquire().await.map_err(|_| Error::Closed)?;
+        let idle = self.idle.borrow_mut().pop();
+        if let Some(client) = idle.filter(|c| !c.is_closed()) {
+            match read(&client).await {
+                // It may be the connection's fault: asked again on a fresh one.
+                Err(Error::Unavailable { .. }) => {}
+                out => return self.keep(client, out),
+            }
+        }
+        let client = self.address.connect().await.map_err(|e| self.address.unreachable(&e))?;
+        let out = read(&client).await;
+        self.keep(client, out)
+    }
+
+    fn keep<T>(&self, client: Client, out: Result<T, Error>) -> Result<T, Error> {
+        if !client.is_closed() {
+            self.idle.borrow_mut().push(client);
+        }
+        out
+    }
+}

@@ -1,0 +1,211 @@
+//! The tables, and the steps from one format to the next. Forward only.
+
+use outlast_core::store::Error;
+use tokio_postgres::Client;
+
+use super::{
+    connect::failure,
+    rows,
+    statement::{maybe, params, write_one},
+};
+
+/// Each step makes the format whose number is its place, from 1.
+const STEPS: &[&str] = &[FORMAT_1];
+
+/// The format this program writes.
+pub fn format() -> i64 {
+    STEPS.len() as i64
+}
+
+/// Taken first in every transaction that writes ("outlast" in ASCII).
+///
+/// One lock for all of a store's writers is the plain choice: whoever has it sees everything that
+/// was committed before and is alone, so a decision needs no lock of its own. It makes servers wait
+/// for each other; what lets them commit side by side is locking the rows of a group in one global
+/// order (envelopes, runs, entries), and then loading in a second statement.
+pub const LOCK: &str = "SELECT pg_advisory_xact_lock(31372865309864820)";
+
+/// A name's row is found by its hash: PostgreSQL's index entries end at 2,700 bytes, names do not.
+pub const ITEM_NAME: &str = "sha256(sha256(namespace) || sha256(agent) || sha256(key))";
+
+/// The same of the first three parameters.
+pub const ITEM_WANTED: &str = "sha256(sha256($1) || sha256($2) || sha256($3))";
+
+// The same tables as in SQLite, with composite primary keys. Names are bytea (they may hold NUL) and
+// are indexed by their hash (they may be long); JSON escapes NUL and is text. What is looked up as
+// text is collated "C", so that a new version of the system's collations cannot break an index.
+// Payloads are compressed before they come here.
+const FORMAT_1: &str = "
+CREATE TABLE outlast.meta (key text COLLATE \"C\" PRIMARY KEY, value bytea NOT NULL);
+
+CREATE TABLE outlast.instances (
+    no bigint PRIMARY KEY, life bigint NOT NULL, heartbeat bigint NOT NULL, op_counter bigint NOT NULL,
+    registered_at bigint NOT NULL, last_seen bigint NOT NULL, identity text NOT NULL);
+CREATE INDEX instances_live ON outlast.instances (no) WHERE life = 0;
+
+CREATE TABLE outlast.runs (
+    no bigint PRIMARY KEY, id text COLLATE \"C\" NOT NULL UNIQUE, status bigint NOT NULL, parent bigint,
+    created_at bigint NOT NULL, began_at bigint, ended_at bigint,
+    next_seq bigint NOT NULL, next_attempt bigint NOT NULL, fence bigint NOT NULL, iteration bigint NOT NULL,
+    explicit_loops boolean NOT NULL, answers bigint NOT NULL, closed bigint NOT NULL,
+    stop_requested boolean NOT NULL, replayed bigint NOT NULL, saved_nano_usd bigint NOT NULL,
+    charges text NOT NULL, policy text NOT NULL, halt text, error bytea, command_key bytea);
+CREATE INDEX runs_by_command ON outlast.runs (sha256(command_key), no) WHERE command_key IS NOT NULL;
+CREATE INDEX runs_by_status ON outlast.runs (status, no);
+
+CREATE TABLE outlast.specs (run_no bigint PRIMARY KEY, spec text NOT NULL);
+
+CREATE TABLE outlast.envelopes (
+    no bigint PRIMARY KEY, owner text NOT NULL, limits text NOT NULL,
+    reserved_cost bigint NOT NULL, reserved_tokens bigint NOT NULL, reserved_calls bigint NOT NULL,
+    doubt_cost bigint NOT NULL, doubt_tokens bigint NOT NULL,
+    spent_cost bigint NOT NULL, spent_tokens bigint NOT NULL, spent_calls bigint NOT NULL,
+    spent_loops bigint NOT NULL, spent_active_ms bigint NOT NULL, spent_restarts bigint NOT NULL);
+
+CREATE TABLE outlast.attempts (
+    run_no bigint NOT NULL, no bigint NOT NULL, slot bigint NOT NULL, label bytea,
+    instance bigint, fence bigint, iteration bigint NOT NULL, started_at bigint NOT NULL, ended_at bigint,
+    exit text, active_ms bigint NOT NULL, untaken bigint NOT NULL, diverged bigint,
+    diverged_untaken bigint NOT NULL, closed_before bigint NOT NULL, PRIMARY KEY (run_no, no));
+CREATE INDEX attempts_open ON outlast.attempts (run_no) WHERE ended_at IS NULL;
+CREATE UNIQUE INDEX attempts_by_label ON outlast.attempts (run_no, sha256(label)) WHERE label IS NOT NULL;
+
+CREATE TABLE outlast.leases (
+    run_no bigint NOT NULL, slot bigint NOT NULL, instance bigint NOT NULL, fence bigint NOT NULL,
+    PRIMARY KEY (run_no, slot));
+CREATE INDEX leases_by_instance ON outlast.leases (instance);
+
+CREATE TABLE outlast.entries (
+    run_no bigint NOT NULL, seq bigint NOT NULL, kind bigint NOT NULL,
+    state bigint NOT NULL, attempt bigint NOT NULL, instance bigint, scope bytea NOT NULL, key bytea,
+    match_key bytea, opened_at bigint NOT NULL, closed_at bigint,
+    held_cost bigint NOT NULL, held_tokens bigint NOT NULL, held_calls bigint NOT NULL,
+    spent_cost bigint NOT NULL, spent_tokens bigint NOT NULL, spent_calls bigint NOT NULL,
+    delivered_to bigint, delivered_count bigint NOT NULL, retried_by bigint, replayable boolean NOT NULL,
+    detail text, model bytea, PRIMARY KEY (run_no, seq));
+CREATE INDEX entries_open ON outlast.entries (instance) WHERE state = 0;
+CREATE INDEX entries_by_match ON outlast.entries (run_no, match_key, seq) WHERE match_key IS NOT NULL;
+CREATE INDEX entries_by_key ON outlast.entries (run_no, kind, sha256(key), sha256(scope), seq)
+    WHERE key IS NOT NULL;
+
+CREATE TABLE outlast.payloads (
+    run_no bigint NOT NULL, seq bigint NOT NULL, role bigint NOT NULL, part bigint NOT NULL,
+    codec bigint NOT NULL, key_id bigint NOT NULL, len bigint NOT NULL,
+    sha256 bytea NOT NULL, bytes bytea NOT NULL, PRIMARY KEY (run_no, seq, role, part));
+ALTER TABLE outlast.payloads ALTER COLUMN bytes SET STORAGE EXTERNAL;
+
+CREATE TABLE outlast.items (
+    namespace bytea NOT NULL, agent bytea NOT NULL, key bytea NOT NULL, version bigint NOT NULL, value bytea,
+    commit_no bigint NOT NULL, at bigint NOT NULL, run_no bigint, attempt bigint);
+CREATE UNIQUE INDEX items_by_name
+    ON outlast.items (sha256(sha256(namespace) || sha256(agent) || sha256(key)), version);
+
+CREATE TABLE outlast.heads (namespace bytea NOT NULL, commit_no bigint NOT NULL);
+CREATE UNIQUE INDEX heads_by_namespace ON outlast.heads (sha256(namespace));
+";
+
+/// `sha256(bytea)` is there from here on.
+const OLDEST_SERVER: i64 = 110_000;
+
+/// What is found before anything is changed.
+enum Found {
+    /// No schema, or an empty one that somebody made for us.
+    Nothing,
+    Format(i64),
+}
+
+/// Reads the format and brings an older store to this one, in one transaction.
+///
+/// Errors: `Newer` names both numbers; `Corrupt` when the schema `outlast` is something else's;
+/// `Open` when there is none and `create` is false, or the server cannot serve.
+pub async fn migrate(
+    client: &Client,
+    place: &str,
+    create: bool,
+    fresh_meta: Vec<(String, Vec<u8>)>,
+) -> Result<(), Error> {
+    suits(client, place).await?;
+    if matches!(found(client, place).await?, Found::Format(n) if n == format()) {
+        return Ok(());
+    }
+    client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await.map_err(failure)?;
+    let done = steps(client, place, create, fresh_meta).await;
+    let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    let ended = client.batch_execute(end).await.map_err(failure);
+    done.and(ended)
+}
+
+async fn suits(client: &Client, place: &str) -> Result<(), Error> {
+    let sql = "SELECT current_setting('server_version_num')::bigint, \
+               current_setting('server_version'), current_setting('server_encoding')";
+    let row = client.query_typed_one(sql, &[]).await.map_err(failure)?;
+    let (number, version, encoding): (i64, &str, &str) =
+        (rows::get(&row, 0)?, rows::get(&row, 1)?, rows::get(&row, 2)?);
+    let open_error = |why| Err(Error::Open { place: place.into(), why });
+    if number < OLDEST_SERVER {
+        return open_error(format!("it is PostgreSQL {version}, and outlast needs 11 or newer"));
+    }
+    if encoding != "UTF8" {
+        return open_error(format!("its encoding is {encoding}, and outlast needs UTF8"));
+    }
+    Ok(())
+}
+
+async fn found(client: &Client, place: &str) -> Result<Found, Error> {
+    let sql = "SELECT to_regclass('outlast.meta') IS NOT NULL, EXISTS (SELECT 1 FROM pg_catalog.pg_class c \
+               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'outlast')";
+    let row = client.query_typed_one(sql, &[]).await.map_err(failure)?;
+    let (meta, anything): (bool, bool) = (rows::get(&row, 0)?, rows::get(&row, 1)?);
+    if !anything {
+        return Ok(Found::Nothing);
+    }
+    let foreign = || Error::Corrupt {
+        what: format!("the schema outlast of {place} is there, and not an outlast store"),
+    };
+    if !meta {
+        return Err(foreign());
+    }
+    let sql = "SELECT value FROM outlast.meta WHERE key = 'format'";
+    let format = maybe(client, sql, params![], |row| rows::name(row, 0)).await?.ok_or_else(foreign)?;
+    match format.parse() {
+        Ok(n) if n > self::format() => {
+            Err(Error::Newer { place: place.into(), found: n, known: self::format() })
+        }
+        Ok(n) => Ok(Found::Format(n)),
+        Err(_) => Err(foreign()),
+    }
+}
+
+async fn steps(
+    client: &Client,
+    place: &str,
+    create: bool,
+    fresh_meta: Vec<(String, Vec<u8>)>,
+) -> Result<(), Error> {
+    client.batch_execute(LOCK).await.map_err(failure)?;
+    // Read again under the lock: another process may have made the step meanwhile.
+    let from = match found(client, place).await? {
+        Found::Format(n) => n,
+        Found::Nothing if !create => {
+            return Err(Error::Open {
+                place: place.into(),
+                why: "there is no store in this database".into(),
+            });
+        }
+        Found::Nothing => {
+            client.batch_execute("CREATE SCHEMA IF NOT EXISTS outlast").await.map_err(failure)?;
+            0
+        }
+    };
+    for step in STEPS.iter().skip(usize::try_from(from).unwrap_or(0)) {
+        client.batch_execute(step).await.map_err(failure)?;
+    }
+    let mut meta = if from == 0 { fresh_meta } else { Vec::new() };
+    meta.push(("format".into(), format().to_string().into_bytes()));
+    for (key, value) in meta {
+        let sql = "INSERT INTO outlast.meta (key, value) VALUES ($1, $2) \
+                   ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+        write_one(client, sql, params![key, value.as_slice()]).await?;
+    }
+    Ok(())
+}

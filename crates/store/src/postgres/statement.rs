@@ -1,0 +1,86 @@
+//! Statements with typed parameters.
+//!
+//! Every statement goes as an unnamed one with the types of its parameters: one round trip, and no
+//! prepared statement that PgBouncer in transaction mode would not know on its next connection.
+
+use outlast_core::store::Error;
+use tokio_postgres::{
+    Client, Row,
+    types::{ToSql, Type},
+};
+
+use super::connect::failure;
+
+/// A parameter with its type.
+pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// What a column of ours can hold.
+pub trait Value: ToSql + Sync {
+    const TYPE: Type;
+}
+
+impl Value for i64 {
+    const TYPE: Type = Type::INT8;
+}
+impl Value for bool {
+    const TYPE: Type = Type::BOOL;
+}
+impl Value for &[u8] {
+    const TYPE: Type = Type::BYTEA;
+}
+impl Value for &str {
+    const TYPE: Type = Type::TEXT;
+}
+impl Value for String {
+    const TYPE: Type = Type::TEXT;
+}
+impl Value for Vec<i64> {
+    const TYPE: Type = Type::INT8_ARRAY;
+}
+impl<T: Value> Value for Option<T> {
+    const TYPE: Type = T::TYPE;
+}
+
+pub fn param<T: Value>(value: &T) -> Param<'_> {
+    (value, T::TYPE)
+}
+
+/// The parameters of a statement, in order.
+macro_rules! params {
+    ($($value:expr),* $(,)?) => { &[$($crate::postgres::statement::param(&$value)),*] };
+}
+pub(super) use params;
+
+/// At most one row.
+pub async fn maybe<T>(
+    client: &Client,
+    sql: &str,
+    params: &[Param<'_>],
+    map: fn(&Row) -> Result<T, Error>,
+) -> Result<Option<T>, Error> {
+    let row = client.query_typed_opt(sql, params).await.map_err(failure)?;
+    row.as_ref().map(map).transpose()
+}
+
+pub async fn all<T>(
+    client: &Client,
+    sql: &str,
+    params: &[Param<'_>],
+    map: fn(&Row) -> Result<T, Error>,
+) -> Result<Vec<T>, Error> {
+    client.query_typed(sql, params).await.map_err(failure)?.iter().map(map).collect()
+}
+
+/// Writes exactly one row: an update that finds none is no update of what we loaded.
+pub async fn write_one(client: &Client, sql: &str, params: &[Param<'_>]) -> Result<(), Error> {
+    match client.execute_typed(sql, params).await.map_err(failure)? {
+        1 => Ok(()),
+        n => Err(Error::Corrupt { what: format!("wanted to write one row, wrote {n}: {sql}") }),
+    }
+}
+
+/// `INSERT INTO outlast.table (columns) VALUES ($1, …)`.
+pub fn insert(table: &str, columns: &str) -> String {
+    let places: Vec<String> = (1..=columns.split(',').count()).map(|i| format!("${i}")).collect();
+    format!("INSERT INTO outlast.{table} ({columns}) VALUES ({})", places.join(", "))
+}

@@ -1,0 +1,245 @@
+//! The writer thread's backend.
+
+use std::{
+    future::Future,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use outlast_core::{
+    id::{InstanceNo, Micros},
+    instance::Instance,
+    loaded::{Loaded, Need, Touch},
+    store::Error,
+};
+use tokio::runtime::{Builder, Runtime};
+use tokio_postgres::{Client, SimpleQueryMessage, error::SqlState};
+
+use super::{
+    apply,
+    connect::{Address, ConnectError, failure, rolled_back},
+    load, rows,
+    schema::LOCK,
+    statement::{maybe, params, write_one},
+};
+use crate::{
+    Durability,
+    columns::{INSTANCE, select},
+    group::{Backend, CommitFailed},
+};
+
+/// The pauses between attempts to reach the database, before its absence is told.
+const PAUSES: [Duration; 5] = [
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+];
+
+/// After those, operations are refused at once for this long: a queue of 512 must not each wait.
+const COOL_DOWN: Duration = Duration::from_secs(1);
+
+/// How long a cut commit is asked for before its outcome is given up as unknown. Longer than the
+/// server needs to notice that we are gone.
+const ASK_FOR: Duration = Duration::from_secs(60);
+
+/// The microseconds of the database's clock: read under the lock, so that they do not go back
+/// between servers.
+pub const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
+/// One transaction per group, in one session that is made anew when it is lost.
+pub struct PostgresWriter {
+    address: Address,
+    durability: Durability,
+    session: Option<Session>,
+    /// When the database was last found unreachable, and why.
+    unreachable: Option<(Instant, Error)>,
+    /// A statement of this transaction failed: PostgreSQL would answer COMMIT with a ROLLBACK, and
+    /// call that a success.
+    failed: bool,
+    /// Instances this transaction registers: until it commits, their numbers may become another's.
+    registering: Vec<Instance>,
+}
+
+impl PostgresWriter {
+    /// Connects with the first group: a runtime must not be entered on the caller's thread.
+    pub fn new(address: Address, durability: Durability) -> Self {
+        Self { address, durability, session: None, unreachable: None, failed: false, registering: Vec::new() }
+    }
+
+    /// A session, after a bounded number of attempts.
+    fn reach(&mut self) -> Result<Session, Error> {
+        if let Some((at, error)) = &self.unreachable
+            && at.elapsed() < COOL_DOWN
+        {
+            return Err(error.clone());
+        }
+        let mut pauses = PAUSES.iter();
+        loop {
+            match Session::connect(&self.address) {
+                Ok(session) => {
+                    self.unreachable = None;
+                    return Ok(session);
+                }
+                Err(e) => match pauses.next().filter(|_| e.may_pass) {
+                    Some(pause) => sleep(*pause),
+                    None => {
+                        let error = self.address.unreachable(&e);
+                        self.unreachable = Some((Instant::now(), error.clone()));
+                        return Err(error);
+                    }
+                },
+            }
+        }
+    }
+
+    /// Runs statements in the transaction's session.
+    fn within<T>(&mut self, run: impl FnOnce(&Session) -> Result<T, Error>) -> Result<T, Error> {
+        let Some(session) = &self.session else {
+            return Err(Error::Unavailable { why: "there is no transaction".into() });
+        };
+        let out = run(session);
+        self.failed |= out.is_err();
+        out
+    }
+
+    /// Asks once, in a new session. `None`: nobody could be asked.
+    fn ask(&mut self, instance: InstanceNo, counter: i64) -> Option<bool> {
+        let session = Session::connect(&self.address).ok()?;
+        session.begin(true).ok()?;
+        let sql = select(INSTANCE, "outlast.instances WHERE no = $1");
+        let found = session.run(maybe(&session.client, &sql, params![instance.0], rows::instance));
+        let _ = session.run(session.client.batch_execute("ROLLBACK"));
+        let found = found.ok()?;
+        self.session = Some(session);
+        let ours = |i: &Instance| {
+            self.registering
+                .iter()
+                .filter(|r| r.no == i.no)
+                .all(|r| r.identity == i.identity && r.registered_at == i.registered_at)
+        };
+        Some(found.is_some_and(|i| i.op_counter >= counter && ours(&i)))
+    }
+}
+
+impl Backend for PostgresWriter {
+    fn begin(&mut self, synced: bool) -> Result<Micros, Error> {
+        self.failed = false;
+        self.registering.clear();
+        let synced = synced && self.durability == Durability::Full;
+        if let Some(session) = self.session.take() {
+            match session.begin(synced) {
+                Ok(now) => {
+                    self.session = Some(session);
+                    return now.ok_or_else(no_time);
+                }
+                Err(e) if e.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => return Err(failure(e)),
+                // The session was cut while it was idle, or leads to a server that only reads by now:
+                // nothing was begun, so it costs nothing to try another.
+                Err(_) => {}
+            }
+        }
+        let session = self.reach()?;
+        let now = session.begin(synced).map_err(failure)?;
+        self.session = Some(session);
+        now.ok_or_else(no_time)
+    }
+
+    fn load(&mut self, needs: &[Need]) -> Result<Loaded, Error> {
+        self.within(|s| s.run(load::load(&s.client, needs)))
+    }
+
+    fn apply(&mut self, loaded: Loaded) -> Result<(), Error> {
+        let inserted = loaded.instances.iter().filter(|r| r.touch == Touch::Insert);
+        self.registering.extend(inserted.map(|r| r.value.clone()));
+        self.within(|s| s.run(apply::apply(&s.client, &loaded)))
+    }
+
+    fn count(&mut self, instance: InstanceNo, counter: i64) -> Result<(), Error> {
+        let sql = "UPDATE outlast.instances SET op_counter = $2 WHERE no = $1";
+        self.within(|s| s.run(write_one(&s.client, sql, params![instance.0, counter])))
+    }
+
+    fn commit(&mut self) -> Result<(), CommitFailed> {
+        let session = self.session.take().filter(|_| !self.failed);
+        let Some(session) = session else {
+            let why = "a statement of the transaction had failed".to_owned();
+            return Err(CommitFailed::RolledBack(Error::Unavailable { why }));
+        };
+        match session.run(session.client.batch_execute("COMMIT")) {
+            Ok(()) => {
+                self.session = Some(session);
+                Ok(())
+            }
+            Err(e) if rolled_back(&e) => Err(CommitFailed::RolledBack(failure(e))),
+            Err(e) => Err(CommitFailed::Unclear(failure(e))),
+        }
+    }
+
+    fn rollback(&mut self) {
+        // A session that cannot even roll back is dropped, and the server rolls back for it.
+        self.session = self.session.take().filter(|s| s.run(s.client.batch_execute("ROLLBACK")).is_ok());
+    }
+
+    fn is_committed(&mut self, instance: InstanceNo, counter: i64) -> Option<bool> {
+        let began = Instant::now();
+        loop {
+            let told = self.ask(instance, counter);
+            if told.is_some() || began.elapsed() > ASK_FOR {
+                return told;
+            }
+            sleep(PAUSES[2]);
+        }
+    }
+}
+
+/// A connection and the runtime that drives it, on the writer's thread.
+struct Session {
+    // Dropped first: the connection ends with its client.
+    client: Client,
+    runtime: Runtime,
+}
+
+impl Session {
+    fn connect(address: &Address) -> Result<Session, ConnectError> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| ConnectError { why: format!("no runtime: {e}"), may_pass: true })?;
+        let client = runtime.block_on(address.connect())?;
+        Ok(Session { client, runtime })
+    }
+
+    fn run<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    /// Begins a transaction, takes the lock and reads the clock, in one round trip.
+    ///
+    /// Nobody waits for ever: not we for another server's lock, nor another for ours when this
+    /// process was stopped (or its machine) within a transaction.
+    fn begin(&self, synced: bool) -> Result<Option<Micros>, tokio_postgres::Error> {
+        // An unsynced commit is written with the next synced one, as its record precedes that one's.
+        // `off` as the database's default must not make a synced group unsynced.
+        let level = if synced {
+            "SELECT set_config('synchronous_commit', 'on', true) \
+             WHERE current_setting('synchronous_commit') = 'off'"
+        } else {
+            "SET LOCAL synchronous_commit = off"
+        };
+        let sql = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '30s'; \
+             SET LOCAL idle_in_transaction_session_timeout = '15s'; {LOCK}; {level}; {NOW}"
+        );
+        let messages = self.run(self.client.simple_query(&sql))?;
+        Ok(messages.iter().rev().find_map(|m| match m {
+            SimpleQueryMessage::Row(row) => row.get(0)?.parse().ok().map(Micros),
+            _ => None,
+        }))
+    }
+}
+
+fn no_time() -> Error {
+    Error::Unavailable { why: "the database did not tell its time".into() }
+}

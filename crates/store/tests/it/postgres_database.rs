@@ -1,0 +1,236 @@
+//! What only the PostgreSQL store can do wrong: other people's databases, cut connections, outages.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use outlast_core::{
+    engine::put::{Change, Put},
+    store::Error,
+};
+
+use crate::{
+    beds::{Opened, open_at},
+    private_postgres::Database,
+    relay::{Cut, Relay},
+    stage::{Stage, everything},
+};
+
+fn put(key: &str) -> Put {
+    let value = Some(Bytes::from_static(b"value"));
+    let change = Change { namespace: "n".into(), agent: "a".into(), key: key.into(), value, expected: None };
+    Put { actor: None, changes: vec![change] }
+}
+
+#[track_caller]
+fn refused(url: &str, create: bool, code: &str, wanted: &str) {
+    let error = open_at(url, create).map(|_| ()).unwrap_err();
+    assert_eq!(error.code(), code, "{error}");
+    assert!(error.to_string().contains(wanted), "{error}");
+}
+
+#[test]
+fn a_missing_store_is_not_made_unless_asked_for() {
+    let database = Database::new();
+    refused(&database.url(), false, "store_open", "no store in this database");
+    assert_eq!(database.value("SELECT to_regnamespace('outlast')"), None);
+    open_at(&database.url(), true).unwrap();
+    open_at(&database.url(), false).unwrap();
+}
+
+#[test]
+fn a_database_that_cannot_be_reached_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    refused(&format!("postgres://u:secret@/d?host={place}"), true, "store_open", place);
+    let database = Database::new();
+    let url = database.url().replace(database.name(), "nobody_made_it");
+    refused(&url, true, "store_open", "\"nobody_made_it\" does not exist");
+}
+
+#[test]
+fn a_newer_store_is_refused_and_left_alone() {
+    let database = Database::new();
+    open_at(&database.url(), true).unwrap();
+    database.execute("UPDATE outlast.meta SET value = '99' WHERE key = 'format'");
+    let error = open_at(&database.url(), true).map(|_| ()).unwrap_err();
+    let known = outlast_store::postgres::format();
+    assert!(matches!(error, Error::Newer { found: 99, known: k, .. } if k == known), "{error}");
+    let format = "SELECT convert_from(value, 'UTF8') FROM outlast.meta WHERE key = 'format'";
+    assert_eq!(database.value(format).as_deref(), Some("99"));
+}
+
+#[test]
+fn another_programs_schema_is_refused_and_left_alone() {
+    for foreign in [
+        "CREATE TABLE outlast.orders (id bigint)",
+        "CREATE TABLE outlast.meta (key text, value bytea)",
+        "CREATE TABLE outlast.meta (key text, value text); INSERT INTO outlast.meta VALUES ('format', '1')",
+        "CREATE TABLE outlast.meta (name text)",
+    ] {
+        let database = Database::new();
+        database.execute(&format!("CREATE SCHEMA outlast; {foreign}"));
+        refused(&database.url(), true, "store_corrupt", "");
+        let tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'outlast'";
+        assert_eq!(database.value(tables).as_deref(), Some("1"), "{foreign}");
+    }
+}
+
+#[test]
+fn an_empty_schema_that_was_made_for_us_is_used() {
+    let database = Database::new();
+    database.execute("CREATE SCHEMA outlast");
+    open_at(&database.url(), true).unwrap();
+}
+
+#[test]
+fn a_database_in_another_encoding_is_refused() {
+    refused(&Database::in_latin1().url(), true, "store_open", "LATIN1");
+}
+
+#[test]
+fn many_servers_make_one_store() {
+    let database = Database::new();
+    let url = database.url();
+    let keys: Vec<_> = std::thread::scope(|scope| {
+        let open = || open_at(&url, true).unwrap().token_keys().unwrap();
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert!(keys.iter().all(|k| k.len() == 1 && *k == keys[0]));
+}
+
+#[test]
+fn a_store_is_opened_read_and_closed_within_a_runtime() {
+    let database = Database::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = open_at(&database.url(), true).unwrap();
+        assert_eq!(store.run_no(&outlast_core::id::RunId::new("r").unwrap()).unwrap(), None);
+        let ticket = store.submit(put("k").into(), outlast_core::op::Durability::Synced);
+        ticket.await.unwrap();
+        assert!(store.now().unwrap().0 > 1_700_000_000_000_000);
+    });
+}
+
+#[test]
+fn names_may_be_longer_than_an_index_entry() {
+    let database = Database::new();
+    let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    // Not compressible: PostgreSQL compresses what it indexes.
+    let digest = |i: u32| outlast_core::digest::Digest::of(&i.to_le_bytes()).to_string();
+    let long: String = (0..200).map(digest).collect();
+    let mut run = s.run("r");
+    run.start.command_key = Some(long.clone());
+    let run = run.create();
+    let filter =
+        outlast_core::store::RunFilter { command_key: Some(long.clone()), limit: 1, ..Default::default() };
+    assert_eq!(s.store().runs(&filter).unwrap()[0].run.no, run);
+    let agent = s.process("p").enter(run, Some(&long));
+    let within = agent.within(&format!("\0{long}"));
+    let seq = within.begins(&long);
+    assert_eq!(within.begins(&long), seq);
+    let change = |key: &str| Change {
+        namespace: long.clone(),
+        agent: long.clone(),
+        key: key.into(),
+        value: Some("v".into()),
+        expected: Some(0),
+    };
+    let other = format!("{long}\0");
+    s.ask(Put { actor: None, changes: vec![change(&long), change(&other)] }).unwrap();
+    assert_eq!(s.store().state(&long, &long, &other).unwrap().unwrap().key, other);
+}
+
+#[test]
+fn sessions_that_were_cut_while_idle_are_made_anew() {
+    let database = Database::new();
+    let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    s.ask(put("one")).unwrap();
+    let before = everything(&*s.store());
+    assert!(database.cut_connections() >= 2, "a reader's and the writer's");
+    assert_eq!(everything(&*s.store()), before);
+    s.ask(put("two")).unwrap();
+    assert!(s.store().state("n", "a", "two").unwrap().is_some());
+}
+
+#[test]
+fn an_outage_refuses_work_and_does_not_end_the_store() {
+    let database = Database::new();
+    let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    s.ask(put("before")).unwrap();
+    database.let_in(false);
+    database.cut_connections();
+    for error in [s.ask(put("during")).unwrap_err(), s.store().live_instances().unwrap_err()] {
+        assert_eq!(error.code(), "store_unavailable");
+        assert!(error.to_string().contains("cannot be reached"), "{error}");
+    }
+    database.let_in(true);
+    // For a moment after the outage it is still refused at once.
+    let patience = Instant::now() + Duration::from_secs(30);
+    while let Err(error) = s.ask(put("after")) {
+        assert!(Instant::now() < patience, "{error}");
+        std::thread::yield_now();
+    }
+    let is_there = |key| s.store().state("n", "a", key).unwrap().is_some();
+    assert_eq!(["before", "during", "after"].map(is_there), [true, false, true]);
+}
+
+/// A commit whose connection is cut is done once, and the caller hears of success.
+fn a_cut_commit_is_done_once(cut: Cut) {
+    let database = Database::new();
+    let relay = Relay::to(&database.socket_directory());
+    let s = Stage::on(Opened(open_at(&database.url_at(relay.directory()), true).unwrap()));
+    relay.cut_next(cut);
+    let process = s.process("p");
+    assert!(relay.has_cut());
+    assert_eq!(s.store().live_instances().unwrap().len(), 1, "{cut:?}: registered once");
+    for turn in 1..=3 {
+        relay.cut_next(cut);
+        s.ask(put("k")).unwrap();
+        assert!(relay.has_cut());
+        assert_eq!(s.store().state("n", "a", "k").unwrap().unwrap().version, turn, "{cut:?}");
+    }
+    assert_eq!(s.store().instance(process.no).unwrap().unwrap().no, process.no);
+}
+
+#[test]
+fn a_commit_that_never_arrived_is_done_again() {
+    a_cut_commit_is_done_once(Cut::BeforeCommit);
+}
+
+#[test]
+fn a_commit_whose_answer_was_lost_is_not_done_again() {
+    a_cut_commit_is_done_once(Cut::AfterCommit);
+}
+
+#[test]
+fn a_cut_commit_of_nobody_is_told_as_unknown() {
+    let database = Database::new();
+    let relay = Relay::to(&database.socket_directory());
+    let s = Stage::on(Opened(open_at(&database.url_at(relay.directory()), true).unwrap()));
+    relay.cut_next(Cut::AfterCommit);
+    // No process has registered through this store: there is no row that counts its operations.
+    assert_eq!(s.ask(put("k")).unwrap_err().code(), "commit_unknown");
+    assert_eq!(s.ask(put("k")).unwrap_err().code(), "store_unavailable");
+}
+
+#[test]
+fn nothing_depends_on_the_databases_own_settings() {
+    let database = Database::new();
+    for setting in [
+        "search_path = ''",
+        "default_transaction_isolation = 'serializable'",
+        "default_transaction_read_only = on",
+        "synchronous_commit = off",
+        "bytea_output = 'escape'",
+        "standard_conforming_strings = off",
+        "timezone = 'Asia/Kathmandu'",
+    ] {
+        database.administer(&format!("ALTER DATABASE {} SET {setting}", database.name()));
+    }
+    let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    let a = s.process("p").claim(s.run("r").create());
+    a.buys("one", 100);
+    s.ask(put("k\\")).unwrap();
+    assert!(s.store().state("n", "a", "k\\").unwrap().is_some());
+}

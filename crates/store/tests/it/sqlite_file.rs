@@ -1,0 +1,194 @@
+//! What only the SQLite store can do wrong: the file, its permissions, and files that are not ours.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use outlast_core::{
+    engine::start::Start,
+    id::RunId,
+    op::Durability,
+    run::{Policy, Spec},
+    store::{Ask as _, Error, Store},
+    unit::Limits,
+};
+use outlast_store::sqlite::{MIN_SQLITE, format};
+use rusqlite::Connection;
+
+use crate::beds::{open_at, place};
+
+fn directory() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("outlast.db");
+    (directory, path)
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+/// Every file in the directory with what it holds.
+fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let entries = fs::read_dir(directory).unwrap().map(|e| e.unwrap().path());
+    let mut files: Vec<_> = entries.map(|p| (p.clone(), fs::read(p).unwrap())).collect();
+    files.sort();
+    files
+}
+
+/// The file is refused with this code, and the directory is as it was.
+#[track_caller]
+fn refused_and_unchanged(path: &Path, create: bool, code: &str) -> Error {
+    let before = files(path.parent().unwrap());
+    let error = open_at(place(path), create).map(|_| ()).unwrap_err();
+    assert_eq!(error.code(), code, "{error}");
+    assert!(files(path.parent().unwrap()) == before, "{code}: something was written");
+    error
+}
+
+fn started(id: &str) -> Start {
+    Start {
+        id: RunId::new(id).unwrap(),
+        limits: Limits::default(),
+        policy: Policy::default(),
+        spec: Spec::default(),
+        parent: None,
+        command_key: None,
+        stdin: None,
+    }
+}
+
+/// Creates runs 0..n, many in a group.
+fn create_runs(store: &Arc<dyn Store>, n: usize) {
+    let pending: Vec<_> =
+        (0..n).map(|i| store.ask(started(&format!("r{i}")), Durability::Committed)).collect();
+    pending.into_iter().for_each(|p| assert!(p.wait().unwrap().created));
+}
+
+#[test]
+fn the_linked_sqlite_has_no_wal_reset_bug() {
+    assert!(rusqlite::version_number() >= MIN_SQLITE && MIN_SQLITE >= 3_051_003);
+}
+
+#[test]
+fn only_its_owner_reads_the_store() {
+    let (directory, _) = directory();
+    let inner = directory.path().join("a/b");
+    let path = inner.join("outlast.db");
+    let store = open_at(place(&path), true).unwrap();
+    create_runs(&store, 1);
+    for made in [directory.path().join("a"), inner.clone()] {
+        assert_eq!(mode(&made), 0o700, "{}", made.display());
+    }
+    let names: Vec<_> = files(&inner).into_iter().map(|f| f.0).collect();
+    assert!(names.len() >= 3, "the file, its WAL and the WAL's index: {names:?}");
+    for name in names {
+        assert_eq!(mode(&name), 0o600, "{}", name.display());
+    }
+}
+
+#[test]
+fn a_missing_store_is_not_made_unless_asked_for() {
+    let (directory, path) = directory();
+    let error = refused_and_unchanged(&path, false, "store_open");
+    assert!(error.to_string().contains("no such file"), "{error}");
+    assert!(files(directory.path()).is_empty());
+}
+
+#[test]
+fn many_processes_make_one_store() {
+    for _ in 0..10 {
+        let (_directory, path) = directory();
+        let keys: Vec<_> = std::thread::scope(|scope| {
+            let open = || open_at(place(&path), true).unwrap().token_keys().unwrap();
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        assert!(keys.iter().all(|k| k.len() == 1 && *k == keys[0]));
+    }
+}
+
+#[test]
+fn a_newer_store_is_refused_and_left_alone() {
+    let (_directory, path) = directory();
+    drop(open_at(place(&path), true).unwrap());
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    let error = refused_and_unchanged(&path, true, "store_newer");
+    assert!(matches!(error, Error::Newer { found: 99, known, .. } if known == format()), "{error}");
+}
+
+#[test]
+fn another_programs_database_is_refused_and_left_alone() {
+    for foreign in ["CREATE TABLE orders (id INTEGER)", "PRAGMA user_version = 1"] {
+        let (_directory, path) = directory();
+        Connection::open(&path).unwrap().execute_batch(foreign).unwrap();
+        refused_and_unchanged(&path, true, "store_corrupt");
+    }
+}
+
+#[test]
+fn what_is_no_database_is_refused_and_left_alone() {
+    let garbage: Vec<u8> = (0..9000_u32).map(|i| (i * 31 % 251) as u8).collect();
+    for content in [garbage, b"these are somebody's notes\n".repeat(40), b"short".to_vec()] {
+        let (_directory, path) = directory();
+        fs::write(&path, &content).unwrap();
+        refused_and_unchanged(&path, true, "store_corrupt");
+    }
+}
+
+#[test]
+fn a_store_whose_pages_were_overwritten_is_no_fresh_start() {
+    let (_directory, path) = directory();
+    let store = open_at(place(&path), true).unwrap();
+    create_runs(&store, 200);
+    drop(store);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[4096..].fill(0x5a);
+    fs::write(&path, &bytes).unwrap();
+    // Damage is found where it is read: at the latest by the first operation, never by making anew.
+    let found = open_at(place(&path), true)
+        .and_then(|store| store.ask(started("r1"), Durability::Synced).wait().map(drop));
+    assert_eq!(found.unwrap_err().code(), "store_corrupt");
+}
+
+#[test]
+fn a_place_that_cannot_be_is_named() {
+    let (_directory, path) = directory();
+    fs::write(&path, "a file").unwrap();
+    let error = open_at(place(&path.join("outlast.db")), true).map(|_| ()).unwrap_err();
+    assert_eq!(error.code(), "store_open");
+    assert!(error.to_string().contains(place(&path)), "{error}");
+}
+
+/// Bytes this thread has read from files.
+fn bytes_read() -> u64 {
+    let io = fs::read_to_string("/proc/thread-self/io").unwrap();
+    io.lines().find_map(|l| l.strip_prefix("rchar: ")?.parse().ok()).unwrap()
+}
+
+#[test]
+fn opening_reads_no_more_of_a_large_store() {
+    let reads = |runs: usize| {
+        let (_directory, path) = directory();
+        create_runs(&open_at(place(&path), true).unwrap(), runs);
+        let before = bytes_read();
+        let store = open_at(place(&path), false).unwrap();
+        let opening = bytes_read() - before;
+        let before = bytes_read();
+        let no = store.run_no(&RunId::new("r0").unwrap()).unwrap().unwrap();
+        store.run(no).unwrap().unwrap();
+        (opening, bytes_read() - before, fs::metadata(&path).unwrap().len())
+    };
+    let (small, large) = (reads(1), reads(5000));
+    assert!(large.2 > 10 * small.2, "the large store is large: {} bytes", large.2);
+    // Finding a run goes down a few levels of trees: some pages of 4 KiB more, not some per run.
+    assert!(
+        large.0 <= small.0 + 4 * 4096,
+        "opening read {} bytes, and {} of the large one",
+        small.0,
+        large.0
+    );
+    assert!(large.1 <= small.1 + 16 * 4096, "a run took {} bytes, and {} in the large one", small.1, large.1);
+}
