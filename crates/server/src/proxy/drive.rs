@@ -28,12 +28,13 @@ use tokio::{
 };
 
 use super::{
-    body::{AnswerBody, BrokeOff},
+    body::{AnswerBody, BrokeOff, Driver},
     call::Call,
     host::{Host, Seen},
     live::{self, Live},
     record::Answer,
     refuse::Refusal,
+    wire::Wire,
 };
 use crate::dialect::error_frame;
 
@@ -50,7 +51,7 @@ pub enum Signal {
 }
 
 /// Starts the driver of a request. The receiver gets the response's head with its body.
-pub fn start(host: Arc<Host>, call: Call) -> (oneshot::Receiver<Response<AnswerBody>>, Gone) {
+pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Response<AnswerBody>>, Gone) {
     let (head, response) = oneshot::channel();
     let (inbox, signals) = mpsc::unbounded_channel();
     let id = host.connection_id();
@@ -66,6 +67,7 @@ pub fn start(host: Arc<Host>, call: Call) -> (oneshot::Receiver<Response<AnswerB
         machine,
         signals,
         inbox: inbox.clone(),
+        wire,
         head: Some(head),
         out: None,
         source: Source::Nothing,
@@ -115,6 +117,7 @@ struct Drive {
     machine: Connection,
     signals: mpsc::UnboundedReceiver<Signal>,
     inbox: mpsc::UnboundedSender<Signal>,
+    wire: Wire,
     head: Option<oneshot::Sender<Response<AnswerBody>>>,
     out: Option<mpsc::Sender<Result<Bytes, BrokeOff>>>,
     source: Source,
@@ -389,11 +392,12 @@ impl Drive {
             }
         };
         if let Some(to) = self.head.take() {
+            let driver = Driver { inbox: self.inbox.clone(), wire: self.wire.clone() };
             let (body, out) = if whole {
-                (AnswerBody::whole(concat(frames), self.inbox.clone()), None)
+                (AnswerBody::whole(concat(frames), driver), None)
             } else {
                 let (tx, rx) = mpsc::channel(FRAMES_AHEAD);
-                (AnswerBody::frames(rx, self.inbox.clone()), Some((tx, frames)))
+                (AnswerBody::frames(rx, driver), Some((tx, frames)))
             };
             let response = self.response(head.0, head.1, body);
             if to.send(response).is_err() {

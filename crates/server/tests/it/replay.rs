@@ -198,3 +198,23 @@ async fn a_supervised_agent_replays_from_its_first_attempt_and_diverges_where_it
     assert_eq!(run.replayed, 2);
     assert!(run.saved_nano_usd > 0);
 }
+
+// Bug: an answer counted as delivered when it was handed to hyper, not when it was flushed.
+// Consequence: a client that left within a long answer paid for it again when it came back.
+// Cause: hyper lets go of a body as soon as its last byte is buffered.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_was_not_flushed_is_not_delivered() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    // More than the sockets between us can hold.
+    let ask = Api::Chat
+        .sends(&with(Api::Chat.body("mock: tokens 100000"), json!({"max_tokens": 100_000, "n": 24})));
+    let mut first = ask.open(server.addr).await;
+    first.read_until("w17").await;
+    assert_eq!(server.entries("r")[0].delivered_to, None);
+    drop(first);
+    let again = ask.to(&server).await;
+    assert!(again.is_replayed());
+    assert!(again.ok().len() > 10 << 20);
+    assert_eq!(rig.mock.paid(), 1);
+}

@@ -114,6 +114,31 @@ async fn the_end_of_a_stream_is_held_back_until_it_is_settled() {
     }
 }
 
+// Bug: the frame that tells a client that its stream broke was lost.
+// Consequence: the SDKs saw a cut connection, which they may retry, or nothing at all.
+// Cause: hyper drops what it has buffered when a body fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_breaks_ends_with_an_error_frame_and_never_cleanly() {
+    for api in BOTH {
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let server = rig.serve().await;
+        let answer = api.streams("mock: tokens 40\nmock: truncate").to(&server).await;
+        assert_eq!(answer.status, 200);
+        assert!(answer.broken, "{api:?}: {}", answer.text());
+        let last = answer.text().trim_end().rsplit("\n\n").next().unwrap().to_owned();
+        assert!(last.contains("upstream_broke_off"), "{api:?}: {last}");
+        assert_eq!(last.starts_with("event: error\ndata: "), api == Api::Messages, "{last}");
+        let entry = server.closed("r", 1).await;
+        assert_eq!(entry.state, State::Failed);
+        let call = entry.call.unwrap();
+        assert!(call.estimated, "no usage came: its reservation stands");
+        assert_eq!(call.error.as_deref(), Some("upstream_broke_off"));
+        // It is not replayed: what is asked again is asked again.
+        assert!(!api.streams("mock: tokens 40\nmock: truncate").label("b").to(&server).await.is_replayed());
+        assert_eq!(rig.mock.paid(), 2);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_providers_own_error_in_a_stream_reaches_the_client_once_recorded() {
     let chunk = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"hi\"}}\n\n";
