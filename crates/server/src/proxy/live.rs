@@ -8,8 +8,10 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt as _;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use outlast_core::{
     call::exchange::{Action, Ending, Event, Exchange, Failure, Frame, Progress, Silence},
     engine::settle::Settle,
@@ -36,6 +38,9 @@ const SILENCE_AFTER_SUSPEND: Duration = Duration::from_secs(30);
 
 /// The pause before a settlement that failed is tried again.
 const SETTLE_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long an upstream may take to end a body whose answer is over, for its connection to be used again.
+const LAST_BYTES: Duration = Duration::from_secs(2);
 
 /// What connections read of an exchange.
 pub struct Live {
@@ -179,6 +184,10 @@ impl Carry {
                 Some(reader) => {
                     let frames = reader.push(chunk);
                     self.frames(reader, frames);
+                    if self.settling.is_some() {
+                        // Some upstreams keep a body open behind the last event: nobody waits for that.
+                        return read_on(body);
+                    }
                 }
                 None if whole.len() + chunk.len() > self.host.config.max_answer => {
                     return self.on(Event::UpstreamError(Failure::AfterSend));
@@ -217,6 +226,11 @@ impl Carry {
                 // A frame without its end would run together with the error frame behind it.
                 FrameKind::Partial => continue,
             };
+            if self.settling.is_some() {
+                // The answer is on its way to the store: what the upstream says behind its end would be
+                // seen once and never replayed.
+                break;
+            }
             let len = frame.bytes.len() as u64;
             let bytes = if kind == Frame::Swallowed { Bytes::new() } else { frame.bytes };
             self.live.log().frames.push(bytes);
@@ -336,6 +350,15 @@ impl Carry {
                 tracing::error!(run = %call.seat.id, seq = %self.live.seq, error = %e, "not settled");
             }
         }
+    }
+}
+
+/// Reads what is left of a body, so that its connection can be used again.
+fn read_on(mut body: Incoming) {
+    let mut rest = Box::pin(async move { while let Some(Ok(_)) = body.frame().await {} });
+    // Mostly the end came with the last event.
+    if (&mut rest).now_or_never().is_none() {
+        tokio::spawn(tokio::time::timeout(LAST_BYTES, rest));
     }
 }
 

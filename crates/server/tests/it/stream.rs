@@ -139,6 +139,26 @@ async fn a_stream_that_breaks_ends_with_an_error_frame_and_never_cleanly() {
     }
 }
 
+// Bug: an answer was given only when the upstream's connection was done, not when the answer was.
+// Consequence: behind an upstream that keeps its connection open a client waited for the idle timeout.
+// Cause: the settlement was looked at only after the body had ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_with_its_terminal_event_though_the_upstream_stays() {
+    let chunk = r#"data: {"id":"x","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}"#;
+    let stop = r#"data: {"id":"x","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+    let usage =
+        r#"data: {"id":"x","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}"#;
+    let text = scripted::stream(&format!("{chunk}\n\n{stop}\n\n{usage}\n\ndata: [DONE]\n\n"));
+    let upstream = Scripted::start(move |_| (text.clone(), Then::Hang)).await;
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve_with(towards(&rig, &upstream)).await;
+    let body = Api::Chat.streams("x").to(&server).await.ok();
+    assert_eq!(body, format!("{chunk}\n\n{stop}\n\ndata: [DONE]\n\n"));
+    let entry = server.closed("r", 1).await;
+    assert_eq!(entry.state, State::Done);
+    assert_eq!(entry.call.unwrap().usage.map(|u| (u.input, u.output)), Some((5, 1)));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_providers_own_error_in_a_stream_reaches_the_client_once_recorded() {
     let chunk = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"hi\"}}\n\n";
