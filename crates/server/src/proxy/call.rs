@@ -19,7 +19,7 @@ use super::{
     host::Host,
     prices::Priced,
     refuse::Refusal,
-    upstream::{self, SendFailed},
+    upstream::{self, Key, SendFailed},
     who::{Caller, Credential},
 };
 use crate::dialect::{Dialect, Request, canonical};
@@ -185,17 +185,20 @@ impl Call {
         credential(host, self.dialect.upstream(), &self.credential, &self.headers, headers)
     }
 
-    /// An error body of the upstream with our own key's bytes masked.
-    pub fn mask_key(&self, host: &Host, body: Bytes) -> Bytes {
-        let provider = host.config.providers.of(self.dialect.upstream());
-        let Some(key) = provider.key.as_ref().map(|k| k.expose()).filter(|k| k.len() >= 8) else {
-            return body;
-        };
-        if memchr::memmem::find(&body, key.as_bytes()).is_none() {
-            return body;
+    /// An upstream's own words about a call, as the journal keeps them: without the key it was sent,
+    /// ours or the caller's.
+    pub fn mask_secrets(&self, host: &Host, text: &str) -> String {
+        let mut masked = text.to_owned();
+        if let Some(key) = &host.config.providers.of(self.dialect.upstream()).key {
+            masked = key.masked_text(&masked);
         }
-        let text = String::from_utf8_lossy(&body).replace(key, "***");
-        Bytes::from(text)
+        for name in headers::CREDENTIALS {
+            for value in self.headers.get_all(name).iter().filter_map(|v| v.to_str().ok()) {
+                let bare = value.split_whitespace().last().unwrap_or_default();
+                masked = Key::new(bare.to_owned()).masked_text(&masked);
+            }
+        }
+        masked
     }
 
     /// As a base for the requests after it. Only after its record is committed.

@@ -209,7 +209,7 @@ impl Carry {
         self.outcome = self.call.dialect.read_json(&body);
         let readable = !status.is_success() || is_json_object(&body);
         let len = body.len() as u64;
-        let body = if status.is_success() { body } else { self.call.mask_key(&self.host, body) };
+        let body = if status.is_success() { body } else { self.masked(body) };
         self.live.log().frames.push(body);
         self.on(Event::BodyEnd { len, readable });
     }
@@ -232,7 +232,11 @@ impl Carry {
                 break;
             }
             let len = frame.bytes.len() as u64;
-            let bytes = if kind == Frame::Swallowed { Bytes::new() } else { frame.bytes };
+            let bytes = match kind {
+                Frame::Swallowed => Bytes::new(),
+                Frame::Error => self.masked(frame.bytes),
+                _ => frame.bytes,
+            };
             self.live.log().frames.push(bytes);
             // Before the event: the settlement it may bring needs the usage.
             if matches!(kind, Frame::Terminal | Frame::Error) {
@@ -241,6 +245,14 @@ impl Carry {
             self.on(Event::Frame { frame: kind, len });
         }
         self.outcome = reader.outcome().clone();
+    }
+
+    /// An upstream's error without our key.
+    fn masked(&self, error: Bytes) -> Bytes {
+        match &self.host.config.providers.of(self.call.dialect.upstream()).key {
+            Some(key) => key.masked(error),
+            None => error,
+        }
     }
 
     fn on(&mut self, event: Event) {
@@ -277,7 +289,10 @@ impl Carry {
             });
             (self.machine.status(), answer)
         };
-        let detail = self.outcome.error.as_ref().map(|e| e.message.chars().take(500).collect::<String>());
+        let detail = self.outcome.error.as_ref().map(|e| {
+            let text = call.mask_secrets(&self.host, &e.message);
+            text.chars().take(500).collect::<String>()
+        });
         let settle = Settle {
             run: call.seat.run,
             seq: self.live.seq,

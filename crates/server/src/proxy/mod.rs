@@ -253,7 +253,13 @@ impl Proxy {
             .collect()
             .await
             .map_err(|e| Refusal::new(502, "upstream_broke_off", format!("the answer broke off: {e}")))?;
-        let mut response = Response::new(AnswerBody::plain(body.to_bytes()));
+        let mut body = body.to_bytes();
+        if let Some(key) = &host.config.providers.of(upstream).key
+            && !head.status.is_success()
+        {
+            body = key.masked(body);
+        }
+        let mut response = Response::new(AnswerBody::plain(body));
         *response.status_mut() = head.status;
         *response.headers_mut() = headers::client(&head.headers, false);
         Ok(response)

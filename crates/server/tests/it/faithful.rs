@@ -267,6 +267,61 @@ async fn counting_tokens_and_listing_models_is_free_and_unrecorded() {
     assert_eq!(server.store.run_no(&outlast_core::id::RunId::new("r").unwrap()).unwrap(), None);
 }
 
+// Bug: an upstream's error that repeats the key it was sent was masked for the client alone.
+// Consequence: the house's key stood in the journal, and in the answers of the free paths.
+// Cause: the error's text was read before the mask, and the free paths had none.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_houses_key_is_never_in_an_answer_nor_in_the_journal() {
+    let echo = |request: &str| {
+        let key = [OPENAI_KEY, ANTHROPIC_KEY].into_iter().find(|k| request.contains(k)).unwrap_or("none");
+        format!(r#"{{"type":"error","error":{{"type":"authentication_error","message":"bad key: {key}"}}}}"#)
+    };
+    let upstream = Scripted::start(move |r| (scripted::json(401, &echo(r)), Then::Close)).await;
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve_with(towards(&rig, &upstream)).await;
+    for ask in [
+        Api::Chat.says("x"),
+        Api::Messages.says("x"),
+        Api::Messages.says("x").target("/v1/messages/count_tokens"),
+        Ask::new("GET", "/v1/models"),
+    ] {
+        let answer = ask.to(&server).await;
+        assert_eq!(answer.status, 401);
+        assert!(answer.text().contains("bad key: ***"), "{}", answer.text());
+        let sent = upstream.requests().pop().unwrap();
+        assert!(sent.contains("-the-key-of-the-house"), "{sent}");
+    }
+    for entry in server.entries("r") {
+        assert_eq!(entry.call.unwrap().error.as_deref(), Some("bad key: ***"));
+    }
+    // The caller's own key is the caller's to see, and nobody's to keep.
+    let own = Scripted::start(|_| {
+        (scripted::json(401, r#"{"error":{"message":"bad key: sk-of-the-caller"}}"#), Then::Close)
+    })
+    .await;
+    let passing = rig.serve_with(towards(&rig, &own)).await;
+    let answer = Api::Chat.says("x").run("own").header("authorization", "Bearer sk-of-the-caller");
+    assert!(answer.to(&passing).await.text().contains("bad key: sk-of-the-caller"));
+    assert_eq!(passing.entries("own")[0].call.as_ref().unwrap().error.as_deref(), Some("bad key: ***"));
+    // In a stream as well.
+    let frame = |request: &str| {
+        let key = if request.contains(OPENAI_KEY) { OPENAI_KEY } else { ANTHROPIC_KEY };
+        scripted::stream(&format!(
+            "event: error\ndata: {{\"type\":\"error\",\"error\":{{\"message\":\"bad key: {key}\"}}}}\n\n"
+        ))
+    };
+    let upstream = Scripted::start(move |r| (format!("{}0\r\n\r\n", frame(r)), Then::Close)).await;
+    let server = rig.serve_with(towards(&rig, &upstream)).await;
+    for api in BOTH {
+        let answer = api.streams("x").run("s").label(api.model()).to(&server).await;
+        assert!(answer.text().contains("bad key: ***"), "{api:?}: {}", answer.text());
+    }
+    for entry in server.entries("s") {
+        assert_eq!(entry.state, State::Failed);
+        assert_eq!(entry.call.unwrap().error.as_deref(), Some("bad key: ***"));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn ones_own_provider_key_is_passed_through_and_its_answers_stay_its_own() {
     for api in BOTH {
