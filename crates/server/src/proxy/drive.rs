@@ -153,7 +153,9 @@ impl Drive {
     async fn next(&mut self) -> Event {
         let poll_at = self.poll_at.map(|p| p.0);
         loop {
+            // A client that left before its call went out is heard first: then it need not go.
             tokio::select! {
+                biased;
                 signal = self.signals.recv() => match signal {
                     Some(Signal::Turn) => return Event::Turn,
                     Some(Signal::MayRetry) => return Event::MayRetry,
@@ -274,6 +276,7 @@ impl Drive {
 
     fn admit(&mut self) {
         let (call, seat) = (&self.call, &self.call.seat);
+        let active_ms = self.host.unposted_ms(seat);
         let mut registry = self.host.registry();
         let admit = Admit {
             actor: Actor { run: seat.run, attempt: seat.attempt, instance: self.host.node.instance() },
@@ -292,7 +295,7 @@ impl Drive {
             retry_count: call.retry_count,
             answered_with_error: registry.taken.has_error(self.place),
             behind: registry.waiters.is_behind(seat.run, self.id),
-            active_ms: 0,
+            active_ms,
             request: call.payload(),
         };
         registry.waiters.decides(seat.run, self.id);
@@ -345,6 +348,7 @@ impl Drive {
             if let Err(e) = settled.await {
                 tracing::warn!(run = %seat.id, %seq, error = %e, "a call that was not sent stays open");
             }
+            host.call_ends(&seat);
             host.wake();
         });
     }

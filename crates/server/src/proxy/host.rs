@@ -138,6 +138,11 @@ pub struct Remembered {
 }
 
 impl RunMemory {
+    /// Whether more would be lost with it than can be read again.
+    fn is_needed(&self) -> bool {
+        self.0.try_lock().map_or(true, |m| !m.in_flight.is_empty())
+    }
+
     pub fn lock(&self) -> MutexGuard<'_, Remembered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -249,16 +254,7 @@ impl Host {
 
     /// An exchange is settled, or will never be: connections that ask for it look at the store.
     pub fn exchange_over(&self, call: &Call, live: &Live) {
-        let memory = self.memory(call.seat.run);
-        if call.seat.undriven {
-            let mut memory = memory.lock();
-            if let Some(f) = memory.in_flight.get_mut(&call.seat.attempt) {
-                f.0 = f.0.saturating_sub(1);
-                if f.0 == 0 {
-                    memory.in_flight.remove(&call.seat.attempt);
-                }
-            }
-        }
+        self.call_ends(&call.seat);
         self.registry().exchanges.remove(&(call.seat.run, live.seq));
         self.wake();
     }
@@ -269,6 +265,21 @@ impl Host {
             let now = self.clock.monotonic_ms();
             let memory = self.memory(seat.run);
             memory.lock().in_flight.entry(seat.attempt).or_insert((0, now)).0 += 1;
+        }
+    }
+
+    /// It is over, or never went.
+    pub fn call_ends(&self, seat: &Seat) {
+        if !seat.undriven {
+            return;
+        }
+        let memory = self.memory(seat.run);
+        let mut memory = memory.lock();
+        if let Some(f) = memory.in_flight.get_mut(&seat.attempt) {
+            f.0 = f.0.saturating_sub(1);
+            if f.0 == 0 {
+                memory.in_flight.remove(&seat.attempt);
+            }
         }
     }
 
@@ -284,6 +295,17 @@ impl Host {
         let ms = now.saturating_sub(f.1);
         f.1 = now;
         i64::try_from(ms).unwrap_or(i64::MAX)
+    }
+
+    /// Active time of an undriven attempt that is not posted yet.
+    pub fn unposted_ms(&self, seat: &Seat) -> i64 {
+        if !seat.undriven {
+            return 0;
+        }
+        let now = self.clock.monotonic_ms();
+        let memory = self.memory(seat.run);
+        let since = memory.lock().in_flight.get(&seat.attempt).map_or(now, |f| f.1);
+        i64::try_from(now.saturating_sub(since)).unwrap_or(i64::MAX)
     }
 
     pub fn remember_billed(&self, seat: &Seat, seq: Seq, input_tokens: u64) {
@@ -307,7 +329,7 @@ impl Host {
         });
         let mut runs = lock(&self.runs);
         if runs.len() > 1024 {
-            runs.retain(|_, m| Arc::strong_count(m) > 1);
+            runs.retain(|_, m| m.is_needed());
         }
         runs.entry(run).or_insert_with(|| Arc::new(RunMemory(Mutex::new(remembered)))).clone()
     }

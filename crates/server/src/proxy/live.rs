@@ -84,6 +84,7 @@ pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, cap: Optio
         outcome: Outcome::default(),
         upstream_request_id: None,
         settling: None,
+        active_ms: 0,
         again_at: None,
         slow_at: None,
         stuck: false,
@@ -100,6 +101,8 @@ struct Carry {
     outcome: Outcome,
     upstream_request_id: Option<String>,
     settling: Option<Pending<Settle>>,
+    /// Active time that this settlement posts, over all its tries.
+    active_ms: i64,
     again_at: Option<(Instant, Ending, Option<&'static str>)>,
     slow_at: Option<Instant>,
     stuck: bool,
@@ -278,7 +281,8 @@ impl Carry {
         }
     }
 
-    fn settle(&self, ending: Ending, error: Option<&'static str>) -> Pending<Settle> {
+    fn settle(&mut self, ending: Ending, error: Option<&'static str>) -> Pending<Settle> {
+        self.active_ms += self.host.active_since(&self.call.seat);
         let call = &self.call;
         let (status, answer) = {
             let log = self.live.log();
@@ -299,7 +303,7 @@ impl Carry {
             attempt: call.seat.attempt,
             instance: self.live.instance,
             close: ending.close(call.priced.bill(&self.outcome)),
-            active_ms: self.host.active_since(&call.seat),
+            active_ms: self.active_ms,
             http_status: status,
             upstream_request_id: self.upstream_request_id.clone(),
             error: detail.or(error.map(str::to_owned)),

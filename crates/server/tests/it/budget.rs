@@ -7,6 +7,7 @@ use outlast_core::{
     price::PriceTable,
     run::{Policy, Unpriced},
     status::Status,
+    store::Error,
     unit::{Limits, Unit},
 };
 use outlast_server::{
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{Answer, Api, Ask, BOTH, all, ask_and_leave, with},
+    failing::{Failing, Fate},
     rig::{Rig, Server, limit, until},
 };
 
@@ -239,6 +241,69 @@ async fn a_limit_on_time_survives_a_restart() {
     assert_eq!(rig.mock.paid(), 1);
     assert_eq!(server.raise("r", Unit::WallMs, 3_600_000).await, Status::Running);
     Api::Chat.says("in time again").label("one").to(&server).await.ok();
+}
+
+// Bug: the active time of a header attempt counted only once its call was settled.
+// Consequence: after its limit on active time calls were still admitted beside one that was in flight.
+// Cause: admission was told that no time was unposted.
+#[tokio::test(flavor = "multi_thread")]
+async fn active_time_of_a_call_in_flight_counts() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve_limited(limit(Unit::ActiveMs, 600_000)).await;
+    // Time without a call in flight is not active.
+    Api::Chat.says("quick").to(&server).await.ok();
+    rig.clock.advance_ms(700_000);
+    let first = Api::Chat.says("mock: hang").throw(server.addr).await;
+    until("it is in flight", || rig.mock.paid() == 2).await;
+    Api::Chat.says("in time").to(&server).await.ok();
+    rig.clock.advance_ms(700_000);
+    assert_eq!(Api::Chat.says("too late").to(&server).await.code(), "time_budget_exceeded");
+    assert_eq!(rig.mock.paid(), 3);
+    drop(first);
+}
+
+// Bug: a call whose client left while it was admitted stayed counted as in flight.
+// Consequence: the active time of its header attempt ran on for ever, up to its limit.
+// Cause: only exchanges were counted down, and it never became one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_never_sent_is_not_in_flight() {
+    let (rig, store) = Rig::on(Failing::new).await;
+    let server = rig.serve_limited(limit(Unit::ActiveMs, 600_000)).await;
+    for n in 1.. {
+        store.let_fail("Admit", Fate::ToldLater);
+        let deciding = until("it is decided", || store.untold() == 1);
+        assert_eq!(ask_and_leave(server.addr, &Api::Chat.says("left"), deciding).await, "");
+        store.mend();
+        // Its driver may hear of the decision first; then it is sent.
+        if server.closed("r", n).await.state == State::Void {
+            break;
+        }
+    }
+    let paid = rig.mock.paid();
+    rig.clock.advance_ms(700_000);
+    Api::Chat.says("hours later").to(&server).await.ok();
+    Api::Chat.says("and on").to(&server).await.ok();
+    assert!(server.envelope("r").spent[Unit::ActiveMs] < 600_000);
+    assert_eq!(rig.mock.paid(), paid + 2);
+}
+
+// Bug: of a settlement that the store took at its second try the time before the first was lost.
+// Consequence: a limit on active time was passed unseen while the store failed.
+// Cause: reading the time took it as posted.
+#[tokio::test(flavor = "multi_thread")]
+async fn active_time_is_posted_though_the_store_fails_at_first() {
+    let (rig, store) = Rig::on(Failing::new).await;
+    let server = rig.serve().await;
+    let ask = Api::Chat.says("mock: latency 100ms");
+    let hold = ask.throw(server.addr).await;
+    until("it is in flight", || rig.mock.paid() == 1).await;
+    store.let_fail("Settle", Fate::Fails(Error::Full { why: "the disk".into() }));
+    rig.clock.advance_ms(500_000);
+    until("it is answered", || store.failed() > 0).await;
+    store.mend();
+    server.closed("r", 1).await;
+    assert!(server.envelope("r").spent[Unit::ActiveMs] >= 500_000);
+    drop(hold);
 }
 
 #[tokio::test(flavor = "multi_thread")]

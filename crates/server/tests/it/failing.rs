@@ -1,6 +1,9 @@
 //! A store that fails where a test says.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use outlast_core::{
     attempt::Attempt,
@@ -8,10 +11,10 @@ use outlast_core::{
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
     journal::{Entry, Kind, Role},
-    op::{Durability, Op},
+    op::{Durability, Op, Outcome},
     payload::Payload,
     state::Item,
-    store::{Error, LedgerLine, RunFilter, RunView, Store, Ticket},
+    store::{Error, LedgerLine, Promise, RunFilter, RunView, Store, Ticket},
     token::TokenKey,
 };
 
@@ -19,21 +22,27 @@ use outlast_core::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     Fails(Error),
-    /// It is done, but nobody is told.
-    Hangs,
+    /// It is done, and nobody is told until the store is mended.
+    ToldLater,
 }
 
 /// A store in front of another.
 pub struct Failing {
     inner: Arc<dyn Store>,
     fates: Mutex<Vec<(&'static str, Fate)>>,
-    /// Promises that are never kept.
-    kept: Mutex<Vec<outlast_core::store::Promise>>,
+    failed: AtomicUsize,
+    /// What is to be told.
+    later: Mutex<Vec<(Promise, Result<Outcome, Error>)>>,
 }
 
 impl Failing {
     pub fn new(inner: Arc<dyn Store>) -> Arc<Failing> {
-        Arc::new(Failing { inner, fates: Mutex::default(), kept: Mutex::default() })
+        Arc::new(Failing {
+            inner,
+            fates: Mutex::default(),
+            failed: AtomicUsize::new(0),
+            later: Mutex::default(),
+        })
     }
 
     /// From now on operations named `op` have this fate.
@@ -44,6 +53,20 @@ impl Failing {
     /// It works again.
     pub fn mend(&self) {
         self.fates.lock().unwrap().clear();
+        for (promise, outcome) in self.later.lock().unwrap().drain(..) {
+            // Who does not wait any more needs not know.
+            let _ = promise.send(outcome);
+        }
+    }
+
+    /// How many operations failed.
+    pub fn failed(&self) -> usize {
+        self.failed.load(Ordering::SeqCst)
+    }
+
+    /// How many operations are done that nobody was told of.
+    pub fn untold(&self) -> usize {
+        self.later.lock().unwrap().len()
     }
 }
 
@@ -52,11 +75,14 @@ impl Store for Failing {
         let fate = self.fates.lock().unwrap().iter().find(|f| f.0 == op.name()).map(|f| f.1.clone());
         match fate {
             None => self.inner.submit(op, durability),
-            Some(Fate::Fails(e)) => Ticket::ready(Err(e)),
-            Some(Fate::Hangs) => {
+            Some(Fate::Fails(e)) => {
+                self.failed.fetch_add(1, Ordering::SeqCst);
+                Ticket::ready(Err(e))
+            }
+            Some(Fate::ToldLater) => {
                 let (promise, ticket) = Ticket::new();
-                self.kept.lock().unwrap().push(promise);
-                drop(self.inner.submit(op, durability));
+                let outcome = self.inner.submit(op, durability).wait();
+                self.later.lock().unwrap().push((promise, outcome));
                 ticket
             }
         }

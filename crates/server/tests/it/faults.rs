@@ -243,11 +243,14 @@ async fn a_settlement_that_takes_too_long_is_an_error_to_its_client_and_counts_a
     let (rig, store) = Rig::on(Failing::new).await;
     let server = rig.serve_with(Config { settle_wait: Duration::from_millis(50), ..rig.config() }).await;
     Api::Chat.says("before").to(&server).await.ok();
-    store.let_fail("Settle", Fate::Hangs);
+    store.let_fail("Settle", Fate::ToldLater);
     let answer = Api::Chat.says("slow").to(&server).await;
     assert_eq!((answer.status.as_u16(), answer.code()), (503, "not_recorded".into()));
     assert_eq!(Api::Chat.says("meanwhile").to(&server).await.code(), "store_stuck");
     assert_eq!(server.closed("r", 2).await.state, State::Done);
+    store.mend();
+    until("new calls are taken again", || store.untold() == 0).await;
+    assert!(Api::Chat.says("slow").retry(1).to(&server).await.is_replayed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
