@@ -342,11 +342,14 @@ impl Drive {
             error: Some("its client left before it was sent".into()),
             answer: None,
         };
-        let (host, settled) = (self.host.clone(), self.host.store.ask(void, Durability::Synced));
-        let seat = seat.clone();
+        let (host, seat) = (self.host.clone(), seat.clone());
         tokio::spawn(async move {
-            if let Err(e) = settled.await {
-                tracing::warn!(run = %seat.id, %seq, error = %e, "a call that was not sent stays open");
+            while let Err(e) = host.store.ask(void.clone(), Durability::Synced).await {
+                tracing::warn!(run = %seat.id, %seq, error = %e, "a call that was not sent is not closed");
+                if matches!(e, Error::Engine(_)) {
+                    break;
+                }
+                tokio::time::sleep(live::SETTLE_AGAIN).await;
             }
             host.call_ends(&seat);
             host.wake();

@@ -37,7 +37,7 @@ use crate::dialect::{self, AnswerStream, FrameKind, Outcome};
 const SILENCE_AFTER_SUSPEND: Duration = Duration::from_secs(30);
 
 /// The pause before a settlement that failed is tried again.
-const SETTLE_AGAIN: Duration = Duration::from_millis(500);
+pub const SETTLE_AGAIN: Duration = Duration::from_millis(500);
 
 /// How long an upstream may take to end a body whose answer is over, for its connection to be used again.
 const LAST_BYTES: Duration = Duration::from_secs(2);

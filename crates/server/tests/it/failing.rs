@@ -53,6 +53,11 @@ impl Failing {
     /// It works again.
     pub fn mend(&self) {
         self.fates.lock().unwrap().clear();
+        self.tell();
+    }
+
+    /// Tells what was to be told later.
+    pub fn tell(&self) {
         for (promise, outcome) in self.later.lock().unwrap().drain(..) {
             // Who does not wait any more needs not know.
             let _ = promise.send(outcome);

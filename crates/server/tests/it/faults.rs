@@ -13,7 +13,7 @@ use outlast_server::{
 };
 
 use crate::{
-    client::{Api, BOTH},
+    client::{Api, BOTH, ask_and_leave},
     failing::{Failing, Fate},
     rig::{Rig, limit, until},
     scripted::{self, Scripted, Then},
@@ -251,6 +251,30 @@ async fn a_settlement_that_takes_too_long_is_an_error_to_its_client_and_counts_a
     store.mend();
     until("new calls are taken again", || store.untold() == 0).await;
     assert!(Api::Chat.says("slow").retry(1).to(&server).await.is_replayed());
+}
+
+// Bug: a call whose client left while it was admitted stayed open when the store failed to close it.
+// Consequence: its reservation was held, and a repeated request spun, for as long as the process lived.
+// Cause: its closing was tried once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_never_sent_is_closed_when_the_store_can() {
+    let (rig, store) = Rig::on(Failing::new).await;
+    let server = rig.serve().await;
+    for n in 1.. {
+        store.let_fail("Admit", Fate::ToldLater);
+        store.let_fail("Settle", Fate::Fails(Error::Full { why: "the disk".into() }));
+        let (failed, deciding) = (store.failed(), until("it is decided", || store.untold() == 1));
+        let ask = Api::Chat.says(&format!("left {n}"));
+        assert_eq!(ask_and_leave(server.addr, &ask, deciding).await, "");
+        store.tell();
+        until("it could not be closed", || store.failed() > failed).await;
+        store.mend();
+        // Its driver may hear of the decision first; then it is sent.
+        if server.closed("r", n).await.state == State::Void {
+            break;
+        }
+    }
+    consistent(&server.envelope("r"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
