@@ -109,7 +109,7 @@ impl Call {
             MatchKey::new(&digest, &seat.scope, credential_digest.as_ref())
         };
         let priced = Priced::of(&host.config.prices, &host.config.price_hash, &request);
-        let (record, grown) = stored(host, &seat, &body);
+        let (record, grown) = stored(host, &seat, dialect, &request, &body);
         // A conversation that grows by a message costs a message. Server tools repeat their input, so
         // for them the bytes alone count.
         let input = match grown.filter(|_| request.turns <= 1) {
@@ -241,16 +241,30 @@ pub fn credential(
     }
 }
 
+/// Where a base is cut, the tokens across the cut fall apart.
+const CUT_TOKENS: u64 = 32;
+
 /// The record of a body against the run's bases, and the input bound that the base gives: its billed
-/// input plus the bytes that are new.
-fn stored(host: &Host, seat: &Seat, body: &Bytes) -> (Option<BodyRecord>, Option<u64>) {
+/// input, the bytes that are new, and what few bytes can stand for.
+fn stored(
+    host: &Host,
+    seat: &Seat,
+    dialect: &dyn Dialect,
+    request: &Request,
+    body: &Bytes,
+) -> (Option<BodyRecord>, Option<u64>) {
     if seat.record != Record::All {
         return (None, None);
     }
     let memory = host.memory(seat.run);
     let memory = memory.lock();
     let record = diff(body, memory.bases.as_slice());
-    let grown =
-        record.base.and_then(|seq| memory.billed(seq)).map(|billed| billed.saturating_add(record.middle.len));
+    let upstream = upstream::name(dialect.upstream());
+    let grown = record.base.and_then(|seq| memory.billed(seq, upstream, &request.model)).map(|billed| {
+        billed
+            .saturating_add(record.middle.len)
+            .saturating_add(request.beyond_bytes)
+            .saturating_add(CUT_TOKENS)
+    });
     (Some(record), grown)
 }

@@ -132,9 +132,17 @@ pub struct RunMemory(Mutex<Remembered>);
 #[derive(Default)]
 pub struct Remembered {
     pub bases: BodyBases,
-    billed: VecDeque<(Seq, u64)>,
+    billed: VecDeque<Billed>,
     /// Undriven attempts: calls in flight, and up to when their time is posted.
     in_flight: HashMap<AttemptNo, (usize, u64)>,
+}
+
+/// What a call's input was billed at: in its own model's tokens.
+struct Billed {
+    seq: Seq,
+    upstream: String,
+    model: String,
+    input_tokens: u64,
 }
 
 impl RunMemory {
@@ -149,9 +157,10 @@ impl RunMemory {
 }
 
 impl Remembered {
-    /// The input tokens that call `seq` was billed.
-    pub fn billed(&self, seq: Seq) -> Option<u64> {
-        self.billed.iter().find(|b| b.0 == seq).map(|b| b.1).filter(|n| *n > 0)
+    /// The input tokens that call `seq` was billed, if this model of this upstream counted them.
+    pub fn billed(&self, seq: Seq, upstream: &str, model: &str) -> Option<u64> {
+        let same = |b: &&Billed| b.seq == seq && b.upstream == upstream && b.model == model;
+        self.billed.iter().find(same).map(|b| b.input_tokens).filter(|n| *n > 0)
     }
 }
 
@@ -308,10 +317,11 @@ impl Host {
         i64::try_from(now.saturating_sub(since)).unwrap_or(i64::MAX)
     }
 
-    pub fn remember_billed(&self, seat: &Seat, seq: Seq, input_tokens: u64) {
-        let memory = self.memory(seat.run);
+    pub fn remember_billed(&self, call: &Call, seq: Seq, input_tokens: u64) {
+        let memory = self.memory(call.seat.run);
         let mut memory = memory.lock();
-        memory.billed.push_back((seq, input_tokens));
+        let (upstream, model) = (call.upstream_name().to_owned(), call.request.model.clone());
+        memory.billed.push_back(Billed { seq, upstream, model, input_tokens });
         if memory.billed.len() > 16 {
             memory.billed.pop_front();
         }
@@ -352,8 +362,11 @@ impl Host {
         let body = restoring.finish().map_err(|e| e.to_string())?;
         remembered.bases.push(outlast_core::body::Base::new(seq, &newest, body.into()));
         let entry = self.store.entry(run, seq).map_err(text)?;
-        if let Some(usage) = entry.and_then(|e| e.call).and_then(|c| c.usage) {
-            remembered.billed.push_back((seq, usage.input_total()));
+        if let Some(call) = entry.and_then(|e| e.call)
+            && let Some(usage) = call.usage
+        {
+            let (upstream, model) = (call.upstream, call.model);
+            remembered.billed.push_back(Billed { seq, upstream, model, input_tokens: usage.input_total() });
         }
         Ok(remembered)
     }

@@ -355,7 +355,7 @@ impl Carry {
         let usage = self.outcome.usage.unwrap_or_default();
         match settled {
             Ok(s) => {
-                self.host.remember_billed(&call.seat, self.live.seq, usage.input_total());
+                self.host.remember_billed(call, self.live.seq, usage.input_total());
                 self.host.saw(Seen::Settled { seq: self.live.seq, status: s.run_status });
                 tracing::info!(
                     run = %call.seat.id, seq = %self.live.seq, upstream = call.upstream_name(),

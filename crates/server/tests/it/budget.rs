@@ -352,6 +352,38 @@ async fn a_price_of_ones_own_is_what_is_charged_and_noted() {
     assert_eq!(entry.call.unwrap().price_hash, Some(hash));
 }
 
+// Bug: a request was bounded by the billed input of its base and the bytes that were new, whatever those
+// bytes stood for and whichever model the base had been billed by.
+// Consequence: calls cost more than they had reserved, past the limit.
+// Cause: an image's URL is short and its tokens are many; another model counts otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_base_bounds_only_what_its_own_bill_can_tell() {
+    let image = json!({"type": "image_url", "image_url": {"url": "https://x.example/large.png"}});
+    let text = |text: &str| json!({"role": "user", "content": [{"type": "text", "text": text}]});
+    let long = "y".repeat(30_000);
+    let first = |usage: &str| json!([text(&long), text(usage)]);
+    let body = |model: &str, messages: Value| json!({"model": model, "max_tokens": 10, "messages": messages});
+    for (what, second) in [
+        (
+            "an image",
+            body(
+                "gpt-4o",
+                json!([text(&long), text("mock: usage 50,5"), {"role": "user", "content": [image, {"type": "text", "text": "mock: usage 20000,5"}]}]),
+            ),
+        ),
+        ("another model", body("gpt-4o-mini", first("mock: usage 20000,5"))),
+    ] {
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let server = rig.serve().await;
+        let base = body("gpt-4o", first("mock: usage 50,5"));
+        Api::Chat.sends(&base).to(&server).await.ok();
+        Api::Chat.sends(&second).to(&server).await.ok();
+        let call = server.closed("r", 2).await.call.unwrap();
+        assert_eq!(call.usage.unwrap().input_total(), 20000, "{what}");
+        assert_eq!(call.overrun_nano_usd, 0, "{what}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_base_makes_a_growing_conversation_cheap_to_reserve() {
     let rig = Rig::new(mock::Options::default()).await;
