@@ -20,7 +20,7 @@ use super::{
     prices::Priced,
     refuse::Refusal,
     upstream::{self, Key, SendFailed},
-    who::{Caller, Credential},
+    who::{Caller, Credential, bare},
 };
 use crate::dialect::{Dialect, Request, canonical};
 
@@ -194,8 +194,7 @@ impl Call {
         }
         for name in headers::CREDENTIALS {
             for value in self.headers.get_all(name).iter().filter_map(|v| v.to_str().ok()) {
-                let bare = value.split_whitespace().last().unwrap_or_default();
-                masked = Key::new(bare.to_owned()).masked_text(&masked);
+                masked = Key::new(bare(value).to_owned()).masked_text(&masked);
             }
         }
         masked
@@ -224,10 +223,9 @@ pub fn credential(
             for name in headers::CREDENTIALS {
                 for value in came.get_all(name) {
                     let ours = value.to_str().is_ok_and(|v| {
-                        let bare =
-                            v.strip_prefix("Bearer ").or_else(|| v.strip_prefix("bearer ")).unwrap_or(v);
-                        outlast_core::token::looks_like_token(bare.trim())
-                            || host.config.access.api_token.as_deref() == Some(bare.trim())
+                        let bare = bare(v);
+                        outlast_core::token::looks_like_token(bare)
+                            || host.config.access.api_token.as_deref() == Some(bare)
                     });
                     if !ours {
                         let mut value: HeaderValue = value.clone();

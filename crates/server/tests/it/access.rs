@@ -27,6 +27,53 @@ fn nothing_of_ours_left(rig: &Rig) {
     }
 }
 
+// Bug: a run token behind a scheme written otherwise was taken for the caller's own key.
+// Consequence: it was sent to the provider.
+// Cause: only `Bearer` and `bearer` were known; schemes are not case-sensitive.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_token_is_taken_wherever_a_client_puts_its_key_and_goes_no_further() {
+    for api in BOTH {
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let server = rig.serve().await;
+        let token = server.driven("r", Limits::default(), Policy::default()).await;
+        let bare = |text: &str| api.says(text).without("x-outlast-run");
+        let asks = [
+            bare("a").header("authorization", &format!("Bearer {token}")),
+            bare("b").header("authorization", &format!("bearer {token}")),
+            bare("c").header("authorization", &format!("BEARER  {token}")),
+            bare("d").header("authorization", &token),
+            bare("e").header("x-api-key", &token),
+            bare("f").header("api-key", &token),
+            bare("g").header("x-goog-api-key", &token),
+            bare("h").target(&format!("{}?key={token}", api.path())),
+            bare("i").target(&format!("{}?beta=true&key={token}&x=1", api.path())),
+            bare("j").target(&format!("/run/{token}{}", api.path())),
+            bare("k").header("authorization", &format!("Bearer {token}")).header("x-api-key", &token),
+            bare("l").header("authorization", &format!("Token {token}")),
+            bare("m").target(&format!("{}?api_key={token}", api.path())),
+            bare("n").header("x-api-key", &token).header("x-my-key", &token),
+        ];
+        for ask in &asks {
+            ask.to(&server).await.ok();
+            let sent = rig.mock.requests().pop().unwrap();
+            let keys: Vec<&str> = ["authorization", "x-api-key"]
+                .iter()
+                .filter_map(|n| sent.headers.get(*n))
+                .map(|v| v.to_str().unwrap())
+                .collect();
+            let wanted = match api {
+                Api::Chat => format!("Bearer {OPENAI_KEY}"),
+                Api::Messages => ANTHROPIC_KEY.to_owned(),
+            };
+            assert_eq!(keys, [wanted], "{ask:?}");
+        }
+        assert_eq!(server.entries("r").len(), asks.len());
+        nothing_of_ours_left(&rig);
+        let targets: Vec<String> = rig.mock.requests().iter().map(|r| r.target.clone()).collect();
+        assert!(targets.contains(&format!("{}?beta=true&x=1", api.path())), "{targets:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn with_its_token_in_the_path_an_agent_sends_its_own_key() {
     for api in BOTH {
