@@ -17,7 +17,7 @@ use outlast_core::{
         delivered::Delivered,
         settle::{Close, Settle},
     },
-    id::Seq,
+    id::{InstanceNo, Seq},
     journal::Role,
     op::{Actor, Admission, Durability},
     store::{Ask as _, Error, Pending},
@@ -57,10 +57,12 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
     let id = host.connection_id();
     host.registry().inboxes.insert(id, inbox.clone());
     let call = Arc::new(call);
-    let machine = Connection::new(host.node.instance(), call.retry_count, call.idempotency_key.is_some());
+    let instance = host.node.instance();
+    let machine = Connection::new(instance, call.retry_count, call.idempotency_key.is_some());
     let place = Place { run: call.seat.run, attempt: call.seat.attempt, key: call.match_key };
     let drive = Drive {
         host,
+        instance,
         id,
         place,
         call,
@@ -111,6 +113,8 @@ enum Source {
 
 struct Drive {
     host: Arc<Host>,
+    /// Under which the entry is admitted.
+    instance: InstanceNo,
     id: ConnectionId,
     place: Place,
     call: Arc<Call>,
@@ -276,10 +280,12 @@ impl Drive {
 
     fn admit(&mut self) {
         let (call, seat) = (&self.call, &self.call.seat);
+        // Kept: who opens an entry closes it, also when this process has to register anew meanwhile.
+        self.instance = self.host.node.instance();
         let active_ms = self.host.unposted_ms(seat);
         let mut registry = self.host.registry();
         let admit = Admit {
-            actor: Actor { run: seat.run, attempt: seat.attempt, instance: self.host.node.instance() },
+            actor: Actor { run: seat.run, attempt: seat.attempt, instance: self.instance },
             slot: seat.slot,
             scope: seat.scope.clone(),
             digest: call.digest,
@@ -305,7 +311,7 @@ impl Drive {
 
     fn open(&mut self, seq: Seq, cap: Option<u64>) -> Event {
         self.cap = cap;
-        let live = Live::new(seq, self.host.node.instance());
+        let live = Live::new(seq, self.instance);
         let key = (self.place.run, seq);
         self.host.registry().exchanges.insert(key, live.clone());
         let progress = live.subscribe();
@@ -334,7 +340,7 @@ impl Drive {
             run: seat.run,
             seq,
             attempt: seat.attempt,
-            instance: self.host.node.instance(),
+            instance: self.instance,
             close: Close::Void,
             active_ms: 0,
             http_status: None,

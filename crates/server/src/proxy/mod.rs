@@ -246,13 +246,18 @@ impl Proxy {
                 let text = format!("the upstream cannot be reached: {e}");
                 return Err(Refusal { retry: Some(true), ..Refusal::new(502, "upstream_unreachable", text) });
             }
-            Err(_) => return Err(Refusal::new(504, "upstream_no_answer", "the upstream did not answer")),
+            Err(_) => {
+                let silent = Refusal::new(504, "upstream_no_answer", "the upstream did not answer");
+                return Err(Refusal { retry: Some(true), ..silent });
+            }
         };
         let (head, body) = response.into_parts();
-        let body = Limited::new(body, host.config.max_answer)
-            .collect()
-            .await
-            .map_err(|e| Refusal::new(502, "upstream_broke_off", format!("the answer broke off: {e}")))?;
+        let whole = Limited::new(body, host.config.max_answer).collect();
+        let body = match tokio::time::timeout(host.config.idle_timeout, whole).await {
+            Ok(Ok(body)) => body,
+            Ok(Err(e)) => return Err(broke_off(&format!("the upstream's answer broke off: {e}"))),
+            Err(_) => return Err(broke_off("the upstream's answer did not end in time")),
+        };
         let mut body = body.to_bytes();
         if let Some(key) = &host.config.providers.of(upstream).key
             && !head.status.is_success()
@@ -264,6 +269,11 @@ impl Proxy {
         *response.headers_mut() = headers::client(&head.headers, false);
         Ok(response)
     }
+}
+
+/// Nothing was paid for it: it may be asked again.
+fn broke_off(why: &str) -> Refusal {
+    Refusal { retry: Some(true), ..Refusal::new(502, "upstream_broke_off", why) }
 }
 
 fn no_key(upstream: Upstream) -> Refusal {

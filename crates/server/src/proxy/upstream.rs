@@ -147,8 +147,8 @@ impl Pool {
         let connector = https.https_or_http().enable_http1().wrap_connector(tcp);
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(Duration::from_secs(60))
-            // A request that failed on a stale pooled connection is not silently sent again: whether it
-            // was seen is for the journal to say.
+            // Only what found its pooled connection closed before a byte of it was written is sent on
+            // another. Whether anything else was seen is for the journal to say.
             .retry_canceled_requests(true)
             .build(connector);
         Pool { client }

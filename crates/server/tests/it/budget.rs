@@ -410,6 +410,25 @@ async fn a_base_makes_a_growing_conversation_cheap_to_reserve() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_its_parents_budget_refuses_waits_and_goes_when_there_is_room() {
+    let rig = Rig::in_memory(fixed()).await;
+    let server = rig.serve().await;
+    let parent = server.driven("parent", budget(2), Policy::default()).await;
+    let child = server.child("child", "parent").await;
+    capped(1).token(&child).to(&server).await.ok();
+    capped(2).token(&parent).to(&server).await.ok();
+    let ask = capped(3).token(&child);
+    let addr = server.addr;
+    let waiting = tokio::spawn(async move { ask.open(addr).await.rest().await });
+    until("it waits", || server.status("child") == Status::Waiting).await;
+    assert_eq!(server.status("parent"), Status::Running, "nobody is halted");
+    server.raise("parent", Unit::CostNanoUsd, 2 * COST).await;
+    waiting.await.unwrap().ok();
+    assert_eq!((server.status("child"), rig.mock.paid()), (Status::Running, 3));
+    assert_eq!(server.at_rest("parent").await.spent.cost(), 3 * COST);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_servers_on_one_store_never_pass_a_limit_together() {
     let rig = Rig::new(fixed()).await;
     let (one, two) = (rig.serve_limited(budget(10)).await, rig.serve_limited(budget(10)).await);

@@ -13,7 +13,7 @@ use outlast_server::{
 };
 
 use crate::{
-    client::{Api, BOTH, ask_and_leave},
+    client::{Api, Ask, BOTH, ask_and_leave},
     failing::{Failing, Fate},
     rig::{Rig, limit, until},
     scripted::{self, Scripted, Then},
@@ -298,6 +298,28 @@ async fn without_a_store_that_can_record_it_nothing_goes_out() {
             store.mend();
             Api::Messages.says("x").retry(1).to(&server).await.ok();
         }
+    }
+}
+
+// Bug: a free answer that began and did not go on was waited for without end.
+// Consequence: an agent's list of models hung for as long as its upstream did.
+// Cause: only the wait for the head had a limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_free_answer_that_falls_silent_is_given_up() {
+    let half = "HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
+    for (text, then, status, code) in [
+        (half, Then::Hang, 502, "upstream_broke_off"),
+        (half, Then::Close, 502, "upstream_broke_off"),
+        ("", Then::Hang, 504, "upstream_no_answer"),
+    ] {
+        let upstream = Scripted::start(move |_| (text.to_owned(), then)).await;
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let quick = Duration::from_millis(80);
+        let config = Config { idle_timeout: quick, first_byte_timeout: quick, ..towards(&rig, &upstream) };
+        let server = rig.serve_with(config).await;
+        let answer = Ask::new("GET", "/v1/models").to(&server).await;
+        assert_eq!((answer.status.as_u16(), answer.code().as_str()), (status, code));
+        assert_eq!(answer.header("x-should-retry"), Some("true"));
     }
 }
 

@@ -322,12 +322,21 @@ impl Server {
 
     /// A run that a supervisor on this server drives, and its token.
     pub async fn driven(&self, id: &str, limits: Limits, policy: Policy) -> String {
+        self.start(id, limits, policy, None).await
+    }
+
+    /// A run without limits of its own below another.
+    pub async fn child(&self, id: &str, parent: &str) -> String {
+        self.start(id, Limits::default(), Policy::default(), Some(self.run_no(parent))).await
+    }
+
+    async fn start(&self, id: &str, limits: Limits, policy: Policy, parent: Option<RunNo>) -> String {
         let start = Start {
             id: RunId::new(id).unwrap(),
             limits,
             policy,
             spec: Spec::default(),
-            parent: None,
+            parent,
             command_key: None,
             stdin: None,
         };
