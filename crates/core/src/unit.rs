@@ -138,6 +138,14 @@ impl Amounts {
         self[Unit::Tokens]
     }
 
+    /// The lesser of both, unit by unit.
+    pub fn min(mut self, other: &Amounts) -> Self {
+        for (a, b) in self.0.iter_mut().zip(other.0) {
+            *a = (*a).min(b);
+        }
+        self
+    }
+
     /// The part that also counts in ancestors and windows.
     pub fn propagating(mut self) -> Self {
         for u in Unit::ALL {

@@ -91,8 +91,9 @@ impl Admit {
         let lost = doubt::lost_without_retry(l, self.actor.run, self.match_key);
         let plan = Plan::make(self, l, lost, stands_for, now)?;
         match plan {
-            // A replay passes a queue; a new call does not.
-            Plan::Go { .. } if self.behind => Ok(Answer::Wait { refusal: Refusal::plain("queued", now) }),
+            // A replay passes a queue; a new call does not, nor does it halt the run for what the
+            // earlier ones may still leave to it.
+            _ if self.behind => Ok(Answer::Wait { refusal: Refusal::plain("queued", now) }),
             Plan::Go { cap, inherit } => self.go(l, cap, lost, inherit, stands_for, now),
             Plan::Wait(refusal) => Ok(Answer::Wait { refusal }),
             Plan::WaitForOthers(refusal) => {
@@ -165,7 +166,7 @@ impl Admit {
         })
         .with(Unit::Calls, 1);
         let (inherited, inheritances) = match lost.filter(|_| inherit) {
-            Some(lost) => doubt::inherit(l, self.actor.run, lost)?,
+            Some(lost) => doubt::inherit(l, self.actor.run, lost, &held)?,
             None => (Amounts::default(), 0),
         };
         for &no in charges.iter() {
@@ -206,6 +207,7 @@ impl Admit {
                 idempotency_key: self.idempotency_key.clone(),
                 clamped_to: cap,
                 retry_of: lost,
+                reserved: Amounts::of(held.cost(), held.tokens()),
                 inherited,
                 inheritances,
                 implicit_loop,

@@ -25,10 +25,14 @@ impl Delivered {
     }
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
+        let is_over = l.attempt(self.run, self.attempt).is_some_and(|a| !a.is_open());
         let Some(entry) = l.entry_mut(self.run, self.seq) else { return Ok(()) };
         let first = entry.delivered_to != Some(self.attempt);
-        entry.delivered_to = Some(self.attempt);
-        entry.delivered_count = if first { self.count } else { entry.delivered_count.max(self.count) };
+        // An attempt that is over asks for nothing any more: its mark must not hide its successor's.
+        if !is_over || entry.delivered_to.is_none() {
+            entry.delivered_to = Some(self.attempt);
+            entry.delivered_count = if first { self.count } else { entry.delivered_count.max(self.count) };
+        }
         let (cost, opened_by) = (entry.spent.cost(), entry.attempt);
         if !self.replayed {
             return Ok(());

@@ -30,16 +30,18 @@ pub fn inheritances(e: &Entry) -> u8 {
     e.call.as_ref().map_or(0, |c| c.inheritances)
 }
 
-/// Takes over what the lost try holds: it is no longer in doubt, it backs the retry.
-/// Returns what was taken and the length of the chain.
-pub fn inherit(l: &mut Loaded, run: RunNo, lost: Seq) -> Result<(Amounts, u8), Error> {
+/// Takes over what the lost try holds, as far as the retry needs it: that is no longer in doubt, it
+/// backs the retry. What the retry does not need stays where it is: it could not be given back once
+/// others had reserved it. Returns what was taken and the length of the chain.
+pub fn inherit(l: &mut Loaded, run: RunNo, lost: Seq, needs: &Amounts) -> Result<(Amounts, u8), Error> {
     let entry = entry_mut(l, run, lost)?;
-    let held = std::mem::take(&mut entry.held);
+    let taken = entry.held.min(needs);
+    entry.held -= taken;
     let chain = inheritances(entry) + 1;
     for no in charges(l, run)? {
-        l.envelope_mut(no)?.resolve_doubt(&held);
+        l.envelope_mut(no)?.resolve_doubt(&taken);
     }
-    Ok((held, chain))
+    Ok((taken, chain))
 }
 
 /// The outcome of an open call is unknown from now on: it stays charged at its reservation, and
@@ -69,23 +71,34 @@ pub fn make_unknown(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result
     Ok(())
 }
 
-/// The retry came to nothing (`void`, or `failed` at zero): the lost try has what it gave again,
-/// and no retry.
-pub fn give_back(l: &mut Loaded, run: RunNo, retry: Seq) -> Result<(), Error> {
-    let Some((lost, inherited)) = behind(l, run, retry) else { return Ok(()) };
-    if let Some(call) = entry_mut(l, run, retry)?.call.as_mut() {
-        call.inherited = Amounts::default();
+/// The retry came to nothing (`void`, or `failed` at zero), and held `held`: the nearest try behind
+/// it that is still in doubt has what it gave again, and no retry.
+///
+/// A retry that had been lost itself may have passed its hold on to a retry of its own. Then it
+/// gives back what it still held, and stays in the chain: its successor backs the rest, and gives
+/// that back when it comes to nothing too.
+pub fn give_back(l: &mut Loaded, run: RunNo, retry: Seq, held: &Amounts) -> Result<(), Error> {
+    let Some((mut lost, inherited)) = behind(l, run, retry) else { return Ok(()) };
+    let mut back = inherited.min(held);
+    let entry = entry_mut(l, run, retry)?;
+    let has_successor = entry.retried_by.is_some();
+    if let Some(call) = entry.call.as_mut() {
+        call.inherited = if has_successor { inherited - back } else { Amounts::default() };
+    }
+    while entry_mut(l, run, lost)?.state != State::Unknown {
+        let Some((earlier, owed)) = behind(l, run, lost) else { return Ok(()) };
+        back = back.min(&owed);
+        lost = earlier;
     }
     let entry = entry_mut(l, run, lost)?;
-    if entry.state != State::Unknown {
-        return Ok(());
+    if !has_successor {
+        entry.retried_by = None;
     }
-    entry.retried_by = None;
-    entry.held += inherited;
+    entry.held += back;
     for no in charges(l, run)? {
         let e = l.envelope_mut(no)?;
-        e.reserve(&inherited);
-        e.doubt(&inherited);
+        e.reserve(&back);
+        e.doubt(&back);
     }
     Ok(())
 }
