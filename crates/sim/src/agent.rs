@@ -171,8 +171,9 @@ impl Agent {
 
     /// Its twin that goes on as if nothing had happened.
     pub fn ghost(&self, index: usize) -> Agent {
+        let mood = if self.credential.is_some() { self.mood } else { Mood::GaveUp };
         let open = BTreeMap::new();
-        Agent { index, ghost: true, open, missing: 0, attempts_left: 0, raises_left: 0, ..self.clone() }
+        Agent { index, ghost: true, mood, open, missing: 0, attempts_left: 0, raises_left: 0, ..self.clone() }
     }
 
     fn begin(&mut self, out: &mut Outside) {

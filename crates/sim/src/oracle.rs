@@ -9,13 +9,13 @@ use std::{
 use outlast_core::{
     call::{Visible, exchange::Frame},
     engine::admit::Admit,
-    id::{AttemptNo, RunNo, Seq},
+    id::{AttemptNo, Micros, RunNo, Seq},
     instance::Life,
     journal::{Entry, Role, State},
     memory::{MemoryStore, Tables},
     op::{Admission, Op, Outcome},
     status::Status,
-    store::Error,
+    store::{Error, Store},
     unit::Unit,
 };
 
@@ -35,6 +35,8 @@ pub struct Oracle {
     unmarked: HashSet<Key>,
     /// Answers that reached an attempt by a first try.
     received: HashMap<(RunNo, AttemptNo), HashSet<u64>>,
+    /// When something last changed that waiters wait for.
+    moved_at: Micros,
 }
 
 impl Oracle {
@@ -133,8 +135,20 @@ impl Oracle {
         }
     }
 
+    /// A waiter was served only when its wait was over: nobody had told it, in good time.
+    pub fn overslept(&mut self, now: Micros, run: RunNo, seq: Seq) {
+        if now.ms_since(self.moved_at) > 1_000 {
+            self.find(format!(
+                "the waiter that got entry {seq} of run {run} was not woken when it could be served"
+            ));
+        }
+    }
+
     /// What an admission was answered.
     pub fn decided(&mut self, disk: &MemoryStore, op: &Op, result: &Result<Outcome, Error>) {
+        if !matches!(op, Op::Admit(_) | Op::Renew(_) | Op::Delivered(_)) {
+            self.moved_at = disk.now().unwrap_or_default();
+        }
         let (Op::Admit(admit), Ok(Outcome::Admitted(admission))) = (op, result) else { return };
         disk.inspect(|t, _| match admission {
             Admission::Go { seq, .. } => self.new_call(t, admit, *seq),
@@ -233,7 +247,8 @@ impl Oracle {
             }
             let covered = e.spent.cost() + e.held.cost();
             // Unbacked doubt: its hold went to its retry.
-            let lost = e.retried_by.is_some() && matches!(e.state, State::Unknown | State::Failed);
+            let corrected = e.call.as_ref().is_some_and(|c| c.correction.is_some());
+            let lost = e.retried_by.is_some() && (e.state == State::Unknown || corrected);
             let owed = served.billed_nano_usd - covered - served.overrun_nano_usd;
             if owed > 0 && !lost {
                 self.find(format!(

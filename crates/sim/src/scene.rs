@@ -84,7 +84,7 @@ impl Scene {
         let mut parent_limits = Limits::default();
         parent_limits[Unit::CostNanoUsd] = Some(share(all, rng.between(30, 200)));
         let troubles = (0..rng.below(7))
-            .map(|_| (rng.between(100, 90_000), trouble(processes, casts.len(), rng)))
+            .map(|_| (rng.between(100, 40_000), trouble(processes, casts.len(), rng)))
             .collect();
         let faults = if rng.chance(50) { 0 } else { rng.between(1, 4) };
         Scene { processes, casts, parent_limits, troubles, faults }
