@@ -14,6 +14,7 @@ use outlast_core::{
     journal::{Entry, Role, State},
     memory::{MemoryStore, Tables},
     op::{Admission, Op, Outcome},
+    run::InDoubt,
     status::Status,
     store::{Error, Store},
     unit::Unit,
@@ -65,7 +66,9 @@ impl Oracle {
             };
             // A process that slept between its commit and its send was swept meanwhile: the entry
             // is charged as unknown, and that covers it.
-            let swept = e.state == State::Unknown || e.call.as_ref().is_some_and(|c| c.correction.is_some());
+            let swept = e.state == State::Unknown
+                || is_refunded(synced, e)
+                || e.call.as_ref().is_some_and(|c| c.correction.is_some());
             if e.state != State::Open && !swept {
                 self.find(format!("1: entry {} left, and it is {}", asked.seq, e.state.name()));
             }
@@ -130,7 +133,7 @@ impl Oracle {
         // A marked retry may be given what an earlier try was given; a first try may not.
         let attempts = self.received.entry((request.run, attempt)).or_default();
         let first = attempts.insert(answer);
-        if !first && request.retry == 0 && !self.unmarked.contains(key) {
+        if !first && request.retry == 0 && request.key.is_none() && !self.unmarked.contains(key) {
             self.find(format!("two requests of attempt {attempt} got one answer, of entry {key:?}"));
         }
     }
@@ -186,7 +189,7 @@ impl Oracle {
         };
         if !is_same(e, admit) {
             self.find(format!("4: entry {seq} serves a request that is not its own"));
-        } else if !(is_free(t, e, admit) || admit.retry_count > 0 && !admit.taken.contains(&seq)) {
+        } else if !(is_free(t, e, admit) || is_marked(admit) && !admit.taken.contains(&seq)) {
             self.find(format!("entry {seq} serves and is not free"));
         }
     }
@@ -250,7 +253,7 @@ impl Oracle {
             let corrected = e.call.as_ref().is_some_and(|c| c.correction.is_some());
             let lost = e.retried_by.is_some() && (e.state == State::Unknown || corrected);
             let owed = served.billed_nano_usd - covered - served.overrun_nano_usd;
-            if owed > 0 && !lost {
+            if owed > 0 && !lost && !is_refunded(t, e) {
                 self.find(format!(
                     "5: the provider billed {owed} more for {key:?} ({}) than is charged",
                     e.state.name()
@@ -301,6 +304,15 @@ impl Oracle {
 /// The same request: by what it says and where, not by the key it is looked up with.
 fn is_same(e: &Entry, admit: &Admit) -> bool {
     e.scope == admit.scope && e.call.as_ref().is_some_and(|c| c.digest == Some(admit.digest))
+}
+
+/// A lost call of a run whose policy is not to charge it: the user bears what the provider bills.
+fn is_refunded(t: &Tables, e: &Entry) -> bool {
+    t.runs[&e.run].policy.in_doubt == InDoubt::Refund && e.state == State::Failed
+}
+
+fn is_marked(admit: &Admit) -> bool {
+    admit.retry_count > 0 || admit.idempotency_key.is_some()
 }
 
 /// A candidate that nobody of the attempt has or receives.

@@ -244,7 +244,7 @@ impl Process {
         let instance = self.instance.unwrap_or_default();
         let Some(client) = self.clients.get_mut(&connection) else { return };
         client.attempt = Some(attempt);
-        client.machine = Some(Connection::new(instance, client.request.retry, false));
+        client.machine = Some(Connection::new(instance, client.request.retry, client.request.key.is_some()));
         self.feed(connection, Event::Arrived { stuck }, out);
     }
 
@@ -367,7 +367,7 @@ impl Process {
             path: "/chat".into(),
             model: "sim-1".into(),
             stream: r.ask.stream,
-            idempotency_key: None,
+            idempotency_key: r.key.clone(),
             bound: r.ask.bound(),
             priced: r.ask.priced,
             taken: self.taken.seqs(place),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     price::Bound,
+    run::InDoubt,
     unit::{Limits, Unit},
 };
 
@@ -54,6 +55,9 @@ pub struct Cast {
     /// Driven by a process that claims it; else it names its attempts itself, in a header.
     pub supervised: bool,
     pub under_parent: bool,
+    pub in_doubt: InDoubt,
+    /// Its SDK sends an `Idempotency-Key`, the same for every try of a request.
+    pub sends_keys: bool,
     /// Does its program twice, the second time as a deliberate fresh turn.
     pub two_turns: bool,
 }
@@ -109,6 +113,12 @@ fn cast(rng: &Rng) -> Cast {
         limits,
         supervised: rng.chance(50),
         under_parent: rng.chance(40),
+        in_doubt: match rng.below(10) {
+            0 => InDoubt::Keep,
+            1 => InDoubt::Refund,
+            _ => InDoubt::AsRetry,
+        },
+        sends_keys: rng.chance(20),
         two_turns: rng.chance(20),
     }
 }

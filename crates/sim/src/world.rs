@@ -11,7 +11,7 @@ use outlast_core::{
     id::{Micros, RunId, RunNo, Seq},
     memory::MemoryStore,
     op::Durability,
-    run::{Policy, Spec},
+    run::{InDoubt, Policy, Spec},
     store::Ask,
     unit::Limits,
 };
@@ -172,11 +172,11 @@ impl World {
             died: Vec::new(),
             story: tell.then(Mutex::default),
         };
-        let parent = start(&out, "parent", scene.parent_limits, None);
+        let parent = start(&out, "parent", scene.parent_limits, None, InDoubt::AsRetry);
         let mut agents = Vec::new();
         for (i, cast) in scene.casts.into_iter().enumerate() {
             let above = cast.under_parent.then_some(parent);
-            let run = start(&out, &format!("run-{i}"), cast.limits, above);
+            let run = start(&out, &format!("run-{i}"), cast.limits, above, cast.in_doubt);
             out.say(|| format!("{run}: {cast:?}"));
             agents.push(Agent::new(i, run, parent, cast, &out));
             out.to_agent(100, i, 0, agent::Input::Begin);
@@ -326,12 +326,12 @@ impl World {
     }
 }
 
-fn start(out: &Outside, id: &str, limits: Limits, parent: Option<RunNo>) -> RunNo {
+fn start(out: &Outside, id: &str, limits: Limits, parent: Option<RunNo>, in_doubt: InDoubt) -> RunNo {
     let started = RunId::new(id).map(|id| {
         let start = Start {
             id,
             limits,
-            policy: Policy::default(),
+            policy: Policy { in_doubt, ..Policy::default() },
             spec: Spec::default(),
             parent,
             command_key: None,
