@@ -197,8 +197,8 @@ impl Oracle {
     /// 3, 5, 9, and the sums.
     pub fn check_tables(&mut self, disk: &MemoryStore, provider: &Provider) {
         let states = disk.inspect(|t, _| {
-            self.find_if(t.inconsistency());
             self.limits(t, provider);
+            self.find_if(t.inconsistency());
             self.entries(t, provider);
             self.owners(t);
             t.entries.iter().map(|(k, e)| (*k, e.state)).collect()
@@ -210,7 +210,10 @@ impl Oracle {
     fn limits(&self, t: &Tables, provider: &Provider) {
         for envelope in t.envelopes.values() {
             let own = |run: &RunNo| t.runs[run].charges.contains(&envelope.no);
-            let mut over = 0;
+            let (mut over, mut over_cost) = (0, 0);
+            for e in t.entries.values().filter(|e| own(&e.run)) {
+                over_cost += e.call.as_ref().map_or(0, |c| c.overrun_nano_usd);
+            }
             for ((run, seq), served) in &provider.served {
                 if !own(run) {
                     continue;
@@ -220,7 +223,7 @@ impl Oracle {
                 let late = t.entries.get(&(*run, *seq)).filter(|e| e.retried_by.is_some());
                 over += late.map_or(0, |e| e.spent.tokens());
             }
-            for (unit, over) in [(Unit::Tokens, over), (Unit::Calls, 0)] {
+            for (unit, over) in [(Unit::CostNanoUsd, over_cost), (Unit::Tokens, over), (Unit::Calls, 0)] {
                 let used = envelope.spent[unit] + envelope.reserved[unit];
                 if envelope.limits[unit].is_some_and(|limit| used > limit + over) {
                     let (no, unit) = (envelope.no, unit.name());

@@ -116,5 +116,5 @@ fn a_replay_across_scopes_is_found() {
 
 #[test]
 fn an_admission_decided_outside_its_transaction_is_found() {
-    finds(Bug::StaleAdmission, "over its limit");
+    finds(Bug::StaleAdmission, "of its limit");
 }
