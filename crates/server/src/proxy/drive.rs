@@ -240,7 +240,7 @@ impl Drive {
             }
             Action::Admit => self.admit(),
             Action::Enqueue => {
-                self.host.registry().waiters.enqueue(self.place.run, self.id);
+                self.host.registry().waiters.enqueue(self.place, self.id);
                 self.wait_over = Some(Instant::now() + self.host.config.admit_wait);
             }
             Action::Dequeue => {
@@ -250,7 +250,11 @@ impl Drive {
                 self.wait_over = None;
             }
             Action::Take(seq) => self.host.registry().taken.take(self.place, self.id, seq),
-            Action::GiveBack => self.host.registry().taken.give_back(self.place, self.id),
+            Action::GiveBack => {
+                let mut registry = self.host.registry();
+                registry.taken.give_back(self.place, self.id);
+                registry.tell(registry.waiters.wake_identical(self.place), Signal::MayRetry);
+            }
             Action::MarkError => self.host.registry().taken.mark_error(self.place),
             Action::Retried => self.host.registry().taken.retried(self.place),
             Action::Open { seq, cap } => return Some(self.open(seq, cap)),
@@ -304,7 +308,7 @@ impl Drive {
             active_ms,
             request: call.payload(),
         };
-        registry.waiters.decides(seat.run, self.id);
+        registry.waiters.decides(self.place, self.id);
         // Submitted under the lock: what the registries said is what the store decides on, in order.
         self.admitting = Some(self.host.store.ask(admit, Durability::Synced));
     }
