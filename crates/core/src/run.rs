@@ -95,6 +95,9 @@ pub struct Spec {
     pub name: Option<String>,
     pub tags: BTreeMap<String, String>,
     pub command: Option<Command>,
+    /// The providers whose keys were known when the run began, by name: a resumption without one of them
+    /// would fail at its first call. Never the keys.
+    pub keys: Vec<String>,
     /// The base URLs that were set when the run began: `openai` → `https://…`.
     pub upstreams: BTreeMap<String, String>,
 }

@@ -2,7 +2,13 @@
 
 use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
 
-use outlast_core::{instance::Identity, price::PriceTable, run::Policy, store::Store, unit::Limits};
+use outlast_core::{
+    instance::Identity,
+    price::PriceTable,
+    run::Policy,
+    store::{RunView, Store},
+    unit::Limits,
+};
 use outlast_server::{
     node::{Census, Node},
     proxy::{Access, Config, Key, Provider, Providers},
@@ -13,7 +19,7 @@ use crate::{
     context::Context,
     error::CliError,
     exit_code,
-    keys::Keys,
+    keys::{ANTHROPIC as ANTHROPIC_KEY, Keys, OPENAI as OPENAI_KEY},
     process::identity::{self, Liveness},
 };
 
@@ -55,6 +61,28 @@ pub fn to_keep(providers: &Providers) -> BTreeMap<String, String> {
         .filter(|(_, p, own)| p.base != *own)
         .map(|(name, p, _)| (name.to_owned(), p.base.clone()))
         .collect()
+}
+
+/// The providers whose keys are known, by name.
+pub fn known_keys(keys: &Keys) -> Vec<String> {
+    [("openai", &keys.openai), ("anthropic", &keys.anthropic)]
+        .into_iter()
+        .filter(|(_, key)| key.is_some())
+        .map(|(name, _)| name.to_owned())
+        .collect()
+}
+
+/// Whether every key that the run began with is known now. Errors name the missing one; nothing starts.
+pub fn have_keys(view: &RunView, keys: &Keys) -> Result<(), CliError> {
+    let known = known_keys(keys);
+    let Some(missing) = view.spec.keys.iter().find(|name| !known.contains(name)) else { return Ok(()) };
+    let variable = if missing == "openai" { OPENAI_KEY } else { ANTHROPIC_KEY };
+    Err(CliError::Other {
+        exit: exit_code::UNAVAILABLE,
+        code: "no_provider_key",
+        message: format!("run {} needs the key of {missing}, and {variable} is not set", view.run.id),
+        hint: Some(format!("set {variable}, or put it into ~/.config/outlast/env (mode 0600)")),
+    })
 }
 
 /// The built-in prices, with the user's on top.

@@ -17,7 +17,7 @@ use outlast_core::{
     store::{Ask as _, RunFilter, RunView, Store},
 };
 
-use crate::{cli::RunArgs, context::Context, error::CliError, exit_code, say::say};
+use crate::{cli::RunArgs, context::Context, error::CliError, exit_code, keys::Keys, proxy_setup, say::say};
 
 /// Standard input is kept up to this size.
 const MAX_STDIN: u64 = 256 << 20;
@@ -28,6 +28,7 @@ pub fn run(
     context: &Context,
     store: &dyn Store,
     upstreams: BTreeMap<String, String>,
+    keys: &Keys,
 ) -> Result<RunView, CliError> {
     let key = command_key(args, context);
     if let Some(id) = &args.run {
@@ -43,7 +44,7 @@ pub fn run(
         say_limits_stay(args, &view);
         return Ok(view);
     }
-    create(args, context, store, upstreams, key)
+    create(args, context, store, upstreams, keys, key)
 }
 
 pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView, CliError> {
@@ -88,6 +89,7 @@ fn create(
     context: &Context,
     store: &dyn Store,
     upstreams: BTreeMap<String, String>,
+    keys: &Keys,
     key: String,
 ) -> Result<RunView, CliError> {
     let id = match &args.run {
@@ -128,6 +130,7 @@ fn create(
         name: args.name.clone(),
         tags: args.tags.iter().cloned().collect(),
         command: Some(command),
+        keys: proxy_setup::known_keys(keys),
         upstreams,
     };
     let start = Start {

@@ -34,7 +34,8 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let keys = context.keys()?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast run")?;
-    let view = choose::run(&args, &context, store.as_ref(), proxy_setup::to_keep(&fresh))?;
+    let view = choose::run(&args, &context, store.as_ref(), proxy_setup::to_keep(&fresh), &keys)?;
+    proxy_setup::have_keys(&view, &keys)?;
     let providers = proxy_setup::providers(&args.proxy, &keys, &view.spec.upstreams, &context)?;
     drive::drive(drive::Plan { view, node, providers, proxy: args.proxy, kill_at: args.kill_at, context })
 }
@@ -69,6 +70,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             hint: Some("send requests with its X-Outlast-Run header: it goes on with them".into()),
         });
     }
+    proxy_setup::have_keys(&view, &keys)?;
     say(&format!("resuming {id}"));
     let providers = proxy_setup::providers(&args.proxy, &keys, &view.spec.upstreams, &context)?;
     drive::drive(drive::Plan { view, node, providers, proxy: args.proxy, kill_at: None, context })

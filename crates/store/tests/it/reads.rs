@@ -85,6 +85,7 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
             env: BTreeMap::from([("PATH".into(), "/bin".into())]),
             stdin_kept: true,
         }),
+        keys: vec!["openai".into()],
         upstreams: BTreeMap::from([("openai".into(), "https://api.example".into())]),
     };
     let stdin = Some(Payload::encode(b"the input\n"));
