@@ -81,6 +81,8 @@ if ! OUTLAST_TEST_POSTGRES=$(scripts/private-postgres.sh start "$postgres/server
     exit 1
 fi
 export OUTLAST_TEST_POSTGRES
+# The official SDKs are in it.
+export OUTLAST_TEST_PYTHON=$PYTHON
 
 check "format" cargo fmt --all --check
 check "lints" cargo clippy --workspace --all-targets --quiet -- -D warnings
