@@ -8,6 +8,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 log=$(mktemp)
 postgres=$(mktemp -d)
+# As root, the server runs under another account, which has to get through.
+chmod 0711 "$postgres"
 passed=0 failed=0 broken=()
 
 finish() {
