@@ -40,6 +40,10 @@ pub struct Request {
     pub unpriced: Option<String>,
     /// Upper bound of the billed input, in tokens; see `bound`. Not a bound alone when `references`.
     pub input_bound: u64,
+    /// The part of `input_bound` that stands for more than its bytes: images, tools that the provider
+    /// defines. "Billed input of the base + bytes of the middle" is a bound only with this added, for a
+    /// middle of few bytes can hold such things.
+    pub beyond_bytes: u64,
     /// The body points at content that it does not hold (a file id, a PDF, a URL): the model's
     /// `max_input_tokens` applies.
     pub references: bool,

@@ -19,8 +19,8 @@ use super::{
     host::Host,
     prices::Priced,
     refuse::Refusal,
-    upstream::{self, SendFailed},
-    who::{Caller, Credential},
+    upstream::{self, Key, SendFailed},
+    who::{Caller, Credential, bare},
 };
 use crate::dialect::{Dialect, Request, canonical};
 
@@ -109,7 +109,7 @@ impl Call {
             MatchKey::new(&digest, &seat.scope, credential_digest.as_ref())
         };
         let priced = Priced::of(&host.config.prices, &host.config.price_hash, &request);
-        let (record, grown) = stored(host, &seat, &body);
+        let (record, grown) = stored(host, &seat, dialect, &request, &body);
         // A conversation that grows by a message costs a message. Server tools repeat their input, so
         // for them the bytes alone count.
         let input = match grown.filter(|_| request.turns <= 1) {
@@ -185,17 +185,19 @@ impl Call {
         credential(host, self.dialect.upstream(), &self.credential, &self.headers, headers)
     }
 
-    /// An error body of the upstream with our own key's bytes masked.
-    pub fn mask_key(&self, host: &Host, body: Bytes) -> Bytes {
-        let provider = host.config.providers.of(self.dialect.upstream());
-        let Some(key) = provider.key.as_ref().map(|k| k.expose()).filter(|k| k.len() >= 8) else {
-            return body;
-        };
-        if memchr::memmem::find(&body, key.as_bytes()).is_none() {
-            return body;
+    /// An upstream's own words about a call, as the journal keeps them: without the key it was sent,
+    /// ours or the caller's.
+    pub fn mask_secrets(&self, host: &Host, text: &str) -> String {
+        let mut masked = text.to_owned();
+        if let Some(key) = &host.config.providers.of(self.dialect.upstream()).key {
+            masked = key.masked_text(&masked);
         }
-        let text = String::from_utf8_lossy(&body).replace(key, "***");
-        Bytes::from(text)
+        for name in headers::CREDENTIALS {
+            for value in self.headers.get_all(name).iter().filter_map(|v| v.to_str().ok()) {
+                masked = Key::new(bare(value).to_owned()).masked_text(&masked);
+            }
+        }
+        masked
     }
 
     /// As a base for the requests after it. Only after its record is committed.
@@ -221,10 +223,9 @@ pub fn credential(
             for name in headers::CREDENTIALS {
                 for value in came.get_all(name) {
                     let ours = value.to_str().is_ok_and(|v| {
-                        let bare =
-                            v.strip_prefix("Bearer ").or_else(|| v.strip_prefix("bearer ")).unwrap_or(v);
-                        outlast_core::token::looks_like_token(bare.trim())
-                            || host.config.access.api_token.as_deref() == Some(bare.trim())
+                        let bare = bare(v);
+                        outlast_core::token::looks_like_token(bare)
+                            || host.config.access.api_token.as_deref() == Some(bare)
                     });
                     if !ours {
                         let mut value: HeaderValue = value.clone();
@@ -238,16 +239,30 @@ pub fn credential(
     }
 }
 
+/// Where a base is cut, the tokens across the cut fall apart.
+const CUT_TOKENS: u64 = 32;
+
 /// The record of a body against the run's bases, and the input bound that the base gives: its billed
-/// input plus the bytes that are new.
-fn stored(host: &Host, seat: &Seat, body: &Bytes) -> (Option<BodyRecord>, Option<u64>) {
+/// input, the bytes that are new, and what few bytes can stand for.
+fn stored(
+    host: &Host,
+    seat: &Seat,
+    dialect: &dyn Dialect,
+    request: &Request,
+    body: &Bytes,
+) -> (Option<BodyRecord>, Option<u64>) {
     if seat.record != Record::All {
         return (None, None);
     }
     let memory = host.memory(seat.run);
     let memory = memory.lock();
     let record = diff(body, memory.bases.as_slice());
-    let grown =
-        record.base.and_then(|seq| memory.billed(seq)).map(|billed| billed.saturating_add(record.middle.len));
+    let upstream = upstream::name(dialect.upstream());
+    let grown = record.base.and_then(|seq| memory.billed(seq, upstream, &request.model)).map(|billed| {
+        billed
+            .saturating_add(record.middle.len)
+            .saturating_add(request.beyond_bytes)
+            .saturating_add(CUT_TOKENS)
+    });
     (Some(record), grown)
 }

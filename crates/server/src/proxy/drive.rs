@@ -17,7 +17,7 @@ use outlast_core::{
         delivered::Delivered,
         settle::{Close, Settle},
     },
-    id::Seq,
+    id::{InstanceNo, Seq},
     journal::Role,
     op::{Actor, Admission, Durability},
     store::{Ask as _, Error, Pending},
@@ -28,12 +28,13 @@ use tokio::{
 };
 
 use super::{
-    body::{AnswerBody, BrokeOff},
+    body::{AnswerBody, BrokeOff, Driver},
     call::Call,
     host::{Host, Seen},
     live::{self, Live},
     record::Answer,
     refuse::Refusal,
+    wire::Wire,
 };
 use crate::dialect::error_frame;
 
@@ -50,22 +51,25 @@ pub enum Signal {
 }
 
 /// Starts the driver of a request. The receiver gets the response's head with its body.
-pub fn start(host: Arc<Host>, call: Call) -> (oneshot::Receiver<Response<AnswerBody>>, Gone) {
+pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Response<AnswerBody>>, Gone) {
     let (head, response) = oneshot::channel();
     let (inbox, signals) = mpsc::unbounded_channel();
     let id = host.connection_id();
     host.registry().inboxes.insert(id, inbox.clone());
     let call = Arc::new(call);
-    let machine = Connection::new(host.node.instance(), call.retry_count, call.idempotency_key.is_some());
+    let instance = host.node.instance();
+    let machine = Connection::new(instance, call.retry_count, call.idempotency_key.is_some());
     let place = Place { run: call.seat.run, attempt: call.seat.attempt, key: call.match_key };
     let drive = Drive {
         host,
+        instance,
         id,
         place,
         call,
         machine,
         signals,
         inbox: inbox.clone(),
+        wire,
         head: Some(head),
         out: None,
         source: Source::Nothing,
@@ -109,12 +113,15 @@ enum Source {
 
 struct Drive {
     host: Arc<Host>,
+    /// Under which the entry is admitted.
+    instance: InstanceNo,
     id: ConnectionId,
     place: Place,
     call: Arc<Call>,
     machine: Connection,
     signals: mpsc::UnboundedReceiver<Signal>,
     inbox: mpsc::UnboundedSender<Signal>,
+    wire: Wire,
     head: Option<oneshot::Sender<Response<AnswerBody>>>,
     out: Option<mpsc::Sender<Result<Bytes, BrokeOff>>>,
     source: Source,
@@ -150,7 +157,9 @@ impl Drive {
     async fn next(&mut self) -> Event {
         let poll_at = self.poll_at.map(|p| p.0);
         loop {
+            // A client that left before its call went out is heard first: then it need not go.
             tokio::select! {
+                biased;
                 signal = self.signals.recv() => match signal {
                     Some(Signal::Turn) => return Event::Turn,
                     Some(Signal::MayRetry) => return Event::MayRetry,
@@ -231,7 +240,7 @@ impl Drive {
             }
             Action::Admit => self.admit(),
             Action::Enqueue => {
-                self.host.registry().waiters.enqueue(self.place.run, self.id);
+                self.host.registry().waiters.enqueue(self.place, self.id);
                 self.wait_over = Some(Instant::now() + self.host.config.admit_wait);
             }
             Action::Dequeue => {
@@ -241,7 +250,11 @@ impl Drive {
                 self.wait_over = None;
             }
             Action::Take(seq) => self.host.registry().taken.take(self.place, self.id, seq),
-            Action::GiveBack => self.host.registry().taken.give_back(self.place, self.id),
+            Action::GiveBack => {
+                let mut registry = self.host.registry();
+                registry.taken.give_back(self.place, self.id);
+                registry.tell(registry.waiters.wake_identical(self.place), Signal::MayRetry);
+            }
             Action::MarkError => self.host.registry().taken.mark_error(self.place),
             Action::Retried => self.host.registry().taken.retried(self.place),
             Action::Open { seq, cap } => return Some(self.open(seq, cap)),
@@ -271,9 +284,12 @@ impl Drive {
 
     fn admit(&mut self) {
         let (call, seat) = (&self.call, &self.call.seat);
+        // Kept: who opens an entry closes it, also when this process has to register anew meanwhile.
+        self.instance = self.host.node.instance();
+        let active_ms = self.host.unposted_ms(seat);
         let mut registry = self.host.registry();
         let admit = Admit {
-            actor: Actor { run: seat.run, attempt: seat.attempt, instance: self.host.node.instance() },
+            actor: Actor { run: seat.run, attempt: seat.attempt, instance: self.instance },
             slot: seat.slot,
             scope: seat.scope.clone(),
             digest: call.digest,
@@ -289,17 +305,17 @@ impl Drive {
             retry_count: call.retry_count,
             answered_with_error: registry.taken.has_error(self.place),
             behind: registry.waiters.is_behind(seat.run, self.id),
-            active_ms: 0,
+            active_ms,
             request: call.payload(),
         };
-        registry.waiters.decides(seat.run, self.id);
+        registry.waiters.decides(self.place, self.id);
         // Submitted under the lock: what the registries said is what the store decides on, in order.
         self.admitting = Some(self.host.store.ask(admit, Durability::Synced));
     }
 
     fn open(&mut self, seq: Seq, cap: Option<u64>) -> Event {
         self.cap = cap;
-        let live = Live::new(seq, self.host.node.instance());
+        let live = Live::new(seq, self.instance);
         let key = (self.place.run, seq);
         self.host.registry().exchanges.insert(key, live.clone());
         let progress = live.subscribe();
@@ -328,7 +344,7 @@ impl Drive {
             run: seat.run,
             seq,
             attempt: seat.attempt,
-            instance: self.host.node.instance(),
+            instance: self.instance,
             close: Close::Void,
             active_ms: 0,
             http_status: None,
@@ -336,12 +352,16 @@ impl Drive {
             error: Some("its client left before it was sent".into()),
             answer: None,
         };
-        let (host, settled) = (self.host.clone(), self.host.store.ask(void, Durability::Synced));
-        let seat = seat.clone();
+        let (host, seat) = (self.host.clone(), seat.clone());
         tokio::spawn(async move {
-            if let Err(e) = settled.await {
-                tracing::warn!(run = %seat.id, %seq, error = %e, "a call that was not sent stays open");
+            while let Err(e) = host.store.ask(void.clone(), Durability::Synced).await {
+                tracing::warn!(run = %seat.id, %seq, error = %e, "a call that was not sent is not closed");
+                if matches!(e, Error::Engine(_)) {
+                    break;
+                }
+                tokio::time::sleep(live::SETTLE_AGAIN).await;
             }
+            host.call_ends(&seat);
             host.wake();
         });
     }
@@ -362,8 +382,12 @@ impl Drive {
             let bytes = payload.decode().map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))?;
             Answer::from_bytes(bytes).map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))
         };
-        // A point read of a hot page: a thread hop would cost more than the read.
+        // Point reads of hot pages: a thread hop would cost more than the reads.
         self.source = Source::Stored(read()?);
+        // So that the next new call gets the bound it would have got without the restart.
+        if let Some(usage) = self.host.store.entry(run, seq)?.and_then(|e| e.call).and_then(|c| c.usage) {
+            self.host.remember_billed(&self.call, seq, usage.input_total());
+        }
         Ok(())
     }
 
@@ -389,11 +413,12 @@ impl Drive {
             }
         };
         if let Some(to) = self.head.take() {
+            let driver = Driver { inbox: self.inbox.clone(), wire: self.wire.clone() };
             let (body, out) = if whole {
-                (AnswerBody::whole(concat(frames), self.inbox.clone()), None)
+                (AnswerBody::whole(concat(frames), driver), None)
             } else {
                 let (tx, rx) = mpsc::channel(FRAMES_AHEAD);
-                (AnswerBody::frames(rx, self.inbox.clone()), Some((tx, frames)))
+                (AnswerBody::frames(rx, driver), Some((tx, frames)))
             };
             let response = self.response(head.0, head.1, body);
             if to.send(response).is_err() {

@@ -1,6 +1,7 @@
 //! Which headers pass, each way. The whole list of what the proxy changes in them.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use outlast_core::token;
 
 /// Ours and our predecessors' headers: never upstream, never taken from upstream.
 const OURS: [&str; 2] = ["x-outlast-", "x-riskkernel-"];
@@ -54,6 +55,7 @@ pub fn upstream(headers: &HeaderMap, edited: bool) -> HeaderMap {
             || *name == header::ACCEPT_ENCODING
             || *name == header::EXPECT
             || CREDENTIALS.contains(&name.as_str())
+            || holds_token(value)
             || (edited && *name == header::CONTENT_ENCODING);
         if !dropped {
             out.append(name, value.clone());
@@ -62,6 +64,12 @@ pub fn upstream(headers: &HeaderMap, edited: bool) -> HeaderMap {
     // A compressed stream could not be read frame by frame, nor given back byte for byte.
     out.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     out
+}
+
+/// No `ol_` value goes upstream, wherever a client put it.
+fn holds_token(value: &HeaderValue) -> bool {
+    memchr::memmem::find(value.as_bytes(), token::PREFIX.as_bytes()).is_some()
+        && value.to_str().is_ok_and(|text| token::mask(text) != text)
 }
 
 /// The answer's headers as clients get them. `decoded`: we took the content encoding off.
@@ -110,6 +118,7 @@ mod tests {
                 ("host", "h"),
                 ("connection", "x-odd, close"),
                 ("x-odd", "1"),
+                ("x-copy-of-the-key", "key=ol_x"),
                 ("accept-encoding", "gzip"),
                 ("anthropic-beta", "b"),
                 ("x-stainless-retry-count", "1"),

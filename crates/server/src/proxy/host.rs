@@ -132,21 +132,35 @@ pub struct RunMemory(Mutex<Remembered>);
 #[derive(Default)]
 pub struct Remembered {
     pub bases: BodyBases,
-    billed: VecDeque<(Seq, u64)>,
+    billed: VecDeque<Billed>,
     /// Undriven attempts: calls in flight, and up to when their time is posted.
     in_flight: HashMap<AttemptNo, (usize, u64)>,
 }
 
+/// What a call's input was billed at: in its own model's tokens.
+struct Billed {
+    seq: Seq,
+    upstream: String,
+    model: String,
+    input_tokens: u64,
+}
+
 impl RunMemory {
+    /// Whether more would be lost with it than can be read again.
+    fn is_needed(&self) -> bool {
+        self.0.try_lock().map_or(true, |m| !m.in_flight.is_empty())
+    }
+
     pub fn lock(&self) -> MutexGuard<'_, Remembered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Remembered {
-    /// The input tokens that call `seq` was billed.
-    pub fn billed(&self, seq: Seq) -> Option<u64> {
-        self.billed.iter().find(|b| b.0 == seq).map(|b| b.1).filter(|n| *n > 0)
+    /// The input tokens that call `seq` was billed, if this model of this upstream counted them.
+    pub fn billed(&self, seq: Seq, upstream: &str, model: &str) -> Option<u64> {
+        let same = |b: &&Billed| b.seq == seq && b.upstream == upstream && b.model == model;
+        self.billed.iter().find(same).map(|b| b.input_tokens).filter(|n| *n > 0)
     }
 }
 
@@ -249,16 +263,7 @@ impl Host {
 
     /// An exchange is settled, or will never be: connections that ask for it look at the store.
     pub fn exchange_over(&self, call: &Call, live: &Live) {
-        let memory = self.memory(call.seat.run);
-        if call.seat.undriven {
-            let mut memory = memory.lock();
-            if let Some(f) = memory.in_flight.get_mut(&call.seat.attempt) {
-                f.0 = f.0.saturating_sub(1);
-                if f.0 == 0 {
-                    memory.in_flight.remove(&call.seat.attempt);
-                }
-            }
-        }
+        self.call_ends(&call.seat);
         self.registry().exchanges.remove(&(call.seat.run, live.seq));
         self.wake();
     }
@@ -269,6 +274,21 @@ impl Host {
             let now = self.clock.monotonic_ms();
             let memory = self.memory(seat.run);
             memory.lock().in_flight.entry(seat.attempt).or_insert((0, now)).0 += 1;
+        }
+    }
+
+    /// It is over, or never went.
+    pub fn call_ends(&self, seat: &Seat) {
+        if !seat.undriven {
+            return;
+        }
+        let memory = self.memory(seat.run);
+        let mut memory = memory.lock();
+        if let Some(f) = memory.in_flight.get_mut(&seat.attempt) {
+            f.0 = f.0.saturating_sub(1);
+            if f.0 == 0 {
+                memory.in_flight.remove(&seat.attempt);
+            }
         }
     }
 
@@ -286,10 +306,22 @@ impl Host {
         i64::try_from(ms).unwrap_or(i64::MAX)
     }
 
-    pub fn remember_billed(&self, seat: &Seat, seq: Seq, input_tokens: u64) {
+    /// Active time of an undriven attempt that is not posted yet.
+    pub fn unposted_ms(&self, seat: &Seat) -> i64 {
+        if !seat.undriven {
+            return 0;
+        }
+        let now = self.clock.monotonic_ms();
         let memory = self.memory(seat.run);
+        let since = memory.lock().in_flight.get(&seat.attempt).map_or(now, |f| f.1);
+        i64::try_from(now.saturating_sub(since)).unwrap_or(i64::MAX)
+    }
+
+    pub fn remember_billed(&self, call: &Call, seq: Seq, input_tokens: u64) {
+        let memory = self.memory(call.seat.run);
         let mut memory = memory.lock();
-        memory.billed.push_back((seq, input_tokens));
+        let (upstream, model) = (call.upstream_name().to_owned(), call.request.model.clone());
+        memory.billed.push_back(Billed { seq, upstream, model, input_tokens });
         if memory.billed.len() > 16 {
             memory.billed.pop_front();
         }
@@ -307,7 +339,7 @@ impl Host {
         });
         let mut runs = lock(&self.runs);
         if runs.len() > 1024 {
-            runs.retain(|_, m| Arc::strong_count(m) > 1);
+            runs.retain(|_, m| m.is_needed());
         }
         runs.entry(run).or_insert_with(|| Arc::new(RunMemory(Mutex::new(remembered)))).clone()
     }
@@ -330,8 +362,11 @@ impl Host {
         let body = restoring.finish().map_err(|e| e.to_string())?;
         remembered.bases.push(outlast_core::body::Base::new(seq, &newest, body.into()));
         let entry = self.store.entry(run, seq).map_err(text)?;
-        if let Some(usage) = entry.and_then(|e| e.call).and_then(|c| c.usage) {
-            remembered.billed.push_back((seq, usage.input_total()));
+        if let Some(call) = entry.and_then(|e| e.call)
+            && let Some(usage) = call.usage
+        {
+            let (upstream, model) = (call.upstream, call.model);
+            remembered.billed.push_back(Billed { seq, upstream, model, input_tokens: usage.input_total() });
         }
         Ok(remembered)
     }

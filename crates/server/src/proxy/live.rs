@@ -8,8 +8,10 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt as _;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use outlast_core::{
     call::exchange::{Action, Ending, Event, Exchange, Failure, Frame, Progress, Silence},
     engine::settle::Settle,
@@ -35,7 +37,10 @@ use crate::dialect::{self, AnswerStream, FrameKind, Outcome};
 const SILENCE_AFTER_SUSPEND: Duration = Duration::from_secs(30);
 
 /// The pause before a settlement that failed is tried again.
-const SETTLE_AGAIN: Duration = Duration::from_millis(500);
+pub const SETTLE_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long an upstream may take to end a body whose answer is over, for its connection to be used again.
+const LAST_BYTES: Duration = Duration::from_secs(2);
 
 /// What connections read of an exchange.
 pub struct Live {
@@ -79,6 +84,7 @@ pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, cap: Optio
         outcome: Outcome::default(),
         upstream_request_id: None,
         settling: None,
+        active_ms: 0,
         again_at: None,
         slow_at: None,
         stuck: false,
@@ -95,6 +101,8 @@ struct Carry {
     outcome: Outcome,
     upstream_request_id: Option<String>,
     settling: Option<Pending<Settle>>,
+    /// Active time that this settlement posts, over all its tries.
+    active_ms: i64,
     again_at: Option<(Instant, Ending, Option<&'static str>)>,
     slow_at: Option<Instant>,
     stuck: bool,
@@ -179,6 +187,10 @@ impl Carry {
                 Some(reader) => {
                     let frames = reader.push(chunk);
                     self.frames(reader, frames);
+                    if self.settling.is_some() {
+                        // Some upstreams keep a body open behind the last event: nobody waits for that.
+                        return read_on(body);
+                    }
                 }
                 None if whole.len() + chunk.len() > self.host.config.max_answer => {
                     return self.on(Event::UpstreamError(Failure::AfterSend));
@@ -200,7 +212,7 @@ impl Carry {
         self.outcome = self.call.dialect.read_json(&body);
         let readable = !status.is_success() || is_json_object(&body);
         let len = body.len() as u64;
-        let body = if status.is_success() { body } else { self.call.mask_key(&self.host, body) };
+        let body = if status.is_success() { body } else { self.masked(body) };
         self.live.log().frames.push(body);
         self.on(Event::BodyEnd { len, readable });
     }
@@ -217,8 +229,17 @@ impl Carry {
                 // A frame without its end would run together with the error frame behind it.
                 FrameKind::Partial => continue,
             };
+            if self.settling.is_some() {
+                // The answer is on its way to the store: what the upstream says behind its end would be
+                // seen once and never replayed.
+                break;
+            }
             let len = frame.bytes.len() as u64;
-            let bytes = if kind == Frame::Swallowed { Bytes::new() } else { frame.bytes };
+            let bytes = match kind {
+                Frame::Swallowed => Bytes::new(),
+                Frame::Error => self.masked(frame.bytes),
+                _ => frame.bytes,
+            };
             self.live.log().frames.push(bytes);
             // Before the event: the settlement it may bring needs the usage.
             if matches!(kind, Frame::Terminal | Frame::Error) {
@@ -227,6 +248,14 @@ impl Carry {
             self.on(Event::Frame { frame: kind, len });
         }
         self.outcome = reader.outcome().clone();
+    }
+
+    /// An upstream's error without our key.
+    fn masked(&self, error: Bytes) -> Bytes {
+        match &self.host.config.providers.of(self.call.dialect.upstream()).key {
+            Some(key) => key.masked(error),
+            None => error,
+        }
     }
 
     fn on(&mut self, event: Event) {
@@ -252,7 +281,8 @@ impl Carry {
         }
     }
 
-    fn settle(&self, ending: Ending, error: Option<&'static str>) -> Pending<Settle> {
+    fn settle(&mut self, ending: Ending, error: Option<&'static str>) -> Pending<Settle> {
+        self.active_ms += self.host.active_since(&self.call.seat);
         let call = &self.call;
         let (status, answer) = {
             let log = self.live.log();
@@ -263,14 +293,17 @@ impl Carry {
             });
             (self.machine.status(), answer)
         };
-        let detail = self.outcome.error.as_ref().map(|e| e.message.chars().take(500).collect::<String>());
+        let detail = self.outcome.error.as_ref().map(|e| {
+            let text = call.mask_secrets(&self.host, &e.message);
+            text.chars().take(500).collect::<String>()
+        });
         let settle = Settle {
             run: call.seat.run,
             seq: self.live.seq,
             attempt: call.seat.attempt,
             instance: self.live.instance,
             close: ending.close(call.priced.bill(&self.outcome)),
-            active_ms: self.host.active_since(&call.seat),
+            active_ms: self.active_ms,
             http_status: status,
             upstream_request_id: self.upstream_request_id.clone(),
             error: detail.or(error.map(str::to_owned)),
@@ -322,7 +355,7 @@ impl Carry {
         let usage = self.outcome.usage.unwrap_or_default();
         match settled {
             Ok(s) => {
-                self.host.remember_billed(&call.seat, self.live.seq, usage.input_total());
+                self.host.remember_billed(call, self.live.seq, usage.input_total());
                 self.host.saw(Seen::Settled { seq: self.live.seq, status: s.run_status });
                 tracing::info!(
                     run = %call.seat.id, seq = %self.live.seq, upstream = call.upstream_name(),
@@ -336,6 +369,15 @@ impl Carry {
                 tracing::error!(run = %call.seat.id, seq = %self.live.seq, error = %e, "not settled");
             }
         }
+    }
+}
+
+/// Reads what is left of a body, so that its connection can be used again.
+fn read_on(mut body: Incoming) {
+    let mut rest = Box::pin(async move { while let Some(Ok(_)) = body.frame().await {} });
+    // Mostly the end came with the last event.
+    if (&mut rest).now_or_never().is_none() {
+        tokio::spawn(tokio::time::timeout(LAST_BYTES, rest));
     }
 }
 

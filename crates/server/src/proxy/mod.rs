@@ -16,6 +16,7 @@ mod refuse;
 mod seat;
 mod upstream;
 mod who;
+mod wire;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -37,6 +38,7 @@ use self::{
     host::Host,
     refuse::Refusal,
     who::{Caller, Credential, Who},
+    wire::{Socket, Wire},
 };
 use crate::{
     dialect::{HeaderFacts, Route, Upstream, route},
@@ -82,14 +84,16 @@ impl Proxy {
             tokio::spawn(async move {
                 // Without it a small write can wait 40 ms for the client's acknowledgement.
                 let _ = stream.set_nodelay(true);
+                let wire = Wire::default();
+                let socket = Socket::new(stream, wire.clone());
                 let service = service_fn(move |request| {
-                    let proxy = proxy.clone();
-                    async move { Ok::<_, Infallible>(proxy.answer(request).await) }
+                    let (proxy, wire) = (proxy.clone(), wire.clone());
+                    async move { Ok::<_, Infallible>(proxy.answer(request, wire).await) }
                 });
                 let mut server = http1::Builder::new();
                 server.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(60));
                 // A client that hangs up is no error of ours.
-                let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                let _ = server.serve_connection(TokioIo::new(socket), service).await;
             });
         }
         drop(listener);
@@ -109,14 +113,14 @@ impl Proxy {
         self.host.wake();
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<AnswerBody> {
+    async fn answer(&self, request: Request<Incoming>, wire: Wire) -> Response<AnswerBody> {
         self.host.saw(Seen::Request);
         let facts = HeaderFacts {
             anthropic_version: request.headers().contains_key("anthropic-version"),
             x_api_key: request.headers().contains_key("x-api-key"),
         };
         let shape = if facts.anthropic_version { Upstream::Anthropic } else { Upstream::OpenAi };
-        match self.pass(request, facts).await {
+        match self.pass(request, facts, wire).await {
             Ok(response) => response,
             Err((refusal, upstream)) => refusal.response(upstream.unwrap_or(shape)),
         }
@@ -126,6 +130,7 @@ impl Proxy {
         &self,
         request: Request<Incoming>,
         facts: HeaderFacts,
+        wire: Wire,
     ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {
         let host = &self.host;
         let (parts, body) = request.into_parts();
@@ -146,7 +151,7 @@ impl Proxy {
             Route::Metered(dialect) => {
                 let shaped = |r: Refusal| (r, Some(dialect.upstream()));
                 let raw = self.body(body).await.map_err(shaped)?;
-                self.metered(caller, dialect, parts.headers, raw).await.map_err(shaped)
+                self.metered(caller, dialect, parts.headers, raw, wire).await.map_err(shaped)
             }
             Route::Free { upstream } => {
                 let raw = self.body(body).await.map_err(|r| (r, Some(upstream)))?;
@@ -188,6 +193,7 @@ impl Proxy {
         dialect: &'static dyn crate::dialect::Dialect,
         headers: http::HeaderMap,
         raw: Bytes,
+        wire: Wire,
     ) -> Result<Response<AnswerBody>, Refusal> {
         let host = &self.host;
         if caller.credential == Credential::Ours && host.config.providers.of(dialect.upstream()).key.is_none()
@@ -200,7 +206,7 @@ impl Proxy {
         };
         let seat = seat::seat(host, caller.who.clone()).await?;
         let call = Call::read(host, seat.clone(), caller, dialect, headers, raw)?;
-        let (response, gone) = drive::start(host.clone(), call);
+        let (response, gone) = drive::start(host.clone(), call, wire);
         let response = response
             .await
             .map_err(|_| Refusal::new(500, "internal", "the call's driver ended without an answer"))?;
@@ -240,18 +246,34 @@ impl Proxy {
                 let text = format!("the upstream cannot be reached: {e}");
                 return Err(Refusal { retry: Some(true), ..Refusal::new(502, "upstream_unreachable", text) });
             }
-            Err(_) => return Err(Refusal::new(504, "upstream_no_answer", "the upstream did not answer")),
+            Err(_) => {
+                let silent = Refusal::new(504, "upstream_no_answer", "the upstream did not answer");
+                return Err(Refusal { retry: Some(true), ..silent });
+            }
         };
         let (head, body) = response.into_parts();
-        let body = Limited::new(body, host.config.max_answer)
-            .collect()
-            .await
-            .map_err(|e| Refusal::new(502, "upstream_broke_off", format!("the answer broke off: {e}")))?;
-        let mut response = Response::new(AnswerBody::plain(body.to_bytes()));
+        let whole = Limited::new(body, host.config.max_answer).collect();
+        let body = match tokio::time::timeout(host.config.idle_timeout, whole).await {
+            Ok(Ok(body)) => body,
+            Ok(Err(e)) => return Err(broke_off(&format!("the upstream's answer broke off: {e}"))),
+            Err(_) => return Err(broke_off("the upstream's answer did not end in time")),
+        };
+        let mut body = body.to_bytes();
+        if let Some(key) = &host.config.providers.of(upstream).key
+            && !head.status.is_success()
+        {
+            body = key.masked(body);
+        }
+        let mut response = Response::new(AnswerBody::plain(body));
         *response.status_mut() = head.status;
         *response.headers_mut() = headers::client(&head.headers, false);
         Ok(response)
     }
+}
+
+/// Nothing was paid for it: it may be asked again.
+fn broke_off(why: &str) -> Refusal {
+    Refusal { retry: Some(true), ..Refusal::new(502, "upstream_broke_off", why) }
 }
 
 fn no_key(upstream: Upstream) -> Refusal {

@@ -16,11 +16,20 @@ pub struct Refusal {
     pub hint: Option<String>,
     /// What `x-should-retry` says; `None` leaves it to the SDK.
     pub retry: Option<bool>,
+    /// `Retry-After`, in seconds.
+    pub retry_after_s: Option<u32>,
 }
 
 impl Refusal {
     pub fn new(status: u16, code: &str, message: impl Into<String>) -> Refusal {
-        Refusal { status, code: code.into(), message: message.into(), hint: None, retry: Some(false) }
+        Refusal {
+            status,
+            code: code.into(),
+            message: message.into(),
+            hint: None,
+            retry: Some(false),
+            retry_after_s: None,
+        }
     }
 
     /// `run` is named in the hint.
@@ -37,6 +46,7 @@ impl Refusal {
             message: refused.to_string(),
             hint,
             retry: Some(refused.should_retry()),
+            retry_after_s: refused.retry_after_s(),
         }
     }
 
@@ -58,8 +68,8 @@ impl Refusal {
         if let Ok(code) = HeaderValue::from_str(&self.code) {
             headers.insert("x-outlast-code", code);
         }
-        if matches!(self.status, 429 | 503) {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
+        if let Some(seconds) = self.retry_after_s {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

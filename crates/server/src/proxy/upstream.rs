@@ -23,6 +23,9 @@ pub struct Provider {
     pub key: Option<Key>,
 }
 
+/// Of the texts that are masked: a shorter one is no key, and stands in other words too.
+const SHORTEST: usize = 8;
+
 /// A provider's key. Never printed.
 #[derive(Clone)]
 pub struct Key(String);
@@ -34,6 +37,27 @@ impl Key {
 
     pub fn expose(&self) -> &str {
         &self.0
+    }
+
+    /// `body` without this key in it: some providers repeat it when it is wrong.
+    pub fn masked(&self, body: Bytes) -> Bytes {
+        let key = self.0.as_bytes();
+        if key.len() < SHORTEST || memchr::memmem::find(&body, key).is_none() {
+            return body;
+        }
+        let mut out = Vec::with_capacity(body.len());
+        let mut from = 0;
+        for at in memchr::memmem::find_iter(&body, key) {
+            out.extend_from_slice(&body[from..at]);
+            out.extend_from_slice(b"***");
+            from = at + key.len();
+        }
+        out.extend_from_slice(&body[from..]);
+        out.into()
+    }
+
+    pub fn masked_text(&self, text: &str) -> String {
+        if self.0.len() < SHORTEST { text.to_owned() } else { text.replace(&self.0, "***") }
     }
 }
 
@@ -123,8 +147,8 @@ impl Pool {
         let connector = https.https_or_http().enable_http1().wrap_connector(tcp);
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(Duration::from_secs(60))
-            // A request that failed on a stale pooled connection is not silently sent again: whether it
-            // was seen is for the journal to say.
+            // Only what found its pooled connection closed before a byte of it was written is sent on
+            // another. Whether anything else was seen is for the journal to say.
             .retry_canceled_requests(true)
             .build(connector);
         Pool { client }

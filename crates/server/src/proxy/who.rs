@@ -202,14 +202,14 @@ fn split_path(target: &str) -> (Option<String>, String) {
     (None, target.to_owned())
 }
 
-/// `?key=ol_…` is taken out; any other query stays as it is.
+/// `?key=ol_…` is taken out, whatever its name; any other query stays as it is.
 fn split_query(target: &str) -> (Option<String>, String) {
     let Some((path, query)) = target.split_once('?') else { return (None, target.to_owned()) };
     let mut token = None;
     let kept: Vec<&str> = query
         .split('&')
-        .filter(|pair| match pair.strip_prefix("key=") {
-            Some(value) if token::looks_like_token(value) => {
+        .filter(|pair| match pair.split_once('=') {
+            Some((_, value)) if token::looks_like_token(value) => {
                 token = Some(value.to_owned());
                 false
             }
@@ -220,18 +220,24 @@ fn split_query(target: &str) -> (Option<String>, String) {
     (token, target)
 }
 
+/// A credential without its scheme, however that is written. A token of ours is found behind any.
+pub fn bare(value: &str) -> &str {
+    let value = value.trim();
+    match value.split_once(char::is_whitespace) {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("bearer") => rest.trim(),
+        Some(_) => value.split_whitespace().find(|word| token::looks_like_token(word)).unwrap_or(value),
+        None => value,
+    }
+}
+
 fn credentials(headers: &HeaderMap) -> Result<Vec<(&'static str, &str)>, NotLetIn> {
     let mut found = Vec::new();
     for name in CREDENTIALS {
         for value in headers.get_all(name) {
             let value = value.to_str().map_err(|_| NotLetIn::BadHeader("a credential"))?;
-            let bare = if name == "authorization" {
-                value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer ")).unwrap_or(value)
-            } else {
-                value
-            };
-            if !bare.trim().is_empty() {
-                found.push((name, bare.trim()));
+            let bare = bare(value);
+            if !bare.is_empty() {
+                found.push((name, bare));
             }
         }
     }

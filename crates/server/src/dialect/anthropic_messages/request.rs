@@ -23,7 +23,7 @@ struct Parser {
     request: Request,
     model: Option<String>,
     has_messages: bool,
-    /// Tokens of one run of the model over what the body holds.
+    /// Of what one run of the model reads.
     bytes: u64,
     tools: u64,
     /// Uses of server tools, and what one use brings in at most.
@@ -106,10 +106,11 @@ impl Parser {
             return Err(BadRequest::Missing { field: MAX_TOKENS });
         }
         if self.tools > 0 {
-            self.bytes += bound::ANTHROPIC_TOOL_PREAMBLE;
+            request.beyond_bytes += bound::ANTHROPIC_TOOL_PREAMBLE;
         }
         request.turns = self.uses.saturating_add(1);
-        request.input_bound = bound::over_turns(self.bytes, self.uses, self.result);
+        let once = self.bytes.saturating_add(request.beyond_bytes);
+        request.input_bound = bound::over_turns(once, self.uses, self.result);
         request.spans.body_len = body_len;
         request.spans.open = open;
         Ok(self.request)
@@ -233,10 +234,10 @@ impl Parser {
             return;
         }
         if starts(&["browser_toolset_", "computer_toolset_"]) {
-            self.bytes += bound::ANTHROPIC_DEFINED_TOOLSET;
+            self.request.beyond_bytes += bound::ANTHROPIC_DEFINED_TOOLSET;
             return;
         }
-        self.bytes += bound::ANTHROPIC_DEFINED_TOOL;
+        self.request.beyond_bytes += bound::ANTHROPIC_DEFINED_TOOL;
         if starts(&["bash_", "text_editor_", "computer_", "memory_"]) {
             return;
         }
@@ -310,7 +311,7 @@ impl Parser {
             matches!(source.as_ref().and_then(|s| s.kind.as_deref()), Some("base64" | "url" | "file"));
         match (kind.as_deref(), source) {
             // An image costs by its size in pixels, wherever its bytes are.
-            (Some("image"), Some(_)) if outside => self.bytes += bound::ANTHROPIC_IMAGE,
+            (Some("image"), Some(_)) if outside => self.request.beyond_bytes += bound::ANTHROPIC_IMAGE,
             (kind, source) => {
                 self.bytes += source.map_or(0, |source| source.bytes);
                 // PDFs hold more tokens than bytes.

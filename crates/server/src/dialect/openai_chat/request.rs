@@ -120,9 +120,11 @@ impl Parser {
             return Err(BadRequest::Missing { field: "messages" });
         }
         let model = &request.model;
-        request.input_bound = (self.bytes + frame)
-            .saturating_add(self.images.saturating_mul(openai_image(model, false)))
+        request.beyond_bytes = self
+            .images
+            .saturating_mul(openai_image(model, false))
             .saturating_add(self.images_low.saturating_mul(openai_image(model, true)));
+        request.input_bound = (self.bytes + frame).saturating_add(request.beyond_bytes);
         request.reasons |= reasons_by_name(model);
         let caps = &request.spans.caps;
         // Both at once is an error at OpenAI; elsewhere either may win, so the higher one is the bound.

@@ -1,0 +1,51 @@
+# make demo [USD=0.25]   an agent and its proxy are killed; the receipt beside a clean run's
+# make test              everything that is checked, as CI does it
+# make bench             the cost of it all, beside the disk, nginx and a direct call
+#
+# Each does all set-up itself and can be run again. Debian's packages that are missing are installed when we
+# are root; else they are named.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+
+USD ?= 0.25
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+OUTLAST := $(TARGET)/debug/outlast
+PYTHON := .venv/bin/python
+
+.PHONY: help demo test bench build system venv clean
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+demo: build venv
+	@$(PYTHON) scripts/demo.py --usd $(USD) --outlast $(OUTLAST)
+
+test: system venv
+	@OUTLAST_BIN=$(OUTLAST) PYTHON=$(abspath $(PYTHON)) scripts/test.sh
+
+bench: venv
+	@scripts/setup.sh cc nginx
+	cargo build --release -p outlast -p outlast-bench
+	$(TARGET)/release/outlast-bench
+
+# The whole workspace, so that features are the same as in `make test` and nothing is built twice.
+build: | system
+	@cargo build --workspace --quiet
+
+system:
+	@scripts/setup.sh cc venv script ps
+
+venv: .venv/ready
+
+.venv/ready: requirements-dev.txt | system
+	@echo "making .venv"
+	@python3 -m venv --clear .venv
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+clean:
+	rm -rf .venv .run
+	cargo clean

@@ -1,0 +1,147 @@
+//! A store that fails where a test says.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use outlast_core::{
+    attempt::Attempt,
+    envelope::Envelope,
+    id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
+    instance::Instance,
+    journal::{Entry, Kind, Role},
+    op::{Durability, Op, Outcome},
+    payload::Payload,
+    state::Item,
+    store::{Error, LedgerLine, Promise, RunFilter, RunView, Store, Ticket},
+    token::TokenKey,
+};
+
+/// What becomes of the operations of one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Fails(Error),
+    /// It is done, and nobody is told until the store is mended.
+    ToldLater,
+}
+
+/// A store in front of another.
+pub struct Failing {
+    inner: Arc<dyn Store>,
+    fates: Mutex<Vec<(&'static str, Fate)>>,
+    failed: AtomicUsize,
+    /// What is to be told.
+    later: Mutex<Vec<(Promise, Result<Outcome, Error>)>>,
+}
+
+impl Failing {
+    pub fn new(inner: Arc<dyn Store>) -> Arc<Failing> {
+        Arc::new(Failing {
+            inner,
+            fates: Mutex::default(),
+            failed: AtomicUsize::new(0),
+            later: Mutex::default(),
+        })
+    }
+
+    /// From now on operations named `op` have this fate.
+    pub fn let_fail(&self, op: &'static str, fate: Fate) {
+        self.fates.lock().unwrap().push((op, fate));
+    }
+
+    /// It works again.
+    pub fn mend(&self) {
+        self.fates.lock().unwrap().clear();
+        self.tell();
+    }
+
+    /// Tells what was to be told later.
+    pub fn tell(&self) {
+        for (promise, outcome) in self.later.lock().unwrap().drain(..) {
+            // Who does not wait any more needs not know.
+            let _ = promise.send(outcome);
+        }
+    }
+
+    /// How many operations failed.
+    pub fn failed(&self) -> usize {
+        self.failed.load(Ordering::SeqCst)
+    }
+
+    /// How many operations are done that nobody was told of.
+    pub fn untold(&self) -> usize {
+        self.later.lock().unwrap().len()
+    }
+}
+
+impl Store for Failing {
+    fn submit(&self, op: Op, durability: Durability) -> Ticket {
+        let fate = self.fates.lock().unwrap().iter().find(|f| f.0 == op.name()).map(|f| f.1.clone());
+        match fate {
+            None => self.inner.submit(op, durability),
+            Some(Fate::Fails(e)) => {
+                self.failed.fetch_add(1, Ordering::SeqCst);
+                Ticket::ready(Err(e))
+            }
+            Some(Fate::ToldLater) => {
+                let (promise, ticket) = Ticket::new();
+                let outcome = self.inner.submit(op, durability).wait();
+                self.later.lock().unwrap().push((promise, outcome));
+                ticket
+            }
+        }
+    }
+
+    fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
+        self.inner.run_no(id)
+    }
+    fn run(&self, no: RunNo) -> Result<Option<RunView>, Error> {
+        self.inner.run(no)
+    }
+    fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
+        self.inner.runs(filter)
+    }
+    fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
+        self.inner.envelope(no)
+    }
+    fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
+        self.inner.attempts(run)
+    }
+    fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error> {
+        self.inner.entry(run, seq)
+    }
+    fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error> {
+        self.inner.entries(run, after, limit)
+    }
+    fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
+        self.inner.newest(run, kind, key)
+    }
+    fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
+        self.inner.newest_request(run)
+    }
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error> {
+        self.inner.payload(run, seq, role)
+    }
+    fn live_instances(&self) -> Result<Vec<Instance>, Error> {
+        self.inner.live_instances()
+    }
+    fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error> {
+        self.inner.instance(no)
+    }
+    fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
+        self.inner.ledger(since, until)
+    }
+    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error> {
+        self.inner.state(namespace, agent, key)
+    }
+    fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {
+        self.inner.token_keys()
+    }
+    fn now(&self) -> Result<Micros, Error> {
+        self.inner.now()
+    }
+    fn place(&self) -> String {
+        self.inner.place()
+    }
+}

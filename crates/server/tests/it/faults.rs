@@ -1,0 +1,348 @@
+//! Providers and stores that fail: each a clear error, recorded, and the budget right.
+
+use std::time::Duration;
+
+use outlast_core::{
+    journal::State,
+    store::Error,
+    unit::{Amounts, Unit},
+};
+use outlast_server::{
+    mock,
+    proxy::{Config, Provider, Providers},
+};
+
+use crate::{
+    client::{Api, Ask, BOTH, ask_and_leave},
+    failing::{Failing, Fate},
+    rig::{Rig, limit, until},
+    scripted::{self, Scripted, Then},
+    stream::towards,
+};
+
+/// What is left of a call in its run's envelope: nothing reserved beyond doubt, nothing negative.
+fn consistent(envelope: &outlast_core::envelope::Envelope) {
+    assert_eq!(envelope.inconsistency(), None);
+    assert_eq!(envelope.reserved, envelope.doubt, "{envelope:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_providers_refusal_passes_as_it_is_and_costs_a_call_and_no_money() {
+    for api in BOTH {
+        for status in [400, 401, 403, 404, 409, 429, 500, 503, 529] {
+            for stream in [false, true] {
+                let rig = Rig::in_memory(mock::Options::default()).await;
+                let server = rig.serve_limited(limit(Unit::CostNanoUsd, 1_000_000_000)).await;
+                let text = format!("mock: status {status}");
+                let ask = if stream { api.streams(&text) } else { api.says(&text) };
+                let answer = ask.to(&server).await;
+                assert_eq!(answer.status, status, "{api:?}");
+                assert!(answer.text().contains("the request asked for this status"));
+                assert_eq!(answer.header("x-outlast-code"), None);
+                assert_eq!(answer.header("retry-after"), (status == 429).then_some("1"));
+                let entry = server.closed("r", 1).await;
+                assert_eq!(entry.state, State::Failed);
+                assert_eq!(entry.spent, Amounts::default().with(Unit::Calls, 1));
+                let call = entry.call.unwrap();
+                assert_eq!(call.http_status, Some(status));
+                assert_eq!(call.error.as_deref(), Some("mock: the request asked for this status"));
+                assert_eq!(call.upstream_request_id.as_deref(), Some("req_mock"));
+                consistent(&server.envelope("r"));
+                // A refusal is never replayed.
+                assert!(!ask.label("b").to(&server).await.is_replayed());
+                assert_eq!(rig.mock.requests().len(), 2);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirect_is_not_followed() {
+    let elsewhere = Rig::in_memory(mock::Options::default()).await;
+    let to = format!("{}/v1/chat/completions", elsewhere.mock.base_url());
+    let text = format!("HTTP/1.1 307 X\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n");
+    let upstream = Scripted::start(move |_| (text.clone(), Then::Close)).await;
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve_with(towards(&rig, &upstream)).await;
+    assert_eq!(Api::Chat.says("x").to(&server).await.status, 307);
+    let entry = server.closed("r", 1).await;
+    assert_eq!((entry.state, entry.spent.cost()), (State::Failed, 0));
+    assert_eq!(elsewhere.mock.requests().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_cannot_be_reached_costs_nothing() {
+    for api in BOTH {
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let base = format!("http://{}", nowhere.local_addr().unwrap());
+        drop(nowhere);
+        let config = rig.config();
+        let at = |p: &Provider| Provider::new(&base, p.key.clone()).unwrap();
+        let providers =
+            Providers { openai: at(&config.providers.openai), anthropic: at(&config.providers.anthropic) };
+        let server = rig.serve_with(Config { providers, ..config }).await;
+        let answer = api.says("x").to(&server).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (502, "upstream_unreachable".into()));
+        assert_eq!(answer.header("x-should-retry"), Some("true"));
+        let entry = server.closed("r", 1).await;
+        assert_eq!((entry.state, entry.spent), (State::Void, Amounts::default()));
+        let envelope = server.envelope("r");
+        let spent = envelope.spent.with(Unit::ActiveMs, 0);
+        assert_eq!((spent, envelope.reserved), (Amounts::default(), Amounts::default()));
+        let free = api.says("x").target("/v1/messages/count_tokens").to(&server).await;
+        assert_eq!(free.code(), "upstream_unreachable");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_upstream_is_given_up_and_stays_charged_until_its_retry_tells() {
+    for (api, stream) in BOTH.into_iter().flat_map(|api| [(api, false), (api, true)]) {
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let quick = Config { first_byte_timeout: Duration::from_millis(80), ..rig.config() };
+        let server = rig.serve_with(quick).await;
+        let ask = if stream { api.streams("mock: silent") } else { api.says("mock: silent") };
+        let answer = ask.to(&server).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (504, "upstream_no_answer".into()));
+        assert_eq!(answer.header("x-should-retry"), Some("true"));
+        let entry = server.closed("r", 1).await;
+        assert_eq!(entry.state, State::Unknown);
+        assert!(entry.held.cost() > 0, "it stays charged at its reservation");
+        consistent(&server.envelope("r"));
+        // Its retry is asked of the provider, and is noted as the retry of this one.
+        ask.retry(1).to(&server).await;
+        assert_eq!(server.entries("r")[1].call.as_ref().unwrap().retry_of, Some(outlast_core::id::Seq(1)));
+        assert_eq!(rig.mock.requests().len(), 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_falls_silent_is_given_up_and_charged_at_its_reservation() {
+    for (api, stream) in BOTH.into_iter().flat_map(|api| [(api, false), (api, true)]) {
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let quick = Config { idle_timeout: Duration::from_millis(80), ..rig.config() };
+        let server = rig.serve_with(quick).await;
+        let text = "mock: hang\nmock: tokens 30";
+        let ask = if stream { api.streams(text) } else { api.says(text) };
+        let answer = ask.to(&server).await;
+        if stream {
+            assert!(answer.broken && answer.text().contains("upstream_broke_off"), "{}", answer.text());
+        } else {
+            assert_eq!((answer.status.as_u16(), answer.code()), (502, "upstream_broke_off".into()));
+        }
+        let entry = server.closed("r", 1).await;
+        assert_eq!(entry.state, State::Failed);
+        let bound = entry.spent.cost();
+        let call = entry.call.unwrap();
+        assert!(bound > 0 && call.estimated && call.usage.is_none(), "{call:?}");
+        consistent(&server.envelope("r"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_an_answer_is_an_error_and_is_charged() {
+    for api in BOTH {
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let server = rig.serve().await;
+        let answer = api.says("mock: truncate").to(&server).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (502, "upstream_broke_off".into()));
+        let entry = server.closed("r", 1).await;
+        assert_eq!(entry.state, State::Failed);
+        assert!(entry.spent.cost() > 0);
+        consistent(&server.envelope("r"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_is_delivered_as_it_came_or_named_and_is_charged_and_never_replayed() {
+    for api in BOTH {
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let server = rig.serve().await;
+        let json = api.says("mock: garbage").to(&server).await;
+        assert_eq!(json.ok(), "<html>this is not what you asked for");
+        let stream = api.streams("mock: garbage").to(&server).await;
+        assert_eq!((stream.status.as_u16(), stream.code()), (502, "upstream_broke_off".into()));
+        for entry in server.entries("r") {
+            assert_eq!(entry.state, State::Failed);
+            assert!(entry.spent.cost() > 0 && entry.call.unwrap().estimated);
+        }
+        consistent(&server.envelope("r"));
+        assert!(!api.says("mock: garbage").label("b").to(&server).await.is_replayed());
+        assert_eq!(rig.mock.paid(), 3);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_hangs_up_unheard_is_in_doubt() {
+    let upstream = Scripted::start(|_| (String::new(), Then::Close)).await;
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve_with(towards(&rig, &upstream)).await;
+    for api in BOTH {
+        let answer = api.says("x").to(&server).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (504, "upstream_no_answer".into()));
+    }
+    assert_eq!(server.states("r"), [State::Unknown, State::Unknown]);
+    // What may have been seen is not sent again behind anybody's back.
+    assert_eq!(upstream.requests().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_bills_more_than_its_bound_is_recorded_in_full() {
+    for api in BOTH {
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let server = rig.serve_limited(limit(Unit::CostNanoUsd, 1_000_000_000)).await;
+        api.says("mock: usage 100000,5000").to(&server).await.ok();
+        let entry = server.closed("r", 1).await;
+        let call = entry.call.unwrap();
+        assert!(call.overrun_nano_usd > 0 && call.overrun_nano_usd < entry.spent.cost());
+        assert_eq!(entry.spent.tokens(), 105_000);
+        consistent(&server.envelope("r"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_the_store_cannot_take_is_kept_and_recorded_when_it_can() {
+    for (api, stream) in BOTH.into_iter().flat_map(|api| [(api, false), (api, true)]) {
+        let (rig, store) = Rig::on(Failing::new).await;
+        let server = rig.serve().await;
+        api.says("before").to(&server).await.ok();
+        store.let_fail("Settle", Fate::Fails(Error::Full { why: "the disk".into() }));
+        let ask = if stream { api.streams("kept") } else { api.says("kept") };
+        let answer = ask.to(&server).await;
+        if stream {
+            assert!(answer.broken && answer.text().contains("not_recorded"), "{}", answer.text());
+            for end in ["finish_reason\":\"stop", "[DONE]", "message_stop", "message_delta"] {
+                assert!(!answer.text().contains(end), "{api:?}: {}", answer.text());
+            }
+        } else {
+            assert_eq!((answer.status.as_u16(), answer.code()), (503, "not_recorded".into()));
+            assert_eq!(answer.header("x-should-retry"), Some("true"));
+        }
+        // Meanwhile nothing new goes out.
+        for late in [api.says("meanwhile"), ask.clone().retry(1)] {
+            let refused = late.to(&server).await;
+            assert_eq!((refused.status.as_u16(), refused.code()), (503, "store_stuck".into()));
+            assert_eq!(refused.header("retry-after"), Some("5"));
+        }
+        assert_eq!(rig.mock.paid(), 2);
+        store.mend();
+        let entry = server.closed("r", 2).await;
+        assert_eq!(entry.state, State::Done);
+        until("new calls are taken again", || server.envelope("r").reserved == Amounts::default()).await;
+        let late = ask.retry(2).to(&server).await;
+        assert!(late.is_replayed(), "{}", late.text());
+        late.ok();
+        api.says("after").to(&server).await.ok();
+        assert_eq!(rig.mock.paid(), 3);
+        consistent(&server.envelope("r"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_settlement_that_takes_too_long_is_an_error_to_its_client_and_counts_all_the_same() {
+    let (rig, store) = Rig::on(Failing::new).await;
+    let server = rig.serve_with(Config { settle_wait: Duration::from_millis(50), ..rig.config() }).await;
+    Api::Chat.says("before").to(&server).await.ok();
+    store.let_fail("Settle", Fate::ToldLater);
+    let answer = Api::Chat.says("slow").to(&server).await;
+    assert_eq!((answer.status.as_u16(), answer.code()), (503, "not_recorded".into()));
+    assert_eq!(Api::Chat.says("meanwhile").to(&server).await.code(), "store_stuck");
+    assert_eq!(server.closed("r", 2).await.state, State::Done);
+    store.mend();
+    until("new calls are taken again", || store.untold() == 0).await;
+    assert!(Api::Chat.says("slow").retry(1).to(&server).await.is_replayed());
+}
+
+// Bug: a call whose client left while it was admitted stayed open when the store failed to close it.
+// Consequence: its reservation was held, and a repeated request spun, for as long as the process lived.
+// Cause: its closing was tried once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_never_sent_is_closed_when_the_store_can() {
+    let (rig, store) = Rig::on(Failing::new).await;
+    let server = rig.serve().await;
+    for n in 1.. {
+        store.let_fail("Admit", Fate::ToldLater);
+        store.let_fail("Settle", Fate::Fails(Error::Full { why: "the disk".into() }));
+        let (failed, deciding) = (store.failed(), until("it is decided", || store.untold() == 1));
+        let ask = Api::Chat.says(&format!("left {n}"));
+        assert_eq!(ask_and_leave(server.addr, &ask, deciding).await, "");
+        store.tell();
+        until("it could not be closed", || store.failed() > failed).await;
+        store.mend();
+        // Its driver may hear of the decision first; then it is sent.
+        if server.closed("r", n).await.state == State::Void {
+            break;
+        }
+    }
+    consistent(&server.envelope("r"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_store_that_can_record_it_nothing_goes_out() {
+    for (error, status, code) in [
+        (Error::Full { why: "x".into() }, 503, "store_full"),
+        (Error::Io { why: "x".into() }, 503, "store_io"),
+        (Error::Refused { why: "x".into() }, 503, "store_refused"),
+        (Error::Closed, 503, "store_closed"),
+        (Error::Corrupt { what: "x".into() }, 500, "store_corrupt"),
+    ] {
+        for op in ["Admit", "Enter", "Start"] {
+            let (rig, store) = Rig::on(Failing::new).await;
+            let server = rig.serve().await;
+            store.let_fail(op, Fate::Fails(error.clone()));
+            let refused = Api::Messages.says("x").to(&server).await;
+            assert_eq!((refused.status.as_u16(), refused.code().as_str()), (status, code), "{op}");
+            let retry = if status == 503 { "true" } else { "false" };
+            assert_eq!(refused.header("x-should-retry"), Some(retry), "{op} {code}");
+            assert_eq!(rig.mock.requests().len(), 0);
+            store.mend();
+            Api::Messages.says("x").retry(1).to(&server).await.ok();
+        }
+    }
+}
+
+// Bug: a free answer that began and did not go on was waited for without end.
+// Consequence: an agent's list of models hung for as long as its upstream did.
+// Cause: only the wait for the head had a limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_free_answer_that_falls_silent_is_given_up() {
+    let half = "HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
+    for (text, then, status, code) in [
+        (half, Then::Hang, 502, "upstream_broke_off"),
+        (half, Then::Close, 502, "upstream_broke_off"),
+        ("", Then::Hang, 504, "upstream_no_answer"),
+    ] {
+        let upstream = Scripted::start(move |_| (text.to_owned(), then)).await;
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let quick = Duration::from_millis(80);
+        let config = Config { idle_timeout: quick, first_byte_timeout: quick, ..towards(&rig, &upstream) };
+        let server = rig.serve_with(config).await;
+        let answer = Ask::new("GET", "/v1/models").to(&server).await;
+        assert_eq!((answer.status.as_u16(), answer.code().as_str()), (status, code));
+        assert_eq!(answer.header("x-should-retry"), Some("true"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_body_that_is_framed_as_a_stream_passes_too() {
+    let text = "HTTP/1.1 429 X\r\ncontent-type: text/event-stream\r\nretry-after: 7\r\ncontent-length: 12\r\n\r\ndata: slow\n\n";
+    let upstream = Scripted::start(move |_| (text.to_owned(), Then::Close)).await;
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve_with(towards(&rig, &upstream)).await;
+    let answer = Api::Messages.streams("x").to(&server).await;
+    assert_eq!((answer.status.as_u16(), answer.header("retry-after")), (429, Some("7")));
+    assert_eq!(answer.text(), "data: slow\n\n");
+    assert_eq!(server.states("r"), [State::Failed]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_larger_than_what_is_taken_is_an_error() {
+    let big = scripted::json(200, &format!("{{\"x\":\"{}\"}}", "y".repeat(50_000)));
+    let upstream = Scripted::start(move |_| (big.clone(), Then::Close)).await;
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let config = Config { max_answer: 10_000, ..towards(&rig, &upstream) };
+    let server = rig.serve_with(config).await;
+    assert_eq!(Api::Chat.says("x").to(&server).await.code(), "upstream_broke_off");
+    assert_eq!(server.states("r"), [State::Failed]);
+    assert!(server.entries("r")[0].spent.cost() > 0);
+}

@@ -1,0 +1,15 @@
+//! The proxy as a whole: over real sockets, a real store and the fake provider, in this process.
+#![allow(clippy::unwrap_used)]
+
+mod access;
+mod bad_input;
+mod budget;
+mod client;
+mod failing;
+mod faithful;
+mod faults;
+mod replay;
+mod restart;
+mod rig;
+mod scripted;
+mod stream;

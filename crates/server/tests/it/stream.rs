@@ -1,0 +1,188 @@
+//! Streams: what clients see of them, and how they end.
+
+use outlast_core::journal::State;
+use outlast_server::{
+    mock,
+    proxy::{Config, Provider, Providers},
+};
+use serde_json::json;
+
+use crate::{
+    client::{Answer, Api, Ask, BOTH, with},
+    rig::{ANTHROPIC_KEY, OPENAI_KEY, Rig},
+    scripted::{self, Scripted, Then},
+};
+
+/// `config` with `upstream` as both providers.
+pub fn towards(rig: &Rig, upstream: &Scripted) -> Config {
+    let config = rig.config();
+    let provider = |p: &Provider| Provider::new(&upstream.base, p.key.clone()).unwrap();
+    let providers = Providers {
+        openai: provider(&config.providers.openai),
+        anthropic: provider(&config.providers.anthropic),
+    };
+    Config { providers, ..config }
+}
+
+/// The same request, straight to the provider.
+async fn direct(rig: &Rig, ask: &Ask) -> Answer {
+    let key = if ask.target.contains("chat") { OPENAI_KEY } else { ANTHROPIC_KEY };
+    let ask = ask.clone().without("x-outlast-run").header("authorization", &format!("Bearer {key}"));
+    ask.open(rig.mock.addr()).await.rest().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_the_same_bytes_as_without_the_proxy() {
+    let usage = |on: bool| json!({"stream_options": {"include_usage": on}});
+    let tool = json!({"tools": [{"type": "function", "function": {"name": "look"}}]});
+    let body = |text: &str| with(Api::Chat.body(text), json!({"stream": true}));
+    let asks = [
+        Api::Chat.sends(&body("plain")),
+        Api::Chat.sends(&with(body("asks for usage"), usage(true))),
+        Api::Chat.sends(&with(body("declines usage"), usage(false))),
+        Api::Chat.sends(&with(body("null"), json!({"stream_options": null}))),
+        Api::Chat.sends(&with(body("other options"), json!({"stream_options": {}}))),
+        Api::Chat.sends(&with(body("three at once"), json!({"n": 3}))),
+        Api::Chat.sends(&with(body("mock: tool look {\"at\": 1}"), tool)),
+        Api::Chat.sends(&with(body("mock: tokens 100"), json!({"max_tokens": 9}))),
+        Api::Messages.streams("plain"),
+        Api::Messages.sends(&with(
+            Api::Messages.body("thinks"),
+            json!({"stream": true, "max_tokens": 4000, "thinking": {"type": "enabled", "budget_tokens": 1024}}),
+        )),
+    ];
+    for ask in asks {
+        // Each has a provider of its own, because answers tell their number.
+        let (rig, beside) =
+            (Rig::in_memory(mock::Options::default()).await, Rig::in_memory(mock::Options::default()).await);
+        let server = rig.serve().await;
+        let had = ask.to(&server).await;
+        let mut wanted = direct(&beside, &ask).await;
+        let text = String::from_utf8_lossy(&ask.body).into_owned();
+        // The id tells the body it answers; ours has the option in it.
+        let sent = &rig.mock.requests()[0];
+        if sent.body != ask.body {
+            let same = ask.clone().bytes(sent.body.clone());
+            wanted = direct(&beside, &same).await;
+        }
+        let wanted_text = if text.contains("include_usage\":true") || ask.target.contains("messages") {
+            wanted.text().to_owned()
+        } else {
+            without_usage(wanted.text())
+        };
+        assert_eq!(had.text(), wanted_text, "{text}");
+        assert_eq!(had.header("content-type"), wanted.header("content-type"));
+        let entry = server.closed("r", 1).await;
+        assert!(entry.call.unwrap().usage.is_some(), "{text}");
+    }
+}
+
+/// A stream as it is when nobody asked for its usage.
+fn without_usage(stream: &str) -> String {
+    stream
+        .split_inclusive("\n\n")
+        .filter(|frame| !frame.contains("\"choices\":[]"))
+        .map(|frame| frame.replace(",\"usage\":null", ""))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_option_the_provider_sends_what_our_client_sees() {
+    // What `without_usage` makes of a stream is what a provider sends by itself.
+    let ask = Api::Chat.streams("mock: reply the same words");
+    let asked = Api::Chat.sends(&with(
+        Api::Chat.body("mock: reply the same words"),
+        json!({"stream": true, "stream_options": {"include_usage": true}}),
+    ));
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let id = |text: &str| text.split("chatcmpl-").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let (plain, told) = (direct(&rig, &ask).await, direct(&rig, &asked).await);
+    let (plain, told) = (plain.text().to_owned(), told.text().to_owned());
+    assert_eq!(plain, without_usage(&told).replace(&id(&told), &id(&plain)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_stream_is_held_back_until_it_is_settled() {
+    for api in BOTH {
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let server = rig.serve().await;
+        let ask = api.streams("mock: reply one two three\nmock: hang\nmock: tokens 4");
+        let mut opened = ask.open(server.addr).await;
+        opened.read_until("data: ").await;
+        assert_eq!(opened.status, 200);
+        assert_eq!(server.states("r"), [State::Open], "{api:?}");
+    }
+}
+
+// Bug: the frame that tells a client that its stream broke was lost.
+// Consequence: the SDKs saw a cut connection, which they may retry, or nothing at all.
+// Cause: hyper drops what it has buffered when a body fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_breaks_ends_with_an_error_frame_and_never_cleanly() {
+    for api in BOTH {
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let server = rig.serve().await;
+        let answer = api.streams("mock: tokens 40\nmock: truncate").to(&server).await;
+        assert_eq!(answer.status, 200);
+        assert!(answer.broken, "{api:?}: {}", answer.text());
+        let last = answer.text().trim_end().rsplit("\n\n").next().unwrap().to_owned();
+        assert!(last.contains("upstream_broke_off"), "{api:?}: {last}");
+        assert_eq!(last.starts_with("event: error\ndata: "), api == Api::Messages, "{last}");
+        let entry = server.closed("r", 1).await;
+        assert_eq!(entry.state, State::Failed);
+        let call = entry.call.unwrap();
+        assert!(call.estimated, "no usage came: its reservation stands");
+        assert_eq!(call.error.as_deref(), Some("upstream_broke_off"));
+        // It is not replayed: what is asked again is asked again.
+        assert!(!api.streams("mock: tokens 40\nmock: truncate").label("b").to(&server).await.is_replayed());
+        assert_eq!(rig.mock.paid(), 2);
+    }
+}
+
+// Bug: an answer was given only when the upstream's connection was done, not when the answer was.
+// Consequence: behind an upstream that keeps its connection open a client waited for the idle timeout.
+// Cause: the settlement was looked at only after the body had ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_with_its_terminal_event_though_the_upstream_stays() {
+    let chunk = r#"data: {"id":"x","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}"#;
+    let stop = r#"data: {"id":"x","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+    let usage =
+        r#"data: {"id":"x","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}"#;
+    let text = scripted::stream(&format!("{chunk}\n\n{stop}\n\n{usage}\n\ndata: [DONE]\n\n"));
+    let upstream = Scripted::start(move |_| (text.clone(), Then::Hang)).await;
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve_with(towards(&rig, &upstream)).await;
+    let body = Api::Chat.streams("x").to(&server).await.ok();
+    assert_eq!(body, format!("{chunk}\n\n{stop}\n\ndata: [DONE]\n\n"));
+    let entry = server.closed("r", 1).await;
+    assert_eq!(entry.state, State::Done);
+    assert_eq!(entry.call.unwrap().usage.map(|u| (u.input, u.output)), Some((5, 1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_providers_own_error_in_a_stream_reaches_the_client_once_recorded() {
+    let chunk = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"hi\"}}\n\n";
+    let error = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"too busy\"}}\n\n";
+    let text = scripted::stream(&format!("{chunk}{error}"));
+    let upstream = Scripted::start(move |_| (format!("{text}0\r\n\r\n"), Then::Close)).await;
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve_with(towards(&rig, &upstream)).await;
+    let answer = Api::Messages.streams("x").to(&server).await;
+    assert_eq!(answer.text(), format!("{chunk}{error}"));
+    let entry = server.closed("r", 1).await;
+    assert_eq!(entry.state, State::Failed);
+    assert_eq!(entry.call.unwrap().error.as_deref(), Some("too busy"));
+    assert!(entry.spent.cost() > 0, "it is charged at its reservation");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_for_a_stream_may_be_answered_without_one() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let body = r#"{"id":"x","choices":[{"index":0,"message":{"content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}"#;
+    let text = scripted::json(200, body);
+    let upstream = Scripted::start(move |_| (text.clone(), Then::Close)).await;
+    let server = rig.serve_with(towards(&rig, &upstream)).await;
+    assert_eq!(Api::Chat.streams("x").label("a").to(&server).await.ok(), body);
+    assert_eq!(Api::Chat.streams("x").label("b").to(&server).await.ok(), body);
+    assert_eq!(upstream.requests().len(), 1);
+}

@@ -1,0 +1,178 @@
+"""Holds the documents to what is there: runs their commands, looks up the tests, files and codes they name.
+
+    python scripts/check-docs.py [--outlast PATH] [DOCUMENT…]
+
+In a block marked ```console the lines that begin with `$ ` are run by bash, in a home of their own, with the
+example agent at hand and a fake provider in place of the real ones; a document is one session. Every other
+line of the block must be found in the command's output, in order; `…` stands for anything, and blanks count as
+one. A command whose block shows no output must exit with 0.
+"""
+
+import argparse
+import fnmatch
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MARK = "--- check-docs"
+COMMAND_TIMEOUT_S = 180
+# In documents these are the ports people see; here they may be taken.
+PORTS = ("7077", "7078")
+
+
+def documents() -> list[Path]:
+    return [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def steps(text: str) -> list[tuple[str, list[str]]]:
+    """The commands of a document, each with the output that it shows."""
+    found: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.M | re.S):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:], []))
+            elif line.strip():
+                found[-1][1].append(line)
+    return found
+
+
+def run(outlast: Path, commands: list[str], home: Path) -> list[tuple[int, str]]:
+    """Each command's exit code and output, of one bash session."""
+    (home / "examples").symlink_to(ROOT / "examples")
+    # `python` is the one that has the SDKs.
+    (home / "bin").mkdir()
+    (home / "bin" / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    (home / "bin" / "python").chmod(0o755)
+    (home / "bin" / "outlast").symlink_to(outlast)
+    provider = subprocess.Popen(
+        [outlast, "mock", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True, env={"HOME": str(home)}
+    )
+    try:
+        url = provider.stdout.readline().strip()
+        env = {
+            "HOME": str(home),
+            "PATH": f"{home}/bin:{os.environ['PATH']}",
+            "LANG": "C.UTF-8",
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "ANTHROPIC_BASE_URL": url,
+            "OPENAI_API_KEY": "sk-a-fake-key",
+            "ANTHROPIC_API_KEY": "sk-a-fake-key",
+        }
+        script = "".join(f"{command}\nended=$?; echo; echo '{MARK}' $ended\n" for command in commands)
+        done = subprocess.run(
+            ["bash", "-c", f"trap 'kill $(jobs -p) 2>/dev/null' EXIT\n{script}"],
+            cwd=home,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+        )
+    finally:
+        provider.kill()
+        provider.wait()
+    pieces = re.split(rf"^{MARK} (\d+)\n", done.stdout, flags=re.M)
+    return [(int(code), said) for said, code in zip(pieces[::2], pieces[1::2])]
+
+
+def missing(shown: list[str], said: str) -> str | None:
+    """The first line shown that the output does not have, in its place."""
+    lines = iter([" ".join(line.split()) for line in said.splitlines()])
+    for line in shown:
+        pattern = re.sub(r"([\[?*])", r"[\1]", " ".join(line.split())).replace("…", "*")
+        if not any(fnmatch.fnmatchcase(had, pattern) for had in lines):
+            return line
+    return None
+
+
+def check_commands(outlast: Path, document: Path) -> list[str]:
+    told = steps(document.read_text())
+    if not told:
+        return []
+    ports = {port: free_port() for port in PORTS}
+    commands = [substitute(command, ports) for command, _ in told]
+    # A short path: a Unix socket of a command's could stand in it.
+    with tempfile.TemporaryDirectory(prefix="docs-") as home:
+        ran = run(outlast, commands, Path(home))
+        back = {port: word for word, port in ports.items()} | {home: "~"}
+    faults = [f"the session ended at: $ {told[len(ran)][0]}"] if len(ran) < len(told) else []
+    for (command, shown), (code, said) in zip(told, ran):
+        said = substitute(said, back)
+        line = missing(shown, said)
+        if line is not None:
+            faults.append(f"$ {command}\n  wanted: {line}\n  had: {said.strip()}")
+        elif not shown and code != 0:
+            faults.append(f"$ {command}\n  exited with {code}: {said.strip()}")
+    return faults
+
+
+def substitute(text: str, words: dict[str, str]) -> str:
+    for word, other in words.items():
+        text = text.replace(word, other)
+    return text
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def sources() -> str:
+    return "\n".join(path.read_text() for path in sorted((ROOT / "crates").rglob("*.rs")))
+
+
+def check_names(document: Path, rust: str) -> list[str]:
+    """Tests (`a_b_c_d`, three underscores or more) and files (`crates/…`, links) that are not there."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.M | re.S)
+    faults = []
+    for name in set(re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+){3,})`", text)):
+        if f"fn {name}" not in rust and f'"{name}"' not in rust:
+            faults.append(f"there is no test or code {name}")
+    paths = re.findall(r"`((?:crates|scripts|examples|docs|benches)/[^`\s…*]*)`", text)
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]
+    for path in {ROOT / path for path in paths} | {document.parent / link for link in links}:
+        if not path.exists():
+            faults.append(f"there is no {os.path.relpath(path, ROOT)}")
+    return faults
+
+
+def check_codes(document: Path, rust: str) -> list[str]:
+    """Every code that a `fn code` gives stands in the document, and the document has no other."""
+    text = document.read_text()
+    told = set(re.findall(r"^\| `([a-z_]+)` \|", text, re.M))
+    given = set()
+    for match in re.finditer(r"^( *)pub (?:const )?fn code\(&?self\).*?^\1}", rust, re.M | re.S):
+        given |= set(re.findall(r'"([a-z]+(?:_[a-z]+)*)"', match.group(0)))
+    given |= set(re.findall(r'Refusal::new\(\d+, "([a-z_]+)"', rust)) | set(re.findall(r'\bcode: "([a-z_]+)"', rust))
+    faults = [f"the code {code} is given and not told" for code in sorted(given - told)]
+    return faults + [f"the code {code} is told and not given" for code in sorted(told) if f'"{code}"' not in rust]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--outlast", type=Path, default=ROOT / "target" / "debug" / "outlast", help="the program")
+    parser.add_argument("documents", nargs="*", type=Path)
+    args = parser.parse_args()
+    rust, broken = sources(), 0
+    for document in args.documents or documents():
+        faults = check_names(document.resolve(), rust) + check_commands(args.outlast.resolve(), document)
+        if document.name == "errors.md":
+            faults += check_codes(document, rust)
+        for fault in faults:
+            print(f"{document.name}: {fault}")
+        broken += bool(faults)
+        if not faults:
+            print(f"{document.name}: ok, {len(steps(document.read_text()))} commands")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
