@@ -95,11 +95,11 @@ pub struct Spec {
     pub name: Option<String>,
     pub tags: BTreeMap<String, String>,
     pub command: Option<Command>,
-    /// The providers whose keys were known when the run began, by name: a resumption without one of them
-    /// would fail at its first call. Never the keys.
-    pub keys: Vec<String>,
     /// The base URLs that were set when the run began: `openai` → `https://…`.
     pub upstreams: BTreeMap<String, String>,
+    /// The variables of the provider keys that were there when the run began, by name: its resumption needs
+    /// them again. Their values are nowhere in the store.
+    pub keys: Vec<String>,
 }
 
 /// A run's row.

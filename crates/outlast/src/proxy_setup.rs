@@ -2,24 +2,18 @@
 
 use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
 
-use outlast_core::{
-    instance::Identity,
-    price::PriceTable,
-    run::Policy,
-    store::{RunView, Store},
-    unit::Limits,
-};
+use outlast_core::{instance::Identity, price::PriceTable, run::Policy, store::Store, unit::Limits};
 use outlast_server::{
     node::{Census, Node},
     proxy::{Access, Config, Key, Provider, Providers},
 };
 
 use crate::{
-    cli::shared::ProxyArgs,
+    cli::{shared::ProxyArgs, values},
     context::Context,
     error::CliError,
     exit_code,
-    keys::{ANTHROPIC as ANTHROPIC_KEY, Keys, OPENAI as OPENAI_KEY},
+    keys::Keys,
     process::identity::{self, Liveness},
 };
 
@@ -38,17 +32,22 @@ pub fn providers(
     context: &Context,
 ) -> Result<Providers, CliError> {
     let base = |flag: &Option<String>, name: &str, variable: &str, own: &str| {
-        let around = context.around.var(variable).and_then(|v| v.to_str()).map(str::to_owned);
-        flag.clone().or_else(|| kept.get(name).cloned()).or(around).unwrap_or_else(|| own.to_owned())
+        if let Some(said) = flag.as_ref().or_else(|| kept.get(name)) {
+            return Ok(said.clone());
+        }
+        let Some(around) = context.around.var(variable) else { return Ok(own.to_owned()) };
+        // It is kept with the run: what a flag must not hold, a variable must not either.
+        values::base_url(&around.to_string_lossy())
+            .map_err(|e| CliError::Usage { message: format!("{variable}: {e}"), hint: None })
     };
     let provider = |base: String, key: &Option<crate::keys::Key>| {
         Provider::new(&base, key.as_ref().map(|k| Key::new(k.value.clone())))
             .map_err(|e| CliError::Usage { message: e.to_string(), hint: None })
     };
     Ok(Providers {
-        openai: provider(base(&args.openai_base_url, "openai", "OPENAI_BASE_URL", OPENAI), &keys.openai)?,
+        openai: provider(base(&args.openai_base_url, "openai", "OPENAI_BASE_URL", OPENAI)?, &keys.openai)?,
         anthropic: provider(
-            base(&args.anthropic_base_url, "anthropic", "ANTHROPIC_BASE_URL", ANTHROPIC),
+            base(&args.anthropic_base_url, "anthropic", "ANTHROPIC_BASE_URL", ANTHROPIC)?,
             &keys.anthropic,
         )?,
     })
@@ -61,28 +60,6 @@ pub fn to_keep(providers: &Providers) -> BTreeMap<String, String> {
         .filter(|(_, p, own)| p.base != *own)
         .map(|(name, p, _)| (name.to_owned(), p.base.clone()))
         .collect()
-}
-
-/// The providers whose keys are known, by name.
-pub fn known_keys(keys: &Keys) -> Vec<String> {
-    [("openai", &keys.openai), ("anthropic", &keys.anthropic)]
-        .into_iter()
-        .filter(|(_, key)| key.is_some())
-        .map(|(name, _)| name.to_owned())
-        .collect()
-}
-
-/// Whether every key that the run began with is known now. Errors name the missing one; nothing starts.
-pub fn have_keys(view: &RunView, keys: &Keys) -> Result<(), CliError> {
-    let known = known_keys(keys);
-    let Some(missing) = view.spec.keys.iter().find(|name| !known.contains(name)) else { return Ok(()) };
-    let variable = if missing == "openai" { OPENAI_KEY } else { ANTHROPIC_KEY };
-    Err(CliError::Other {
-        exit: exit_code::UNAVAILABLE,
-        code: "no_provider_key",
-        message: format!("run {} needs the key of {missing}, and {variable} is not set", view.run.id),
-        hint: Some(format!("set {variable}, or put it into ~/.config/outlast/env (mode 0600)")),
-    })
 }
 
 /// The built-in prices, with the user's on top.
