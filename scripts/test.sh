@@ -8,6 +8,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 log=$(mktemp)
 postgres=$(mktemp -d)
+# As root, the server runs under another account, which has to get through.
+chmod 0711 "$postgres"
 passed=0 failed=0 broken=()
 
 finish() {
@@ -79,6 +81,8 @@ if ! OUTLAST_TEST_POSTGRES=$(scripts/private-postgres.sh start "$postgres/server
     exit 1
 fi
 export OUTLAST_TEST_POSTGRES
+# The official SDKs are in it.
+export OUTLAST_TEST_PYTHON=$PYTHON
 
 check "format" cargo fmt --all --check
 check "lints" cargo clippy --workspace --all-targets --quiet -- -D warnings

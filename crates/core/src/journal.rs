@@ -123,6 +123,8 @@ pub struct CallDetail {
     pub clamped_to: Option<u64>,
     /// The lost call this one repeats.
     pub retry_of: Option<Seq>,
+    /// What it reserved: its charge when no usage arrives, also when its hold was passed on.
+    pub reserved: Amounts,
     /// What it took over from that call's reservation.
     pub inherited: Amounts,
     /// How many inheritances lie behind it.

@@ -145,7 +145,6 @@ impl Amounts {
     pub fn tokens(&self) -> i64 {
         self[Unit::Tokens]
     }
-
     /// The part that also counts in ancestors and windows.
     pub fn propagating(mut self) -> Self {
         for u in Unit::ALL {

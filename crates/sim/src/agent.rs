@@ -47,6 +47,8 @@ pub enum Input {
 #[derive(Clone, Copy, Debug)]
 pub struct Logical {
     pub ask: Ask,
+    /// The same for all its tries, and no other's.
+    pub key: Option<u64>,
     pub retry: u32,
 }
 
@@ -67,6 +69,7 @@ pub struct Request {
     pub ask: Ask,
     pub scope: Arc<str>,
     pub retry: u32,
+    pub key: Option<String>,
 }
 
 impl Request {
@@ -171,8 +174,9 @@ impl Agent {
 
     /// Its twin that goes on as if nothing had happened.
     pub fn ghost(&self, index: usize) -> Agent {
+        let mood = if self.credential.is_some() { self.mood } else { Mood::GaveUp };
         let open = BTreeMap::new();
-        Agent { index, ghost: true, open, missing: 0, attempts_left: 0, raises_left: 0, ..self.clone() }
+        Agent { index, ghost: true, mood, open, missing: 0, attempts_left: 0, raises_left: 0, ..self.clone() }
     }
 
     fn begin(&mut self, out: &mut Outside) {
@@ -218,7 +222,10 @@ impl Agent {
         match self.cast.program.get(self.position).cloned() {
             Some(step) => {
                 self.missing = step.len();
-                step.into_iter().for_each(|ask| self.send(Logical { ask, retry: 0 }, out));
+                for ask in step {
+                    let key = self.cast.sends_keys.then(|| out.new_connection());
+                    self.send(Logical { ask, key, retry: 0 }, out);
+                }
             }
             None => self.finish(out),
         }
@@ -236,6 +243,7 @@ impl Agent {
             ask: logical.ask,
             scope: logical.ask.scope(self.iteration),
             retry: logical.retry,
+            key: logical.key.map(|key| format!("key-{key}")),
         };
         let delay = out.rng.between(1, 4);
         out.to_process(delay, self.process, process::Input::Request { connection, request });

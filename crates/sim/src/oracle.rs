@@ -9,13 +9,14 @@ use std::{
 use outlast_core::{
     call::{Visible, exchange::Frame},
     engine::admit::Admit,
-    id::{AttemptNo, RunNo, Seq},
+    id::{AttemptNo, Micros, RunNo, Seq},
     instance::Life,
     journal::{Entry, Role, State},
     memory::{MemoryStore, Tables},
     op::{Admission, Op, Outcome},
+    run::InDoubt,
     status::Status,
-    store::Error,
+    store::{Error, Store},
     unit::Unit,
 };
 
@@ -35,6 +36,8 @@ pub struct Oracle {
     unmarked: HashSet<Key>,
     /// Answers that reached an attempt by a first try.
     received: HashMap<(RunNo, AttemptNo), HashSet<u64>>,
+    /// When something last changed that waiters wait for.
+    moved_at: Micros,
 }
 
 impl Oracle {
@@ -63,7 +66,9 @@ impl Oracle {
             };
             // A process that slept between its commit and its send was swept meanwhile: the entry
             // is charged as unknown, and that covers it.
-            let swept = e.state == State::Unknown || e.call.as_ref().is_some_and(|c| c.correction.is_some());
+            let swept = e.state == State::Unknown
+                || is_refunded(synced, e)
+                || e.call.as_ref().is_some_and(|c| c.correction.is_some());
             if e.state != State::Open && !swept {
                 self.find(format!("1: entry {} left, and it is {}", asked.seq, e.state.name()));
             }
@@ -128,13 +133,25 @@ impl Oracle {
         // A marked retry may be given what an earlier try was given; a first try may not.
         let attempts = self.received.entry((request.run, attempt)).or_default();
         let first = attempts.insert(answer);
-        if !first && request.retry == 0 && !self.unmarked.contains(key) {
+        if !first && request.retry == 0 && request.key.is_none() && !self.unmarked.contains(key) {
             self.find(format!("two requests of attempt {attempt} got one answer, of entry {key:?}"));
+        }
+    }
+
+    /// A waiter was served only when its wait was over: nobody had told it, in good time.
+    pub fn overslept(&mut self, now: Micros, run: RunNo, seq: Seq) {
+        if now.ms_since(self.moved_at) > 1_000 {
+            self.find(format!(
+                "the waiter that got entry {seq} of run {run} was not woken when it could be served"
+            ));
         }
     }
 
     /// What an admission was answered.
     pub fn decided(&mut self, disk: &MemoryStore, op: &Op, result: &Result<Outcome, Error>) {
+        if !matches!(op, Op::Admit(_) | Op::Renew(_) | Op::Delivered(_)) {
+            self.moved_at = disk.now().unwrap_or_default();
+        }
         let (Op::Admit(admit), Ok(Outcome::Admitted(admission))) = (op, result) else { return };
         disk.inspect(|t, _| match admission {
             Admission::Go { seq, .. } => self.new_call(t, admit, *seq),
@@ -172,7 +189,7 @@ impl Oracle {
         };
         if !is_same(e, admit) {
             self.find(format!("4: entry {seq} serves a request that is not its own"));
-        } else if !(is_free(t, e, admit) || admit.retry_count > 0 && !admit.taken.contains(&seq)) {
+        } else if !(is_free(t, e, admit) || is_marked(admit) && !admit.taken.contains(&seq)) {
             self.find(format!("entry {seq} serves and is not free"));
         }
     }
@@ -180,8 +197,8 @@ impl Oracle {
     /// 3, 5, 9, and the sums.
     pub fn check_tables(&mut self, disk: &MemoryStore, provider: &Provider) {
         let states = disk.inspect(|t, _| {
-            self.find_if(t.inconsistency());
             self.limits(t, provider);
+            self.find_if(t.inconsistency());
             self.entries(t, provider);
             self.owners(t);
             t.entries.iter().map(|(k, e)| (*k, e.state)).collect()
@@ -193,7 +210,10 @@ impl Oracle {
     fn limits(&self, t: &Tables, provider: &Provider) {
         for envelope in t.envelopes.values() {
             let own = |run: &RunNo| t.runs[run].charges.contains(&envelope.no);
-            let mut over = 0;
+            let (mut over, mut over_cost) = (0, 0);
+            for e in t.entries.values().filter(|e| own(&e.run)) {
+                over_cost += e.call.as_ref().map_or(0, |c| c.overrun_nano_usd);
+            }
             for ((run, seq), served) in &provider.served {
                 if !own(run) {
                     continue;
@@ -203,7 +223,7 @@ impl Oracle {
                 let late = t.entries.get(&(*run, *seq)).filter(|e| e.retried_by.is_some());
                 over += late.map_or(0, |e| e.spent.tokens());
             }
-            for (unit, over) in [(Unit::Tokens, over), (Unit::Calls, 0)] {
+            for (unit, over) in [(Unit::CostNanoUsd, over_cost), (Unit::Tokens, over), (Unit::Calls, 0)] {
                 let used = envelope.spent[unit] + envelope.reserved[unit];
                 if envelope.limits[unit].is_some_and(|limit| used > limit + over) {
                     let (no, unit) = (envelope.no, unit.name());
@@ -233,9 +253,10 @@ impl Oracle {
             }
             let covered = e.spent.cost() + e.held.cost();
             // Unbacked doubt: its hold went to its retry.
-            let lost = e.retried_by.is_some() && matches!(e.state, State::Unknown | State::Failed);
+            let corrected = e.call.as_ref().is_some_and(|c| c.correction.is_some());
+            let lost = e.retried_by.is_some() && (e.state == State::Unknown || corrected);
             let owed = served.billed_nano_usd - covered - served.overrun_nano_usd;
-            if owed > 0 && !lost {
+            if owed > 0 && !lost && !is_refunded(t, e) {
                 self.find(format!(
                     "5: the provider billed {owed} more for {key:?} ({}) than is charged",
                     e.state.name()
@@ -286,6 +307,15 @@ impl Oracle {
 /// The same request: by what it says and where, not by the key it is looked up with.
 fn is_same(e: &Entry, admit: &Admit) -> bool {
     e.scope == admit.scope && e.call.as_ref().is_some_and(|c| c.digest == Some(admit.digest))
+}
+
+/// A lost call of a run whose policy is not to charge it: the user bears what the provider bills.
+fn is_refunded(t: &Tables, e: &Entry) -> bool {
+    t.runs[&e.run].policy.in_doubt == InDoubt::Refund && matches!(e.state, State::Failed | State::Unknown)
+}
+
+fn is_marked(admit: &Admit) -> bool {
+    admit.retry_count > 0 || admit.idempotency_key.is_some()
 }
 
 /// A candidate that nobody of the attempt has or receives.

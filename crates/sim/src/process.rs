@@ -113,6 +113,8 @@ pub struct Client {
     result: Option<agent::Input>,
     /// Numbers its waits, so that an old timer is known as old.
     wait: u64,
+    /// Its wait was over, and it was decided once more.
+    waited_out: bool,
 }
 
 /// One process, in one of its lives.
@@ -183,7 +185,8 @@ impl Process {
             Input::Request { connection, request } => self.request(connection, request, out),
             Input::ClientGone(c) => self.feed(c, Event::ClientGone, out),
             Input::WaitOver { connection, wait } => {
-                if self.clients.get(&connection).is_some_and(|c| c.wait == wait) {
+                if let Some(client) = self.clients.get_mut(&connection).filter(|c| c.wait == wait) {
+                    client.waited_out = true;
                     self.feed(connection, Event::WaitOver, out);
                 }
             }
@@ -213,7 +216,15 @@ impl Process {
             return refuse(connection, &request, "instance_dead", true, 2_000, out);
         };
         let (run, credential) = (request.run, request.credential.clone());
-        let client = Client { request, machine: None, attempt: None, receiving: None, result: None, wait: 0 };
+        let client = Client {
+            request,
+            machine: None,
+            attempt: None,
+            receiving: None,
+            result: None,
+            wait: 0,
+            waited_out: false,
+        };
         self.clients.insert(connection, client);
         match credential {
             Credential::Token(attempt) => self.arrive(connection, attempt, out),
@@ -233,7 +244,7 @@ impl Process {
         let instance = self.instance.unwrap_or_default();
         let Some(client) = self.clients.get_mut(&connection) else { return };
         client.attempt = Some(attempt);
-        client.machine = Some(Connection::new(instance, client.request.retry, false));
+        client.machine = Some(Connection::new(instance, client.request.retry, client.request.key.is_some()));
         self.feed(connection, Event::Arrived { stuck }, out);
     }
 
@@ -272,7 +283,7 @@ impl Process {
             Action::Enqueue => {
                 client.wait += 1;
                 let wait = client.wait;
-                self.waiters.enqueue(run, id);
+                self.waiters.enqueue(place, id);
                 out.to_process(45_000, self.index, Input::WaitOver { connection: c, wait });
             }
             Action::Dequeue => {
@@ -285,18 +296,35 @@ impl Process {
             }
             Action::GiveBack => {
                 client.receiving = None;
+                client.waited_out = false;
                 self.taken.give_back(place, id);
+                inbox.extend(wake(self.waiters.wake_identical(place)));
             }
             Action::MarkError => self.taken.mark_error(place),
             Action::Retried => self.taken.retried(place),
-            Action::Open { seq, cap } => self.open(c, seq, cap, true, out),
+            Action::Open { seq, cap } => {
+                // With one process nothing comes back unnoticed: whoever fits was woken.
+                if client.waited_out && out.processes == 1 {
+                    out.overslept(run, seq);
+                }
+                self.open(c, seq, cap, true, out);
+            }
             Action::Drop(seq) => self.open(c, seq, None, false, out),
-            Action::Attach(seq) => inbox.push_back((c, self.attach(c, run, seq))),
+            Action::Attach(seq) => {
+                let event = self.attach(c, run, seq);
+                out.saw(if matches!(event, Event::NotHere) { "joined too late" } else { "joined here" });
+                inbox.push_back((c, event));
+            }
             Action::Poll(seq) => {
                 let pause = out.rng.between(100, 900);
                 out.to_process(pause, self.index, Input::Poll { connection: c, seq });
             }
-            Action::LoadAnswer(seq) => out.to_process(2, self.index, Input::Load { connection: c, seq }),
+            Action::LoadAnswer(seq) => {
+                if client.waited_out && out.processes == 1 {
+                    out.overslept(run, seq);
+                }
+                out.to_process(2, self.index, Input::Load { connection: c, seq });
+            }
             Action::Send(visible) => {
                 let frames = client.receiving.and_then(|s| self.exchanges.get(&(run, s)));
                 let frames = frames.map(|live| live.frames.as_slice());
@@ -307,17 +335,19 @@ impl Process {
             Action::Refuse(refused) => {
                 let after = u64::from(refused.retry_after_s().unwrap_or(1)) * 1000;
                 let (code, retry) = (refused.code().to_owned(), refused.should_retry());
-                if let Refused::Budget(_) = refused {
-                    out.refusals += 1;
+                if let Refused::AdmissionTimeout(_) = refused {
+                    out.saw("admission timeout");
                 }
                 refuse(c, &client.request, &code, retry, after, out);
             }
             // The SDK does not retry a stream that broke: its agent fails.
-            Action::BreakOff(why) => refuse(c, &client.request, why.code(), false, 0, out),
+            Action::BreakOff(why) => {
+                out.saw("broke off");
+                refuse(c, &client.request, why.code(), false, 0, out);
+            }
             Action::MarkDelivered { seq, count, replayed } => {
                 let Some(attempt) = client.attempt else { return };
                 let mark = Delivered { run, seq, attempt, count, replayed };
-                out.replays += u64::from(replayed);
                 self.queue(mark, Durability::Lazy, Then::Marked, out);
             }
         }
@@ -337,7 +367,7 @@ impl Process {
             path: "/chat".into(),
             model: "sim-1".into(),
             stream: r.ask.stream,
-            idempotency_key: None,
+            idempotency_key: r.key.clone(),
             bound: r.ask.bound(),
             priced: r.ask.priced,
             taken: self.taken.seqs(place),
@@ -347,7 +377,7 @@ impl Process {
             active_ms: 0,
             request: None,
         };
-        self.waiters.decides(r.run, id);
+        self.waiters.decides(place, id);
         self.queue(op, Durability::Synced, Then::Admitted(c), out);
     }
 

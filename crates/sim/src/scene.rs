@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     price::Bound,
+    run::InDoubt,
     unit::{Limits, Unit},
 };
 
@@ -54,6 +55,9 @@ pub struct Cast {
     /// Driven by a process that claims it; else it names its attempts itself, in a header.
     pub supervised: bool,
     pub under_parent: bool,
+    pub in_doubt: InDoubt,
+    /// Its SDK sends an `Idempotency-Key`, the same for every try of a request.
+    pub sends_keys: bool,
     /// Does its program twice, the second time as a deliberate fresh turn.
     pub two_turns: bool,
 }
@@ -84,7 +88,7 @@ impl Scene {
         let mut parent_limits = Limits::default();
         parent_limits[Unit::CostNanoUsd] = Some(share(all, rng.between(30, 200)));
         let troubles = (0..rng.below(7))
-            .map(|_| (rng.between(100, 90_000), trouble(processes, casts.len(), rng)))
+            .map(|_| (rng.between(100, 40_000), trouble(processes, casts.len(), rng)))
             .collect();
         let faults = if rng.chance(50) { 0 } else { rng.between(1, 4) };
         Scene { processes, casts, parent_limits, troubles, faults }
@@ -109,6 +113,12 @@ fn cast(rng: &Rng) -> Cast {
         limits,
         supervised: rng.chance(50),
         under_parent: rng.chance(40),
+        in_doubt: match rng.below(10) {
+            0 => InDoubt::Keep,
+            1 => InDoubt::Refund,
+            _ => InDoubt::AsRetry,
+        },
+        sends_keys: rng.chance(20),
         two_turns: rng.chance(20),
     }
 }

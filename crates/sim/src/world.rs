@@ -8,10 +8,10 @@ use std::{
 use outlast_core::{
     clock::{Clock, ManualClock},
     engine::start::Start,
-    id::{Micros, RunId, RunNo},
+    id::{Micros, RunId, RunNo, Seq},
     memory::MemoryStore,
     op::Durability,
-    run::{Policy, Spec},
+    run::{InDoubt, Policy, Spec},
     store::Ask,
     unit::Limits,
 };
@@ -41,9 +41,8 @@ pub struct Outcome {
     /// What the oracle found, and what happened until then if it was asked for.
     pub violation: Option<String>,
     pub story: Vec<String>,
-    pub calls: usize,
-    pub replays: u64,
-    pub refusals: u64,
+    /// What happened how often: a world in which nothing happens proves nothing.
+    pub seen: BTreeMap<&'static str, u64>,
 }
 
 enum Happening {
@@ -61,8 +60,7 @@ pub struct Outside {
     pub oracle: Oracle,
     pub bug: Option<Bug>,
     pub processes: usize,
-    pub replays: u64,
-    pub refusals: u64,
+    pub seen: BTreeMap<&'static str, u64>,
     queue: BTreeMap<(u64, u64), Happening>,
     order: u64,
     connections: u64,
@@ -87,6 +85,16 @@ impl Outside {
     pub fn new_connection(&mut self) -> u64 {
         self.connections += 1;
         self.connections
+    }
+
+    /// A waiter was served when its wait was over.
+    pub fn overslept(&mut self, run: RunNo, seq: Seq) {
+        self.oracle.overslept(self.clock.now(), run, seq);
+    }
+
+    /// Counts something that a simulation should meet.
+    pub fn saw(&mut self, what: &'static str) {
+        *self.seen.entry(what).or_default() += 1;
     }
 
     /// Whether the next operation fails, and how.
@@ -138,9 +146,7 @@ pub fn run(seed: u64, bug: Option<Bug>, tell: bool) -> Outcome {
         seed,
         violation,
         story: out.story.map_or_else(Vec::new, |s| s.into_inner().unwrap_or_else(PoisonError::into_inner)),
-        calls: out.provider.served.len(),
-        replays: out.replays,
-        refusals: out.refusals,
+        seen: out.seen,
     }
 }
 
@@ -158,8 +164,7 @@ impl World {
             oracle: Oracle::default(),
             bug,
             processes: scene.processes,
-            replays: 0,
-            refusals: 0,
+            seen: BTreeMap::new(),
             queue: BTreeMap::new(),
             order: 0,
             connections: 0,
@@ -167,11 +172,11 @@ impl World {
             died: Vec::new(),
             story: tell.then(Mutex::default),
         };
-        let parent = start(&out, "parent", scene.parent_limits, None);
+        let parent = start(&out, "parent", scene.parent_limits, None, InDoubt::AsRetry);
         let mut agents = Vec::new();
         for (i, cast) in scene.casts.into_iter().enumerate() {
             let above = cast.under_parent.then_some(parent);
-            let run = start(&out, &format!("run-{i}"), cast.limits, above);
+            let run = start(&out, &format!("run-{i}"), cast.limits, above, cast.in_doubt);
             out.say(|| format!("{run}: {cast:?}"));
             agents.push(Agent::new(i, run, parent, cast, &out));
             out.to_agent(100, i, 0, agent::Input::Begin);
@@ -188,13 +193,13 @@ impl World {
 
     /// Returns what the oracle found.
     fn play(&mut self) -> Option<String> {
-        while let Some(((ms, _), what)) = self.out.queue.pop_first() {
+        while let Some(((ms, order), what)) = self.out.queue.pop_first() {
             self.out.clock.advance_ms(ms - self.out.now_ms());
             if ms >= CALM_MS {
                 self.out.faults = 0;
                 self.out.provider.behaves = true;
             }
-            self.happen(what);
+            self.happen(order, what);
             for dead in std::mem::take(&mut self.out.died) {
                 self.kill(dead);
             }
@@ -205,18 +210,19 @@ impl World {
                 return self.out.oracle.at_rest(&self.out.disk);
             }
             if ms >= END_MS {
-                return Some("the world never came to rest".to_owned());
+                return Some(format!("the world never came to rest: {}", self.unrest()));
             }
         }
         Some("nothing happens any more".to_owned())
     }
 
-    fn happen(&mut self, what: Happening) {
+    fn happen(&mut self, order: u64, what: Happening) {
         match what {
             Happening::Process(i, input) => {
                 let until = self.processes[i].paused_until_ms;
                 if until > self.out.now_ms() {
-                    self.out.at(until, Happening::Process(i, input));
+                    // In the order they were sent in: the network keeps it.
+                    self.out.queue.insert((until, order), Happening::Process(i, input));
                 } else {
                     self.processes[i].on(input, &mut self.out);
                 }
@@ -295,6 +301,18 @@ impl World {
         self.out.to_process(down, i, process::Input::Start);
     }
 
+    /// Who still has something to do.
+    fn unrest(&self) -> String {
+        let agents =
+            self.agents.iter().filter(|a| a.mood == Mood::Working).map(|a| format!("agent {}", a.index));
+        let busy = |p: &&Process| !p.is_up || !p.is_idle();
+        let processes = self.processes.iter().filter(busy).map(|p| {
+            let (clients, exchanges) = (p.clients.keys(), p.exchanges.keys());
+            format!("process {} (connections {clients:?}, exchanges {exchanges:?})", p.index)
+        });
+        agents.chain(processes).collect::<Vec<_>>().join(", ")
+    }
+
     fn is_at_rest(&mut self) -> bool {
         let now = self.out.now_ms();
         let idle = self.agents.iter().all(|a| a.mood != Mood::Working)
@@ -308,12 +326,12 @@ impl World {
     }
 }
 
-fn start(out: &Outside, id: &str, limits: Limits, parent: Option<RunNo>) -> RunNo {
+fn start(out: &Outside, id: &str, limits: Limits, parent: Option<RunNo>, in_doubt: InDoubt) -> RunNo {
     let started = RunId::new(id).map(|id| {
         let start = Start {
             id,
             limits,
-            policy: Policy::default(),
+            policy: Policy { in_doubt, ..Policy::default() },
             spec: Spec::default(),
             parent,
             command_key: None,

@@ -25,7 +25,7 @@ pub enum Event {
     /// Its turn among identical requests came (`Taken::line_up`, `Taken::leave_line`).
     Turn,
     Admitted(Result<Admission, store::Error>),
-    /// Room may have come back, or it is the first of its queue now.
+    /// Room or a candidate may have come back, or it is the first of its queue now.
     MayRetry,
     /// `--admit-wait` is over.
     WaitOver,
@@ -57,7 +57,7 @@ pub enum Action {
     Dequeue,
     /// `Taken::take`.
     Take(Seq),
-    /// `Taken::give_back`.
+    /// `Taken::give_back`; whoever `Waiters::wake_identical` returns gets `MayRetry`.
     GiveBack,
     /// `Taken::mark_error`: a retry is to be an ordinary request.
     MarkError,
@@ -69,7 +69,8 @@ pub enum Action {
         seq: Seq,
         cap: Option<u64>,
     },
-    /// The client left before it went out: settle the entry as `void`. It is not sent.
+    /// The client left before it went out: open an `Exchange` that is told `BeforeSend` at once, so
+    /// that the entry is settled as `void`, and again if the store fails. Nothing is sent.
     Drop(Seq),
     /// Attach to this process's exchange of the entry: `Progress`, or `NotHere`.
     Attach(Seq),

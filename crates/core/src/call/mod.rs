@@ -7,6 +7,11 @@
 //! machine (`Turn`, `MayRetry`) is fed after the list of actions is through. Nothing here waits,
 //! sends or looks at a clock.
 //!
+//! A store that answered an admission with `CommitUnknown` may hold an open entry that no machine
+//! knows. Before its handle is used again the host registers anew and declares its old instance
+//! left (`DeclareDead { left: true }`): what that one had open becomes `unknown`, and what its
+//! exchanges still bring is settled under the old instance, as the truth.
+//!
 //! What the two rules of visibility come to, in one place:
 //! of a JSON answer a client sees nothing, its status included, until it is settled; of a stream
 //! it sees all before the first frame that says it stops, and the rest once it is settled.

@@ -6,21 +6,24 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::{call::ConnectionId, id::RunNo};
+use crate::{
+    call::{ConnectionId, taken::Place},
+    id::RunNo,
+};
 
 /// The waiters of one process.
 #[derive(Debug, Default)]
 pub struct Waiters {
-    runs: BTreeMap<RunNo, VecDeque<ConnectionId>>,
+    runs: BTreeMap<RunNo, VecDeque<(ConnectionId, Place)>>,
     /// Whose admission is being decided. Room may come back between the decision and its arrival
     /// here: that wake-up must not be lost.
-    deciding: BTreeMap<ConnectionId, RunNo>,
+    deciding: BTreeMap<ConnectionId, Place>,
 }
 
 impl Waiters {
     /// Its admission is submitted.
-    pub fn decides(&mut self, run: RunNo, connection: ConnectionId) {
-        self.deciding.insert(connection, run);
+    pub fn decides(&mut self, place: Place, connection: ConnectionId) {
+        self.deciding.insert(connection, place);
     }
 
     /// Its admission's outcome arrived: call it before the machine is given the outcome.
@@ -30,11 +33,11 @@ impl Waiters {
 
     /// Whether an earlier call of the run waits here: for `Admit::behind`.
     pub fn is_behind(&self, run: RunNo, connection: ConnectionId) -> bool {
-        self.runs.get(&run).and_then(|line| line.front()).is_some_and(|first| *first != connection)
+        self.first(run).is_some_and(|first| first != connection)
     }
 
-    pub fn enqueue(&mut self, run: RunNo, connection: ConnectionId) {
-        self.runs.entry(run).or_default().push_back(connection);
+    pub fn enqueue(&mut self, place: Place, connection: ConnectionId) {
+        self.runs.entry(place.run).or_default().push_back((connection, place));
     }
 
     /// Leaves the queue. Returns who may decide again now: whoever became the first, and whoever
@@ -42,43 +45,62 @@ impl Waiters {
     #[must_use = "those returned have to be told `MayRetry`"]
     pub fn dequeue(&mut self, run: RunNo, connection: ConnectionId) -> Vec<ConnectionId> {
         let Some(line) = self.runs.get_mut(&run) else { return Vec::new() };
-        let Some(at) = line.iter().position(|c| *c == connection) else { return Vec::new() };
+        let Some(at) = line.iter().position(|(c, _)| *c == connection) else { return Vec::new() };
         line.remove(at);
-        if at > 0 {
-            return Vec::new();
-        }
-        let mut told: Vec<ConnectionId> = line.front().copied().into_iter().collect();
         if line.is_empty() {
             self.runs.remove(&run);
         }
-        told.extend(self.deciding.iter().filter(|(_, r)| **r == run).map(|(c, _)| *c));
-        told.dedup();
-        told
+        if at > 0 {
+            return Vec::new();
+        }
+        let deciding = self.deciding.iter().filter(|(_, place)| place.run == run).map(|(c, _)| *c);
+        sorted(self.first(run).into_iter().chain(deciding))
     }
 
     /// Something was settled, voided, raised or cancelled: who decides again. Every run's first,
     /// because runs share their ancestors' envelopes.
     #[must_use = "those returned have to be told `MayRetry`"]
     pub fn wake(&self) -> Vec<ConnectionId> {
-        let mut told: Vec<ConnectionId> =
-            self.runs.values().filter_map(|line| line.front()).chain(self.deciding.keys()).copied().collect();
-        told.sort();
-        told.dedup();
-        told
+        sorted(self.firsts().chain(self.deciding.keys().copied()))
     }
 
-    /// A run's first waiter, to be told now and then (with jitter): room can come back in another
-    /// process, which tells nobody here.
-    pub fn firsts(&self) -> impl Iterator<Item = ConnectionId> + '_ {
-        self.runs.values().filter_map(|line| line.front()).copied()
+    /// A candidate of this place was given back: who may be served by it now. A replay passes the
+    /// queue, so all who wait for the same, wherever they stand.
+    #[must_use = "those returned have to be told `MayRetry`"]
+    pub fn wake_identical(&self, place: Place) -> Vec<ConnectionId> {
+        let queued = self.runs.get(&place.run).into_iter().flatten();
+        let deciding = self.deciding.iter().map(|(c, p)| (*c, *p));
+        sorted(queued.copied().chain(deciding).filter(|(_, p)| *p == place).map(|(c, _)| c))
     }
+
+    /// Every run's first waiter, to be told now and then (with jitter): room can come back in
+    /// another process, which tells nobody here.
+    pub fn firsts(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.runs.values().filter_map(|line| line.front()).map(|(c, _)| *c)
+    }
+
+    fn first(&self, run: RunNo) -> Option<ConnectionId> {
+        self.runs.get(&run)?.front().map(|(c, _)| *c)
+    }
+}
+
+fn sorted(connections: impl Iterator<Item = ConnectionId>) -> Vec<ConnectionId> {
+    let mut all: Vec<ConnectionId> = connections.collect();
+    all.sort();
+    all.dedup();
+    all
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{digest::MatchKey, id::AttemptNo};
 
     const RUN: RunNo = RunNo(1);
+
+    fn place(run: i64, key: u8) -> Place {
+        Place { run: RunNo(run), attempt: AttemptNo(1), key: MatchKey([key; 16]) }
+    }
 
     fn c(n: u64) -> ConnectionId {
         ConnectionId(n)
@@ -86,7 +108,7 @@ mod tests {
 
     fn queue(n: u64) -> Waiters {
         let mut w = Waiters::default();
-        (1..=n).for_each(|n| w.enqueue(RUN, c(n)));
+        (1..=n).for_each(|n| w.enqueue(place(1, n as u8), c(n)));
         w
     }
 
@@ -111,12 +133,22 @@ mod tests {
     #[test]
     fn room_that_comes_back_wakes_the_first_of_every_run_and_whoever_is_deciding() {
         let mut w = queue(2);
-        w.enqueue(RunNo(2), c(5));
-        w.decides(RUN, c(9));
-        w.decides(RUN, c(1));
+        w.enqueue(place(2, 0), c(5));
+        w.decides(place(1, 0), c(9));
+        w.decides(place(1, 0), c(1));
         assert_eq!(w.wake(), [c(1), c(5), c(9)]);
         w.decided(c(9));
         assert_eq!(w.wake(), [c(1), c(5)]);
+    }
+
+    #[test]
+    fn a_candidate_that_is_given_back_wakes_all_who_wait_for_the_same() {
+        let mut w = queue(3);
+        w.enqueue(place(1, 2), c(7));
+        w.decides(place(1, 2), c(8));
+        w.decides(place(1, 1), c(9));
+        assert_eq!(w.wake_identical(place(1, 2)), [c(2), c(7), c(8)]);
+        assert_eq!(w.wake_identical(place(2, 2)), []);
     }
 
     // Bug: a request that had been decided as behind was enqueued after the queue had emptied, and
@@ -124,7 +156,7 @@ mod tests {
     #[test]
     fn one_that_is_deciding_as_behind_learns_that_the_queue_moved() {
         let mut w = queue(1);
-        w.decides(RUN, c(2));
+        w.decides(place(1, 0), c(2));
         assert_eq!(w.dequeue(RUN, c(1)), [c(2)]);
     }
 }

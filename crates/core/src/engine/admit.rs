@@ -218,6 +218,7 @@ impl Admit {
                 idempotency_key: self.idempotency_key.clone(),
                 clamped_to: cap,
                 retry_of: lost,
+                reserved: Amounts::of(held.cost(), held.tokens()),
                 inherited,
                 inheritances,
                 implicit_loop,

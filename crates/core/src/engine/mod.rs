@@ -24,3 +24,10 @@ pub mod step;
 pub mod tell;
 
 pub use error::Error;
+
+#[cfg(test)]
+mod bench;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod regressions;

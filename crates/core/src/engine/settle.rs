@@ -100,7 +100,7 @@ impl Settle {
             }
             Close::Done(bill) | Close::Failed(bill) => {
                 let state = if matches!(self.close, Close::Done(_)) { State::Done } else { State::Failed };
-                let money = self.charge(l, bill, held);
+                let money = self.charge(l, bill);
                 self.close_entry(l, state, money.with(Unit::Calls, 1), late, now)?;
                 if money.is_zero() && state == State::Failed {
                     doubt::give_back(l, self.run, self.seq, held)?;
@@ -122,16 +122,15 @@ impl Settle {
         })
     }
 
-    fn charge(&self, l: &mut Loaded, bill: &Bill, held: Amounts) -> Amounts {
+    fn charge(&self, l: &mut Loaded, bill: &Bill) -> Amounts {
         let call = l.entry_mut(self.run, self.seq).and_then(|e| e.call.as_mut());
         match bill {
             Bill::Nothing => Amounts::default(),
-            Bill::Reservation => {
-                if let Some(call) = call {
-                    call.estimated = true;
-                }
-                Amounts::of(held.cost(), held.tokens())
-            }
+            Bill::Reservation => call.map_or_else(Amounts::default, |call| {
+                call.estimated = true;
+                // Not what it holds: the retry of a lost call may have that.
+                call.reserved
+            }),
             Bill::Usage { usage, tier, cost_nano_usd, price_hash } => {
                 if let Some(call) = call {
                     call.usage = Some(*usage);

@@ -242,7 +242,7 @@ impl Drive {
             }
             Action::Admit => self.admit(),
             Action::Enqueue => {
-                self.host.registry().waiters.enqueue(self.place.run, self.id);
+                self.host.registry().waiters.enqueue(self.place, self.id);
                 self.wait_over = Some(Instant::now() + self.host.config.admit_wait);
             }
             Action::Dequeue => {
@@ -252,7 +252,7 @@ impl Drive {
                 self.wait_over = None;
             }
             Action::Take(seq) => self.host.registry().take(self.place, self.id, seq),
-            Action::GiveBack => self.host.registry().taken.give_back(self.place, self.id),
+            Action::GiveBack => self.host.registry().give_back(self.place, self.id),
             Action::MarkError => self.host.registry().taken.mark_error(self.place),
             Action::Retried => self.host.registry().taken.retried(self.place),
             Action::Open { seq, cap } => return Some(self.open(seq, cap)),
@@ -314,7 +314,7 @@ impl Drive {
             active_ms,
             request: call.payload(),
         };
-        registry.waiters.decides(seat.run, self.id);
+        registry.waiters.decides(self.place, self.id);
         // Submitted under the lock: what the registries said is what the store decides on, in order.
         self.admitting = Some(self.host.store.ask(admit, Durability::Synced));
     }
@@ -388,8 +388,12 @@ impl Drive {
             let bytes = payload.decode().map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))?;
             Answer::from_bytes(bytes).map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))
         };
-        // A point read of a hot page: a thread hop would cost more than the read.
+        // Point reads of hot pages: a thread hop would cost more than the reads.
         self.source = Source::Stored(read()?);
+        // So that the next new call gets the bound it would have got without the restart.
+        if let Some(usage) = self.host.store.entry(run, seq)?.and_then(|e| e.call).and_then(|c| c.usage) {
+            self.host.remember_billed(&self.call, seq, usage.input_total());
+        }
         Ok(())
     }
 

@@ -140,8 +140,13 @@ impl Registry {
             // One that is over has no use for it.
             let _ = inbox.send(Signal::Gone);
             self.left.insert(id);
-            self.taken.give_back(place, id);
+            self.give_back(place, id);
         }
+    }
+
+    pub fn give_back(&mut self, place: Place, id: ConnectionId) {
+        self.taken.give_back(place, id);
+        self.tell(self.waiters.wake_identical(place), Signal::MayRetry);
     }
 
     /// Everything was flushed to the client of `id`.

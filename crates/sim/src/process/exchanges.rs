@@ -121,6 +121,7 @@ impl Process {
                     }
                 }
                 Action::SettleAgain { .. } => {
+                    out.saw("settled again");
                     out.to_process(1_000, self.index, Input::SettleAgain(run, seq));
                 }
                 Action::Tell(progress) => {

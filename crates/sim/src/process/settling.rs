@@ -2,10 +2,18 @@
 
 use outlast_core::{
     call::{connection::Event, exchange},
-    engine::{self, claim::Claim, declare_dead::DeclareDead, raise::Raise, register::Register, renew::Renew},
+    engine::{
+        self,
+        claim::Claim,
+        declare_dead::DeclareDead,
+        raise::Raise,
+        register::Register,
+        renew::Renew,
+        settle::{Bill, Close},
+    },
     id::{InstanceNo, RunNo, Slot},
     instance::{Identity, Life},
-    op::{Claimed, Durability, Op, Outcome},
+    op::{Admission, Claimed, Durability, Op, Outcome},
     store::{Error, Store},
     unit::{Limits, PerUnit, Unit},
 };
@@ -51,7 +59,9 @@ impl Process {
             None if self.pending.is_empty() && self.resolved.is_empty() => self.register(None, out),
             None => {}
         }
-        let firsts: Vec<u64> = self.waiters.firsts().map(|c| c.0).collect();
+        // Room can come back in another process, which tells nobody here.
+        let polls = out.processes > 1;
+        let firsts: Vec<u64> = self.waiters.firsts().filter(|_| polls).map(|c| c.0).collect();
         for c in firsts {
             self.feed(c, Event::MayRetry, out);
         }
@@ -112,6 +122,7 @@ impl Process {
             };
             let result = ticket.wait();
             out.say(|| format!("process {} {}: {result:?}", self.index, p.op.name()));
+            note(&p.op, &result, out);
             out.oracle.decided(&out.disk, &p.op, &result);
             if let (Op::Delivered(d), Err(_)) = (&p.op, &result) {
                 out.oracle.mark_lost(d.run, d.seq);
@@ -207,5 +218,48 @@ impl Process {
         for c in self.waiters.wake() {
             self.feed(c.0, Event::MayRetry, out);
         }
+    }
+}
+
+/// Counts what the decision came to.
+fn note(op: &Op, result: &Result<Outcome, Error>, out: &mut Outside) {
+    match result {
+        Err(e) => out.saw(e.code()),
+        Ok(Outcome::Admitted(admission)) => match admission {
+            Admission::Go { cap, retry_of, diverged, .. } => {
+                out.saw("new call");
+                if cap.is_some() {
+                    out.saw("clamped");
+                }
+                if retry_of.is_some() {
+                    out.saw("retry of a lost call");
+                }
+                if diverged.is_some() {
+                    out.saw("diverged");
+                }
+            }
+            Admission::Replay { .. } => out.saw("replay"),
+            Admission::Join { .. } => out.saw("join"),
+            Admission::Wait { refusal } if refusal.code == "queued" => out.saw("queued"),
+            Admission::Wait { .. } => out.saw("waits"),
+            Admission::Refused(_) => out.saw("refused"),
+        },
+        Ok(Outcome::Settled(_)) => {
+            let Op::Settle(settle) = op else { return };
+            out.saw(match settle.close {
+                Close::Done(Bill::Usage { .. }) => "done",
+                Close::Done(_) => "done, estimated",
+                Close::Failed(Bill::Nothing) => "refused upstream",
+                Close::Failed(_) => "failed",
+                Close::Void => "void",
+                Close::Unknown => "unknown",
+            });
+            let owner = out.disk.instance(settle.instance).ok().flatten();
+            if owner.is_some_and(|i| i.life != Life::Live) {
+                out.saw("late truth");
+            }
+        }
+        Ok(Outcome::Declared(swept)) if swept.unknown_calls > 0 => out.saw("swept to unknown"),
+        Ok(_) => {}
     }
 }

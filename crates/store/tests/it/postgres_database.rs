@@ -211,7 +211,7 @@ fn a_cut_commit_of_nobody_is_told_as_unknown() {
     relay.cut_next(Cut::AfterCommit);
     // No process has registered through this store: there is no row that counts its operations.
     assert_eq!(s.ask(put("k")).unwrap_err().code(), "commit_unknown");
-    assert_eq!(s.ask(put("k")).unwrap_err().code(), "store_unavailable");
+    assert_eq!(s.ask(put("k")).unwrap_err().code(), "store_refused");
 }
 
 #[test]
