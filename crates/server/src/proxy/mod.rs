@@ -113,6 +113,11 @@ impl Proxy {
         self.host.wake();
     }
 
+    /// How many metered requests have a client now.
+    pub fn in_progress(&self) -> usize {
+        self.host.registry().inboxes.len()
+    }
+
     async fn answer(&self, request: Request<Incoming>, wire: Wire) -> Response<AnswerBody> {
         self.host.saw(Seen::Request);
         let facts = HeaderFacts {

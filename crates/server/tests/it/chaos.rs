@@ -31,7 +31,7 @@ fn ask(seed: u64, agent: usize, step: usize) -> Ask {
         _ => "mock: latency 10ms",
     };
     let text = format!("{lines}\nagent {agent} step {step}");
-    let ask = if step % 3 == 0 { api.says(&text) } else { api.streams(&text) };
+    let ask = if step.is_multiple_of(3) { api.says(&text) } else { api.streams(&text) };
     ask.run(&format!("run{agent}"))
 }
 

@@ -88,6 +88,7 @@ async fn a_client_that_hangs_up_in_mid_stream_and_asks_again_gets_the_same_bytes
         first.read_until("three").await;
         let seen = first.read.clone();
         drop(first);
+        until("its leaving is noticed", || server.proxy.in_progress() == 0).await;
         // While it is still in flight, and once it is over.
         let joined = ask.to(&server).await;
         assert!(joined.is_replayed() && joined.body.starts_with(&seen), "{api:?}");
@@ -106,6 +107,7 @@ async fn the_answer_of_a_client_that_left_is_settled_with_its_usage_and_given_to
         let gone = ask.throw(server.addr).await;
         until("the provider was asked", || rig.mock.paid() == 1).await;
         drop(gone);
+        until("its leaving is noticed", || server.proxy.in_progress() == 0).await;
         let entry = server.closed("r", 1).await;
         assert_eq!(entry.state, State::Done);
         let call = entry.call.unwrap();
@@ -245,6 +247,7 @@ async fn an_answer_that_was_not_flushed_is_not_delivered() {
     first.read_until("w17").await;
     assert_eq!(server.entries("r")[0].delivered_to, None);
     drop(first);
+    until("its leaving is noticed", || server.proxy.in_progress() == 0).await;
     let again = ask.to(&server).await;
     assert!(again.is_replayed());
     assert!(again.ok().len() > 10 << 20);

@@ -76,7 +76,8 @@ async fn forty_kills_with_a_call_in_flight_never_pass_a_budget_of_twenty() {
     assert!(rig.mock.paid() <= 20, "{}", rig.mock.paid());
     assert!(rig.mock.paid() >= 18, "{}", rig.mock.paid());
     assert_eq!(rig.mock.paid() + refused, 40);
-    assert!(server.states("r").iter().all(|s| *s == State::Unknown));
+    // Its upstream may have gone before its server was quite dead: that is half an answer.
+    assert!(server.states("r").iter().all(|s| matches!(s, State::Unknown | State::Failed)));
     ledger_accounts_for_all(&rig, &server);
 }
 
@@ -152,6 +153,7 @@ async fn an_agents_own_retry_after_a_restart_finds_its_answer() {
         let hold = ask.throw(server.addr).await;
         until("it is in flight", || rig.mock.paid() == 1).await;
         drop(hold);
+        until("its leaving is noticed", || server.proxy.in_progress() == 0).await;
         server.closed("r", 1).await;
         server.kill().await;
         // No label: the attempt is the same one, and goes on.
