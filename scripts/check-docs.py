@@ -149,7 +149,7 @@ def check_codes(document: Path, rust: str) -> list[str]:
     text = document.read_text()
     told = set(re.findall(r"^\| `([a-z_]+)` \|", text, re.M))
     given = set()
-    for match in re.finditer(r"^( *)pub (?:const )?fn code\(&?self\).*?^\1}", rust, re.M | re.S):
+    for match in re.finditer(r"^( *)pub (?:const )?fn code\(&?self\)[^\n]*{\n.*?^\1}", rust, re.M | re.S):
         given |= set(re.findall(r'"([a-z]+(?:_[a-z]+)*)"', match.group(0)))
     given |= set(re.findall(r'Refusal::new\(\d+, "([a-z_]+)"', rust)) | set(re.findall(r'\bcode: "([a-z_]+)"', rust))
     faults = [f"the code {code} is given and not told" for code in sorted(given - told)]
