@@ -14,6 +14,8 @@ pub struct Exit {
     pub oom: bool,
     /// It died together with whatever drove it: nobody saw an exit status.
     pub lost: bool,
+    /// It was asked to end, or its run was halted: that is no death, however it ended.
+    pub stopped: bool,
 }
 
 /// One attempt. Header attempts (labelled or implicit) have no instance and no fence: a server's
@@ -49,10 +51,10 @@ impl Attempt {
         self.ended_at.is_none()
     }
 
-    /// Whether it ended by a death rather than by a clean exit or a stop.
+    /// Whether it ended by a death rather than by a clean exit or a stop: what counts as a restart's cause.
     pub fn died(&self) -> bool {
-        self.exit
-            .as_ref()
-            .is_some_and(|e| e.lost || e.oom || e.signal.is_some() || e.code.is_some_and(|c| c != 0))
+        self.exit.as_ref().is_some_and(|e| {
+            !e.stopped && (e.lost || e.oom || e.signal.is_some() || e.code.is_some_and(|c| c != 0))
+        })
     }
 }

@@ -97,6 +97,9 @@ pub struct Spec {
     pub command: Option<Command>,
     /// The base URLs that were set when the run began: `openai` → `https://…`.
     pub upstreams: BTreeMap<String, String>,
+    /// The variables of the provider keys that were there when the run began, by name: its resumption needs
+    /// them again. Their values are nowhere in the store.
+    pub keys: Vec<String>,
 }
 
 /// A run's row.

@@ -138,7 +138,8 @@ pub trait Store: Send + Sync {
     fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error>;
     /// The newest `done` entry of this kind and key, in any scope.
     fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error>;
-    /// The newest call of a run whose request body is kept: a base after a restart.
+    /// The newest call of a run whose request body is kept, if it is among its last 64 stored bodies: a
+    /// base after a restart. Bounded, because nothing is lost without one.
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error>;
     /// Stored bytes; the parts of a large payload in order.
     fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error>;

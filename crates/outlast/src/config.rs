@@ -44,6 +44,8 @@ pub enum Error {
     Secret { path: PathBuf, key: String },
     #[error("{}: `{key}` is given twice, with - and with _", path.display())]
     Twice { path: PathBuf, key: String },
+    #[error("{}: `{key}` is not taken from a directory's own settings", path.display())]
+    NotHere { path: PathBuf, key: String },
     #[error("{origin}: {why}")]
     BadValue { origin: Origin, why: String },
 }
@@ -56,6 +58,10 @@ impl Error {
             Error::UnknownKey { .. } => Some("keys are the long flags of `outlast --help`, or tables of a command's".into()),
             Error::Secret { .. } => Some(
                 "keys are taken from OPENAI_API_KEY and ANTHROPIC_API_KEY, or from ~/.config/outlast/env (mode 0600)"
+                    .into(),
+            ),
+            Error::NotHere { .. } => Some(
+                "a checkout could send your keys elsewhere: put it into ~/.config/outlast/outlast.toml, or type the flag"
                     .into(),
             ),
             _ => None,
@@ -74,7 +80,12 @@ pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Resul
     let mut files = Vec::new();
     for path in self::files(around) {
         if let Some(text) = read(&path)? {
-            files.push(File::parse(&text, path, &known)?);
+            let own = path.parent() == around.config_directory().as_deref();
+            let file = File::parse(&text, path, &known)?;
+            if !own {
+                file.names_no_upstream()?;
+            }
+            files.push(file);
         }
     }
     let find = |arg: &Arg| -> Result<Option<Vec<String>>, Error> {
@@ -273,6 +284,14 @@ impl File {
         }
         self.settings.insert((table.to_owned(), long), (shown, texts));
         Ok(())
+    }
+
+    /// Where calls go is not for the directory to say that the person happens to stand in.
+    fn names_no_upstream(&self) -> Result<(), Error> {
+        match self.settings.iter().find(|((_, long), _)| long.ends_with("-base-url")) {
+            None => Ok(()),
+            Some((_, (key, _))) => Err(Error::NotHere { path: self.path.clone(), key: key.clone() }),
+        }
     }
 
     fn find(&self, long: &str, word: &str) -> Option<Setting> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     clock::{Clock, Entropy},
-    store::Store,
+    store::{self, Store},
 };
 use outlast_store::Options;
 
@@ -49,12 +49,19 @@ impl Context {
             return Err(CliError::NoStore { place: self.place.to_string() });
         }
         let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
-        Ok(place::open_store(&self.place, Options { durability, clock, entropy, create })?)
+        match place::open_store(&self.place, Options { durability, clock, entropy, create }) {
+            // What SQLite says of a damaged file does not say which.
+            Err(store::Error::Corrupt { what }) if !what.contains(&self.place.to_string()) => {
+                Err(store::Error::Corrupt { what: format!("{}: {what}", self.place) }.into())
+            }
+            opened => Ok(opened?),
+        }
     }
 
     /// The store would be a file, and it is not there yet.
     pub fn has_no_file(&self) -> bool {
-        matches!(&self.place, Place::File(path) if !path.exists())
+        // One that cannot be looked at is there, for all we know: opening it says what is wrong.
+        matches!(&self.place, Place::File(path) if matches!(path.try_exists(), Ok(false)))
     }
 
     /// The providers' keys. Errors: a file of keys that is not private, or not readable.

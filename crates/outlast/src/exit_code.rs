@@ -16,11 +16,15 @@ pub const FAILED: u8 = 76;
 pub const HELD: u8 = 77;
 /// The agent died again and again without getting on.
 pub const CRASH_LOOP: u8 = 78;
+/// The command was found and cannot be executed, as a shell says it.
+pub const NOT_EXECUTABLE: u8 = 126;
+/// There is no such command, as a shell says it.
+pub const NOT_FOUND: u8 = 127;
 /// A person's Ctrl-C or stop; the run is to be resumed.
 pub const INTERRUPTED: u8 = 130;
 
 /// Every code with its name and what it means.
-pub const ALL: [(u8, &str, &str); 9] = [
+pub const ALL: [(u8, &str, &str); 11] = [
     (OK, "ok", "it did what was asked; of `run` and `resume`: the agent finished with 0"),
     (REFUSED, "refused", "unknown run, a change that cannot be made, output that could not be written"),
     (USAGE, "usage", "the command line, a variable or `outlast.toml` asks for what does not exist"),
@@ -33,6 +37,8 @@ pub const ALL: [(u8, &str, &str); 9] = [
     (FAILED, "failed", "the run failed or was cancelled"),
     (HELD, "held", "another live process drives the run; the message says which"),
     (CRASH_LOOP, "crash loop", "the agent died again and again without getting on; the run is failed"),
+    (NOT_EXECUTABLE, "not executable", "the agent's command cannot be executed; the run is failed"),
+    (NOT_FOUND, "not found", "there is no such command; the run is failed"),
     (INTERRUPTED, "interrupted", "Ctrl-C or `outlast stop`; `outlast resume` goes on"),
 ];
 

@@ -92,6 +92,15 @@ impl Keys {
     }
 }
 
+impl Keys {
+    /// The variables of the keys that are there.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
+        [(OPENAI, &self.openai), (ANTHROPIC, &self.anthropic)]
+            .into_iter()
+            .filter_map(|(name, key)| key.as_ref().map(|_| name))
+    }
+}
+
 /// The file's text, `None` without a file. It must be this user's own and nobody else's to read.
 fn read_private(path: &PathBuf) -> Result<Option<String>, Error> {
     let unreadable = |e: std::io::Error| Error::Unreadable { path: path.clone(), why: e.to_string() };

@@ -9,7 +9,7 @@ use outlast_server::{
 };
 
 use crate::{
-    cli::shared::ProxyArgs,
+    cli::{shared::ProxyArgs, values},
     context::Context,
     error::CliError,
     exit_code,
@@ -32,17 +32,22 @@ pub fn providers(
     context: &Context,
 ) -> Result<Providers, CliError> {
     let base = |flag: &Option<String>, name: &str, variable: &str, own: &str| {
-        let around = context.around.var(variable).and_then(|v| v.to_str()).map(str::to_owned);
-        flag.clone().or_else(|| kept.get(name).cloned()).or(around).unwrap_or_else(|| own.to_owned())
+        if let Some(said) = flag.as_ref().or_else(|| kept.get(name)) {
+            return Ok(said.clone());
+        }
+        let Some(around) = context.around.var(variable) else { return Ok(own.to_owned()) };
+        // It is kept with the run: what a flag must not hold, a variable must not either.
+        values::base_url(&around.to_string_lossy())
+            .map_err(|e| CliError::Usage { message: format!("{variable}: {e}"), hint: None })
     };
     let provider = |base: String, key: &Option<crate::keys::Key>| {
         Provider::new(&base, key.as_ref().map(|k| Key::new(k.value.clone())))
             .map_err(|e| CliError::Usage { message: e.to_string(), hint: None })
     };
     Ok(Providers {
-        openai: provider(base(&args.openai_base_url, "openai", "OPENAI_BASE_URL", OPENAI), &keys.openai)?,
+        openai: provider(base(&args.openai_base_url, "openai", "OPENAI_BASE_URL", OPENAI)?, &keys.openai)?,
         anthropic: provider(
-            base(&args.anthropic_base_url, "anthropic", "ANTHROPIC_BASE_URL", ANTHROPIC),
+            base(&args.anthropic_base_url, "anthropic", "ANTHROPIC_BASE_URL", ANTHROPIC)?,
             &keys.anthropic,
         )?,
     })

@@ -40,22 +40,19 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         let config =
             proxy_setup::config(&args.proxy, access, providers, args.defaults.limits(), args.policy.policy())?;
         let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?;
-        let mut term = unix::signal(unix::SignalKind::terminate()).map_err(signals)?;
-        let mut int = unix::signal(unix::SignalKind::interrupt()).map_err(signals)?;
+        let (mut first, mut second) = (Stops::new()?, Stops::new()?);
         let address = listener.local_addr().map_err(|e| cannot("cannot_listen", e.to_string()))?;
         eprintln!("outlast: serving on http://{address}, store {}", context.place);
         eprintln!("outlast: OPENAI_BASE_URL=http://{address}/v1 ANTHROPIC_BASE_URL=http://{address}, and a header X-Outlast-Run");
         let beat = tokio::spawn(node.clone().keep_alive());
-        proxy
-            .serve(
-                listener,
-                async {
-                    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
-                    eprintln!("outlast: stopping; waiting for calls in flight");
-                },
-                DRAIN,
-            )
-            .await;
+        let stop = async {
+            first.next().await;
+            eprintln!("outlast: stopping; waiting for calls in flight (once more leaves them in doubt)");
+        };
+        tokio::select! {
+            () = proxy.serve(listener, stop, DRAIN) => {}
+            () = async { second.next().await; second.next().await } => {}
+        }
         beat.abort();
         tokio::task::spawn_blocking(move || node.leave())
             .await
@@ -68,8 +65,22 @@ fn cannot(code: &'static str, message: String) -> CliError {
     CliError::Other { exit: exit_code::UNAVAILABLE, code, message, hint: None }
 }
 
-fn signals(e: std::io::Error) -> CliError {
-    cannot("signals", format!("cannot handle signals: {e}"))
+/// SIGTERM and SIGINT, as they come.
+struct Stops {
+    term: unix::Signal,
+    int: unix::Signal,
+}
+
+impl Stops {
+    fn new() -> Result<Stops, CliError> {
+        let on =
+            |kind| unix::signal(kind).map_err(|e| cannot("signals", format!("cannot handle signals: {e}")));
+        Ok(Stops { term: on(unix::SignalKind::terminate())?, int: on(unix::SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! { _ = self.term.recv() => {}, _ = self.int.recv() => {} }
+    }
 }
 
 /// The token that callers have to show: at least 16 characters, from a file nobody else can read.

@@ -131,12 +131,45 @@ impl Node {
         Ok(swept)
     }
 
+    /// Waits until all are judged of whom only their silence can tell (those of other containers and
+    /// hosts): each was seen to renew, or its lease is over and it is declared dead.
+    ///
+    /// Blocks for little more than a lease at most, and not at all where there is nobody of that kind.
+    pub fn await_verdicts(&self) -> Result<(), Error> {
+        let longest = LEASE_MS + 2 * HEARTBEAT.as_millis() as u64;
+        let began = self.clock.monotonic_ms();
+        let mut first_seen: HashMap<InstanceNo, i64> = HashMap::new();
+        loop {
+            self.sweep()?;
+            let me = self.instance();
+            let mut all_judged = true;
+            for other in self.store.live_instances()? {
+                if other.no != me && self.census.is_gone(&other.identity).is_none() {
+                    all_judged &= *first_seen.entry(other.no).or_insert(other.heartbeat) != other.heartbeat;
+                }
+            }
+            if all_judged || self.clock.monotonic_ms().saturating_sub(began) > longest {
+                return Ok(());
+            }
+            // Nobody is to take us for dead meanwhile.
+            let renew = Renew { instance: me, active: Vec::new() };
+            self.store.ask(renew, Durability::Committed).wait()?;
+            std::thread::sleep(HEARTBEAT / 4);
+        }
+    }
+
     /// Says goodbye: what is still open becomes unknown at once, and nobody waits out a lease.
     pub fn leave(&self) -> Result<(), Error> {
-        let no = self.instance();
-        let Some(me) = self.store.instance(no)? else { return Ok(()) };
-        let goodbye = DeclareDead { instance: no, heartbeat_seen: me.heartbeat, left: true };
-        self.store.ask(goodbye, Durability::Synced).wait().map(drop)
+        loop {
+            let no = self.instance();
+            let Some(me) = self.store.instance(no)? else { return Ok(()) };
+            let goodbye = DeclareDead { instance: no, heartbeat_seen: me.heartbeat, left: true };
+            match self.store.ask(goodbye, Durability::Synced).wait() {
+                // A renewal of our own was on its way.
+                Err(Error::Engine(engine::Error::HeartbeatMoved { .. })) => {}
+                left => return left.map(drop),
+            }
+        }
     }
 
     /// Heartbeats and sweeps until `stop` resolves: for a server, which drives no attempt itself.

@@ -1,6 +1,6 @@
 //! Flags that several commands have.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 use outlast_core::{
@@ -167,9 +167,57 @@ pub struct ProxyArgs {
     pub durability: Durability,
 }
 
+impl ProxyArgs {
+    /// As they are typed, for another `outlast` of ours.
+    pub fn flags(&self) -> Vec<OsString> {
+        let durability = match self.durability {
+            Durability::Full => "full",
+            Durability::Process => "process",
+        };
+        let mut flags: Vec<OsString> = [
+            format!("--admit-wait={}ms", self.admit_wait_ms),
+            format!("--settle-wait={}ms", self.settle_wait_ms),
+            format!("--first-byte-timeout={}ms", self.first_byte_timeout_ms),
+            format!("--idle-timeout={}ms", self.idle_timeout_ms),
+            format!("--max-body={}B", self.max_body_bytes),
+            format!("--durability={durability}"),
+        ]
+        .map(OsString::from)
+        .to_vec();
+        for (flag, value) in
+            [("--openai-base-url", &self.openai_base_url), ("--anthropic-base-url", &self.anthropic_base_url)]
+        {
+            flags.extend(value.as_ref().map(|value| OsString::from(format!("{flag}={value}"))));
+        }
+        if let Some(prices) = &self.prices {
+            flags.extend(["--prices".into(), prices.clone().into_os_string()]);
+        }
+        flags
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[test]
+    fn flags_are_read_back_as_they_were() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            proxy: ProxyArgs,
+        }
+        let typed = ["x", "--prices", "a b.toml", "--openai-base-url", "http://h/v1", "--admit-wait", "1m"]
+            .into_iter()
+            .chain(["--max-body", "1KiB", "--durability", "process"]);
+        for typed in [typed.collect(), vec!["x"]] {
+            let first = Line::parse_from(typed).proxy;
+            let again = std::iter::once(OsString::from("x")).chain(first.flags());
+            assert_eq!(Line::parse_from(again).proxy, first);
+        }
+    }
 
     #[test]
     fn five_dollars_are_put_in_only_where_nothing_was_said() {

@@ -21,6 +21,7 @@ pub mod reap;
 pub mod signals;
 pub mod spawn;
 pub mod start_error;
+pub mod terminal;
 pub mod tree;
 
 #[cfg(test)]

@@ -2,8 +2,17 @@
 
 use outlast_core::attempt::Exit;
 
-/// `killed by SIGKILL`, `exited with 1`, `finished`.
+/// `killed by SIGKILL`, `exited with 1`, `finished`, `stopped (killed by SIGTERM)`.
 pub fn words(exit: &Exit) -> String {
+    let end = seen(exit);
+    match exit.stopped {
+        true if exit.code.is_none() && exit.signal.is_none() => "stopped".into(),
+        true => format!("stopped ({end})"),
+        false => end,
+    }
+}
+
+fn seen(exit: &Exit) -> String {
     let signal = exit.signal.map(signal_name);
     match (exit.oom, exit.lost, signal, exit.code) {
         (true, _, _, _) => "killed for its memory (OOM)".into(),
@@ -55,6 +64,8 @@ mod tests {
             (Exit { signal: Some(40), ..exit.clone() }, "killed by signal 40"),
             (Exit { signal: Some(9), oom: true, ..exit.clone() }, "killed for its memory (OOM)"),
             (Exit { lost: true, ..exit.clone() }, "lost with its supervisor"),
+            (Exit { signal: Some(15), stopped: true, ..exit.clone() }, "stopped (killed by SIGTERM)"),
+            (Exit { stopped: true, ..exit.clone() }, "stopped"),
             (exit, "ended"),
         ] {
             assert_eq!(words(&exit), wanted);

@@ -9,7 +9,7 @@ use std::{
 use outlast_core::status::Status;
 use outlast_server::proxy::Seen;
 use rustix::process::Signal;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     beat::{self, Beat, HALT_GRACE},
@@ -28,6 +28,7 @@ use crate::{
         start_error,
         tree::Tree,
     },
+    render::amount::some,
     say::say,
 };
 
@@ -98,9 +99,11 @@ impl KillPoint {
 /// Ends whatever an earlier attempt left behind, also one of a supervisor that died.
 pub async fn end_strays(mark: &Mark) -> std::io::Result<usize> {
     let tree = Tree::new(mark.marker(), vec![ProcId::of_self()?]);
-    if tree.survivors()?.is_empty() {
+    let strays = tree.survivors()?.len();
+    if strays == 0 {
         return Ok(0);
     }
+    say(&format!("ending {} of an earlier attempt", some(strays as i64, "process")));
     let ended = ladder(tree, None, Ask::EndRest, Graces::default(), Arc::new(Force::new()?)).await?;
     Ok(ended.left.len())
 }
@@ -123,10 +126,15 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
     let tree = Tree::new(watch.mark.marker(), vec![ProcId::of_self()?]);
     let mut word = watch.beat.word();
     let mut by = EndedBy::Itself;
+    let mut halting: Option<(Instant, Status)> = None;
     let ask = loop {
         tokio::select! {
             exit = child.exited() => {
-                exit?;
+                // A terminal's Ctrl-C ends the agent before we look; of an agent with a group of its own
+                // that has finished, a signal to us alone comes too late.
+                if exit? != Exit::code(0) || !child.leads_own_group() {
+                    by = asked(&watch.signals.take()).unwrap_or(by);
+                }
                 break None;
             }
             signals = watch.signals.next() => {
@@ -136,7 +144,7 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
                     break Some(ask);
                 }
             }
-            word = beat::ending(&mut word) => {
+            word = beat::ending(&mut word), if halting.is_none() => {
                 if word.dead {
                     by = EndedBy::LostLease;
                     break Some(Ask::Stop(Some(Signal::TERM)));
@@ -144,15 +152,18 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
                 let Some(pulse) = word.pulse else { continue };
                 if pulse.stop_requested && pulse.status == Status::Running {
                     by = EndedBy::Person;
-                } else {
-                    by = EndedBy::Halt(pulse.status);
-                    // Its own error handling comes first: most agents end on the refusal by themselves.
-                    let left = tokio::time::timeout(HALT_GRACE, child.exited()).await;
-                    if left.is_ok() {
-                        break None;
-                    }
+                    break Some(Ask::Stop(Some(Signal::TERM)));
                 }
-                break Some(Ask::Stop(Some(Signal::TERM)));
+                // Its own error handling comes first: most agents end on the refusal by themselves.
+                halting = Some((Instant::now() + HALT_GRACE, pulse.status));
+            }
+            status = over(halting) => {
+                halting = None;
+                // Given room meanwhile, it goes on.
+                if word.borrow().ends() {
+                    by = EndedBy::Halt(status);
+                    break Some(Ask::Stop(Some(Signal::TERM)));
+                }
             }
             seen = watch.seen.recv() => {
                 let Some(seen) = seen else { continue };
@@ -165,6 +176,17 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
             }
         }
     };
+    // An end of its own that was not seen yet comes first: nothing was asked of it in time.
+    let ask = match (ask, child.try_wait()?) {
+        (Some(_), Some(exit)) => {
+            let heard_too = !child.leads_own_group() && matches!(by, EndedBy::Person | EndedBy::Machine);
+            if exit == Exit::code(0) && !heard_too {
+                by = EndedBy::Itself;
+            }
+            None
+        }
+        (ask, _) => ask,
+    };
     // The agent is gone, or is to go: in both cases with everything it started.
     let force = Arc::new(Force::new()?);
     let ask = ask.unwrap_or(Ask::EndRest);
@@ -174,9 +196,12 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
         tokio::select! {
             ended = &mut ending => break ended?,
             signals = watch.signals.next() => {
-                // A second Ctrl-C means now.
-                if signals?.iter().any(|s| matches!(*s, Signal::INT | Signal::QUIT | Signal::TERM)) {
-                    force.now()?;
+                let Some(who) = asked(&signals?) else { continue };
+                match by {
+                    // It died by itself: this is the first that is asked of us, and no attempt follows.
+                    EndedBy::Itself if child.try_wait()? != Some(Exit::code(0)) => by = who,
+                    // A second Ctrl-C means now.
+                    _ => force.now()?,
                 }
             }
         }
@@ -187,6 +212,26 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
         None => child.try_wait()?.unwrap_or(Exit { code: None, signal: None }),
     };
     Ok(Outcome { exit, by, left: ended.left.len() })
+}
+
+/// When a halted agent's time is over.
+async fn over(halting: Option<(Instant, Status)>) -> Status {
+    match halting {
+        Some((at, status)) => {
+            tokio::time::sleep_until(at).await;
+            status
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Who asks by these signals that the run stops.
+pub fn asked(signals: &[Signal]) -> Option<EndedBy> {
+    signals.iter().find_map(|signal| match *signal {
+        Signal::INT | Signal::QUIT => Some(EndedBy::Person),
+        Signal::TERM | Signal::HUP => Some(EndedBy::Machine),
+        _ => None,
+    })
 }
 
 /// What signals to the supervisor ask of the attempt.

@@ -7,7 +7,7 @@ use std::{
 
 use outlast_core::{
     engine::{self, renew::Active},
-    id::{AttemptNo, RunNo},
+    id::{AttemptNo, InstanceNo, RunNo},
     op::Pulse,
     store::Error,
 };
@@ -26,9 +26,18 @@ pub struct Word {
 pub struct Beat {
     node: Arc<Node>,
     run: RunNo,
-    /// The open attempt, and up to when its time is posted.
-    open: Mutex<Option<(AttemptNo, u64)>>,
+    open: Mutex<Option<Open>>,
     word: watch::Sender<Word>,
+}
+
+/// The open attempt.
+#[derive(Clone, Copy)]
+struct Open {
+    attempt: AttemptNo,
+    /// Whose it is: we are another one after we were declared dead.
+    instance: InstanceNo,
+    /// Up to when its time is posted, by our monotonic clock.
+    posted_ms: u64,
 }
 
 impl Beat {
@@ -43,33 +52,37 @@ impl Beat {
         self.word.subscribe()
     }
 
-    /// An attempt is open from now on.
-    pub fn open(&self, attempt: AttemptNo) {
-        let now = self.node.clock().monotonic_ms();
-        *self.attempt() = Some((attempt, now));
+    /// An attempt of `instance` is open from now on.
+    pub fn open(&self, attempt: AttemptNo, instance: InstanceNo) {
+        let posted_ms = self.node.clock().monotonic_ms();
+        *self.attempt() = Some(Open { attempt, instance, posted_ms });
         self.word.send_replace(Word::default());
     }
 
     /// It is over: the time that was not posted yet.
     pub fn close(&self) -> i64 {
         let now = self.node.clock().monotonic_ms();
-        self.attempt().take().map_or(0, |(_, since)| i64::try_from(now.saturating_sub(since)).unwrap_or(0))
+        let open = self.attempt().take();
+        open.map_or(0, |o| i64::try_from(now.saturating_sub(o.posted_ms)).unwrap_or(0))
     }
 
     /// Renews now: after a refusal, to learn at once whether the run is halted.
     pub async fn now(&self) {
-        let active: Vec<Active> = {
+        let open = {
             let now = self.node.clock().monotonic_ms();
             let mut open = self.attempt();
-            open.iter_mut()
-                .map(|(attempt, since)| {
-                    let ms = i64::try_from(now.saturating_sub(*since)).unwrap_or(0);
-                    *since = now;
-                    Active { run: self.run, attempt: *attempt, ms }
-                })
-                .collect()
+            let before = *open;
+            if let Some(o) = open.as_mut() {
+                o.posted_ms = now;
+            }
+            before.map(|o| (o, i64::try_from(now.saturating_sub(o.posted_ms)).unwrap_or(0)))
         };
-        let was_open = !active.is_empty();
+        // The proxy may have learnt of the verdict before us, and have registered anew.
+        if open.is_some_and(|(o, _)| o.instance != self.node.instance()) {
+            self.word.send_modify(|word| word.dead = true);
+        }
+        let active: Vec<Active> =
+            open.iter().map(|(o, ms)| Active { run: self.run, attempt: o.attempt, ms: *ms }).collect();
         match self.node.renew(active).await {
             Ok(pulses) => {
                 if let Some(pulse) = pulses.into_iter().next() {
@@ -81,7 +94,7 @@ impl Beat {
                     });
                 }
             }
-            Err(Error::Engine(engine::Error::InstanceDead)) if was_open => {
+            Err(Error::Engine(engine::Error::InstanceDead)) if open.is_some() => {
                 self.word.send_modify(|word| word.dead = true);
             }
             // The next one may succeed; nobody is judged by one missing beat.
@@ -105,8 +118,18 @@ impl Beat {
         }
     }
 
-    fn attempt(&self) -> std::sync::MutexGuard<'_, Option<(AttemptNo, u64)>> {
+    fn attempt(&self) -> std::sync::MutexGuard<'_, Option<Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Word {
+    /// Whether it ends an attempt.
+    pub fn ends(&self) -> bool {
+        let stops = |p: &Pulse| {
+            p.stop_requested || p.status != outlast_core::status::Status::Running && !waits(p.status)
+        };
+        self.dead || self.pulse.as_ref().is_some_and(stops)
     }
 }
 
@@ -115,10 +138,7 @@ pub async fn ending(word: &mut watch::Receiver<Word>) -> Word {
     loop {
         {
             let now = word.borrow_and_update();
-            let stops = now.pulse.as_ref().is_some_and(|p| {
-                p.stop_requested || p.status != outlast_core::status::Status::Running && !waits(p.status)
-            });
-            if now.dead || stops {
+            if now.ends() {
                 return now.clone();
             }
         }

@@ -17,37 +17,65 @@ use outlast_core::{
     store::{Ask as _, RunFilter, RunView, Store},
 };
 
-use crate::{cli::RunArgs, context::Context, error::CliError, exit_code, say::say};
+use outlast_server::node::Node;
+
+use crate::{cli::RunArgs, context::Context, error::CliError, exit_code, keys, say::say};
 
 /// Standard input is kept up to this size.
 const MAX_STDIN: u64 = 256 << 20;
 
 /// Finds or creates the run of `outlast run`.
+///
+/// `begun_with`: what a new run is to find again when it is resumed.
 pub fn run(
     args: &RunArgs,
     context: &Context,
-    store: &dyn Store,
-    upstreams: BTreeMap<String, String>,
+    node: &Node,
+    begun_with: BegunWith,
 ) -> Result<RunView, CliError> {
+    let store = node.store().as_ref();
     let key = command_key(args, context);
     if let Some(id) = &args.run {
         if let Some(no) = store.run_no(id)? {
             let view = view(store, no)?;
+            same_command(args, &view)?;
             say_limits_stay(args, &view);
             return Ok(view);
         }
     } else if !args.new
-        && let Some(view) = interrupted_of(store, &key)?
+        && let Some(view) = unfinished_of(node, &key)?
     {
-        say(&format!("resuming {}, the interrupted run of this command (--new starts afresh)", view.run.id));
-        say_limits_stay(args, &view);
+        if view.run.status != Status::Halted {
+            let id = &view.run.id;
+            say(&format!("resuming {id}, the interrupted run of this command (--new starts afresh)"));
+            say_limits_stay(args, &view);
+        }
         return Ok(view);
     }
-    create(args, context, store, upstreams, key)
+    create(args, context, store, begun_with, key)
+}
+
+/// Kept with a run for its resumption.
+pub struct BegunWith {
+    pub upstreams: BTreeMap<String, String>,
+    /// Names of the provider keys that are there.
+    pub keys: Vec<String>,
 }
 
 pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView, CliError> {
     store.run(no)?.ok_or_else(|| CliError::NoSuchRun { asked: format!("#{no}") })
+}
+
+/// A run goes on with the command it began with: another one would silently not be run.
+fn same_command(args: &RunArgs, view: &RunView) -> Result<(), CliError> {
+    let id = &view.run.id;
+    match &view.spec.command {
+        Some(command) if command.argv != args.command => Err(CliError::Usage {
+            message: format!("run {id} was begun with another command: {}", command.argv.join(" ")),
+            hint: Some(format!("go on with `outlast resume {id}`, or give another id with --run")),
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn say_limits_stay(args: &RunArgs, view: &RunView) {
@@ -57,16 +85,19 @@ fn say_limits_stay(args: &RunArgs, view: &RunView) {
     }
 }
 
-/// The one interrupted run of this command in this directory.
+/// The one unfinished run of this command in this directory that nobody drives.
 ///
 /// Errors: several are there.
-fn interrupted_of(store: &dyn Store, key: &str) -> Result<Option<RunView>, CliError> {
+fn unfinished_of(node: &Node, key: &str) -> Result<Option<RunView>, CliError> {
     let filter = RunFilter { command_key: Some(key.to_owned()), limit: 200, ..RunFilter::default() };
-    let found: Vec<RunView> = store
-        .runs(&filter)?
-        .into_iter()
-        .filter(|v| matches!(v.run.status, Status::Interrupted | Status::Halted | Status::Sleeping))
-        .collect();
+    let is_driven = |v: &RunView| matches!(v.run.status, Status::Running | Status::Waiting);
+    let mut found = node.store().runs(&filter)?;
+    if found.iter().any(is_driven) {
+        // Its driver may have died where we cannot see it, say in a container that was killed a moment ago.
+        node.await_verdicts()?;
+        found = node.store().runs(&filter)?;
+    }
+    found.retain(|v| matches!(v.run.status, Status::Interrupted | Status::Halted | Status::Sleeping));
     match found.len() {
         0 => Ok(None),
         1 => Ok(found.into_iter().next()),
@@ -87,9 +118,18 @@ fn create(
     args: &RunArgs,
     context: &Context,
     store: &dyn Store,
-    upstreams: BTreeMap<String, String>,
+    begun_with: BegunWith,
     key: String,
 ) -> Result<RunView, CliError> {
+    if let Some(name) = args.env.iter().find(|name| [keys::OPENAI, keys::ANTHROPIC].contains(&name.as_str()))
+    {
+        return Err(CliError::Usage {
+            message: format!("--env {name}: a provider's key is never kept with a run"),
+            hint: Some(
+                "for a resumption after a reboot put it into ~/.config/outlast/env (mode 0600)".into(),
+            ),
+        });
+    }
     let id = match &args.run {
         Some(id) => id.clone(),
         None => RunId::generate(store.now()?, random(context.entropy.as_ref())),
@@ -120,7 +160,7 @@ fn create(
     let command = Command {
         argv: args.command.clone(),
         directory: context.around.directory().to_string_lossy().into_owned(),
-        umask: current_umask(),
+        umask: current_umask()?,
         env,
         stdin_kept: stdin.is_some(),
     };
@@ -128,7 +168,8 @@ fn create(
         name: args.name.clone(),
         tags: args.tags.iter().cloned().collect(),
         command: Some(command),
-        upstreams,
+        upstreams: begun_with.upstreams,
+        keys: begun_with.keys,
     };
     let start = Start {
         id,
@@ -189,9 +230,14 @@ fn kept_stdin() -> Result<Option<Payload>, CliError> {
     Ok((!bytes.is_empty()).then(|| Payload::encode(&bytes)))
 }
 
-fn current_umask() -> u32 {
-    // There is no way to read it without setting it; nothing else runs yet.
-    let mask = rustix::process::umask(rustix::fs::Mode::empty());
-    rustix::process::umask(mask);
-    mask.bits()
+/// From `/proc`: to ask the kernel by umask(2) is to set it, and the store's threads may be making files.
+fn current_umask() -> Result<u32, CliError> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let octal = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    octal.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).ok_or_else(|| CliError::Other {
+        exit: exit_code::UNAVAILABLE,
+        code: "no_proc",
+        message: "/proc/self/status does not tell the umask".into(),
+        hint: None,
+    })
 }

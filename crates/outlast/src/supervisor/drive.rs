@@ -9,13 +9,13 @@ use std::{
 use outlast_core::{
     attempt::Attempt,
     clock::random,
-    engine::{claim::Claim, end_attempt::EndAttempt},
-    id::{AttemptNo, Slot},
+    engine::{self, claim::Claim, end_attempt::EndAttempt},
+    id::{AttemptNo, InstanceNo, Slot},
     journal::Role,
     op::{Claimed, Durability, Then},
     run::Command,
     status::Status,
-    store::{Ask as _, RunView, Store},
+    store::{self, Ask as _, RunView, Store},
     token::Claims,
 };
 use outlast_server::{
@@ -42,13 +42,24 @@ use crate::{
         exit_policy::{self, Futile, Verdict},
         signals::Signals,
         spawn::{self, Spawner},
+        terminal::Terminal,
     },
     proxy_setup,
+    render::amount::some,
     say::say,
 };
 
 /// How long calls in flight may go on when the agent is gone: paid answers are recorded.
 const DRAIN: Duration = Duration::from_secs(120);
+
+/// How long it is said nothing while calls in flight go on.
+const QUIETLY: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether the run is stopped or cancelled, between attempts.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What still runs beside at the end has this long.
+const LAST_TASKS: Duration = Duration::from_secs(5);
 
 /// What is to be driven, and with what.
 pub struct Plan {
@@ -67,18 +78,15 @@ pub fn drive(plan: Plan) -> Result<u8, CliError> {
         .enable_all()
         .build()
         .map_err(|e| failed("runtime", format!("cannot start the runtime: {e}")))?;
-    let node = plan.node.clone();
     let code = runtime.block_on(async {
         let mut driver = Driver::start(plan).await?;
         let code = driver.attempts().await;
         driver.stop().await;
         code
     });
-    // Also after an error: what is open is then in doubt at once, and nobody waits out our lease.
-    let left = node.leave();
-    let code = code?;
-    left?;
-    Ok(code)
+    // The heart beats no more: it would register us anew when we have left.
+    runtime.shutdown_timeout(LAST_TASKS);
+    code
 }
 
 struct Driver {
@@ -99,12 +107,26 @@ struct Driver {
     backoff: Backoff,
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
     serving: tokio::task::JoinHandle<()>,
+    terminal: Option<Terminal>,
 }
 
 /// What follows an attempt.
 enum Next {
     Again(Duration),
     Exit(u8),
+    /// The lease was lost. `done`: the agent had finished meanwhile, and is not started again.
+    Claim {
+        done: Option<Exit>,
+    },
+}
+
+/// An attempt that is over.
+struct Life {
+    attempt: AttemptNo,
+    instance: InstanceNo,
+    /// Not yet posted.
+    active_ms: i64,
+    lived: Duration,
 }
 
 impl Driver {
@@ -149,6 +171,7 @@ impl Driver {
             backoff: Backoff::default(),
             shutdown: Some(shutdown),
             serving,
+            terminal: Terminal::of_stdin(),
             view,
             store,
             node,
@@ -163,37 +186,61 @@ impl Driver {
             let _ = shutdown.send(());
         }
         // A panic in it has been printed.
-        let _ = (&mut self.serving).await;
+        if tokio::time::timeout(QUIETLY, &mut self.serving).await.is_ok() {
+            return;
+        }
+        say(
+            "waiting for answers in flight: they are paid, and will be replayed (Ctrl-C leaves them in doubt)",
+        );
+        loop {
+            tokio::select! {
+                _ = &mut self.serving => return,
+                signals = self.signals.next() => {
+                    if signals.is_ok_and(|s| attempt::asked(&s).is_none()) {
+                        continue;
+                    }
+                    self.serving.abort();
+                    return;
+                }
+            }
+        }
     }
 
     async fn attempts(&mut self) -> Result<u8, CliError> {
         let mut restart = false;
+        let mut finished = None;
         loop {
+            // First the fence, which shuts out whoever drove it before, and then the end of what that left:
+            // the agent of a living supervisor is not ours to end.
+            let restarts = restart || self.died_before()?;
+            let Some((claims, instance)) = self.claim(restarts).await? else {
+                return self.finish(Status::Halted);
+            };
+            let attempt = claims.attempt;
+            if let Some(exit) = finished {
+                let status = self.end(attempt, instance, exit, 0, Then::Complete).await?;
+                return self.finish(status);
+            }
             let strays = attempt::end_strays(&self.mark).await?;
             if strays > 0 {
+                let (exit, then) = (Exit { code: None, signal: None }, Then::Interrupt { by_person: false });
+                self.end(attempt, instance, exit, 0, then).await?;
                 return Err(failed(
                     "strays",
                     format!("{strays} processes of an earlier attempt cannot be ended; nothing was started"),
                 ));
             }
-            let claim = Claim {
-                run: self.view.run.no,
-                slot: Slot::DRIVER,
-                instance: self.node.instance(),
-                label: None,
-                fresh: false,
-                restart: restart || self.died_before()?,
-            };
-            let (attempt, fence) = match self.store.ask(claim, Durability::Synced).await? {
-                Claimed::Attempt { attempt, fence, .. } => (attempt, fence),
-                Claimed::Refused(_) => return self.finish(Status::Halted),
-            };
-            let claims = Claims { run: self.view.run.no, attempt, slot: Slot::DRIVER, fence: Some(fence) };
-            self.beat.open(attempt);
+            self.beat.open(attempt, instance);
             let began = Instant::now();
             let outcome = self.one(claims).await;
             let active_ms = self.beat.close();
-            match self.judge(attempt, active_ms, began.elapsed(), outcome).await? {
+            if outcome.as_ref().map_or(true, |o| o.exit != Exit::code(0))
+                && let Some(terminal) = &self.terminal
+            {
+                terminal.restore();
+            }
+            let life = Life { attempt, instance, active_ms, lived: began.elapsed() };
+            match self.judge(life, outcome).await? {
                 Next::Exit(code) => return Ok(code),
                 Next::Again(wait) => {
                     restart = true;
@@ -201,6 +248,37 @@ impl Driver {
                         return Ok(code);
                     }
                 }
+                Next::Claim { done } => finished = done,
+            }
+        }
+    }
+
+    /// Opens the next attempt. `None`: that is refused, and the run is halted.
+    ///
+    /// Errors: another process drives the run, or it has ended.
+    async fn claim(&self, restart: bool) -> Result<Option<(Claims, InstanceNo)>, CliError> {
+        let run = self.view.run.no;
+        let mut waited = false;
+        loop {
+            let instance = self.node.instance();
+            let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart };
+            match self.store.ask(claim, Durability::Synced).await {
+                Ok(Claimed::Attempt { attempt, fence, .. }) => {
+                    let claims = Claims { run, attempt, slot: Slot::DRIVER, fence: Some(fence) };
+                    return Ok(Some((claims, instance)));
+                }
+                Ok(Claimed::Refused(_)) => return Ok(None),
+                Err(store::Error::Engine(engine::Error::InstanceDead)) => {
+                    self.node.register_anew(instance).await?;
+                }
+                // A holder that cannot be seen from here may be dead: a container's, killed a moment ago.
+                Err(store::Error::Engine(engine::Error::RunHeld { .. })) if !waited => {
+                    waited = true;
+                    let node = self.node.clone();
+                    let judged = tokio::task::spawn_blocking(move || node.await_verdicts()).await;
+                    judged.map_err(std::io::Error::other)??;
+                }
+                Err(e) => return Err(e.into()),
             }
         }
     }
@@ -240,18 +318,39 @@ impl Driver {
     }
 
     /// Says what follows, and records it in the commit that ends the attempt.
-    async fn judge(
+    async fn judge(&mut self, life: Life, outcome: Result<Outcome, AttemptError>) -> Result<Next, CliError> {
+        match self.judge_ours(&life, outcome.as_ref()).await {
+            Err(CliError::Store(store::Error::Engine(engine::Error::LeaseLost { .. }))) => {}
+            judged => return judged,
+        }
+        // The verdict ended the attempt already; whoever claims now drives the run.
+        let outcome = outcome.ok();
+        if let Some(by @ (EndedBy::Person | EndedBy::Machine)) = outcome.as_ref().map(|o| o.by) {
+            return self.interrupted(by == EndedBy::Person).await.map(Next::Exit);
+        }
+        say("this process was taken for dead (was the machine asleep?); claiming the run again");
+        let done = outcome.filter(|o| o.by == EndedBy::Itself && o.exit == Exit::code(0)).map(|o| o.exit);
+        Ok(Next::Claim { done })
+    }
+
+    /// Errors: `LeaseLost` when the attempt was not ours any more.
+    async fn judge_ours(
         &mut self,
-        attempt: AttemptNo,
-        active_ms: i64,
-        lived: Duration,
-        outcome: Result<Outcome, AttemptError>,
+        life: &Life,
+        outcome: Result<&Outcome, &AttemptError>,
     ) -> Result<Next, CliError> {
+        let attempts = self.store.attempts(self.view.run.no)?;
+        let is_open = attempts.iter().any(|a| a.no == life.attempt && a.is_open());
+        if !is_open || outcome.is_ok_and(|o| o.by == EndedBy::LostLease) {
+            let id = self.view.run.id.to_string();
+            let lost = engine::Error::LeaseLost { id, attempt: life.attempt.0 };
+            return Err(store::Error::Engine(lost).into());
+        }
         let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(AttemptError::Start(e)) => {
                 let exit = Exit { code: e.exit_code(), signal: None };
-                self.end(attempt, exit, active_ms, Then::Fail(e.to_string())).await?;
+                self.end_of(life, exit, Then::Fail(e.to_string())).await?;
                 story::end(&story::view(self.store.as_ref(), &self.view)?, &[]);
                 let hint = Some("correct the command and type it again".into());
                 let exit = e.exit_code().and_then(|c| u8::try_from(c).ok()).unwrap_or(exit_code::FAILED);
@@ -259,78 +358,72 @@ impl Driver {
             }
             Err(AttemptError::Io(e)) => {
                 let exit = Exit { code: None, signal: None };
-                self.end(attempt, exit, active_ms, Then::Interrupt { by_person: false }).await?;
+                self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
                 return Err(failed("supervisor", format!("the supervisor failed: {e}")));
             }
         };
         let exit = outcome.exit;
         if outcome.left > 0 {
-            let then = Then::Interrupt { by_person: false };
-            self.end(attempt, exit, active_ms, then).await?;
+            self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
             return Err(failed("strays", format!("{} processes of the agent cannot be ended", outcome.left)));
         }
         // The refusal that halts a run may have come in the agent's last breath.
         let status = story::view(self.store.as_ref(), &self.view)?.run.status;
-        if outcome.by == EndedBy::LostLease {
-            // The verdict ended the attempt already; whoever claims now drives the run.
-            say("this process was taken for dead (was the machine asleep?); claiming the run again");
-            return Ok(Next::Again(Duration::ZERO));
-        }
         if matches!(status, Status::Halted | Status::Cancelled) {
-            self.end(attempt, exit, active_ms, Then::Interrupt { by_person: false }).await?;
+            self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
             return Ok(Next::Exit(self.finish(status)?));
         }
         let stop_asked = outcome.by != EndedBy::Itself;
         match exit_policy::judge(exit, stop_asked) {
             Verdict::Done => {
-                let status = self.end(attempt, exit, active_ms, Then::Complete).await?;
+                let status = self.end_of(life, exit, Then::Complete).await?;
                 Ok(Next::Exit(self.finish(status)?))
             }
             Verdict::Interrupted => {
                 let then = Then::Interrupt { by_person: outcome.by == EndedBy::Person };
-                let status = self.end(attempt, exit, active_ms, then).await?;
+                let status = self.end_of(life, exit, then).await?;
                 Ok(Next::Exit(self.finish(status)?))
             }
             Verdict::Stop(why) => {
-                let text = match why {
-                    Futile::Usage => format!("the agent ended with {exit}: wrong usage or configuration"),
-                    Futile::NotExecutable => "the command cannot be executed".to_owned(),
-                    Futile::NotFound => "the command was not found".to_owned(),
+                let (text, code) = match why {
+                    Futile::Usage => (
+                        format!("the agent ended with {exit}: wrong usage or configuration"),
+                        exit_code::FAILED,
+                    ),
+                    Futile::NotExecutable => {
+                        ("the command cannot be executed".to_owned(), exit_code::NOT_EXECUTABLE)
+                    }
+                    Futile::NotFound => ("the command was not found".to_owned(), exit_code::NOT_FOUND),
                 };
-                let status = self.end(attempt, exit, active_ms, Then::Fail(text.clone())).await?;
+                let status = self.end_of(life, exit, Then::Fail(text.clone())).await?;
                 say(&format!("not restarted: {text}"));
-                Ok(Next::Exit(self.finish(status)?))
+                self.finish(status)?;
+                Ok(Next::Exit(code))
             }
-            Verdict::Restart(_) => self.restart(attempt, exit, active_ms, lived).await,
+            Verdict::Restart(_) => self.restart(life, exit).await,
         }
     }
 
-    async fn restart(
-        &mut self,
-        attempt: AttemptNo,
-        exit: Exit,
-        active_ms: i64,
-        lived: Duration,
-    ) -> Result<Next, CliError> {
-        if self.loops(exit)? {
+    async fn restart(&mut self, life: &Life, exit: Exit) -> Result<Next, CliError> {
+        if self.loops()? {
             let why = format!(
                 "crash loop: {} deaths in 10 minutes with nothing finished between, the last with {exit}",
                 crash_loop::DEATHS
             );
-            self.end(attempt, exit, active_ms, Then::Fail(why.clone())).await?;
+            self.end_of(life, exit, Then::Fail(why.clone())).await?;
             say(&why);
             self.finish(Status::Failed)?;
             return Ok(Next::Exit(exit_code::CRASH_LOOP));
         }
-        self.end(attempt, exit, active_ms, Then::Restart).await?;
+        self.end_of(life, exit, Then::Restart).await?;
         let entropy = u64::from_le_bytes(random(self.context.entropy.as_ref()));
-        let wait = self.backoff.after(lived, entropy);
-        story::died(attempt.0, exit, wait, &story::view(self.store.as_ref(), &self.view)?);
+        let wait = self.backoff.after(life.lived, entropy);
+        story::died(life.attempt.0, exit, wait, &story::view(self.store.as_ref(), &self.view)?);
         Ok(Next::Again(wait))
     }
 
     /// Whether this death, with those the store knows, makes a crash loop.
-    fn loops(&self, _exit: Exit) -> Result<bool, CliError> {
+    fn loops(&self) -> Result<bool, CliError> {
         let now = self.store.now()?;
         let closed = story::view(self.store.as_ref(), &self.view)?.run.closed;
         let attempts = self.store.attempts(self.view.run.no)?;
@@ -349,9 +442,14 @@ impl Driver {
         Ok(self.store.attempts(self.view.run.no)?.last().is_some_and(Attempt::died))
     }
 
+    async fn end_of(&self, life: &Life, exit: Exit, then: Then) -> Result<Status, CliError> {
+        self.end(life.attempt, life.instance, exit, life.active_ms, then).await
+    }
+
     async fn end(
         &self,
         attempt: AttemptNo,
+        instance: InstanceNo,
         exit: Exit,
         active_ms: i64,
         then: Then,
@@ -359,43 +457,34 @@ impl Driver {
         let exit = outlast_core::attempt::Exit {
             code: exit.code,
             signal: exit.signal,
+            stopped: matches!(then, Then::Interrupt { .. }),
             ..outlast_core::attempt::Exit::default()
         };
-        let end = EndAttempt {
-            run: self.view.run.no,
-            attempt,
-            instance: self.node.instance(),
-            exit,
-            active_ms,
-            then,
-        };
+        let end = EndAttempt { run: self.view.run.no, attempt, instance, exit, active_ms, then };
         Ok(self.store.ask(end, Durability::Synced).await?)
     }
 
     /// Waits out the backoff, unless a person or the machine ends the run meanwhile.
     async fn pause(&mut self, wait: Duration) -> Result<Option<u8>, CliError> {
-        use rustix::process::Signal;
         let until = tokio::time::Instant::now() + wait;
         loop {
+            let look = until.min(tokio::time::Instant::now() + LOOK);
             tokio::select! {
-                () = tokio::time::sleep_until(until) => break,
-                signals = self.signals.next() => {
-                    let signals = signals?;
-                    let person = signals.iter().any(|s| matches!(*s, Signal::INT | Signal::QUIT));
-                    let machine = signals.iter().any(|s| matches!(*s, Signal::TERM | Signal::HUP));
-                    if person || machine {
-                        return self.interrupted(person).await.map(Some);
-                    }
-                }
+                () = tokio::time::sleep_until(look) => {}
+                signals = self.signals.next() => match attempt::asked(&signals?) {
+                    Some(by) => return self.interrupted(by == EndedBy::Person).await.map(Some),
+                    None => continue,
+                },
             }
-        }
-        let view = story::view(self.store.as_ref(), &self.view)?;
-        if view.run.stop_requested {
-            return self.interrupted(true).await.map(Some);
-        }
-        match view.run.status {
-            Status::Halted | Status::Cancelled | Status::Completed => self.finish(view.run.status).map(Some),
-            _ => Ok(None),
+            let view = story::view(self.store.as_ref(), &self.view)?;
+            match view.run.status {
+                Status::Halted | Status::Cancelled | Status::Completed => {
+                    return self.finish(view.run.status).map(Some);
+                }
+                _ if view.run.stop_requested => return self.interrupted(true).await.map(Some),
+                _ if look == until => return Ok(None),
+                _ => {}
+            }
         }
     }
 
@@ -412,8 +501,14 @@ impl Driver {
 
     /// Tells how it ended, and the exit code.
     fn finish(&self, status: Status) -> Result<u8, CliError> {
-        let view = story::view(self.store.as_ref(), &self.view)?;
+        let mut view = story::view(self.store.as_ref(), &self.view)?;
+        // Stopped between two attempts it is so when we have left.
+        view.run.status = status;
         story::end(&view, &self.store.attempts(self.view.run.no)?);
+        if let Some(point) = &self.kill_at {
+            let calls = some(i64::try_from(point.calls).unwrap_or(i64::MAX), "new call");
+            say(&format!("the point of --kill-at was never reached: there were {calls}"));
+        }
         let id = &view.run.id;
         Ok(match status {
             Status::Completed => exit_code::OK,

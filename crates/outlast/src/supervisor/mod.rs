@@ -15,12 +15,16 @@ use outlast_core::{
     store::{RunFilter, RunView, Store},
 };
 
+use outlast_server::node::Node;
+
 use crate::{
-    cli::{ResumeArgs, RunArgs},
+    cli::{ResumeArgs, RunArgs, shared::ProxyArgs, values::KillAt},
     commands::find,
     context::Context,
     error::CliError,
-    exit_code, log,
+    exit_code,
+    keys::Keys,
+    log,
     process::{nondumpable, reap},
     proxy_setup,
     say::say,
@@ -32,25 +36,35 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     prepare()?;
     let store = context.open(true, args.proxy.durability)?;
     let keys = context.keys()?;
+    // A mistake in what was typed makes no run.
+    proxy_setup::prices(&args.proxy)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast run")?;
-    let view = choose::run(&args, &context, store.as_ref(), proxy_setup::to_keep(&fresh))?;
-    let providers = proxy_setup::providers(&args.proxy, &keys, &view.spec.upstreams, &context)?;
-    drive::drive(drive::Plan { view, node, providers, proxy: args.proxy, kill_at: args.kill_at, context })
+    let begun_with = choose::BegunWith {
+        upstreams: proxy_setup::to_keep(&fresh),
+        keys: keys.names().map(str::to_owned).collect(),
+    };
+    let left = node.clone();
+    let done = (|| {
+        let view = choose::run(&args, &context, &node, begun_with)?;
+        go_on(view, node, &keys, args.proxy, args.kill_at, context)
+    })();
+    leave(&left, done)
 }
 
 /// Goes on with interrupted runs. Returns the exit code.
 pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     log::start(&context.around, "warn");
     let store = context.open(false, args.proxy.durability)?;
-    let Some(asked) = &args.run else { return resume_all(store, &context) };
+    let Some(asked) = &args.run else { return resume_all(store, &context, &args.proxy) };
     prepare()?;
     let keys = context.keys()?;
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
-    let view = find::run(store.as_ref(), asked)?;
-    let id = &view.run.id;
-    match view.run.status {
-        Status::Completed | Status::Cancelled => {
+    let left = node.clone();
+    let done = (|| {
+        let view = find::run(store.as_ref(), asked)?;
+        let id = &view.run.id;
+        if matches!(view.run.status, Status::Completed | Status::Cancelled) {
             return Err(CliError::Other {
                 exit: exit_code::REFUSED,
                 code: "run_ended",
@@ -58,8 +72,34 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
                 hint: Some("start it anew with `outlast run --new -- CMD`".into()),
             });
         }
-        Status::Halted => return Err(halted(&view)),
-        _ => {}
+        if view.run.status != Status::Halted {
+            say(&format!("resuming {id}"));
+        }
+        go_on(view, node, &keys, args.proxy, None, context)
+    })();
+    leave(&left, done)
+}
+
+/// Also after an error: what is open is then in doubt at once, and nobody waits out our lease.
+fn leave(node: &Node, done: Result<u8, CliError>) -> Result<u8, CliError> {
+    let left = node.leave();
+    let code = done?;
+    left?;
+    Ok(code)
+}
+
+/// Drives the run, if it can go on.
+fn go_on(
+    view: RunView,
+    node: Arc<Node>,
+    keys: &Keys,
+    proxy: ProxyArgs,
+    kill_at: Option<KillAt>,
+    context: Context,
+) -> Result<u8, CliError> {
+    let id = &view.run.id;
+    if view.run.status == Status::Halted {
+        return Err(halted(&view));
     }
     if view.spec.command.is_none() {
         return Err(CliError::Other {
@@ -69,9 +109,16 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             hint: Some("send requests with its X-Outlast-Run header: it goes on with them".into()),
         });
     }
-    say(&format!("resuming {id}"));
-    let providers = proxy_setup::providers(&args.proxy, &keys, &view.spec.upstreams, &context)?;
-    drive::drive(drive::Plan { view, node, providers, proxy: args.proxy, kill_at: None, context })
+    if let Some(missing) = view.spec.keys.iter().find(|name| !keys.names().any(|n| n == name.as_str())) {
+        return Err(CliError::Other {
+            exit: exit_code::UNAVAILABLE,
+            code: "key_missing",
+            message: format!("run {id} was begun with {missing}, and it is not there; nothing was started"),
+            hint: Some(format!("export {missing}, or put it into ~/.config/outlast/env (mode 0600)")),
+        });
+    }
+    let providers = proxy_setup::providers(&proxy, keys, &view.spec.upstreams, &context)?;
+    drive::drive(drive::Plan { view, node, providers, proxy, kill_at, context })
 }
 
 /// Why a halted run does not go on, and what lets it.
@@ -85,9 +132,10 @@ fn halted(view: &RunView) -> CliError {
 }
 
 /// Every interrupted run with a command that no person stopped, each under a supervisor of its own.
-fn resume_all(store: Arc<dyn Store>, context: &Context) -> Result<u8, CliError> {
-    // What a reboot left still says "running": the sweep gives the verdict first.
+fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Result<u8, CliError> {
+    // What a reboot left still says "running": the verdict comes first.
     let node = proxy_setup::join(store.clone(), context, "outlast resume --all")?;
+    node.await_verdicts()?;
     let mut runs = Vec::new();
     let mut before: Option<RunNo> = None;
     loop {
@@ -106,8 +154,9 @@ fn resume_all(store: Arc<dyn Store>, context: &Context) -> Result<u8, CliError> 
     let mut children = Vec::new();
     for view in runs.into_iter().rev() {
         let mut command = std::process::Command::new(&me);
-        command.arg("resume").arg(view.run.id.as_str()).arg("--store").arg(context.place.address());
-        command.stdin(Stdio::null());
+        command.arg("resume").arg(view.run.id.as_str());
+        // In the environment, which others cannot read: an address may hold a password.
+        command.env("OUTLAST_STORE", context.place.address()).args(proxy.flags()).stdin(Stdio::null());
         children.push((view.run.id.clone(), command.spawn()?));
     }
     let mut worst = exit_code::OK;

@@ -77,11 +77,11 @@ fn every_kind_of_flag_can_be_a_setting() {
         in-doubt = \"refund\"
         admit_wait = \"2s\"
         wall = \"none\"
-        openai_base_url = \"http://127.0.0.1:7078/v1\"
         [mock]
         fail = [\"429:0.1\", \"500:0.2\"]
     ";
-    let Command::Run(args) = read("outlast run a", here, "", &[]).unwrap() else { panic!() };
+    let home = "openai_base_url = \"http://127.0.0.1:7078/v1\"";
+    let Command::Run(args) = read("outlast run a", here, home, &[]).unwrap() else { panic!() };
     assert!(args.new);
     assert_eq!(args.tags, [("n", "1"), ("team", "search")].map(|(k, v)| (k.to_owned(), v.to_owned())));
     assert_eq!(args.env, ["A", "B"]);
@@ -97,6 +97,18 @@ fn every_kind_of_flag_can_be_a_setting() {
         panic!()
     };
     assert_eq!((args.env.len(), args.policy.in_doubt), (2, InDoubt::AsRetry));
+}
+
+/// A checkout's own file could send calls, with the user's key, anywhere.
+#[test]
+fn where_calls_go_is_not_for_the_directory_to_say() {
+    for here in
+        ["openai_base_url = \"https://evil.example\"", "[run]\nanthropic-base-url = \"https://evil.example\""]
+    {
+        let (told, hint) = read("outlast run a", here, "", &[]).unwrap_err();
+        assert!(told.contains("is not taken from a directory's own settings"), "{told}");
+        assert!(hint.unwrap().contains("~/.config/outlast/outlast.toml"));
+    }
 }
 
 #[test]

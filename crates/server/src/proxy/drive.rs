@@ -382,8 +382,12 @@ impl Drive {
             let bytes = payload.decode().map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))?;
             Answer::from_bytes(bytes).map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))
         };
-        // A point read of a hot page: a thread hop would cost more than the read.
+        // Point reads of hot pages: a thread hop would cost more than the reads.
         self.source = Source::Stored(read()?);
+        // So that the next new call gets the bound it would have got without the restart.
+        if let Some(usage) = self.host.store.entry(run, seq)?.and_then(|e| e.call).and_then(|c| c.usage) {
+            self.host.remember_billed(&self.call, seq, usage.input_total());
+        }
         Ok(())
     }
 

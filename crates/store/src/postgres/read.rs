@@ -148,8 +148,8 @@ impl Store for PostgresStore {
 
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
         self.readers.run(async move |c: &Client| {
-            let sql = "SELECT seq FROM outlast.payloads WHERE run_no = $1 AND role = $2 \
-                       ORDER BY seq DESC LIMIT 1";
+            let sql = "SELECT seq FROM (SELECT seq, role FROM outlast.payloads WHERE run_no = $1 \
+                       ORDER BY seq DESC LIMIT 64) AS newest WHERE role = $2 ORDER BY seq DESC LIMIT 1";
             Ok(maybe(c, sql, params![run.0, Role::Request.code()], rows::number).await?.map(Seq))
         })
     }

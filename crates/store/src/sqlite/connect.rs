@@ -30,7 +30,7 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
             rusqlite::version()
         )));
     }
-    if !path.exists() {
+    if !path.try_exists().map_err(|e| open_error(e.to_string()))? {
         if !create {
             return Err(open_error("there is no such file".into()));
         }

@@ -133,7 +133,8 @@ impl Store for SqliteStore {
 
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
         self.with_reader(|c| {
-            let sql = "SELECT seq FROM payloads WHERE run_no = ?1 AND role = ?2 ORDER BY seq DESC LIMIT 1";
+            let sql = "SELECT seq FROM (SELECT seq, role FROM payloads WHERE run_no = ?1 ORDER BY seq DESC LIMIT 64) \
+                       WHERE role = ?2 ORDER BY seq DESC LIMIT 1";
             maybe(c, sql, (run.0, Role::Request.code()), |r| r.get(0).map(Seq))
         })
     }
@@ -191,7 +192,7 @@ impl Store for SqliteStore {
 
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {
         self.with_reader(|c| {
-            let sql = "SELECT key, value FROM meta WHERE key LIKE 'token_key_%' ORDER BY key DESC";
+            let sql = "SELECT key, value FROM meta WHERE key LIKE 'token_key_%' ORDER BY length(key) DESC, key DESC";
             let rows = all(c, sql, [], |r| Ok((r.get::<_, String>(0)?, r.get::<_, Vec<u8>>(1)?)))?;
             let bad = || Error::Corrupt { what: "a token key is not 32 bytes".into() };
             rows.into_iter()

@@ -86,6 +86,7 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
             stdin_kept: true,
         }),
         upstreams: BTreeMap::from([("openai".into(), "https://api.example".into())]),
+        keys: vec!["OPENAI_API_KEY".into()],
     };
     let stdin = Some(Payload::encode(b"the input\n"));
     let start = Start { spec: spec.clone(), stdin, ..s.run("r").start };

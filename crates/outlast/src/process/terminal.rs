@@ -1,0 +1,74 @@
+//! The terminal as it was found, put back after an agent that died with it.
+//!
+//! A killed agent leaves the terminal in the modes it had set (no echo, raw), and, if it gave the terminal to a group
+//! of its own as shells do, in the hands of a group that is gone: the next attempt could not read.
+
+use std::{io, os::fd::AsFd};
+
+use rustix::{
+    process::{Pid, Signal},
+    termios::{OptionalActions, Termios},
+};
+
+/// The modes of standard input's terminal.
+#[derive(Clone, Debug)]
+pub struct Terminal {
+    modes: Termios,
+}
+
+impl Terminal {
+    /// As it is now. `None`: standard input is no terminal.
+    pub fn of_stdin() -> Option<Terminal> {
+        let modes = rustix::termios::tcgetattr(io::stdin()).ok()?;
+        Some(Terminal { modes })
+    }
+
+    /// Puts the modes back, and takes the terminal back from a group that is gone.
+    ///
+    /// In the background it does nothing: the terminal is the shell's then. A terminal that is gone itself is no error.
+    pub fn restore(&self) {
+        let stdin = io::stdin();
+        let own = rustix::process::getpgrp();
+        let Ok(front) = rustix::termios::tcgetpgrp(&stdin) else { return };
+        if front != own && is_there(front) {
+            return;
+        }
+        // Whoever changes a terminal from the background is stopped by SIGTTOU, unless it is blocked.
+        let _blocked = Blocked::new(Signal::TTOU);
+        if front != own {
+            let _ = rustix::termios::tcsetpgrp(&stdin, own);
+        }
+        let _ = rustix::termios::tcsetattr(stdin.as_fd(), OptionalActions::Now, &self.modes);
+    }
+}
+
+fn is_there(group: Pid) -> bool {
+    rustix::process::test_kill_process_group(group) != Err(rustix::io::Errno::SRCH)
+}
+
+/// A signal that is blocked in this thread, until dropped.
+struct Blocked {
+    before: Option<libc::sigset_t>,
+}
+
+impl Blocked {
+    fn new(signal: Signal) -> Blocked {
+        // SAFETY: a `sigset_t` is plain data, which `sigemptyset` fills before it is read; all pointers are to locals.
+        let before = unsafe {
+            let (mut set, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, signal.as_raw());
+            (libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before) == 0).then_some(before)
+        };
+        Blocked { before }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // SAFETY: the mask that `new` was given.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
+        }
+    }
+}

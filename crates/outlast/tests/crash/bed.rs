@@ -1,0 +1,336 @@
+//! What every story stands on: a directory with a store, a fake provider, and processes that end with the test.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader},
+    os::unix::process::{CommandExt, ExitStatusExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The binary under test.
+pub const OUTLAST: &str = env!("CARGO_BIN_EXE_outlast");
+
+/// Longer than anything may take on a loaded machine.
+pub const LONGEST: Duration = Duration::from_secs(60);
+
+/// Keys of the providers: no byte of theirs may come to light.
+pub const OPENAI_KEY: &str = "sk-crash-s3cret-openai";
+pub const ANTHROPIC_KEY: &str = "sk-crash-s3cret-anthropic";
+
+/// Waits until `what` is there. Panics after [`LONGEST`].
+#[track_caller]
+pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(began.elapsed() < LONGEST, "waited for {} s in vain: {what}", LONGEST.as_secs());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs `story` for each case, four at a time: they wait for processes more than they compute.
+pub fn each<T: Send>(cases: Vec<T>, story: impl Fn(T) + Sync) {
+    let queue = Mutex::new(cases.into_iter());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(case) = { queue.lock().unwrap().next() } {
+                    story(case);
+                }
+            });
+        }
+    });
+}
+
+/// A directory with everything in it.
+pub struct Bed {
+    dir: TempDir,
+    mock: Option<(Proc, String)>,
+    outputs: AtomicU32,
+}
+
+impl Bed {
+    /// With a provider that answers at once.
+    pub fn new() -> Bed {
+        Bed::with_mock(&[])
+    }
+
+    pub fn with_mock(flags: &[&str]) -> Bed {
+        let mut bed = Bed::without_mock();
+        let mut mock = bed.outlast(&["mock", "--listen", "127.0.0.1:0", "--log"]);
+        mock.arg(bed.path("paid.log")).args(flags).stdout(Stdio::piped());
+        let mut mock = Proc::start(mock, bed.path("mock.err"));
+        let mut url = String::new();
+        BufReader::new(mock.child.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        bed.mock = Some((mock, url.trim().to_owned()));
+        bed
+    }
+
+    pub fn without_mock() -> Bed {
+        let dir = tempfile::Builder::new().prefix("outlast-crash-").tempdir().unwrap();
+        let bed = Bed { dir, mock: None, outputs: AtomicU32::new(0) };
+        fs::create_dir(bed.path("work")).unwrap();
+        bed
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn store(&self) -> PathBuf {
+        self.path("state/runs.db")
+    }
+
+    pub fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        fs::write(self.path(name), text).unwrap();
+        self.path(name)
+    }
+
+    /// `outlast …` in the directory `work`, with keys, the provider, the store, and nothing else around it.
+    pub fn outlast(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(OUTLAST);
+        command.args(args).env_clear().current_dir(self.path("work")).stdin(Stdio::null());
+        command.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", self.dir.path());
+        command.env("OUTLAST_STORE", self.store());
+        command.env("OPENAI_API_KEY", OPENAI_KEY).env("ANTHROPIC_API_KEY", ANTHROPIC_KEY);
+        if let Some((_, url)) = &self.mock {
+            command.env("OPENAI_BASE_URL", format!("{url}/v1")).env("ANTHROPIC_BASE_URL", url);
+        }
+        command
+    }
+
+    /// Starts it, with its output in files.
+    pub fn start(&self, command: Command) -> Proc {
+        let n = self.outputs.fetch_add(1, Ordering::Relaxed);
+        Proc::start(command, self.path(&format!("output-{n}")))
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self, command: Command) -> Done {
+        self.start(command).done()
+    }
+
+    /// `outlast ARGS`, to its end.
+    #[track_caller]
+    pub fn does(&self, args: &[&str]) -> Done {
+        self.run(self.outlast(args))
+    }
+
+    /// What `outlast ARGS --json` prints.
+    #[track_caller]
+    pub fn json(&self, args: &[&str]) -> Value {
+        let mut command = self.outlast(args);
+        command.arg("--json").stdout(Stdio::piped()).stderr(Stdio::piped());
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        serde_json::from_slice(&out.stdout).unwrap()
+    }
+
+    pub fn show(&self, run: &str) -> Value {
+        self.json(&["show", run])
+    }
+
+    pub fn status(&self, run: &str) -> String {
+        self.show(run)["status"].as_str().unwrap().to_owned()
+    }
+
+    /// The run's entries.
+    pub fn journal(&self, run: &str) -> Vec<Value> {
+        self.json(&["journal", run])["entries"].as_array().unwrap().clone()
+    }
+
+    /// What the run spent of a unit.
+    pub fn spent(&self, run: &str, unit: &str) -> i64 {
+        let shown = self.show(run);
+        let line = shown["budget"].as_array().unwrap().iter().find(|l| l["unit"] == unit).unwrap().clone();
+        ["spent", "spent_ms", "spent_nano_usd"].iter().find_map(|field| line[field].as_i64()).unwrap()
+    }
+
+    /// How many requests the provider was paid for.
+    pub fn paid(&self) -> usize {
+        self.text("paid.log").lines().count()
+    }
+
+    /// Waits until an agent has written the file.
+    #[track_caller]
+    pub fn until_file(&self, name: &str) {
+        until(name, || self.path(name).exists().then_some(()));
+    }
+
+    #[track_caller]
+    pub fn until_lines(&self, name: &str, count: usize) -> Vec<String> {
+        until(&format!("{count} lines in {name}"), || {
+            let text = self.text(name);
+            let whole = text.ends_with('\n') && text.lines().count() >= count;
+            whole.then(|| text.lines().map(str::to_owned).collect())
+        })
+    }
+
+    #[track_caller]
+    pub fn until_status(&self, run: &str, wanted: &str) {
+        until(&format!("{run} is {wanted}"), || (self.status(run) == wanted).then_some(()));
+    }
+
+    pub fn mock_url(&self) -> &str {
+        &self.mock.as_ref().unwrap().1
+    }
+}
+
+/// A process that does not outlive its test.
+pub struct Proc {
+    pub child: Child,
+    output: PathBuf,
+}
+
+/// How a process ended.
+#[derive(Debug)]
+pub struct Done {
+    /// As a shell gives it: 128 + the signal.
+    pub code: i32,
+    /// Standard output and error together.
+    pub text: String,
+}
+
+impl Proc {
+    /// Standard output goes to the file too, unless it is asked for otherwise.
+    fn start(mut command: Command, output: PathBuf) -> Proc {
+        let file = File::create(&output).unwrap();
+        if command.get_args().next().is_none_or(|verb| verb != "mock") {
+            command.stdout(file.try_clone().unwrap());
+        }
+        command.stderr(file);
+        // Where a shell's job control puts it; and the test's own group stays out of it.
+        let child = command.process_group(0).spawn().unwrap();
+        Proc { child, output }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn output(&self) -> String {
+        fs::read_to_string(&self.output).unwrap()
+    }
+
+    /// Sends a signal by its number.
+    pub fn signal(&self, signal: i32) {
+        assert!(kill(self.pid(), signal));
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    #[track_caller]
+    pub fn done(mut self) -> Done {
+        let began = Instant::now();
+        let status = loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => break status,
+                None if began.elapsed() > LONGEST => panic!("it does not end: {}", self.output()),
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap());
+        Done { code, text: self.output() }
+    }
+}
+
+impl Drop for Proc {
+    fn drop(&mut self) {
+        // It may have ended; a test that failed leaves nobody behind.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Done {
+    #[track_caller]
+    pub fn code(self, wanted: i32) -> Done {
+        assert_eq!(self.code, wanted, "{}", self.text);
+        self
+    }
+
+    #[track_caller]
+    pub fn tells(self, parts: &[&str]) -> Done {
+        for part in parts {
+            assert!(self.text.contains(part), "should tell {part:?}: {}", self.text);
+        }
+        self
+    }
+}
+
+/// False: there is no such process.
+pub fn kill(pid: u32, signal: i32) -> bool {
+    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
+    rustix::process::kill_process(pid, signal).is_ok()
+}
+
+/// Whether the process runs: it is there and no zombie.
+pub fn runs(pid: u32) -> bool {
+    state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// The letter of `/proc/PID/stat`.
+pub fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// All pids on the machine with this entry in their environment.
+pub fn marked(entry: &str) -> Vec<u32> {
+    let pids = fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &u32| {
+        let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        runs(*pid) && environ.split(|b| *b == 0).any(|found| found == entry.as_bytes())
+    })
+    .collect()
+}
+
+/// A bad day's number, printed so that it can be had again: `OUTLAST_TEST_SEED=N`.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new() -> Dice {
+        let given = std::env::var("OUTLAST_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = given.unwrap_or_else(|| getrandom::u64().unwrap() >> 1);
+        println!("OUTLAST_TEST_SEED={seed}");
+        Dice(seed)
+    }
+
+    /// A number below `bound`, by splitmix64.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// Whether this test may use what only root has: other users, mounts, pid namespaces.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// An absolute path as text.
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}

@@ -1,0 +1,229 @@
+//! What is kept with a run: its input, its place, its variables; and which run a command line means.
+
+use crate::{
+    agents::{Calls, Kill, UP_UNTIL_GO, script, shell},
+    bed::{Bed, OPENAI_KEY, each, kill, text, until},
+};
+use std::{fs, os::unix::fs::PermissionsExt, process::Stdio};
+
+/// Kills itself, then its supervisor, and then finishes; before that it writes down what `OUT` says.
+fn thrice(told: &str) -> String {
+    format!(
+        r#"
+import os, signal, sys
+with open("../lives", "a") as lives: lives.write("x\n")
+life = open("../lives").read().count("\n")
+{told}
+if life == 1: os.kill(os.getpid(), signal.SIGKILL)
+if life == 2:
+    os.kill(os.getppid(), signal.SIGKILL)
+    signal.pause()
+"#
+    )
+}
+
+#[test]
+fn every_attempt_reads_standard_input_from_its_first_byte() {
+    let bed = Bed::without_mock();
+    let input: Vec<u8> = (0..300_000u32).flat_map(|i| i.to_le_bytes()).collect();
+    fs::write(bed.path("input"), &input).unwrap();
+    let reads = thrice("open(f'../read-{life}', 'wb').write(sys.stdin.buffer.read())");
+    let mut run = script(&bed, &["--run", "r"], &reads, &[]);
+    run.stdin(fs::File::open(bed.path("input")).unwrap());
+    bed.run(run).code(137);
+    bed.does(&["resume", "r"]).code(0);
+    for life in 1..=3 {
+        assert!(fs::read(bed.path(&format!("read-{life}"))).unwrap() == input, "life {life}");
+    }
+}
+
+#[test]
+fn resumption_from_elsewhere_has_the_place_and_variables_of_the_first_start() {
+    let bed = Bed::without_mock();
+    let tells = thrice(
+        r#"
+name = f"../told-{life}"
+open(name, "w").write(repr([os.getcwd(), os.environ.get("KEPT"), os.environ.get("NOT_KEPT"),
+    os.environ["PATH"], os.environ["OUTLAST_RUN_ID"], os.environ.get("OUTLAST_ATTEMPT"),
+    os.environ.get("OUTLAST_RECOVERED"), oct(os.stat(os.open("../made-%d" % life, os.O_CREAT, 0o777)).st_mode)]))
+"#,
+    );
+    let agent = bed.write("agent.py", &tells);
+    let mut run = bed.outlast(&[]);
+    run.env("KEPT", "as it was").env("NOT_KEPT", "then").env("PATH", "/usr/local/bin:/usr/bin:/bin:/then");
+    let line = "umask 027; exec \"$0\" run --run r --env KEPT -- python3 -SE \"$1\"";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", line, crate::bed::OUTLAST, text(&agent)]).env_clear().stdin(Stdio::null());
+    shell.envs(run.get_envs().filter_map(|(k, v)| Some((k, v?)))).current_dir(bed.path("work"));
+    bed.run(shell).code(137);
+    let mut resume = bed.outlast(&["resume", "r"]);
+    resume.current_dir("/").env("KEPT", "otherwise").env("NOT_KEPT", "now").env("PATH", "/usr/bin:/bin");
+    bed.run(resume).code(0);
+    let work = fs::canonicalize(bed.path("work")).unwrap();
+    for (life, other, recovered) in [(1, "then", "None"), (2, "then", "'1'"), (3, "now", "'1'")] {
+        let wanted = format!(
+            "['{}', 'as it was', '{other}', '/usr/local/bin:/usr/bin:/bin:/then', 'r', '{life}', {recovered}, '0o100750']",
+            work.display()
+        );
+        assert_eq!(bed.text(&format!("told-{life}")), wanted, "life {life}");
+    }
+}
+
+#[test]
+fn resume_all_takes_up_what_died_and_leaves_what_a_person_stopped() {
+    let bed = Bed::without_mock();
+    let start = |run: &str| {
+        let up = format!("echo $PPID > ../up-{run}; while [ ! -e ../go ]; do sleep 0.02; done");
+        let started = bed.start(shell(&bed, &["--run", run], &up));
+        bed.until_lines(&format!("up-{run}"), 1);
+        started
+    };
+    let (mut killed, terminated, hung_up) = (start("killed"), start("terminated"), start("hung-up"));
+    let (interrupted, stopped) = (start("ctrl-c"), start("stopped"));
+    killed.kill();
+    terminated.signal(15);
+    hung_up.signal(1);
+    interrupted.signal(2);
+    bed.does(&["stop", "stopped"]).code(0).tells(&["interrupted", "outlast resume stopped"]);
+    for one in [terminated, hung_up, interrupted, stopped] {
+        one.done().code(130).tells(&["go on with `outlast resume "]);
+    }
+    bed.write("go", "");
+    bed.does(&["resume", "--all"]).code(0).tells(&["3 runs to resume"]);
+    for run in ["killed", "terminated", "hung-up"] {
+        assert_eq!(bed.status(run), "completed", "{run}");
+    }
+    for run in ["ctrl-c", "stopped"] {
+        assert_eq!(bed.status(run), "interrupted", "{run}");
+        bed.does(&["resume", run]).code(0);
+    }
+    bed.does(&["resume", "--all"]).code(0).tells(&["0 runs to resume"]);
+}
+
+#[test]
+fn several_interrupted_runs_of_one_command_are_listed_and_none_is_guessed() {
+    let bed = Bed::new();
+    let agent = |at| Calls { kill: Some(Kill { who: "parent", at, when: "before" }), ..Calls::new(1) };
+    let again = agent(1).under(&bed, &["--new"]);
+    bed.run(agent(1).under(&bed, &[])).code(137);
+    fs::remove_file(bed.path("told.killed")).unwrap();
+    bed.run(again).code(137);
+    let runs = bed.json(&["ls"])["runs"].clone();
+    let ids = [0, 1].map(|i| runs[i]["run"].as_str().unwrap().to_owned());
+    let refused = bed.run(agent(1).under(&bed, &[])).code(1);
+    refused.tells(&[
+        "2 unfinished runs here",
+        &ids[0],
+        &ids[1],
+        "(interrupted)",
+        "`outlast resume RUN`",
+        "--new",
+    ]);
+    bed.does(&["resume", &ids[0]]).code(0);
+    bed.run(agent(1).under(&bed, &[])).code(0).tells(&[&format!("resuming {}", ids[1])]);
+    // In another directory it is another command.
+    fs::create_dir(bed.path("elsewhere")).unwrap();
+    let mut elsewhere = agent(1).under(&bed, &[]);
+    elsewhere.current_dir(bed.path("elsewhere"));
+    bed.run(elsewhere).code(0);
+    assert_eq!(bed.json(&["ls"])["runs"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn named_run_goes_on_with_its_own_command_only() {
+    // Bug: `outlast run --run ID -- OTHER` on an interrupted run ran the run's first command.
+    // Consequence: what was typed was silently not run.
+    // Cause: the command line was not compared with the run's.
+    let bed = Bed::without_mock();
+    let line = "[ -e ../go ] || { kill -TERM $PPID; sleep 60; }";
+    bed.run(shell(&bed, &["--run", "r"], line)).code(130);
+    bed.write("go", "");
+    let refused = bed.run(shell(&bed, &["--run", "r"], "touch ../other")).code(2);
+    refused.tells(&["run r was begun with another command: sh -c [ -e ../go ]", "`outlast resume r`"]);
+    assert!(!bed.path("other").exists());
+    assert_eq!(bed.status("r"), "interrupted");
+    bed.run(shell(&bed, &["--run", "r", "--usd", "7"], line)).code(0).tells(&["its limits stay as they are"]);
+    bed.run(shell(&bed, &["--run", "r"], line)).code(1).tells(&["run r is completed"]);
+    bed.does(&["resume", "r"]).code(1).tells(&["run r is completed: there is nothing to resume"]);
+}
+
+#[test]
+fn key_that_a_run_was_begun_with_is_named_when_it_is_missing() {
+    // Bug: after a reboot without the key, a run was resumed all the same, and its agent died until it was given up.
+    // Consequence: a run that only lacked its key was failed as a crash loop.
+    // Cause: which keys it had was not kept (their names; never their values).
+    let bed = Bed::new();
+    let agent = Calls { kill: Some(Kill { who: "parent", at: 2, when: "before" }), ..Calls::new(3) };
+    bed.run(agent.under(&bed, &["--run", "r"])).code(137);
+    let mut resume = bed.outlast(&["resume", "r"]);
+    resume.env_remove("OPENAI_API_KEY");
+    bed.run(resume).code(69).tells(&[
+        "run r was begun with OPENAI_API_KEY",
+        "nothing was started",
+        "outlast/env",
+    ]);
+    let mut all = bed.outlast(&["resume", "--all"]);
+    all.env_remove("OPENAI_API_KEY");
+    bed.run(all).code(69).tells(&["begun with OPENAI_API_KEY"]);
+    assert_eq!((bed.status("r").as_str(), bed.paid()), ("interrupted", 1));
+
+    fs::create_dir_all(bed.path(".config/outlast")).unwrap();
+    let kept = bed.write(".config/outlast/env", &format!("OPENAI_API_KEY={OPENAI_KEY}\n"));
+    fs::set_permissions(&kept, fs::Permissions::from_mode(0o600)).unwrap();
+    let mut resume = bed.outlast(&["resume", "--all"]);
+    resume.env_remove("OPENAI_API_KEY");
+    bed.run(resume).code(0);
+    assert_eq!((bed.status("r").as_str(), bed.paid()), ("completed", 3));
+}
+
+#[test]
+fn resume_all_hands_its_own_flags_on() {
+    // Bug: `outlast resume --all --openai-base-url URL` resumed every run with the address it had begun with.
+    // Consequence: what was typed had no effect. Cause: the runs' own processes were given the store only.
+    let bed = Bed::new();
+    let agent = Calls { kill: Some(Kill { who: "parent", at: 1, when: "before" }), ..Calls::new(1) };
+    let mut run = agent.under(&bed, &["--run", "r"]);
+    // The port that nothing listens on.
+    run.env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1");
+    bed.run(run).code(137);
+    let url = format!("{}/v1", bed.mock_url());
+    bed.does(&["resume", "--all", "--openai-base-url", &url]).code(0);
+    assert_eq!(bed.paid(), 1);
+}
+
+#[test]
+fn stop_reaches_a_supervisor_that_waits_to_start_again() {
+    // Bug: between two attempts `outlast stop` was heard only when the wait was over, up to five minutes later.
+    // Consequence: `stop` gave up, and the agent was started once more. Cause: only heartbeats of an attempt carried it.
+    each(vec!["stop", "cancel"], |verb| {
+        let bed = Bed::without_mock();
+        let agent = format!("echo x >> ../lives; [ $OUTLAST_ATTEMPT -lt 4 ] || {{ {UP_UNTIL_GO}; }}; exit 1");
+        let run = bed.start(shell(&bed, &["--run", "r"], &agent));
+        until("it waits to start attempt 4", || run.output().contains("starting attempt 4").then_some(()));
+        bed.does(&[verb, "r"]).code(0);
+        let done = run.done().code(if verb == "stop" { 130 } else { 76 });
+        assert!(!done.text.contains("starting attempt 5"), "{}", done.text);
+        assert_eq!(bed.status("r"), if verb == "stop" { "interrupted" } else { "cancelled" });
+    });
+}
+
+#[test]
+fn what_a_person_stops_is_no_death() {
+    // Bug: an attempt that Ctrl-C ended counted as a death. Consequence: resumed, the run had used up a restart, and
+    // five Ctrl-C in ten minutes were a crash loop. Cause: an attempt's end did not say that it was asked for.
+    let bed = Bed::without_mock();
+    for life in 1..=6 {
+        let typed = shell(&bed, &["--restarts", "0", "--run", "r"], UP_UNTIL_GO);
+        let run = bed.start(typed);
+        bed.until_lines("up", life);
+        run.signal(2);
+        run.done().code(130);
+    }
+    bed.write("go", "");
+    bed.does(&["resume", "r"]).code(0);
+    let shown = bed.show("r");
+    assert_eq!(bed.spent("r", "restarts"), 0);
+    assert!(shown["attempts"].as_array().unwrap().iter().all(|a| a["died"] == false), "{shown}");
+    // Nobody is left who would be asked to stop.
+    assert!(bed.text("up").lines().all(|pid| !kill(pid.parse().unwrap(), 1)));
+}

@@ -1,0 +1,198 @@
+//! Limits: a run that reached one stands still, says why, and goes on when it is given room.
+
+use crate::{
+    agents::{Calls, UP_UNTIL_GO, script, shell},
+    bed::{Bed, each, until},
+};
+
+#[test]
+fn halted_run_stays_halted_and_says_what_lets_it_go_on() {
+    // Each: the limit, its code, and the room that is enough.
+    let cases = vec![
+        (["--calls", "2"], "call_budget_exceeded", ["--add-calls", "5"]),
+        (["--usd", "0.00007"], "dollar_budget_exceeded", ["--add-usd", "1"]),
+        (["--tokens", "230"], "token_budget_exceeded", ["--add-tokens", "100000"]),
+        (["--loops", "2"], "loop_budget_exceeded", ["--add-loops", "5"]),
+    ];
+    each(cases, |(limit, code, room)| {
+        let bed = Bed::new();
+        let typed = || Calls::new(5).under(&bed, &[["--name", "n"], limit].concat());
+        let run = bed.run(typed()).code(75);
+        let id = bed.json(&["ls"])["runs"][0]["run"].as_str().unwrap().to_owned();
+        let budget = format!("`outlast budget {id} {} ", room[0]);
+        let way_on =
+            [code, "would exceed the run's budget: needs", &budget, &format!("`outlast resume {id}`")];
+        run.tells(&way_on).tells(&[&format!("halted ({code})")]);
+        let paid = bed.paid();
+        assert!((1..5).contains(&paid), "{code}: {paid} paid");
+        // Typed again, by name, by its id, and after a look: as before.
+        bed.run(typed()).code(75).tells(&way_on);
+        bed.does(&["resume", "n"]).code(75).tells(&way_on);
+        bed.run(Calls::new(5).under(&bed, &["--run", &id])).code(75).tells(&way_on);
+        bed.does(&["resume", "--all"]).code(0).tells(&["0 runs to resume"]);
+        bed.does(&["show", &id]).code(0).tells(&["halted", &format!("outlast budget {id} {}", room[0])]);
+        assert_eq!((bed.status(&id).as_str(), bed.paid()), ("halted", paid), "{code}");
+        assert!(!bed.text("told").contains("finished"));
+
+        bed.does(&["budget", &id, room[0], room[1]]).code(0).tells(&["interrupted"]);
+        bed.does(&["resume", &id]).code(0);
+        assert_eq!((bed.status(&id).as_str(), bed.paid()), ("completed", 5), "{code}");
+        // A halt is no death.
+        assert_eq!(bed.spent(&id, "restarts"), 0, "{code}");
+        assert!(bed.text("told").trim_end().ends_with("finished"));
+    });
+}
+
+/// Two calls at once, of which the limit has room for one: the other waits.
+const TWO_AT_ONCE: &str = r#"
+import http.client, json, os, sys, threading, urllib.parse
+base = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+def ask(name, latency):
+    connection = http.client.HTTPConnection(base.hostname, base.port, timeout=120)
+    text = f"{name}\nmock: latency {latency}"
+    body = {"model": "gpt-4o-mini", "max_tokens": 1000, "messages": [{"role": "user", "content": text}]}
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    connection.request("POST", base.path + "/chat/completions", json.dumps(body), headers)
+    open("../sent-" + name, "w").close()
+    status = connection.getresponse().status
+    with open("../told", "a") as told:
+        told.write(f"{name} {status}\n")
+slow = threading.Thread(target=ask, args=["slow", "8s"])
+slow.start()
+while not os.path.exists("../second"): pass
+quick = threading.Thread(target=ask, args=["quick", "0s"])
+quick.start()
+slow.join(); quick.join()
+"#;
+
+#[test]
+fn call_that_waits_for_room_goes_on_when_the_budget_is_raised() {
+    let bed = Bed::new();
+    // A reservation is about 0.00065 usd.
+    let run = bed.start(script(&bed, &["--run", "r", "--usd", "0.001"], TWO_AT_ONCE, &[]));
+    until("the first call is out", || (bed.paid() == 1).then_some(()));
+    bed.write("second", "");
+    bed.until_file("sent-quick");
+    // It holds no reservation, and nothing in the journal tells of it.
+    assert_eq!((bed.paid(), bed.journal("r").len()), (1, 1));
+    bed.does(&["budget", "r", "--add-usd", "1"]).code(0);
+    let told = bed.until_lines("told", 1);
+    assert_eq!(told, ["quick 200"], "the one that waited is answered while the other is in flight");
+    run.done().code(0);
+    assert_eq!(bed.until_lines("told", 2)[1], "slow 200");
+}
+
+#[test]
+fn wall_limit_counts_downtime_and_outlives_the_supervisor() {
+    let bed = Bed::new();
+    let run = shell(
+        &bed,
+        &["--run", "r", "--wall", "3s"],
+        "[ -e ../once ] || { : > ../once; kill -9 $PPID; sleep 60; }",
+    );
+    bed.run(run).code(137);
+    until("3 s have passed since it began", || (bed.spent("r", "wall_ms") >= 3000).then_some(()));
+    let way_on = ["time_budget_exceeded", "`outlast budget r --add-wall ", "`outlast resume r`"];
+    bed.does(&["resume", "r"]).code(75).tells(&way_on);
+    bed.does(&["resume", "r"]).code(75).tells(&way_on);
+    bed.does(&["budget", "r", "--add-wall", "1h"]).code(0);
+    bed.does(&["resume", "r"]).code(0);
+}
+
+#[test]
+fn agent_that_makes_no_calls_is_stopped_when_its_time_is_over() {
+    let bed = Bed::new();
+    let waits = shell(&bed, &["--run", "r", "--active", "1s"], UP_UNTIL_GO);
+    bed.run(waits).code(75).tells(&["time_budget_exceeded", "`outlast budget r --add-active "]);
+    assert_eq!(bed.show("r")["attempts"][0]["how"], "stopped (killed by SIGTERM)");
+    bed.write("go", "");
+    bed.does(&["budget", "r", "--add-active", "1h"]).code(0);
+    bed.does(&["resume", "r"]).code(0);
+    assert_eq!(bed.spent("r", "restarts"), 0);
+}
+
+#[test]
+fn restarts_are_limited_and_a_person_can_allow_more() {
+    let bed = Bed::new();
+    let dies = "echo $OUTLAST_ATTEMPT >> ../lives; [ -e ../go ] || exit 3";
+    let run = bed.run(shell(&bed, &["--run", "r", "--restarts", "1"], dies)).code(75);
+    run.tells(&["restart_budget_exceeded", "`outlast budget r --add-restarts "]);
+    assert_eq!(bed.until_lines("lives", 2), ["1", "2"]);
+    bed.does(&["resume", "r"]).code(75);
+    bed.write("go", "");
+    bed.does(&["budget", "r", "--add-restarts", "1"]).code(0);
+    bed.does(&["resume", "r"]).code(0);
+    assert_eq!(bed.text("lives").lines().count(), 3);
+}
+
+#[test]
+fn agent_that_dies_again_and_again_without_getting_on_is_given_up() {
+    let bed = Bed::new();
+    let done = bed.run(shell(&bed, &["--run", "r"], "echo x >> ../lives; exit 3")).code(78);
+    done.tells(&["crash loop: 5 deaths in 10 minutes with nothing finished between, the last with exit 3"]);
+    assert_eq!(bed.text("lives").lines().count(), 5);
+    let shown = bed.show("r");
+    assert_eq!(shown["status"], "failed");
+    assert!(shown["error"].as_str().unwrap().contains("crash loop"), "{shown}");
+    let ends: Vec<_> = shown["attempts"].as_array().unwrap().iter().map(|a| a["exit_code"].clone()).collect();
+    assert_eq!(ends, [3, 3, 3, 3, 3]);
+}
+
+#[test]
+fn exit_that_would_come_again_is_not_tried_again() {
+    // The command, and what `outlast run` exits with.
+    let cases: Vec<(&[&str], i32, &str)> = vec![
+        (&["true"], 0, "completed"),
+        (&["sh", "-c", "exit 2"], 76, "exit 2: wrong usage or configuration"),
+        (&["sh", "-c", "exit 64"], 76, "exit 64"),
+        (&["sh", "-c", "exit 78"], 76, "exit 78"),
+        (&["sh", "-c", "exit 126"], 126, "cannot be executed"),
+        (&["sh", "-c", "no-such-command"], 127, "was not found"),
+        (&["no-such-command"], 127, "command not found: no-such-command"),
+        (&["/etc/passwd"], 126, "command is not executable: /etc/passwd"),
+        (&["/etc"], 126, "it is a directory"),
+    ];
+    each(cases, |(command, code, told)| {
+        let bed = Bed::without_mock();
+        let mut run = bed.outlast(&["run", "--run", "r", "--"]);
+        run.args(command);
+        bed.run(run).code(code).tells(&[told]);
+        let shown = bed.show("r");
+        assert_eq!(shown["attempts"].as_array().unwrap().len(), 1, "{command:?}");
+        assert_eq!(shown["status"], if code == 0 { "completed" } else { "failed" }, "{command:?}");
+    });
+}
+
+#[test]
+fn halt_that_is_lifted_in_time_ends_nobody() {
+    // Bug: an agent that survived its refusal was stopped five seconds later although the limit had been raised.
+    // Consequence: raising a budget in time still cost a restart, and Ctrl-C was deaf meanwhile.
+    // Cause: the grace after a halt only waited for the agent's end, and did not look at the run again.
+    let bed = Bed::new();
+    let agent = r#"
+import http.client, json, os, time, urllib.parse
+base = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+def ask(text):
+    connection = http.client.HTTPConnection(base.hostname, base.port, timeout=120)
+    body = {"model": "gpt-4o-mini", "max_tokens": 10, "messages": [{"role": "user", "content": text}]}
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    connection.request("POST", base.path + "/chat/completions", json.dumps(body), headers)
+    return connection.getresponse().status
+assert ask("one") == 200
+while (status := ask("two")) != 200:
+    assert status == 402
+    open("../refused", "w").close()
+    time.sleep(0.1)
+while not os.path.exists("../go"): time.sleep(0.02)
+"#;
+    let run = bed.start(script(&bed, &["--run", "r", "--calls", "1"], agent, &[]));
+    bed.until_file("refused");
+    let halted_at = bed.spent("r", "active_ms");
+    bed.does(&["budget", "r", "--add-calls", "1"]).code(0);
+    until("the grace after a halt is over", || {
+        (bed.spent("r", "active_ms") > halted_at + 7000).then_some(())
+    });
+    bed.write("go", "");
+    run.done().code(0);
+    assert_eq!(bed.show("r")["attempts"].as_array().unwrap().len(), 1);
+}
