@@ -277,10 +277,10 @@ impl Connection {
     fn admitted_for_nobody(&mut self, queued: bool, result: &Result<Admission, store::Error>) -> Vec<Action> {
         self.phase = Phase::Over;
         let mut actions = leave(queued);
-        actions.push(match result {
-            Ok(Admission::Go { seq, .. }) => Action::Drop(*seq),
-            _ => Action::MarkError,
-        });
+        match result {
+            Ok(Admission::Go { seq, .. }) => actions.push(Action::Drop(*seq)),
+            _ => actions.extend(self.no_entry()),
+        }
         actions
     }
 
@@ -342,24 +342,29 @@ impl Connection {
         actions
     }
 
-    /// A refusal that a retry can mend left no entry the retry could stand for.
+    /// It came to nothing and left no entry that its retry could stand for: without a mark the retry
+    /// would be given the answer of a twin. A retry that comes to nothing itself leaves what it stood
+    /// for as it was, and is no second error.
+    fn no_entry(&self) -> Option<Action> {
+        (self.retry_count == 0).then_some(Action::MarkError)
+    }
+
     fn refuse(&mut self, refused: Refused) -> Vec<Action> {
         self.phase = Phase::Over;
-        let mark = refused.should_retry().then_some(Action::MarkError);
+        let mark = if refused.should_retry() { self.no_entry() } else { None };
         mark.into_iter().chain([Action::Refuse(refused)]).collect()
     }
 
     fn client_gone(&mut self) -> Vec<Action> {
         let (next, actions) = match self.phase {
             Phase::New | Phase::Over => (Phase::Over, vec![]),
-            // Without an entry a marked retry would else be given the answer of a twin.
             Phase::InLine { queued, .. } => {
-                (Phase::Over, leave(queued).into_iter().chain([Action::MarkError]).collect())
+                (Phase::Over, leave(queued).into_iter().chain(self.no_entry()).collect())
             }
             Phase::Admitting { queued, .. } | Phase::AdmittingForNobody { queued } => {
                 (Phase::AdmittingForNobody { queued }, vec![])
             }
-            Phase::Waiting => (Phase::Over, vec![Action::Dequeue, Action::MarkError]),
+            Phase::Waiting => (Phase::Over, [Action::Dequeue].into_iter().chain(self.no_entry()).collect()),
             Phase::Receiving { .. } | Phase::Polling(_) | Phase::Loading(_) | Phase::Flushing { .. } => {
                 (Phase::Over, vec![Action::GiveBack])
             }

@@ -185,7 +185,8 @@ impl Admit {
         if implicit_loop {
             l.envelope_mut(own)?.spent[Unit::Loops] += 1;
         }
-        for earlier in lost.into_iter().chain(stands_for) {
+        let failed_between = self.failed_retries_of(l, stands_for);
+        for earlier in lost.into_iter().chain(stands_for).chain(failed_between) {
             if let Some(e) = l.entry_mut(self.actor.run, earlier) {
                 e.retried_by = Some(seq);
             }
@@ -247,6 +248,20 @@ impl Admit {
         };
         let explicit = l.run(self.actor.run)?.explicit_loops;
         Ok(!explicit && lost.is_none() && !stands_for.is_some_and(counted))
+    }
+
+    /// The retries of a lost call that came to nothing and gave back what they had inherited: whoever
+    /// stands for the lost call stands for these, too. They are one request's tries.
+    fn failed_retries_of(&self, l: &Loaded, stands_for: Option<Seq>) -> Vec<Seq> {
+        let Some(lost) = stands_for else { return Vec::new() };
+        l.entries
+            .iter()
+            .map(|r| &r.value)
+            .filter(|e| e.run == self.actor.run && e.attempt == self.actor.attempt)
+            .filter(|e| e.retried_by.is_none() && matches!(e.state, State::Failed | State::Void))
+            .filter(|e| e.call.as_ref().is_some_and(|c| c.retry_of == Some(lost)))
+            .map(|e| e.seq)
+            .collect()
     }
 
     fn note_divergence(&self, l: &mut Loaded, seq: Seq) -> Option<Divergence> {

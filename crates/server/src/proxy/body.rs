@@ -7,9 +7,10 @@ use std::{
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
+use outlast_core::call::ConnectionId;
 use tokio::sync::mpsc;
 
-use super::{drive::Signal, wire::Wire};
+use super::wire::Wire;
 
 /// The answer broke off: hyper closes the connection without a clean end.
 #[derive(Debug, thiserror::Error)]
@@ -23,15 +24,22 @@ pub struct AnswerBody {
     ended: bool,
 }
 
-/// Who waits for the body's fate: it is told `Delivered` once all is flushed, or `Gone`.
+/// What a body is made of.
+pub enum Piece {
+    Frame(Bytes),
+    /// The clean end, and the only one: a body whose driver just goes has broken off.
+    End,
+}
+
+/// Whose driver waits for the body's fate: it is told `Delivered` once all is flushed, or `Gone`.
 pub struct Driver {
-    pub inbox: mpsc::UnboundedSender<Signal>,
+    pub id: ConnectionId,
     pub wire: Wire,
 }
 
 enum Kind {
     Whole(Option<Bytes>),
-    Frames(mpsc::Receiver<Result<Bytes, BrokeOff>>),
+    Frames(mpsc::Receiver<Piece>),
     /// It fails, once what came before is flushed: a flush after this many.
     Breaking(u64),
 }
@@ -48,7 +56,7 @@ impl AnswerBody {
         AnswerBody { kind: Kind::Whole(Some(bytes)), to: Some(to), ended }
     }
 
-    pub fn frames(frames: mpsc::Receiver<Result<Bytes, BrokeOff>>, to: Driver) -> AnswerBody {
+    pub fn frames(frames: mpsc::Receiver<Piece>, to: Driver) -> AnswerBody {
         AnswerBody { kind: Kind::Frames(frames), to: Some(to), ended: false }
     }
 }
@@ -69,12 +77,12 @@ impl Body for AnswerBody {
                     return Poll::Ready(bytes.take().filter(|b| !b.is_empty()).map(|b| Ok(Frame::data(b))));
                 }
                 (Kind::Frames(frames), to) => match std::task::ready!(frames.poll_recv(cx)) {
-                    None => {
+                    Some(Piece::Frame(frame)) => return Poll::Ready(Some(Ok(Frame::data(frame)))),
+                    Some(Piece::End) => {
                         this.ended = true;
                         return Poll::Ready(None);
                     }
-                    Some(Ok(frame)) => return Poll::Ready(Some(Ok(Frame::data(frame)))),
-                    Some(Err(BrokeOff)) => {
+                    None => {
                         this.kind = Kind::Breaking(to.as_ref().map_or(0, |to| to.wire.flushes()));
                     }
                 },
@@ -105,12 +113,44 @@ impl Body for AnswerBody {
 
 impl Drop for AnswerBody {
     fn drop(&mut self) {
-        let Some(Driver { inbox, wire }) = self.to.take() else { return };
-        if self.ended {
-            wire.ended(inbox);
-        } else {
-            // The connection's driver may be over already.
-            let _ = inbox.send(Signal::Gone);
+        match &self.to {
+            Some(Driver { id, wire }) if self.ended => wire.answered(*id),
+            Some(Driver { id, wire }) => wire.left(*id),
+            None => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    fn body() -> (mpsc::Sender<Piece>, Wire, AnswerBody) {
+        let ((tx, rx), wire) = (mpsc::channel(4), Wire::default());
+        let driver = Driver { id: ConnectionId(1), wire: wire.clone() };
+        (tx, wire, AnswerBody::frames(rx, driver))
+    }
+
+    #[tokio::test]
+    async fn a_body_ends_cleanly_only_when_it_is_told_so() {
+        let (tx, _wire, body) = body();
+        tx.send(Piece::Frame(Bytes::from_static(b"a"))).await.ok();
+        tx.send(Piece::End).await.ok();
+        assert_eq!(body.collect().await.unwrap().to_bytes(), "a");
+    }
+
+    // Bug: a stream whose driver was dropped ended cleanly where it stood.
+    // Consequence: agents took half an answer for a whole one when the server was stopped, or had a defect.
+    // Cause: the end of a body was that nobody sent any more.
+    #[tokio::test]
+    async fn a_body_whose_driver_just_goes_breaks_off_once_it_is_flushed() {
+        let (tx, wire, mut body) = body();
+        tx.send(Piece::Frame(Bytes::from_static(b"a"))).await.ok();
+        drop(tx);
+        assert!(body.frame().await.unwrap().is_ok());
+        let (broke, flushed) = tokio::join!(body.frame(), async { wire.flushed() });
+        assert!(matches!(broke, Some(Err(BrokeOff))), "{flushed:?}");
     }
 }

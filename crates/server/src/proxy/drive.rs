@@ -28,13 +28,13 @@ use tokio::{
 };
 
 use super::{
-    body::{AnswerBody, BrokeOff, Driver},
+    body::{AnswerBody, Driver, Piece},
     call::Call,
     host::{Host, Seen},
     live::{self, Live},
     record::Answer,
     refuse::Refusal,
-    wire::Wire,
+    wire::{Client, Wire},
 };
 use crate::dialect::error_frame;
 
@@ -46,6 +46,8 @@ const FRAMES_AHEAD: usize = 64;
 pub enum Signal {
     Turn,
     MayRetry,
+    /// What identical requests got is marked as delivered.
+    Marked,
     Delivered,
     Gone,
 }
@@ -60,6 +62,7 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
     let instance = host.node.instance();
     let machine = Connection::new(instance, call.retry_count, call.idempotency_key.is_some());
     let place = Place { run: call.seat.run, attempt: call.seat.attempt, key: call.match_key };
+    wire.answering(Client { host: host.clone(), place, id });
     let drive = Drive {
         host,
         instance,
@@ -68,7 +71,6 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
         call,
         machine,
         signals,
-        inbox: inbox.clone(),
         wire,
         head: Some(head),
         out: None,
@@ -120,10 +122,9 @@ struct Drive {
     call: Arc<Call>,
     machine: Connection,
     signals: mpsc::UnboundedReceiver<Signal>,
-    inbox: mpsc::UnboundedSender<Signal>,
     wire: Wire,
     head: Option<oneshot::Sender<Response<AnswerBody>>>,
-    out: Option<mpsc::Sender<Result<Bytes, BrokeOff>>>,
+    out: Option<mpsc::Sender<Piece>>,
     source: Source,
     /// Frames of the source that went out.
     sent: usize,
@@ -150,7 +151,7 @@ impl Drive {
             let event = self.next().await;
             actions.extend(self.machine.on(event));
         }
-        self.host.registry().inboxes.remove(&self.id);
+        self.host.registry().forget(self.place, self.id);
     }
 
     /// The next thing that happens.
@@ -163,6 +164,7 @@ impl Drive {
                 signal = self.signals.recv() => match signal {
                     Some(Signal::Turn) => return Event::Turn,
                     Some(Signal::MayRetry) => return Event::MayRetry,
+                    Some(Signal::Marked) => self.admit(),
                     Some(Signal::Delivered) => return Event::Delivered,
                     Some(Signal::Gone) | None => return Event::ClientGone,
                 },
@@ -249,12 +251,8 @@ impl Drive {
                 registry.tell(told, Signal::MayRetry);
                 self.wait_over = None;
             }
-            Action::Take(seq) => self.host.registry().taken.take(self.place, self.id, seq),
-            Action::GiveBack => {
-                let mut registry = self.host.registry();
-                registry.taken.give_back(self.place, self.id);
-                registry.tell(registry.waiters.wake_identical(self.place), Signal::MayRetry);
-            }
+            Action::Take(seq) => self.host.registry().take(self.place, self.id, seq),
+            Action::GiveBack => self.host.registry().give_back(self.place, self.id),
             Action::MarkError => self.host.registry().taken.mark_error(self.place),
             Action::Retried => self.host.registry().taken.retried(self.place),
             Action::Open { seq, cap } => return Some(self.open(seq, cap)),
@@ -266,8 +264,12 @@ impl Drive {
             }
             Action::LoadAnswer(seq) => return Some(Event::Loaded(self.load(seq).await)),
             Action::Send(visible) => return self.send(visible).await,
-            // The body ends when its sender is gone.
-            Action::Finish => self.out = None,
+            Action::Finish => {
+                if let Some(out) = self.out.take() {
+                    // A client that left has told so.
+                    let _ = out.send(Piece::End).await;
+                }
+            }
             Action::Refuse(refused) => self.refuse(&refused),
             Action::BreakOff(why) => self.break_off(why).await,
             Action::MarkDelivered { seq, count, replayed } => {
@@ -288,6 +290,10 @@ impl Drive {
         self.instance = self.host.node.instance();
         let active_ms = self.host.unposted_ms(seat);
         let mut registry = self.host.registry();
+        // A client that lost a delivered answer, and says so at once, is decided behind its mark.
+        if registry.waits_for_marks(self.place, self.id) {
+            return;
+        }
         let admit = Admit {
             actor: Actor { run: seat.run, attempt: seat.attempt, instance: self.instance },
             slot: seat.slot,
@@ -413,7 +419,7 @@ impl Drive {
             }
         };
         if let Some(to) = self.head.take() {
-            let driver = Driver { inbox: self.inbox.clone(), wire: self.wire.clone() };
+            let driver = Driver { id: self.id, wire: self.wire.clone() };
             let (body, out) = if whole {
                 (AnswerBody::whole(concat(frames), driver), None)
             } else {
@@ -437,7 +443,7 @@ impl Drive {
     async fn forward(&mut self, frames: Vec<Bytes>) -> Option<Event> {
         let out = self.out.as_ref()?;
         for frame in frames.into_iter().filter(|f| !f.is_empty()) {
-            if out.send(Ok(frame)).await.is_err() {
+            if out.send(Piece::Frame(frame)).await.is_err() {
                 return Some(Event::ClientGone);
             }
         }
@@ -481,9 +487,8 @@ impl Drive {
     async fn break_off(&mut self, why: Broken) {
         if let Some(out) = self.out.take() {
             let frame = error_frame(self.call.dialect.upstream(), why.code(), &why.to_string());
-            if out.send(Ok(frame)).await.is_ok() {
-                let _ = out.send(Err(BrokeOff)).await;
-            }
+            // The body breaks off behind it, because its sender is gone.
+            let _ = out.send(Piece::Frame(frame)).await;
         }
     }
 }

@@ -10,13 +10,13 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use outlast_core::call::{ConnectionId, taken::Place};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    sync::mpsc,
 };
 
-use super::drive::Signal;
+use super::host::Host;
 
 /// What the bodies of a connection share with its socket.
 #[derive(Clone, Default)]
@@ -25,10 +25,12 @@ pub struct Wire(Arc<Mutex<Waiting>>);
 #[derive(Default)]
 struct Waiting {
     closed: bool,
+    /// The request that is being answered: HTTP/1 has one at a time.
+    answering: Option<Client>,
     /// Flushes so far that left nothing in hyper's buffer.
     flushes: u64,
-    /// Of bodies that are over: `Delivered` with the next flush, `Gone` without one.
-    delivered: Vec<mpsc::UnboundedSender<Signal>>,
+    /// Those whose answer is over: delivered with the next flush, gone without one.
+    answered: Vec<Client>,
     /// Of a body that fails once it is flushed.
     waker: Option<Waker>,
 }
@@ -38,13 +40,23 @@ impl Wire {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A body ended: its driver is told once it is flushed.
-    pub fn ended(&self, inbox: mpsc::UnboundedSender<Signal>) {
+    /// A request came on this connection.
+    pub fn answering(&self, client: Client) {
+        self.lock().answering = Some(client);
+    }
+
+    /// The body for `id` went into hyper's buffer whole.
+    pub fn answered(&self, id: ConnectionId) {
         let mut waiting = self.lock();
-        if waiting.closed {
-            tell(inbox, Signal::Gone);
-        } else {
-            waiting.delivered.push(inbox);
+        let client = waiting.answering.take_if(|client| client.id == id);
+        waiting.answered.extend(client);
+    }
+
+    /// The body for `id` was dropped before its end.
+    pub fn left(&self, id: ConnectionId) {
+        let client = self.lock().answering.take_if(|client| client.id == id);
+        if let Some(client) = client {
+            client.leaves();
         }
     }
 
@@ -64,25 +76,43 @@ impl Wire {
     }
 
     /// Everything is with the kernel.
-    fn flushed(&self) {
-        let mut waiting = self.lock();
-        waiting.flushes += 1;
-        waiting.delivered.drain(..).for_each(|inbox| tell(inbox, Signal::Delivered));
-        if let Some(waker) = waiting.waker.take() {
+    pub(super) fn flushed(&self) {
+        let (answered, waker) = {
+            let mut waiting = self.lock();
+            waiting.flushes += 1;
+            (std::mem::take(&mut waiting.answered), waiting.waker.take())
+        };
+        answered.into_iter().for_each(Client::has_it);
+        if let Some(waker) = waker {
             waker.wake();
         }
     }
 
     fn closed(&self) {
-        let mut waiting = self.lock();
-        waiting.closed = true;
-        waiting.delivered.drain(..).for_each(|inbox| tell(inbox, Signal::Gone));
+        let (answered, answering) = {
+            let mut waiting = self.lock();
+            waiting.closed = true;
+            (std::mem::take(&mut waiting.answered), waiting.answering.take())
+        };
+        answered.into_iter().chain(answering).for_each(Client::leaves);
     }
 }
 
-fn tell(inbox: mpsc::UnboundedSender<Signal>, signal: Signal) {
-    // The connection's driver may be over already.
-    let _ = inbox.send(signal);
+/// Whose answer goes over this connection.
+pub struct Client {
+    pub host: Arc<Host>,
+    pub place: Place,
+    pub id: ConnectionId,
+}
+
+impl Client {
+    fn has_it(self) {
+        self.host.registry().delivered(self.place, self.id);
+    }
+
+    fn leaves(self) {
+        self.host.registry().leave(self.place, self.id);
+    }
 }
 
 /// The socket that tells its wire.

@@ -161,6 +161,14 @@ impl Ask {
         Opened { status: head.status, headers: head.headers, body, read: Vec::new(), connection }
     }
 
+    /// As `open`, from a server that may not be there; `None` when no head comes.
+    pub async fn try_open(&self, addr: SocketAddr) -> Option<Opened> {
+        let stream = TcpStream::connect(addr).await.ok()?;
+        let (response, connection) = self.send_on(stream, addr).await;
+        let (head, body) = within("an answer's head", response).await.ok()?.into_parts();
+        Some(Opened { status: head.status, headers: head.headers, body, read: Vec::new(), connection })
+    }
+
     /// Sends it and does not wait; dropping what is returned hangs up.
     pub async fn throw(&self, addr: SocketAddr) -> impl Drop + use<> {
         let (response, connection) = self.send(addr).await;
@@ -172,7 +180,14 @@ impl Ask {
         &self,
         addr: SocketAddr,
     ) -> (impl Future<Output = hyper::Result<Response<Incoming>>> + use<>, Connection) {
-        let stream = TcpStream::connect(addr).await.unwrap();
+        self.send_on(TcpStream::connect(addr).await.unwrap(), addr).await
+    }
+
+    async fn send_on(
+        &self,
+        stream: TcpStream,
+        addr: SocketAddr,
+    ) -> (impl Future<Output = hyper::Result<Response<Incoming>>> + use<>, Connection) {
         stream.set_nodelay(true).unwrap();
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
         // An error of the connection is the answer's error, too.
@@ -258,27 +273,36 @@ impl Answer {
 pub async fn raw(addr: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     stream.write_all(bytes).await.unwrap();
-    read_to_end(stream).await
+    read_to_end(stream).await.unwrap()
 }
 
 /// Sends `ask`, leaves when `then` is over, and returns once the server has noticed.
 pub async fn ask_and_leave(addr: SocketAddr, ask: &Ask, then: impl Future<Output = ()>) -> String {
-    let mut stream = TcpStream::connect(addr).await.unwrap();
+    try_and_leave(addr, ask, then).await.unwrap()
+}
+
+/// The same, of a server that may not be there.
+pub async fn try_and_leave(
+    addr: SocketAddr,
+    ask: &Ask,
+    then: impl Future<Output = ()>,
+) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(addr).await?;
     let mut text = format!("{} {} HTTP/1.1\r\nhost: {addr}\r\n", ask.method, ask.target);
     for (name, value) in &ask.headers {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
     text.push_str(&format!("content-length: {}\r\n\r\n", ask.body.len()));
-    stream.write_all(&[text.as_bytes(), &ask.body].concat()).await.unwrap();
+    stream.write_all(&[text.as_bytes(), &ask.body].concat()).await?;
     then.await;
-    stream.shutdown().await.unwrap();
+    stream.shutdown().await?;
     read_to_end(stream).await
 }
 
-async fn read_to_end(mut stream: TcpStream) -> String {
+async fn read_to_end(mut stream: TcpStream) -> std::io::Result<String> {
     let mut all = Vec::new();
-    within("the server to close", stream.read_to_end(&mut all)).await.unwrap();
-    String::from_utf8_lossy(&all).into_owned()
+    within("the server to close", stream.read_to_end(&mut all)).await?;
+    Ok(String::from_utf8_lossy(&all).into_owned())
 }
 
 /// Sends all of them at once, and waits for all answers.

@@ -9,7 +9,7 @@ use outlast_core::{
 };
 use outlast_server::{
     mock,
-    proxy::{Config, Provider, Providers},
+    proxy::{Config, Provider, Providers, Seen},
 };
 
 use crate::{
@@ -219,7 +219,7 @@ async fn an_answer_the_store_cannot_take_is_kept_and_recorded_when_it_can() {
             assert_eq!(answer.header("x-should-retry"), Some("true"));
         }
         // Meanwhile nothing new goes out.
-        for late in [api.says("meanwhile"), ask.clone().retry(1)] {
+        for late in [api.says("meanwhile"), ask.clone().retry(1), ask.clone().retry(2)] {
             let refused = late.to(&server).await;
             assert_eq!((refused.status.as_u16(), refused.code()), (503, "store_stuck".into()));
             assert_eq!(refused.header("retry-after"), Some("5"));
@@ -229,9 +229,11 @@ async fn an_answer_the_store_cannot_take_is_kept_and_recorded_when_it_can() {
         let entry = server.closed("r", 2).await;
         assert_eq!(entry.state, State::Done);
         until("new calls are taken again", || server.envelope("r").reserved == Amounts::default()).await;
-        let late = ask.retry(2).to(&server).await;
+        let late = ask.clone().retry(3).to(&server).await;
         assert!(late.is_replayed(), "{}", late.text());
-        late.ok();
+        let answer = late.ok();
+        until("it is delivered", || server.saw(|s| matches!(s, Seen::Replayed { .. })) == 1).await;
+        assert_eq!(ask.retry(4).to(&server).await.ok(), answer);
         api.says("after").to(&server).await.ok();
         assert_eq!(rig.mock.paid(), 3);
         consistent(&server.envelope("r"));

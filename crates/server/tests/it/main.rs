@@ -4,6 +4,7 @@
 mod access;
 mod bad_input;
 mod budget;
+mod chaos;
 mod client;
 mod failing;
 mod faithful;

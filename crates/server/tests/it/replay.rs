@@ -1,6 +1,10 @@
 //! What is asked again is answered again, and paid for once.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use outlast_core::{journal::State, run::Policy, unit::Limits};
@@ -10,6 +14,8 @@ use serde_json::json;
 use crate::{
     client::{Answer, Api, Ask, BOTH, all, with},
     rig::{Rig, Server, until},
+    scripted::{self, Scripted, Then},
+    stream::towards,
 };
 
 /// Slow enough that requests sent together are in flight together.
@@ -197,6 +203,32 @@ async fn a_supervised_agent_replays_from_its_first_attempt_and_diverges_where_it
     let run = server.run("r").run;
     assert_eq!(run.replayed, 2);
     assert!(run.saved_nano_usd > 0);
+}
+
+// Bug: the retry of a lost call that failed at nothing was never taken as retried.
+// Consequence: when the answer after it was lost on its way, its retry was a new call, and paid again.
+// Cause: the next retry stood for the lost call alone, because the failed one had given back to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_was_lost_refused_and_answered_is_answered_once() {
+    let calls = AtomicUsize::new(0);
+    let upstream = Scripted::start(move |_| {
+        let text = match calls.fetch_add(1, Ordering::SeqCst) {
+            0 => String::new(),
+            1 => scripted::json(500, r#"{"error":{"message":"not now"}}"#),
+            n => scripted::json(200, &format!(r#"{{"id":"{n}","choices":[]}}"#)),
+        };
+        (text, Then::Close)
+    })
+    .await;
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve_with(towards(&rig, &upstream)).await;
+    let ask = Api::Chat.says("x");
+    assert_eq!(ask.to(&server).await.status, 504);
+    assert_eq!(ask.clone().retry(1).to(&server).await.status, 500);
+    let answer = ask.clone().retry(2).to(&server).await.ok();
+    until("it is delivered", || server.entries("r")[2].delivered_to.is_some()).await;
+    assert_eq!(ask.retry(3).to(&server).await.ok(), answer);
+    assert_eq!(upstream.requests().len(), 3);
 }
 
 // Bug: an answer counted as delivered when it was handed to hyper, not when it was flushed.

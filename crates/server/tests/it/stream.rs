@@ -139,6 +139,24 @@ async fn a_stream_that_breaks_ends_with_an_error_frame_and_never_cleanly() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_never_ends_cleanly_because_its_server_ends() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    let mut streams = Vec::new();
+    for n in 0..20 {
+        let ask = BOTH[n % 2].streams(&format!("mock: tokens 9\nmock: hang\n{n}"));
+        let mut opened = ask.open(server.addr).await;
+        opened.read_until("data: ").await;
+        streams.push(opened);
+    }
+    server.kill().await;
+    for stream in streams {
+        let answer = stream.rest().await;
+        assert!(answer.broken, "{}", answer.text());
+    }
+}
+
 // Bug: an answer was given only when the upstream's connection was done, not when the answer was.
 // Consequence: behind an upstream that keeps its connection open a client waited for the idle timeout.
 // Cause: the settlement was looked at only after the body had ended.

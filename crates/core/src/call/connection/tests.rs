@@ -217,3 +217,18 @@ fn a_marked_retry_uses_up_the_error_it_stands_for() {
     let mark = A::MarkDelivered { seq: SEQ, count: 2, replayed: true };
     check(c, &[E::Loaded(Ok(())), E::Delivered], &[mark, A::GiveBack]);
 }
+
+// Bug: a retry that came to nothing counted as one more error of its place.
+// Consequence: the error was left over when its request was answered, and when that answer was lost on
+// its way, the retry was a new call: paid twice.
+// Cause: only an admitted retry takes an error off, and one request could add several.
+#[test]
+fn a_retry_that_comes_to_nothing_is_no_second_error() {
+    let retry = || Connection::new(OWN, 2, false);
+    check(retry(), &[E::Arrived { stuck: true }], &[A::Refuse(Refused::Stuck)]);
+    check(retry(), &[ARRIVED, E::ClientGone], &[A::LeaveLine]);
+    check(retry(), &[ARRIVED, E::Turn, wait(), E::ClientGone], &[A::Dequeue]);
+    for other in [replay(), join(1), wait()] {
+        check(retry(), &[ARRIVED, E::Turn, E::ClientGone, other], &[A::LeaveLine]);
+    }
+}
