@@ -33,6 +33,7 @@ bench: venv
 
 # The whole workspace, so that features are the same as in `make test` and nothing is built twice.
 build: | system
+	@[ -e $(OUTLAST) ] || echo "building; the first time this takes some minutes"
 	@cargo build --workspace --quiet
 
 system:

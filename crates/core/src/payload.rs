@@ -11,9 +11,10 @@
 //! | 14 | 32    | SHA-256 of the decoded bytes                |
 //! | 46 | rest  | the stored bytes                            |
 
-use std::fmt;
+use std::{cell::RefCell, fmt};
 
 use bytes::{Buf, BufMut, Bytes};
+use zstd::bulk::{Compressor, Decompressor};
 
 use crate::digest::Digest;
 
@@ -98,6 +99,12 @@ impl PayloadError {
             _ => "payload_corrupt",
         }
     }
+}
+
+thread_local! {
+    // Setting a context up costs several times what a chat answer's compression does.
+    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = RefCell::new(Compressor::new(ZSTD_LEVEL).ok());
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
 }
 
 impl Payload {
@@ -207,7 +214,7 @@ fn compress(decoded: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     // Failure can only mean that memory is short: raw is always right.
-    let frame = zstd::bulk::compress(decoded, ZSTD_LEVEL).ok()?;
+    let frame = COMPRESSOR.with_borrow_mut(|c| c.as_mut()?.compress(decoded).ok())?;
     (frame.len() <= decoded.len() - decoded.len() / 8).then_some(frame)
 }
 
@@ -220,7 +227,10 @@ fn decompress(frame: &[u8], len: u64) -> Result<Vec<u8>, PayloadError> {
         Err(_) => return Err(bad("something else".to_owned())),
     }
     let capacity = usize::try_from(len).map_err(|_| PayloadError::TooLong { len })?;
-    zstd::bulk::decompress(frame, capacity).map_err(|error| bad(error.to_string()))
+    DECOMPRESSOR.with_borrow_mut(|d| match d {
+        Some(d) => d.decompress(frame, capacity).map_err(|error| bad(error.to_string())),
+        None => Err(bad("no memory for zstd".into())),
+    })
 }
 
 #[cfg(test)]

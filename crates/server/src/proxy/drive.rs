@@ -208,8 +208,9 @@ impl Drive {
             }
             Ok(Admission::Replay { seq }) => {
                 self.replayed = true;
-                let base = self.call.base(*seq);
-                self.remember(base);
+                if self.call.record.is_some() {
+                    self.host.recall(self.call.seat.run, *seq, &self.call.body);
+                }
             }
             Err(Error::Engine(engine::Error::InstanceDead)) => {
                 // The process was stopped for longer than its lease; it goes on under a new number.
@@ -388,12 +389,8 @@ impl Drive {
             let bytes = payload.decode().map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))?;
             Answer::from_bytes(bytes).map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))
         };
-        // Point reads of hot pages: a thread hop would cost more than the reads.
+        // A point read of a hot page: a thread hop would cost more than the read.
         self.source = Source::Stored(read()?);
-        // So that the next new call gets the bound it would have got without the restart.
-        if let Some(usage) = self.host.store.entry(run, seq)?.and_then(|e| e.call).and_then(|c| c.usage) {
-            self.host.remember_billed(&self.call, seq, usage.input_total());
-        }
         Ok(())
     }
 

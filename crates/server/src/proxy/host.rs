@@ -9,10 +9,12 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use outlast_core::{
-    body::{BodyBases, BodyRecord, Restoring},
+    body::{Base, BodyBases, BodyRecord, Restoring},
     call::{ConnectionId, Taken, Waiters, taken::Place},
     clock::{Clock, Entropy},
+    digest::Digest,
     id::{AttemptNo, RunId, RunNo, Seq},
     journal::Role,
     price::PriceTable,
@@ -224,6 +226,13 @@ impl RunMemory {
 }
 
 impl Remembered {
+    fn bill(&mut self, billed: Billed) {
+        self.billed.push_back(billed);
+        if self.billed.len() > 16 {
+            self.billed.pop_front();
+        }
+    }
+
     /// The input tokens that call `seq` was billed, if this model of this upstream counted them.
     pub fn billed(&self, seq: Seq, upstream: &str, model: &str) -> Option<u64> {
         let same = |b: &&Billed| b.seq == seq && b.upstream == upstream && b.model == model;
@@ -388,10 +397,7 @@ impl Host {
         let memory = self.memory(call.seat.run);
         let mut memory = memory.lock();
         let (upstream, model) = (call.upstream_name().to_owned(), call.request.model.clone());
-        memory.billed.push_back(Billed { seq, upstream, model, input_tokens });
-        if memory.billed.len() > 16 {
-            memory.billed.pop_front();
-        }
+        memory.bill(Billed { seq, upstream, model, input_tokens });
     }
 
     /// The run's memory; after a restart its newest stored body is the first base.
@@ -413,29 +419,59 @@ impl Host {
 
     fn load_base(&self, run: RunNo) -> Result<Remembered, String> {
         let mut remembered = Remembered::default();
-        let text = |e: Error| e.to_string();
-        let Some(seq) = self.store.newest_request(run).map_err(text)? else { return Ok(remembered) };
-        let record = |seq: Seq| -> Result<BodyRecord, String> {
-            let payload = self.store.payload(run, seq, Role::Request).map_err(text)?;
-            let payload = payload.into_iter().next().ok_or_else(|| format!("body {seq} is missing"))?;
-            let bytes = payload.decode().map_err(|e| e.to_string())?;
-            BodyRecord::from_bytes(bytes).map_err(|e| e.to_string())
-        };
-        let newest = record(seq)?;
+        let newest = self.store.newest_request(run).map_err(|e| e.to_string())?;
+        let Some(seq) = newest else { return Ok(remembered) };
+        let newest = self.stored_body(run, seq)?;
         let mut restoring = Restoring::new(&newest).map_err(|e| e.to_string())?;
         while let Some(wanted) = restoring.wants() {
-            restoring.give(&record(wanted)?).map_err(|e| e.to_string())?;
+            restoring.give(&self.stored_body(run, wanted)?).map_err(|e| e.to_string())?;
         }
         let body = restoring.finish().map_err(|e| e.to_string())?;
-        remembered.bases.push(outlast_core::body::Base::new(seq, &newest, body.into()));
-        let entry = self.store.entry(run, seq).map_err(text)?;
-        if let Some(call) = entry.and_then(|e| e.call)
-            && let Some(usage) = call.usage
-        {
-            let (upstream, model) = (call.upstream, call.model);
-            remembered.billed.push_back(Billed { seq, upstream, model, input_tokens: usage.input_total() });
+        remembered.bases.push(Base::new(seq, &newest, body.into()));
+        if let Some(billed) = self.stored_bill(run, seq)? {
+            remembered.bill(billed);
         }
         Ok(remembered)
+    }
+
+    fn stored_body(&self, run: RunNo, seq: Seq) -> Result<BodyRecord, String> {
+        let payload = self.store.payload(run, seq, Role::Request).map_err(|e| e.to_string())?;
+        let payload = payload.into_iter().next().ok_or_else(|| format!("body {seq} is missing"))?;
+        let bytes = payload.decode().map_err(|e| e.to_string())?;
+        BodyRecord::from_bytes(bytes).map_err(|e| e.to_string())
+    }
+
+    fn stored_bill(&self, run: RunNo, seq: Seq) -> Result<Option<Billed>, String> {
+        let entry = self.store.entry(run, seq).map_err(|e| e.to_string())?;
+        Ok(entry.and_then(|e| e.call).and_then(|call| {
+            let input_tokens = call.usage?.input_total();
+            Some(Billed { seq, upstream: call.upstream, model: call.model, input_tokens })
+        }))
+    }
+
+    /// A replayed request is a base again, as entry `seq` has it stored: with its place in that entry's
+    /// chain, and with what it was billed, so that the next new call gets the bound it would have got
+    /// without the restart. A repetition that differs in what the digest leaves out is none.
+    pub fn recall(&self, run: RunNo, seq: Seq, body: &Bytes) {
+        let memory = self.memory(run);
+        let known = memory.lock().bases.get(seq).cloned();
+        if let Some(base) = known {
+            return memory.lock().bases.push(base);
+        }
+        let stored = self.stored_body(run, seq).and_then(|r| Ok((r, self.stored_bill(run, seq)?)));
+        match stored {
+            Ok((record, billed)) if record.sha256 == Digest::of(body).0 => {
+                let mut memory = memory.lock();
+                memory.bases.push(Base::new(seq, &record, body.clone()));
+                if let Some(billed) = billed {
+                    memory.bill(billed);
+                }
+            }
+            Ok(_) => {}
+            Err(e) => {
+                tracing::warn!(run = run.0, %seq, error = %e, "a replayed body cannot be read as a base");
+            }
+        }
     }
 
     /// The seat of a run token, looked up once.

@@ -1,0 +1,179 @@
+//! What follows an attempt's end, and its record: done, again, stopped, given up.
+
+use outlast_core::{
+    clock::random,
+    engine::{self, end_attempt::EndAttempt},
+    id::{AttemptNo, InstanceNo},
+    op::{Durability, Then},
+    status::Status,
+    store::{self, Ask as _},
+};
+
+use super::{Driver, Life, Next};
+use crate::{
+    error::CliError,
+    exit_code,
+    process::{
+        crash_loop::{self, Death},
+        exit::Exit,
+        exit_policy::{self, Futile, Verdict},
+    },
+    say::say,
+    supervisor::{
+        attempt::{AttemptError, EndedBy, Outcome},
+        drive::failed,
+        story,
+    },
+};
+
+impl Driver {
+    /// Says what follows, and records it in the commit that ends the attempt.
+    pub(super) async fn judge(
+        &mut self,
+        life: Life,
+        outcome: Result<Outcome, AttemptError>,
+    ) -> Result<Next, CliError> {
+        match self.judge_ours(&life, outcome.as_ref()).await {
+            Err(CliError::Store(store::Error::Engine(engine::Error::LeaseLost { .. }))) => {}
+            judged => return judged,
+        }
+        // The verdict ended the attempt already; whoever claims now drives the run.
+        let outcome = outcome.ok();
+        if let Some(by @ (EndedBy::Person | EndedBy::Machine)) = outcome.as_ref().map(|o| o.by) {
+            return self.interrupted(by == EndedBy::Person).await.map(Next::Exit);
+        }
+        say("this process was taken for dead (was the machine asleep?); claiming the run again");
+        let done = outcome.filter(|o| o.by == EndedBy::Itself && o.exit == Exit::code(0)).map(|o| o.exit);
+        Ok(Next::Claim { done })
+    }
+
+    /// Errors: `LeaseLost` when the attempt was not ours any more.
+    async fn judge_ours(
+        &mut self,
+        life: &Life,
+        outcome: Result<&Outcome, &AttemptError>,
+    ) -> Result<Next, CliError> {
+        let attempts = self.store.attempts(self.view.run.no)?;
+        let is_open = attempts.iter().any(|a| a.no == life.attempt && a.is_open());
+        if !is_open || outcome.is_ok_and(|o| o.by == EndedBy::LostLease) {
+            let id = self.view.run.id.to_string();
+            let lost = engine::Error::LeaseLost { id, attempt: life.attempt.0 };
+            return Err(store::Error::Engine(lost).into());
+        }
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(AttemptError::Start(e)) => {
+                let exit = Exit { code: e.exit_code(), signal: None };
+                self.end_of(life, exit, Then::Fail(e.to_string())).await?;
+                story::end(&story::view(self.store.as_ref(), &self.view)?, &[]);
+                let hint = Some("correct the command and type it again".into());
+                let exit = e.exit_code().and_then(|c| u8::try_from(c).ok()).unwrap_or(exit_code::FAILED);
+                return Err(CliError::Other { exit, code: e.code(), message: e.to_string(), hint });
+            }
+            Err(AttemptError::Io(e)) => {
+                let exit = Exit { code: None, signal: None };
+                self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
+                return Err(failed("supervisor", format!("the supervisor failed: {e}")));
+            }
+        };
+        let exit = outcome.exit;
+        if outcome.left > 0 {
+            self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
+            return Err(failed("strays", format!("{} processes of the agent cannot be ended", outcome.left)));
+        }
+        // The refusal that halts a run may have come in the agent's last breath.
+        let status = story::view(self.store.as_ref(), &self.view)?.run.status;
+        if matches!(status, Status::Halted | Status::Cancelled) {
+            self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
+            return Ok(Next::Exit(self.finish(status)?));
+        }
+        let stop_asked = outcome.by != EndedBy::Itself;
+        match exit_policy::judge(exit, stop_asked) {
+            Verdict::Done => {
+                let status = self.end_of(life, exit, Then::Complete).await?;
+                Ok(Next::Exit(self.finish(status)?))
+            }
+            Verdict::Interrupted => {
+                let then = Then::Interrupt { by_person: outcome.by == EndedBy::Person };
+                let status = self.end_of(life, exit, then).await?;
+                Ok(Next::Exit(self.finish(status)?))
+            }
+            Verdict::Stop(why) => {
+                let (text, code) = match why {
+                    Futile::Usage => (
+                        format!("the agent ended with {exit}: wrong usage or configuration"),
+                        exit_code::FAILED,
+                    ),
+                    Futile::NotExecutable => {
+                        ("the command cannot be executed".to_owned(), exit_code::NOT_EXECUTABLE)
+                    }
+                    Futile::NotFound => ("the command was not found".to_owned(), exit_code::NOT_FOUND),
+                };
+                let status = self.end_of(life, exit, Then::Fail(text.clone())).await?;
+                say(&format!("not restarted: {text}"));
+                self.finish(status)?;
+                Ok(Next::Exit(code))
+            }
+            Verdict::Restart(_) => self.restart(life, exit).await,
+        }
+    }
+
+    async fn restart(&mut self, life: &Life, exit: Exit) -> Result<Next, CliError> {
+        if self.loops()? {
+            let why = format!(
+                "crash loop: {} deaths in 10 minutes with nothing finished between, the last with {exit}",
+                crash_loop::DEATHS
+            );
+            self.end_of(life, exit, Then::Fail(why.clone())).await?;
+            say(&why);
+            self.finish(Status::Failed)?;
+            return Ok(Next::Exit(exit_code::CRASH_LOOP));
+        }
+        self.end_of(life, exit, Then::Restart).await?;
+        let entropy = u64::from_le_bytes(random(self.context.entropy.as_ref()));
+        let wait = self.backoff.after(life.lived, entropy);
+        story::died(life.attempt.0, exit, wait, &story::view(self.store.as_ref(), &self.view)?);
+        Ok(Next::Again(wait))
+    }
+
+    /// Whether this death, with those the store knows, makes a crash loop.
+    fn loops(&self) -> Result<bool, CliError> {
+        let now = self.store.now()?;
+        let closed = story::view(self.store.as_ref(), &self.view)?.run.closed;
+        let attempts = self.store.attempts(self.view.run.no)?;
+        let mut deaths: Vec<Death> = attempts
+            .iter()
+            .zip(attempts.iter().skip(1).map(|next| next.closed_before))
+            .filter(|(a, _)| a.died())
+            .filter_map(|(a, closed)| Some(death(a.ended_at?.0, closed)))
+            .collect();
+        deaths.push(death(now.0, closed));
+        Ok(crash_loop::is_crash_loop(&deaths))
+    }
+
+    async fn end_of(&self, life: &Life, exit: Exit, then: Then) -> Result<Status, CliError> {
+        self.end(life.attempt, life.instance, exit, life.active_ms, then).await
+    }
+
+    pub(super) async fn end(
+        &self,
+        attempt: AttemptNo,
+        instance: InstanceNo,
+        exit: Exit,
+        active_ms: i64,
+        then: Then,
+    ) -> Result<Status, CliError> {
+        let exit = outlast_core::attempt::Exit {
+            code: exit.code,
+            signal: exit.signal,
+            stopped: matches!(then, Then::Interrupt { .. }),
+            ..outlast_core::attempt::Exit::default()
+        };
+        let end = EndAttempt { run: self.view.run.no, attempt, instance, exit, active_ms, then };
+        Ok(self.store.ask(end, Durability::Synced).await?)
+    }
+}
+
+fn death(at_us: i64, closed: i64) -> Death {
+    Death { at_us, entries_closed: u64::try_from(closed).unwrap_or(0) }
+}
