@@ -20,6 +20,15 @@ pub struct Loader<'a> {
     pub cache: &'a mut Cache,
 }
 
+/// Queries that name their index: none of them may walk a run.
+const MATCHING: &str =
+    "entries INDEXED BY entries_by_match WHERE run_no = ?1 AND match_key = ?2 ORDER BY seq";
+const KEYED: &str = "entries INDEXED BY entries_by_key \
+    WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND scope = ?4 ORDER BY seq DESC LIMIT 1";
+const OPEN_ATTEMPTS: &str =
+    "attempts INDEXED BY attempts_open WHERE run_no = ?1 AND ended_at IS NULL ORDER BY no";
+const OPEN_ENTRIES: &str = "entries INDEXED BY entries_open WHERE state = 0 AND instance = ?1";
+
 type Map<T> = fn(&rusqlite::Row<'_>) -> rusqlite::Result<T>;
 
 impl Loader<'_> {
@@ -68,7 +77,7 @@ impl Loader<'_> {
             Need::Lease(run, slot) => self.lease(l, *run, *slot)?,
             Need::Entry(run, seq) => self.chain(l, *run, *seq)?,
             Need::Matching(run, key) => {
-                let sql = select(rows::ENTRY, "entries WHERE run_no = ?1 AND match_key = ?2 ORDER BY seq");
+                let sql = select(rows::ENTRY, MATCHING);
                 for e in self.all(&sql, (run.0, &key.0[..]), rows::entry)? {
                     if l.entry(e.run, e.seq).is_none() {
                         l.entries.push(Row::read(e));
@@ -76,11 +85,7 @@ impl Loader<'_> {
                 }
             }
             Need::Keyed(run, kind, scope, key) => {
-                let sql = select(
-                    rows::ENTRY,
-                    "entries WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND scope = ?4 \
-                     ORDER BY seq DESC LIMIT 1",
-                );
+                let sql = select(rows::ENTRY, KEYED);
                 let found = self.maybe(&sql, (run.0, kind.code(), key, scope), rows::entry)?;
                 l.entries.extend(found.map(Row::read));
             }
@@ -171,7 +176,7 @@ impl Loader<'_> {
         if let Some(open) = self.cache.open.get(&run) {
             return Ok(open.clone());
         }
-        let sql = select(rows::ATTEMPT, "attempts WHERE run_no = ?1 AND ended_at IS NULL ORDER BY no");
+        let sql = select(rows::ATTEMPT, OPEN_ATTEMPTS);
         let open = Arc::new(self.all(&sql, (run.0,), rows::attempt)?);
         self.cache.open.insert(run, open.clone());
         Ok(open)
@@ -208,7 +213,7 @@ impl Loader<'_> {
     }
 
     fn owned(&mut self, l: &mut Loaded, instance: InstanceNo) -> Result<(), Error> {
-        let sql = select(rows::ENTRY, "entries WHERE state = 0 AND instance = ?1");
+        let sql = select(rows::ENTRY, OPEN_ENTRIES);
         let entries = self.all(&sql, (instance.0,), rows::entry)?;
         let sql = select(rows::LEASE, "leases WHERE instance = ?1");
         let leases = self.all(&sql, (instance.0,), rows::lease)?;
@@ -244,5 +249,39 @@ impl Loader<'_> {
 fn add_attempt(l: &mut Loaded, a: Attempt) {
     if l.attempt(a.run, a.no).is_none() {
         l.attempts.push(Row::read(a));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::schema;
+
+    /// Bug: each admission read its run's whole journal.
+    /// Consequence: a call cost a millisecond after some thousand calls, and more with each.
+    /// Cause: the planner preferred the order of (run_no, seq) to the index on the key that was asked for.
+    #[test]
+    fn no_query_of_an_operation_walks_a_run() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        schema::migrate(&mut conn, "memory", Vec::new).unwrap();
+        let check = |query: &str, parameters: usize, wanted: &str| {
+            let sql = format!("EXPLAIN QUERY PLAN SELECT * FROM {query}");
+            let nulls = vec![rusqlite::types::Null; parameters];
+            let mut statement = conn.prepare(&sql).unwrap();
+            let plan: Vec<String> = statement
+                .query_map(rusqlite::params_from_iter(nulls), |r| r.get(3))
+                .unwrap()
+                .collect::<Result<_, _>>()
+                .unwrap();
+            assert_eq!(plan, [wanted], "{query}");
+        };
+        check(MATCHING, 2, "SEARCH entries USING INDEX entries_by_match (run_no=? AND match_key=?)");
+        check(
+            KEYED,
+            4,
+            "SEARCH entries USING INDEX entries_by_key (run_no=? AND kind=? AND key=? AND scope=?)",
+        );
+        check(OPEN_ATTEMPTS, 1, "SEARCH attempts USING INDEX attempts_open (run_no=?)");
+        check(OPEN_ENTRIES, 1, "SEARCH entries USING INDEX entries_open (instance=?)");
     }
 }

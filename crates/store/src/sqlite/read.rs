@@ -124,7 +124,7 @@ impl Store for SqliteStore {
         self.with_reader(|c| {
             let sql = select(
                 rows::ENTRY,
-                "entries WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND state = 1 \
+                "entries INDEXED BY entries_by_key WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND state = 1 \
                  ORDER BY seq DESC LIMIT 1",
             );
             maybe(c, &sql, (run.0, kind.code(), key), rows::entry)
