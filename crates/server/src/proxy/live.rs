@@ -259,7 +259,13 @@ impl Carry {
     }
 
     fn on(&mut self, event: Event) {
-        for action in self.machine.on(event) {
+        let actions = self.machine.on(event);
+        // Before anybody is told: who heard that an answer is not recorded finds new calls refused.
+        if self.machine.is_stuck() != self.stuck {
+            self.stuck = !self.stuck;
+            self.host.count_stuck(self.stuck);
+        }
+        for action in actions {
             match action {
                 Action::Settle { ending, error } => {
                     self.slow_at = Some(Instant::now() + self.host.config.settle_wait);
@@ -274,10 +280,6 @@ impl Carry {
                 // The body is dropped when `upstream` returns.
                 Action::Abort => {}
             }
-        }
-        if self.machine.is_stuck() != self.stuck {
-            self.stuck = !self.stuck;
-            self.host.count_stuck(self.stuck);
         }
     }
 
