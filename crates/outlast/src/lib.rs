@@ -77,6 +77,8 @@ fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
         Command::Doctor(_) => printed_code(look, |page| commands::doctor::doctor(&context, page)),
         other => {
             let store = context.open(false, Default::default())?;
+            // A person who looks after a kill -9 is not told that it runs.
+            proxy_setup::bury(&*store);
             on_store(other, &*store, look)
         }
     }

@@ -2,7 +2,15 @@
 
 use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
 
-use outlast_core::{instance::Identity, price::PriceTable, run::Policy, store::Store, unit::Limits};
+use outlast_core::{
+    engine::declare_dead::DeclareDead,
+    instance::Identity,
+    op::Durability,
+    price::PriceTable,
+    run::Policy,
+    store::{Ask as _, Store},
+    unit::Limits,
+};
 use outlast_server::{
     node::{Census, Node},
     proxy::{Access, Config, Key, Provider, Providers},
@@ -119,6 +127,20 @@ pub fn join(store: Arc<dyn Store>, context: &Context, program: &str) -> Result<A
         program: program.to_owned(),
     };
     Ok(Node::join(store, context.clock.clone(), Arc::new(ProcCensus(me)), identity)?)
+}
+
+/// Gives the verdict on processes of this machine that are certainly gone, so that what they drove is
+/// told as interrupted. A store that cannot be written is only looked at.
+pub fn bury(store: &dyn Store) {
+    let Ok(me) = identity::Identity::of_self() else { return };
+    let census = ProcCensus(me);
+    for other in store.live_instances().unwrap_or_default() {
+        if census.is_gone(&other.identity) == Some(true) {
+            let verdict = DeclareDead { instance: other.no, heartbeat_seen: other.heartbeat, left: false };
+            // Whoever drives the run next gives it too.
+            let _ = store.ask(verdict, Durability::Synced).wait();
+        }
+    }
 }
 
 /// What `/proc` says of other instances.

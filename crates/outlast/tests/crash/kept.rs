@@ -227,3 +227,14 @@ fn what_a_person_stops_is_no_death() {
     // Nobody is left who would be asked to stop.
     assert!(bed.text("up").lines().all(|pid| !kill(pid.parse().unwrap(), 1)));
 }
+
+/// Bug: `show` said of a run whose supervisor had been killed that it runs and nothing is to be done.
+/// Consequence: a person waited for what nobody drove. Cause: only what opens a run gave the verdict.
+#[test]
+fn a_person_who_looks_after_a_kill_is_told_that_nobody_drives_the_run() {
+    let bed = Bed::without_mock();
+    let dies = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nsignal.pause()\n";
+    bed.run(script(&bed, &["--run", "r"], dies, &[])).code(137);
+    let text = bed.does(&["show", "r"]).text;
+    assert!(text.contains("interrupted") && text.contains("outlast resume r"), "{text}");
+}
