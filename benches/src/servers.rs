@@ -56,6 +56,9 @@ fn outlast() -> Command {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
+    if let Some(n) = std::env::var_os("TOKIO_WORKER_THREADS") {
+        command.env("TOKIO_WORKER_THREADS", n);
+    }
     command
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use outlast_core::store::Error;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use rustix::fs::Access;
 
 use super::{failure, schema};
@@ -87,6 +87,8 @@ pub fn reader(path: &Path) -> Result<Connection, Error> {
 fn prepare(conn: &mut Connection) -> Result<(), Error> {
     conn.busy_handler(Some(wait_for_lock)).map_err(failure)?;
     conn.pragma_update(None, "temp_store", "MEMORY").map_err(failure)?;
+    // Otherwise a query on a partial index is planned anew each time its parameters are bound.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failure)?;
     conn.set_prepared_statement_cache_capacity(128);
     Ok(())
 }
