@@ -69,11 +69,13 @@ fn hammer(
     store: &Arc<dyn Store>,
     instance: InstanceNo,
     callers: usize,
+    runs: usize,
     seconds: u64,
     tag: &str,
 ) -> (f64, Samples) {
-    let actors: Vec<Actor> =
-        (0..callers).map(|i| driver(store.as_ref(), &format!("{tag}-{callers}-{i}"), instance)).collect();
+    let drivers: Vec<Actor> =
+        (0..runs).map(|i| driver(store.as_ref(), &format!("{tag}-{i}"), instance)).collect();
+    let actors: Vec<Actor> = (0..callers).map(|i| drivers[i % runs]).collect();
     let began = Instant::now();
     let until = began + Duration::from_secs(seconds);
     let mut all = Samples::default();
@@ -106,25 +108,27 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
     let path = dir.join("store.db");
     let store = open(&path);
     let instance = register(store.as_ref());
-    let (one, mut samples) = hammer(&store, instance, 1, seconds, "a");
+    let (one, mut samples) = hammer(&store, instance, 1, 1, seconds, "a");
     row(
         "commits/s, 1 caller",
         &format!("{one:.0}/s  p50 {:.3} ms  {:.2} x raw", samples.p50(), one / raw.per_second),
         &verdict(one / raw.per_second >= 0.9, "to reach: 0.9 x raw"),
     );
-    let (many, mut samples) = hammer(&store, instance, 64, seconds, "b");
-    row(
-        "commits/s, 64 callers",
-        &format!("{many:.0}/s  p50 {:.3} ms  p99 {:.3} ms", samples.p50(), samples.p99()),
-        &verdict(many >= 25_000.0, "to reach: 25,000/s"),
-    );
+    for (what, runs, tag) in [("64 callers of one run", 1, "b"), ("64 callers, each its own run", 64, "d")] {
+        let (many, mut samples) = hammer(&store, instance, 64, runs, seconds, tag);
+        row(
+            &format!("commits/s, {what}"),
+            &format!("{many:.0}/s  p50 {:.3} ms  p99 {:.3} ms", samples.p50(), samples.p99()),
+            &verdict(many >= 25_000.0, "to reach: 25,000/s"),
+        );
+    }
     let me = std::env::current_exe().expect("this program");
     let child = Command::new(me)
         .args(["second-writer", &path.to_string_lossy(), &seconds.to_string()])
         .stdout(Stdio::piped())
         .spawn()
         .expect("a second process");
-    let (busy, _) = hammer(&store, instance, 16, seconds + 1, "c");
+    let (busy, _) = hammer(&store, instance, 16, 16, seconds + 1, "c");
     let said = child.wait_with_output().expect("the second process");
     row(
         "a second process writing meanwhile",

@@ -87,6 +87,8 @@ pub fn reader(path: &Path) -> Result<Connection, Error> {
 fn prepare(conn: &mut Connection) -> Result<(), Error> {
     conn.busy_handler(Some(wait_for_lock)).map_err(failure)?;
     conn.pragma_update(None, "temp_store", "MEMORY").map_err(failure)?;
+    // In KiB: the ends of the trees that many runs append to, and what is between.
+    conn.pragma_update(None, "cache_size", -16_384).map_err(failure)?;
     // Otherwise a query on a partial index is planned anew each time its parameters are bound.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failure)?;
     conn.set_prepared_statement_cache_capacity(128);
