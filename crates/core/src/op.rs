@@ -5,8 +5,9 @@
 use crate::{
     engine::{
         admit::Admit, checkpoint::Checkpoint, claim::Claim, count_loop::CountLoop, declare_dead::DeclareDead,
-        delivered::Delivered, end_attempt::EndAttempt, enter::Enter, put::Put, raise::Raise, record::Record,
-        register::Register, renew::Renew, settle::Settle, start::Start, step::BeginStep, tell::Tell,
+        delivered::Delivered, end_attempt::EndAttempt, enter::Enter, keep::Keep, put::Put, raise::Raise,
+        record::Record, register::Register, renew::Renew, settle::Settle, start::Start, step::BeginStep,
+        tell::Tell,
     },
     envelope::Refusal,
     id::{AttemptNo, Fence, InstanceNo, RunId, RunNo, Seq, Slot},
@@ -97,6 +98,7 @@ ops! {
     Delivered => Marked(()),
     BeginStep => Begun(Step),
     Record => Recorded(Seq),
+    Keep => Kept(()),
     Checkpoint => Saved(Seq),
     CountLoop => Turned(Turn),
     Put => Put(i64),

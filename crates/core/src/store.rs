@@ -141,8 +141,8 @@ pub trait Store: Send + Sync {
     /// The newest call of a run whose request body is kept, if it is among its last 64 stored bodies: a
     /// base after a restart. Bounded, because nothing is lost without one.
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error>;
-    /// Stored bytes; the parts of a large payload in order.
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error>;
+    /// Stored bytes, the parts of a long payload joined.
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error>;
     fn live_instances(&self) -> Result<Vec<Instance>, Error>;
     fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error>;
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error>;

@@ -12,6 +12,7 @@ pub mod doubt;
 pub mod end_attempt;
 pub mod enter;
 pub mod guard;
+pub mod keep;
 pub mod put;
 pub mod raise;
 pub mod record;

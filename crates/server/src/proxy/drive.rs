@@ -384,7 +384,7 @@ impl Drive {
         let (store, run) = (self.host.store.clone(), self.place.run);
         let read = move || -> Result<Answer, Error> {
             let corrupt = |what: String| Error::Corrupt { what };
-            let payload = store.payload(run, seq, Role::Answer)?.into_iter().next();
+            let payload = store.payload(run, seq, Role::Answer)?;
             let payload = payload.ok_or_else(|| corrupt(format!("the answer of entry {seq} is missing")))?;
             let bytes = payload.decode().map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))?;
             Answer::from_bytes(bytes).map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))

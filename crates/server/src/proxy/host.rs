@@ -436,7 +436,7 @@ impl Host {
 
     fn stored_body(&self, run: RunNo, seq: Seq) -> Result<BodyRecord, String> {
         let payload = self.store.payload(run, seq, Role::Request).map_err(|e| e.to_string())?;
-        let payload = payload.into_iter().next().ok_or_else(|| format!("body {seq} is missing"))?;
+        let payload = payload.ok_or_else(|| format!("body {seq} is missing"))?;
         let bytes = payload.decode().map_err(|e| e.to_string())?;
         BodyRecord::from_bytes(bytes).map_err(|e| e.to_string())
     }

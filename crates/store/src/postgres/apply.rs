@@ -61,7 +61,7 @@ pub async fn apply(client: &Client, l: &Loaded) -> Result<(), Error> {
         }
     }
     for p in &l.payloads {
-        insert_payload(client, p).await?;
+        put_payload(client, p).await?;
     }
     // Versions of a key are only ever added.
     for (i, _) in touched(&l.items).filter(|(_, touch)| *touch == Touch::Insert) {
@@ -307,17 +307,21 @@ async fn update_entry(client: &Client, e: &Entry) -> Result<(), Error> {
     .await
 }
 
-async fn insert_payload(client: &Client, p: &NewPayload) -> Result<(), Error> {
+async fn put_payload(client: &Client, p: &NewPayload) -> Result<(), Error> {
     let len = i64::try_from(p.payload.len)
         .map_err(|_| Error::Corrupt { what: format!("a payload of {} bytes", p.payload.len) })?;
     write_one(
         client,
-        &insert("payloads", &format!("run_no, seq, role, part, {PAYLOAD}")),
+        &format!(
+            "{} ON CONFLICT (run_no, seq, role, part) DO UPDATE SET codec = excluded.codec, \
+             key_id = excluded.key_id, len = excluded.len, sha256 = excluded.sha256, bytes = excluded.bytes",
+            insert("payloads", &format!("run_no, seq, role, part, {PAYLOAD}"))
+        ),
         params![
             p.run.0,
             p.seq.0,
             p.role.code(),
-            i64::from(p.part),
+            i64::from(p.payload.part),
             p.payload.codec as i64,
             i64::from(p.payload.key_id),
             len,

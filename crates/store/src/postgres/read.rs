@@ -154,10 +154,12 @@ impl Store for PostgresStore {
         })
     }
 
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error> {
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
         self.readers.run(async move |c: &Client| {
             let rest = "outlast.payloads WHERE run_no = $1 AND seq = $2 AND role = $3 ORDER BY part";
-            all(c, &select(PAYLOAD, rest), params![run.0, seq.0, role.code()], rows::payload).await
+            let parts =
+                all(c, &select(PAYLOAD, rest), params![run.0, seq.0, role.code()], rows::payload).await?;
+            Ok(Payload::join(parts))
         })
     }
 

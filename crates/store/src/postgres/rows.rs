@@ -189,6 +189,7 @@ pub fn payload(row: &Row) -> Result<Payload> {
         key_id: small(row, 1)?,
         len: u64::try_from(int(row, 2)?).map_err(|e| bad(row, 2, e))?,
         sha256: sha256.try_into().map_err(|_| bad(row, 3, "a SHA-256 has 32 bytes"))?,
+        part: 0,
         bytes: Bytes::from(get::<Vec<u8>>(row, 4)?),
     })
 }

@@ -5,13 +5,16 @@ use outlast_core::{
     envelope::Envelope,
     instance::Instance,
     journal::Entry,
-    loaded::{Loaded, NewPayload, Touch},
+    loaded::{Loaded, Touch},
     run::Run,
     unit::{Amounts, Unit},
 };
 use rusqlite::{Connection, Result, params};
 
-use super::rows::{self, to_json};
+use super::{
+    payloads,
+    rows::{self, to_json},
+};
 use crate::columns::SUMS;
 
 /// Writes the touched rows. Prepared once per connection.
@@ -63,7 +66,7 @@ pub fn apply(conn: &Connection, l: &Loaded) -> Result<()> {
             Touch::Update => update_entry(conn, &row.value)?,
         }
     }
-    l.payloads.iter().try_for_each(|p| insert_payload(conn, p))?;
+    l.payloads.iter().try_for_each(|p| payloads::put(conn, p))?;
     for row in l.items.iter().filter(|r| r.touch == Touch::Insert) {
         let i = &row.value;
         execute(
@@ -319,25 +322,6 @@ fn update_entry(conn: &Connection, e: &Entry) -> Result<()> {
             e.retried_by.map(|n| n.0),
             e.replayable,
             e.call.as_ref().map(to_json).transpose()?
-        ],
-    )
-}
-
-fn insert_payload(conn: &Connection, p: &NewPayload) -> Result<()> {
-    execute(
-        conn,
-        "INSERT INTO payloads (run_no, seq, role, part, codec, key_id, len, sha256, bytes)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-        params![
-            p.run.0,
-            p.seq.0,
-            p.role.code(),
-            p.part,
-            p.payload.codec as u8,
-            p.payload.key_id,
-            p.payload.len as i64,
-            &p.payload.sha256[..],
-            &p.payload.bytes[..]
         ],
     )
 }

@@ -4,6 +4,7 @@ mod apply;
 mod cache;
 mod connect;
 mod load;
+mod payloads;
 mod read;
 mod rows;
 mod schema;

@@ -15,7 +15,7 @@ use outlast_core::{
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, params_from_iter, types::Value};
 
-use super::{SqliteStore, failure, rows};
+use super::{SqliteStore, failure, payloads, rows};
 use crate::columns::select;
 
 fn maybe<T, P: Params>(
@@ -132,19 +132,11 @@ impl Store for SqliteStore {
     }
 
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
-        self.with_reader(|c| {
-            let sql = "SELECT seq FROM (SELECT seq, role FROM payloads WHERE run_no = ?1 ORDER BY seq DESC LIMIT 64) \
-                       WHERE role = ?2 ORDER BY seq DESC LIMIT 1";
-            maybe(c, sql, (run.0, Role::Request.code()), |r| r.get(0).map(Seq))
-        })
+        self.with_reader(|c| payloads::newest_request(c, run).map_err(failure))
     }
 
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error> {
-        self.with_reader(|c| {
-            let sql =
-                select(rows::PAYLOAD, "payloads WHERE run_no = ?1 AND seq = ?2 AND role = ?3 ORDER BY part");
-            all(c, &sql, (run.0, seq.0, role.code()), rows::payload)
-        })
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
+        self.with_reader(|c| payloads::get(c, run, seq, role).map_err(failure))
     }
 
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {

@@ -23,7 +23,7 @@ use rusqlite::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::columns::{self, SUMS};
-pub use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, HEAD, INSTANCE, ITEM, LEASE, PAYLOAD, RUN};
+pub use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, HEAD, INSTANCE, ITEM, LEASE, RUN};
 
 type Result<T> = rusqlite::Result<T>;
 
@@ -174,6 +174,7 @@ pub fn payload(row: &Row<'_>) -> Result<Payload> {
         key_id: row.get(1)?,
         len: u64::try_from(row.get::<_, i64>(2)?).map_err(|e| bad(2, e))?,
         sha256: row.get_ref(3)?.as_blob()?.try_into().map_err(|_| bad(3, "a SHA-256 has 32 bytes"))?,
+        part: 0,
         bytes: Bytes::from(row.get::<_, Vec<u8>>(4)?),
     })
 }
