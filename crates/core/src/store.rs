@@ -127,6 +127,12 @@ pub trait Store: Send + Sync {
     /// commits as one group. The ticket resolves when `durability` is reached.
     fn submit(&self, op: Op, durability: Durability) -> Ticket;
 
+    /// `submit`, by a caller who would only wait: where nobody else is at work, its own thread does the work
+    /// before this returns, which saves two wake-ups. It blocks for as long as a commit takes.
+    fn submit_here(&self, op: Op, durability: Durability) -> Ticket {
+        self.submit(op, durability)
+    }
+
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error>;
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error>;
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error>;
@@ -158,11 +164,21 @@ pub trait Store: Send + Sync {
 /// Submits a verb and gets its own answer back.
 pub trait Ask {
     fn ask<V: Verb>(&self, verb: V, durability: Durability) -> Pending<V>;
+    /// `ask` by `Store::submit_here`.
+    fn ask_here<V: Verb>(&self, verb: V, durability: Durability) -> Pending<V>;
+    /// Asks and blocks until the answer is there. Not for async code.
+    fn run_verb<V: Verb>(&self, verb: V, durability: Durability) -> Result<V::Answer, Error> {
+        self.ask_here(verb, durability).wait()
+    }
 }
 
 impl<S: Store + ?Sized> Ask for S {
     fn ask<V: Verb>(&self, verb: V, durability: Durability) -> Pending<V> {
         Pending { ticket: self.submit(verb.into(), durability), verb: PhantomData }
+    }
+
+    fn ask_here<V: Verb>(&self, verb: V, durability: Durability) -> Pending<V> {
+        Pending { ticket: self.submit_here(verb.into(), durability), verb: PhantomData }
     }
 }
 

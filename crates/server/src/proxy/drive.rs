@@ -317,7 +317,10 @@ impl Drive {
         };
         registry.waiters.decides(self.place, self.id);
         // Submitted under the lock: what the registries said is what the store decides on, in order.
-        self.admitting = Some(self.host.store.ask(admit, Durability::Synced));
+        self.admitting = Some(match registry.is_alone() {
+            true => self.host.store.ask_here(admit, Durability::Synced),
+            false => self.host.store.ask(admit, Durability::Synced),
+        });
     }
 
     fn open(&mut self, seq: Seq, cap: Option<u64>) -> Event {

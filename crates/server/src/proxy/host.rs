@@ -129,6 +129,12 @@ struct Marking {
 }
 
 impl Registry {
+    /// Whether one client is all there is: its thread may do the store's work itself, for nobody else's
+    /// request has to wait for it, and none could share its commit.
+    pub fn is_alone(&self) -> bool {
+        self.inboxes.len() <= 1 && self.exchanges.len() <= 1
+    }
+
     pub fn take(&mut self, place: Place, id: ConnectionId, seq: Seq) {
         if !self.left.contains(&id) {
             self.taken.take(place, id, seq);

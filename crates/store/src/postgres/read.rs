@@ -24,7 +24,10 @@ use super::{
     statement::{Param, all, maybe, param, params},
     writer::NOW,
 };
-use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, PAYLOAD, RUN, select};
+use crate::{
+    columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, PAYLOAD, RUN, select},
+    group::Hands,
+};
 
 /// Runs with their specs and envelopes, in the order given.
 async fn views(client: &Client, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
@@ -55,7 +58,7 @@ fn token_key(row: &Row) -> Result<TokenKey, Error> {
 
 impl Store for PostgresStore {
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
-        self.writer.submit(op, durability)
+        self.writer.submit(op, durability, Hands::Writers)
     }
 
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {

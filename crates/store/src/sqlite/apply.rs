@@ -12,13 +12,17 @@ use outlast_core::{
 use rusqlite::{Connection, Result, params};
 
 use super::{
+    cache::Cache,
     payloads,
     rows::{self, to_json},
 };
 use crate::columns::SUMS;
 
 /// Writes the touched rows. Prepared once per connection.
-pub fn apply(conn: &Connection, l: &Loaded) -> Result<()> {
+///
+/// `before` is what was loaded: a status that did not change is not written, because SQLite would rewrite
+/// its index too, a page more in each commit.
+pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
     for row in &l.instances {
         match row.touch {
             Touch::Read => {}
@@ -37,7 +41,12 @@ pub fn apply(conn: &Connection, l: &Loaded) -> Result<()> {
         match row.touch {
             Touch::Read => {}
             Touch::Insert => insert_run(conn, &row.value)?,
-            Touch::Update => update_run(conn, &row.value)?,
+            Touch::Update => {
+                if before.runs.get(&row.value.no).is_none_or(|old| old.status != row.value.status) {
+                    move_run(conn, &row.value)?;
+                }
+                update_run(conn, &row.value)?;
+            }
         }
     }
     for (no, spec) in &l.specs {
@@ -187,15 +196,18 @@ fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
     )
 }
 
+fn move_run(conn: &Connection, r: &Run) -> Result<()> {
+    execute(conn, "UPDATE runs SET status = ?2 WHERE no = ?1", params![r.no.0, r.status as i64])
+}
+
 fn update_run(conn: &Connection, r: &Run) -> Result<()> {
     execute(
         conn,
-        "UPDATE runs SET status = ?2, began_at = ?3, ended_at = ?4, next_seq = ?5, next_attempt = ?6, fence = ?7,
-         iteration = ?8, explicit_loops = ?9, answers = ?10, closed = ?11, stop_requested = ?12, replayed = ?13,
-         saved_nano_usd = ?14, halt = ?15, error = ?16 WHERE no = ?1",
+        "UPDATE runs SET began_at = ?2, ended_at = ?3, next_seq = ?4, next_attempt = ?5, fence = ?6, iteration = ?7,
+         explicit_loops = ?8, answers = ?9, closed = ?10, stop_requested = ?11, replayed = ?12,
+         saved_nano_usd = ?13, halt = ?14, error = ?15 WHERE no = ?1",
         params![
             r.no.0,
-            r.status as i64,
             r.began_at.map(|t| t.0),
             r.ended_at.map(|t| t.0),
             r.next_seq.0,

@@ -16,7 +16,7 @@ use outlast_core::{
 use rusqlite::{Connection, OptionalExtension as _, Params, params_from_iter, types::Value};
 
 use super::{SqliteStore, failure, payloads, rows};
-use crate::columns::select;
+use crate::{columns::select, group::Hands};
 
 fn maybe<T, P: Params>(
     conn: &Connection,
@@ -52,7 +52,11 @@ fn view(conn: &Connection, run: Run) -> Result<RunView, Error> {
 
 impl Store for SqliteStore {
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
-        self.queue(op, durability)
+        self.queue(op, durability, Hands::Writers)
+    }
+
+    fn submit_here(&self, op: Op, durability: Durability) -> Ticket {
+        self.queue(op, durability, Hands::Mine)
     }
 
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
