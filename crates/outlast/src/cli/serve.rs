@@ -23,6 +23,9 @@ pub struct ServeArgs {
     /// A private file with the token that callers have to show
     #[arg(long, value_name = "FILE")]
     pub api_token_file: Option<PathBuf>,
+    /// A name under which callers reach it, beside its addresses; can be repeated
+    #[arg(long, value_name = "NAME", value_parser = values::host_name)]
+    pub allow_host: Vec<String>,
     #[command(flatten)]
     pub defaults: DefaultArgs,
     #[command(flatten)]
@@ -60,7 +63,7 @@ const SERVE_EXAMPLES: &str = "\
 Examples:
   outlast serve
   outlast serve --listen 127.0.0.1:7077 --default-usd 2 --default-wall none
-  outlast serve --listen 0.0.0.0:7077 --api-token-file /etc/outlast/token
+  outlast serve --listen 0.0.0.0:7077 --api-token-file /etc/outlast/token --allow-host outlast.internal
 
 Then: OPENAI_BASE_URL=http://127.0.0.1:7077/v1, and a header X-Outlast-Run: my-run with each request.";
 

@@ -79,7 +79,6 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
         admitting: None,
         wait_over: None,
         poll_at: None,
-        cap: None,
         replayed: false,
     };
     tokio::spawn(drive.run());
@@ -131,13 +130,12 @@ struct Drive {
     admitting: Option<Pending<Admit>>,
     wait_over: Option<Instant>,
     poll_at: Option<(Instant, Seq)>,
-    cap: Option<u64>,
     replayed: bool,
 }
 
 impl Drive {
     async fn run(mut self) {
-        let stuck = self.host.is_stuck();
+        let stuck = self.host.unrecorded.any();
         let mut actions: VecDeque<Action> = self.machine.on(Event::Arrived { stuck }).into();
         loop {
             while let Some(action) = actions.pop_front() {
@@ -321,7 +319,6 @@ impl Drive {
     }
 
     fn open(&mut self, seq: Seq, cap: Option<u64>) -> Event {
-        self.cap = cap;
         let live = Live::new(seq, self.instance);
         let key = (self.place.run, seq);
         self.host.registry().exchanges.insert(key, live.clone());
@@ -457,9 +454,6 @@ impl Drive {
         }
         if self.replayed {
             headers.insert("x-outlast-replayed", HeaderValue::from_static("true"));
-        }
-        if let Some(cap) = self.cap {
-            headers.insert("x-outlast-clamped", HeaderValue::from(cap));
         }
         response
     }
