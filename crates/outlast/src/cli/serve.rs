@@ -63,7 +63,7 @@ const SERVE_EXAMPLES: &str = "\
 Examples:
   outlast serve
   outlast serve --listen 127.0.0.1:7077 --default-usd 2 --default-wall none
-  outlast serve --listen 0.0.0.0:7077 --api-token-file /etc/outlast/token --allow-host outlast.internal
+  outlast serve --listen 0.0.0.0:7077 --api-token-file /etc/outlast/token
 
 Then: OPENAI_BASE_URL=http://127.0.0.1:7077/v1, and a header X-Outlast-Run: my-run with each request.";
 
