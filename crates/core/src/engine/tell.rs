@@ -115,7 +115,7 @@ mod tests {
         },
         op::{Actor, Admission, Durability, Then},
         run::{OnDivergence, Policy},
-        store::{Ask as _, Store as _},
+        store::Ask as _,
         unit::Limits,
     };
 

@@ -30,6 +30,7 @@ use super::{
     call::{Call, Seat},
     drive::Signal,
     live::Live,
+    sleep::Reading,
     unrecorded::Unrecorded,
     upstream::{Pool, Providers},
     who::Access,
@@ -243,29 +244,6 @@ impl Remembered {
     pub fn billed(&self, seq: Seq, upstream: &str, model: &str) -> Option<u64> {
         let same = |b: &&Billed| b.seq == seq && b.upstream == upstream && b.model == model;
         self.billed.iter().find(same).map(|b| b.input_tokens).filter(|n| *n > 0)
-    }
-}
-
-/// What the two clocks that differ by sleep said at one moment.
-#[derive(Clone, Copy, Debug)]
-struct Reading {
-    boottime_ms: u64,
-    monotonic_ms: u64,
-}
-
-/// Shorter than any connection is forgotten by a provider; longer than two clocks are read apart.
-const ASLEEP_MS: u64 = 5_000;
-
-impl Reading {
-    fn of(clock: &dyn Clock) -> Reading {
-        Reading { boottime_ms: clock.boottime_ms(), monotonic_ms: clock.monotonic_ms() }
-    }
-
-    /// The monotonic clock stands still while the machine sleeps; the other one does not.
-    fn was_asleep_until(self, now: Reading) -> bool {
-        let passed = now.boottime_ms.saturating_sub(self.boottime_ms);
-        let awake = now.monotonic_ms.saturating_sub(self.monotonic_ms);
-        passed.saturating_sub(awake) > ASLEEP_MS
     }
 }
 
@@ -510,27 +488,4 @@ impl Host {
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use outlast_core::{clock::ManualClock, id::Micros};
-
-    use super::*;
-
-    #[test]
-    fn only_time_that_one_clock_alone_counted_was_sleep() {
-        let check = |then: &dyn Fn(&ManualClock), asleep: bool| {
-            let clock = ManualClock::new(Micros(0));
-            let before = Reading::of(&clock);
-            then(&clock);
-            assert_eq!(before.was_asleep_until(Reading::of(&clock)), asleep);
-        };
-        check(&|c| c.advance_ms(60_000), false);
-        check(&|c| c.suspend_ms(5_000), false);
-        check(&|c| c.suspend_ms(5_001), true);
-        // An administrator, or NTP.
-        check(&|c| c.set(Micros(3_600_000_000)), false);
-        check(&|c| c.set(Micros(-3_600_000_000)), false);
-    }
 }
