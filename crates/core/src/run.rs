@@ -100,6 +100,24 @@ pub struct Spec {
     /// The variables of the provider keys that were there when the run began, by name: its resumption needs
     /// them again. Their values are nowhere in the store.
     pub keys: Vec<String>,
+    /// The prices it began with, for all its life. Absent in runs that have no command.
+    pub prices: Option<Prices>,
+}
+
+/// The price table of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prices {
+    /// Of the whole table, the built-in part included.
+    pub hash: String,
+    /// What lies on top of the built-in part.
+    pub file: Option<PriceFile>,
+}
+
+/// A user's price file, as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PriceFile {
+    pub path: String,
+    pub text: String,
 }
 
 /// A run's row.

@@ -16,6 +16,7 @@ pub mod keys;
 mod log;
 pub mod mock;
 pub mod place;
+mod prices;
 pub mod process;
 mod proxy_setup;
 pub mod render;
@@ -23,6 +24,7 @@ mod say;
 pub mod serve;
 pub mod supervisor;
 pub mod surroundings;
+mod untaken;
 
 use std::{
     ffi::OsString,

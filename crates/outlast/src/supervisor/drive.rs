@@ -14,6 +14,7 @@ use outlast_core::{
     id::{AttemptNo, InstanceNo, Slot},
     journal::Role,
     op::{Claimed, Durability, Then},
+    price::PriceTable,
     run::Command,
     status::Status,
     store::{self, Ask as _, RunView, Store},
@@ -65,6 +66,7 @@ pub struct Plan {
     pub view: RunView,
     pub node: Arc<Node>,
     pub providers: Providers,
+    pub prices: PriceTable,
     pub proxy: ProxyArgs,
     pub kill_at: Option<KillAt>,
     pub context: Context,
@@ -130,7 +132,7 @@ struct Life {
 
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
-        let Plan { view, node, providers, proxy, kill_at, context } = plan;
+        let Plan { view, node, providers, prices, proxy, kill_at, context } = plan;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| failed("no_command", "the run has no command".into()))?;
@@ -138,9 +140,15 @@ impl Driver {
             .await
             .map_err(|e| failed("cannot_listen", format!("cannot listen on 127.0.0.1: {e}")))?;
         let address = listener.local_addr()?;
-        let access = Access { api_token: None, loopback: true, only_run: Some(view.run.no) };
-        let config =
-            proxy_setup::config(&proxy, access, providers.clone(), view.envelope.limits, view.run.policy)?;
+        let access = Access { loopback: true, only_run: Some(view.run.no), ..Access::default() };
+        let config = proxy_setup::config(
+            &proxy,
+            access,
+            providers.clone(),
+            prices,
+            view.envelope.limits,
+            view.run.policy,
+        );
         let (sender, seen) = mpsc::unbounded_channel();
         let observer: Observer = Arc::new(move |s: &Seen| {
             // Between attempts nobody looks.

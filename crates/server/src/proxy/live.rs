@@ -33,9 +33,6 @@ use super::{
 };
 use crate::dialect::{self, AnswerStream, FrameKind, Outcome};
 
-/// After a suspend an upstream that stays silent for this long is given up.
-const SILENCE_AFTER_SUSPEND: Duration = Duration::from_secs(30);
-
 /// The pause before a settlement that failed is tried again.
 pub const SETTLE_AGAIN: Duration = Duration::from_millis(500);
 
@@ -87,7 +84,7 @@ pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, cap: Optio
         active_ms: 0,
         again_at: None,
         slow_at: None,
-        stuck: false,
+        stuck: None,
     };
     task.upstream(cap).await;
     task.settle_down().await;
@@ -105,7 +102,15 @@ struct Carry {
     active_ms: i64,
     again_at: Option<(Instant, Ending, Option<&'static str>)>,
     slow_at: Option<Instant>,
-    stuck: bool,
+    /// It waits to be recorded.
+    stuck: Option<Stuck>,
+}
+
+/// An answer that waits to be recorded.
+#[derive(Clone, Copy)]
+struct Stuck {
+    /// What it holds in memory; `None`: only its usage is left.
+    kept: Option<u64>,
 }
 
 impl Carry {
@@ -113,6 +118,7 @@ impl Carry {
     async fn upstream(&mut self, cap: Option<u64>) {
         let send = self.call.send(&self.host, cap);
         let first_byte = self.host.config.first_byte_timeout;
+        let after_suspend = self.host.config.silence_after_suspend;
         let mut suspends = self.host.suspends();
         let mut given_up = Instant::now() + first_byte;
         let mut why = Silence::FirstByte;
@@ -132,7 +138,7 @@ impl Carry {
                 },
                 () = tokio::time::sleep_until(given_up) => return self.on(Event::Timeout(why)),
                 _ = suspends.changed() => {
-                    given_up = given_up.min(Instant::now() + SILENCE_AFTER_SUSPEND);
+                    given_up = given_up.min(Instant::now() + after_suspend);
                     why = Silence::Suspend;
                 }
             }
@@ -153,6 +159,10 @@ impl Carry {
             let mut log = self.live.log();
             log.status = head.status;
             log.headers = headers::client(&head.headers, decoded);
+            if let Some(cap) = cap {
+                // With the answer it is stored, and so replayed.
+                log.headers.insert("x-outlast-clamped", cap.into());
+            }
             log.streamed = streamed;
         }
         self.on(Event::Head { status: head.status.as_u16(), streamed });
@@ -167,7 +177,7 @@ impl Carry {
                     next = body.frame() => break next,
                     () = tokio::time::sleep_until(given_up) => return self.on(Event::Timeout(why)),
                     _ = suspends.changed() => {
-                        given_up = given_up.min(Instant::now() + SILENCE_AFTER_SUSPEND);
+                        given_up = given_up.min(Instant::now() + after_suspend);
                         why = Silence::Suspend;
                     }
                 }
@@ -261,9 +271,10 @@ impl Carry {
     fn on(&mut self, event: Event) {
         let actions = self.machine.on(event);
         // Before anybody is told: who heard that an answer is not recorded finds new calls refused.
-        if self.machine.is_stuck() != self.stuck {
-            self.stuck = !self.stuck;
-            self.host.count_stuck(self.stuck);
+        match self.stuck {
+            None if self.machine.is_stuck() => self.keep_what_may_stay(),
+            Some(_) if !self.machine.is_stuck() => self.is_recorded(),
+            _ => {}
         }
         for action in actions {
             match action {
@@ -283,12 +294,33 @@ impl Carry {
         }
     }
 
+    /// The store cannot take the answer: memory is not to fill up with such. A settlement that is already
+    /// with the store keeps its own copy; the next try is without the answer.
+    fn keep_what_may_stay(&mut self) {
+        let kept = self.host.unrecorded.add(self.machine.bytes());
+        self.stuck = Some(Stuck { kept });
+        if kept.is_none() {
+            self.live.log().frames.clear();
+            tracing::warn!(
+                run = %self.call.seat.id, seq = %self.live.seq, bytes = self.machine.bytes(),
+                "too much waits to be recorded: of this answer only the usage is kept, and it will not be replayed"
+            );
+        }
+    }
+
+    fn is_recorded(&mut self) {
+        if let Some(stuck) = self.stuck.take() {
+            self.host.unrecorded.recorded(stuck.kept);
+        }
+    }
+
     fn settle(&mut self, ending: Ending, error: Option<&'static str>) -> Pending<Settle> {
         self.active_ms += self.host.active_since(&self.call.seat);
         let call = &self.call;
         let (status, answer) = {
             let log = self.live.log();
-            let kept = ending == Ending::Done && call.seat.record != Record::Digests;
+            let dropped = self.stuck.is_some_and(|s| s.kept.is_none());
+            let kept = ending == Ending::Done && call.seat.record != Record::Digests && !dropped;
             let answer = kept.then(|| {
                 let frames = log.frames.iter().filter(|f| !f.is_empty()).cloned().collect();
                 Answer { status: log.status, headers: log.headers.clone(), frames }.to_bytes()
@@ -350,9 +382,7 @@ impl Carry {
                 break;
             }
         }
-        if self.stuck {
-            self.host.count_stuck(false);
-        }
+        self.is_recorded();
         self.host.exchange_over(&self.call, &self.live);
     }
 

@@ -14,6 +14,8 @@ mod prices;
 mod record;
 mod refuse;
 mod seat;
+mod sleep;
+mod unrecorded;
 mod upstream;
 mod who;
 mod wire;

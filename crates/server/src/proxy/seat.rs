@@ -38,6 +38,7 @@ pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
 /// Forgets a header's seat: its attempt is over, or its run was stopped.
 pub fn forget(host: &Host, seat: &Seat, label: Option<String>) {
     lock(&host.seats).remove(&(seat.id.clone(), label));
+    host.registry().taken.forget(seat.run, seat.attempt);
 }
 
 fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
@@ -98,6 +99,11 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
     };
     debug_assert!(seat.slot == Slot::DRIVER || seat.slot == Slot::IMPLICIT);
     let mut seats = lock(&host.seats);
+    // A new attempt has ended the one before it in its slot: nobody retries that one's errors.
+    let ended = |s: &Seat| s.run == seat.run && s.slot == seat.slot && s.attempt < seat.attempt;
+    for (_, ended) in seats.extract_if(|_, s| ended(s)) {
+        host.registry().taken.forget(ended.run, ended.attempt);
+    }
     if seats.len() > 4096 {
         seats.clear();
     }

@@ -9,7 +9,7 @@ use outlast_core::{
     journal::{Kind, Role},
     op::Then,
     payload::Payload,
-    run::{Command, Spec},
+    run::{Command, PriceFile, Prices, Spec},
     status::Status,
     store::RunFilter,
 };
@@ -87,6 +87,10 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
         }),
         upstreams: BTreeMap::from([("openai".into(), "https://api.example".into())]),
         keys: vec!["OPENAI_API_KEY".into()],
+        prices: Some(Prices {
+            hash: "abc".into(),
+            file: Some(PriceFile { path: "/srv/prices.json".into(), text: "{}\n".into() }),
+        }),
     };
     let stdin = Some(Payload::encode(b"the input\n"));
     let start = Start { spec: spec.clone(), stdin, ..s.run("r").start };
