@@ -282,6 +282,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_host_is_a_name_without_a_port() {
+        for (text, wanted) in [("Outlast.Internal", Some("outlast.internal")), ("outlast", Some("outlast"))]
+            .into_iter()
+            .chain(["", "a:80", "http://a", "a..b", "a/b", "*.a"].map(|text| (text, None)))
+        {
+            assert_eq!(host_name(text).ok().as_deref(), wanted, "{text}");
+        }
+    }
+
+    #[test]
     fn values_are_read_as_typed() {
         assert_eq!(usd_limit("0.25"), Ok(Limit::At(250_000_000)));
         assert_eq!(usd_limit("none"), Ok(Limit::None));
