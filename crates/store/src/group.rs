@@ -85,7 +85,8 @@ struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
     /// Held by whoever set `busy`: the writer thread, or a caller that found it idle.
-    turn: Mutex<Box<dyn Run>>,
+    /// Taken away when the store closes.
+    turn: Mutex<Option<Box<dyn Run>>>,
 }
 
 /// Runs groups, one after the other.
@@ -106,13 +107,15 @@ impl Writer {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             wake: Condvar::new(),
-            turn: Mutex::new(Box::new(turn)),
+            turn: Mutex::new(Some(Box::new(turn))),
         });
         let theirs = shared.clone();
         let thread = std::thread::Builder::new().name("outlast-store".into()).spawn(move || {
             while let Some(group) = theirs.next_group() {
                 theirs.run(group);
             }
+            // On this thread: a backend with a runtime of its own cannot be dropped within another.
+            drop(lock(&theirs.turn).take());
         })?;
         Ok(Writer { shared, thread: Some(thread) })
     }
@@ -184,7 +187,9 @@ impl Shared {
 
     /// Runs a group that was taken, and leaves the turn to the next.
     fn run(&self, group: Vec<Job>) {
-        lock(&self.turn).run(group);
+        if let Some(turn) = lock(&self.turn).as_mut() {
+            turn.run(group);
+        }
         let mut queue = lock(&self.queue);
         queue.busy = false;
         let more = !queue.jobs.is_empty() || queue.closing;

@@ -16,11 +16,13 @@ use outlast_core::{
         self,
         admit::Admit,
         delivered::Delivered,
+        keep::Keep,
         settle::{Close, Settle},
     },
     id::{InstanceNo, Seq},
     journal::Role,
     op::{Actor, Admission, Durability},
+    payload::{PART_LEN, Payload},
     store::{Ask as _, Error, Pending},
 };
 use tokio::{
@@ -73,6 +75,7 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
         source: Source::Nothing,
         sent: 0,
         admitting: None,
+        long_request: None,
         wait_over: None,
         poll_at: None,
         replayed: false,
@@ -124,6 +127,8 @@ struct Drive {
     /// Frames of the source that went out.
     sent: usize,
     admitting: Option<Pending<Admit>>,
+    /// A body that is stored behind the admission, in parts.
+    long_request: Option<Payload>,
     wait_over: Option<Instant>,
     poll_at: Option<(Instant, Seq)>,
     replayed: bool,
@@ -289,6 +294,11 @@ impl Drive {
         if registry.waits_for_marks(self.place, self.id) {
             return;
         }
+        let (request, long) = match call.payload() {
+            Some(body) if body.bytes.len() > PART_LEN => (None, Some(body)),
+            body => (body, None),
+        };
+        self.long_request = long;
         let admit = Admit {
             actor: Actor { run: seat.run, attempt: seat.attempt, instance: self.instance },
             slot: seat.slot,
@@ -307,7 +317,7 @@ impl Drive {
             answered_with_error: registry.taken.has_error(self.place),
             behind: registry.waiters.is_behind(seat.run, self.id),
             active_ms,
-            request: call.payload(),
+            request,
         };
         registry.waiters.decides(self.place, self.id);
         // Submitted under the lock: what the registries said is what the store decides on, in order.
@@ -321,10 +331,21 @@ impl Drive {
         let live = Live::new(seq, self.instance);
         let key = (self.place.run, seq);
         self.host.registry().exchanges.insert(key, live.clone());
+        self.keep_request(seq);
         let progress = live.subscribe();
         tokio::spawn(live::carry(self.host.clone(), live.clone(), self.call.clone(), cap));
         self.source = Source::Live(live, progress);
         Event::Progress(self.progress())
+    }
+
+    /// Stores a request body that is too long for its admission's commit. Nobody waits: it is a base for
+    /// later bodies, and their admissions come behind it in the store's order.
+    fn keep_request(&mut self, seq: Seq) {
+        let Some(body) = self.long_request.take() else { return };
+        let (run, instance, role) = (self.place.run, self.instance, Role::Request);
+        for part in body.into_parts() {
+            drop(self.host.store.ask(Keep { run, seq, instance, role, part }, Durability::Committed));
+        }
     }
 
     fn attach(&mut self, seq: Seq) -> Event {

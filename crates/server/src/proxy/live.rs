@@ -3,6 +3,7 @@
 //! The task belongs to nobody's connection: the answer outlives the agent.
 
 use std::{
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -14,12 +15,13 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use outlast_core::{
     call::exchange::{Action, Ending, Event, Exchange, Failure, Frame, Progress, Silence},
-    engine::settle::Settle,
+    engine::{keep::Keep, settle::Settle},
     id::{InstanceNo, Seq},
+    journal::Role,
     op::{Durability, Settled},
     payload::Payload,
     run::Record,
-    store::{Ask as _, Error, Pending},
+    store::{Ask as _, Error},
 };
 use tokio::{sync::watch, time::Instant};
 
@@ -38,6 +40,9 @@ pub const SETTLE_AGAIN: Duration = Duration::from_millis(500);
 
 /// How long an upstream may take to end a body whose answer is over, for its connection to be used again.
 const LAST_BYTES: Duration = Duration::from_secs(2);
+
+/// A settlement on its way to the store, behind the parts of a long answer.
+type Settling = Pin<Box<dyn Future<Output = Result<Settled, Error>> + Send>>;
 
 /// What connections read of an exchange.
 pub struct Live {
@@ -97,7 +102,7 @@ struct Carry {
     call: Arc<Call>,
     outcome: Outcome,
     upstream_request_id: Option<String>,
-    settling: Option<Pending<Settle>>,
+    settling: Option<Settling>,
     /// Active time that this settlement posts, over all its tries.
     active_ms: i64,
     again_at: Option<(Instant, Ending, Option<&'static str>)>,
@@ -314,7 +319,7 @@ impl Carry {
         }
     }
 
-    fn settle(&mut self, ending: Ending, error: Option<&'static str>) -> Pending<Settle> {
+    fn settle(&mut self, ending: Ending, error: Option<&'static str>) -> Settling {
         self.active_ms += self.host.active_since(&self.call.seat);
         let call = &self.call;
         let (status, answer) = {
@@ -341,13 +346,32 @@ impl Carry {
             http_status: status,
             upstream_request_id: self.upstream_request_id.clone(),
             error: detail.or(error.map(str::to_owned)),
-            answer: answer.map(|bytes| Payload::encode(&bytes)),
+            answer: None,
         };
+        let Some(answer) = answer.map(|bytes| Payload::encode(&bytes)) else {
+            return self.submit(settle);
+        };
+        let (run, seq, instance) = (settle.run, settle.seq, settle.instance);
+        let (parts, last) = Keep::before(run, seq, instance, Role::Answer, answer);
+        let settle = Settle { answer: Some(last), ..settle };
+        if parts.is_empty() {
+            return self.submit(settle);
+        }
+        let store = self.host.store.clone();
+        Box::pin(async move {
+            for part in parts {
+                store.ask(part, Durability::Committed).await?;
+            }
+            store.ask(settle, Durability::Synced).await
+        })
+    }
+
+    fn submit(&self, settle: Settle) -> Settling {
         let alone = self.host.registry().is_alone();
-        match alone {
+        Box::pin(match alone {
             true => self.host.store.ask_here(settle, Durability::Synced),
             false => self.host.store.ask(settle, Durability::Synced),
-        }
+        })
     }
 
     /// Waits until the settlement is recorded, however long the store takes.
