@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     envelope::Refusal,
     id::{AttemptNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
+    job::Job,
     status::Status,
 };
 
@@ -100,6 +101,9 @@ pub struct Spec {
     /// The variables of the provider keys that were there when the run began, by name: its resumption needs
     /// them again. Their values are nowhere in the store.
     pub keys: Vec<String>,
+    /// The name of the batch job that the run is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
 }
 
 /// A run's row.
@@ -137,6 +141,8 @@ pub struct Run {
     pub saved_nano_usd: i64,
     /// Names the command and directory, so that typing the command again finds the run.
     pub command_key: Option<String>,
+    /// Set where the run is a batch job: its items' counts.
+    pub job: Option<Box<Job>>,
 }
 
 impl Run {
