@@ -170,6 +170,7 @@ fn create(
         command: Some(command),
         upstreams: begun_with.upstreams,
         keys: begun_with.keys,
+        job: None,
     };
     let start = Start {
         id,

@@ -12,7 +12,7 @@ use outlast_core::{
 use rusqlite::{Connection, Result, params};
 
 use super::rows::{self, to_json};
-use crate::columns::SUMS;
+use crate::columns::{self, SUMS};
 
 /// Writes the touched rows. Prepared once per connection.
 pub fn apply(conn: &Connection, l: &Loaded) -> Result<()> {
@@ -156,7 +156,7 @@ fn update_envelope(conn: &Connection, e: &Envelope) -> Result<()> {
 fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
     execute(
         conn,
-        &insert("runs", rows::RUN, 22),
+        &insert("runs", rows::RUN, 23),
         params![
             r.no.0,
             r.id.as_str(),
@@ -179,7 +179,8 @@ fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
             to_json(&r.policy)?,
             r.halt.as_ref().map(to_json).transpose()?,
             r.error,
-            r.command_key
+            r.command_key,
+            r.job.as_ref().map(to_json).transpose()?
         ],
     )
 }
@@ -189,7 +190,7 @@ fn update_run(conn: &Connection, r: &Run) -> Result<()> {
         conn,
         "UPDATE runs SET status = ?2, began_at = ?3, ended_at = ?4, next_seq = ?5, next_attempt = ?6, fence = ?7,
          iteration = ?8, explicit_loops = ?9, answers = ?10, closed = ?11, stop_requested = ?12, replayed = ?13,
-         saved_nano_usd = ?14, halt = ?15, error = ?16 WHERE no = ?1",
+         saved_nano_usd = ?14, halt = ?15, error = ?16, job = ?17 WHERE no = ?1",
         params![
             r.no.0,
             r.status as i64,
@@ -206,7 +207,8 @@ fn update_run(conn: &Connection, r: &Run) -> Result<()> {
             r.replayed,
             r.saved_nano_usd,
             r.halt.as_ref().map(to_json).transpose()?,
-            r.error
+            r.error,
+            r.job.as_ref().map(to_json).transpose()?
         ],
     )
 }
@@ -257,6 +259,11 @@ fn triple(a: &Amounts) -> (i64, i64, i64) {
     (a.cost(), a.tokens(), a[Unit::Calls])
 }
 
+fn detail(e: &Entry) -> Result<Option<String>> {
+    let failed = |e| rusqlite::Error::ToSqlConversionFailure(Box::new(e));
+    columns::detail(e).transpose().map_err(failed)
+}
+
 fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
     let ((hc, ht, hn), (sc, st, sn)) = (triple(&e.held), triple(&e.spent));
     execute(
@@ -287,7 +294,7 @@ fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
             e.delivered_count,
             e.retried_by.map(|n| n.0),
             e.replayable,
-            e.call.as_ref().map(to_json).transpose()?,
+            detail(e)?,
             e.call.as_ref().map(|c| c.model.as_str())
         ],
     )
@@ -318,7 +325,7 @@ fn update_entry(conn: &Connection, e: &Entry) -> Result<()> {
             e.delivered_count,
             e.retried_by.map(|n| n.0),
             e.replayable,
-            e.call.as_ref().map(to_json).transpose()?
+            detail(e)?
         ],
     )
 }

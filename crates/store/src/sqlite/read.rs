@@ -5,18 +5,19 @@ use outlast_core::{
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
+    job::{self, ItemRow},
     journal::{Entry, Kind, Role},
     op::{Durability, Op},
     payload::Payload,
     run::{Run, Spec},
     state::Item,
-    store::{Error, LedgerLine, RunFilter, RunView, Store, Ticket},
+    store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket},
     token::TokenKey,
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, params_from_iter, types::Value};
 
 use super::{SqliteStore, failure, rows};
-use crate::columns::select;
+use crate::columns::{ITEM_ROW, STEP_ROW, VALUE, select};
 
 fn maybe<T, P: Params>(
     conn: &Connection,
@@ -48,6 +49,29 @@ fn view(conn: &Connection, run: Run) -> Result<RunView, Error> {
         .map_err(|e| Error::Corrupt { what: format!("the spec of run {}: {e}", run.id) })?;
     let envelope = envelope.ok_or_else(|| missing("the envelope"))?;
     Ok(RunView { run, spec, envelope })
+}
+
+/// An index on the newest entries of items keeps a page linear in its size, whatever else the journal holds.
+const ITEMS: &str = "entries e INDEXED BY entries_of_items";
+
+const NEWEST: &str = "e.run_no = ?1 AND e.kind = 2 AND e.retried_by IS NULL AND e.seq > ?2";
+
+const PAYLOAD_OF: &str = "p.run_no = e.run_no AND p.seq = e.seq AND p.role = ?4 AND p.part = 0";
+
+fn results() -> String {
+    let columns = format!("{ITEM_ROW}, {VALUE}");
+    let rest = format!("{ITEMS} LEFT JOIN payloads p ON {PAYLOAD_OF} WHERE {NEWEST} ORDER BY e.seq LIMIT ?3");
+    select(&columns, &rest)
+}
+
+fn steps() -> String {
+    let columns = format!("{STEP_ROW}, {VALUE}");
+    // A blob's length is in its row's head: large ones are not read.
+    let rest = format!(
+        "entries e LEFT JOIN payloads p ON {PAYLOAD_OF} AND length(p.bytes) <= ?5 \
+         WHERE e.run_no = ?1 AND e.kind = 1 AND e.seq > ?2 ORDER BY e.seq LIMIT ?3"
+    );
+    select(&columns, &rest)
 }
 
 impl Store for SqliteStore {
@@ -84,6 +108,9 @@ impl Store for SqliteStore {
         if let Some(before) = filter.before {
             put("no <", Value::Integer(before.0));
         }
+        if filter.jobs {
+            wanted.push("job IS NOT NULL".to_owned());
+        }
         params.push(Value::Integer(i64::try_from(filter.limit).unwrap_or(i64::MAX)));
         let rest = format!("runs WHERE {} ORDER BY no DESC LIMIT ?{}", wanted.join(" AND "), params.len());
         self.with_reader(|c| {
@@ -117,6 +144,46 @@ impl Store for SqliteStore {
         self.with_reader(|c| {
             let sql = select(rows::ENTRY, "entries WHERE run_no = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3");
             all(c, &sql, (run.0, after.0, limit), rows::entry)
+        })
+    }
+
+    fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.with_reader(|c| {
+            let sql = select(ITEM_ROW, &format!("{ITEMS} WHERE {NEWEST} ORDER BY e.seq LIMIT ?3"));
+            all(c, &sql, (run.0, after.0, limit), rows::item_row)
+        })
+    }
+
+    fn results(
+        &self,
+        run: RunNo,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.with_reader(|c| {
+            let sql = results();
+            all(c, &sql, (run.0, after.0, limit, Role::Value.code()), rows::result_row)
+        })
+    }
+
+    fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error> {
+        self.with_reader(|c| {
+            let sql = select(
+                ITEM_ROW,
+                "entries e INDEXED BY entries_by_key WHERE e.run_no = ?1 AND e.kind = ?2 AND e.key = ?3 \
+                 AND e.scope = ?4 ORDER BY e.seq DESC LIMIT 1",
+            );
+            maybe(c, &sql, (run.0, Kind::Item.code(), key, job::SCOPE), rows::item_row)
+        })
+    }
+
+    fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.with_reader(|c| {
+            let params = (run.0, after.0, limit, Role::Value.code(), INLINE_VALUE);
+            all(c, &steps(), params, rows::step_row)
         })
     }
 

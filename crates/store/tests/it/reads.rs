@@ -87,6 +87,7 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
         }),
         upstreams: BTreeMap::from([("openai".into(), "https://api.example".into())]),
         keys: vec!["OPENAI_API_KEY".into()],
+        job: None,
     };
     let stdin = Some(Payload::encode(b"the input\n"));
     let start = Start { spec: spec.clone(), stdin, ..s.run("r").start };
