@@ -110,8 +110,10 @@ pub struct ItemDetail {
     /// Its place in the input of the start that claimed it, from 0.
     pub index: i64,
     /// Of its content, to see that the same key means something else now.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<Digest>,
     /// Of the code that ran it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<Digest>,
     pub standing: Standing,
     /// The number of its current try, over all entries of its key: the scope of its calls.
@@ -119,15 +121,25 @@ pub struct ItemDetail {
     /// The number of this entry's first try.
     pub first_try: i64,
     /// Starts in which it failed, this entry's own included.
+    #[serde(skip_serializing_if = "is_zero")]
     pub failed_starts: i64,
     /// Deaths of processes while it was open.
+    #[serde(skip_serializing_if = "is_zero")]
     pub deaths: i64,
     /// Grows when its finished steps no longer count: it was done, and runs anew.
+    #[serde(skip_serializing_if = "is_zero")]
     pub generation: i64,
     /// The generation whose paid answers its steps with retries replay.
+    #[serde(skip_serializing_if = "is_zero")]
     pub root: i64,
     /// Why it was skipped, or what made it dead.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+/// Most items have nothing of it: their rows stay small.
+fn is_zero(n: &i64) -> bool {
+    *n == 0
 }
 
 impl ItemDetail {

@@ -61,7 +61,14 @@ impl BeginStep {
             .iter()
             .map(|r| &r.value)
             .find(|e| e.kind == Kind::Step && e.scope == self.scope && e.key.as_deref() == Some(&self.key))
-            .map(|e| (e.seq, e.state, e.step.as_deref().cloned().unwrap_or_default()));
+            .map(|e| {
+                let mut detail = e.step.as_deref().cloned().unwrap_or_default();
+                if e.attempt != self.actor.attempt {
+                    // This attempt has taken none of them.
+                    detail.untaken = detail.answers;
+                }
+                (e.seq, e.state, detail)
+            });
         if let Some((seq, State::Done, _)) = found {
             return Ok(Step::Done { seq });
         }
@@ -77,13 +84,14 @@ impl BeginStep {
             old => {
                 let key = Some(self.key.clone());
                 let seq = append(l, &self.actor, Kind::Step, State::Open, self.scope.clone(), key, now)?;
-                // The tries of one that failed all raised: none of them goes on.
-                let try_no = old.map_or(0, |(_, _, d)| d.try_no + i64::from(d.retries));
-                (seq, false, StepDetail { try_no, ..StepDetail::default() })
+                // The answers of one that failed are waited for until this one is done. Its tries all
+                // raised: none of them goes on.
+                let mut detail = old.map_or_else(StepDetail::default, |(_, _, d)| d);
+                detail.try_no += i64::from(detail.retries);
+                (seq, false, detail)
             }
         };
         let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the step"))?;
-        let moved = entry.attempt != self.actor.attempt;
         entry.instance = Some(self.actor.instance);
         entry.attempt = self.actor.attempt;
         let detail = StepDetail {
@@ -91,8 +99,7 @@ impl BeginStep {
             retries: self.retries,
             try_no: if self.retries { detail.try_no.max(1) } else { 0 },
             at_most_once: self.at_most_once,
-            untaken: if moved { detail.answers } else { detail.untaken },
-            answers: detail.answers,
+            ..detail
         };
         let try_no = detail.try_no;
         // Most steps have nothing of this: their row stays small.

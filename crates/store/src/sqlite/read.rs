@@ -58,6 +58,10 @@ const NEWEST: &str = "e.run_no = ?1 AND e.kind = 2 AND e.retried_by IS NULL AND 
 
 const PAYLOAD_OF: &str = "p.run_no = e.run_no AND p.seq = e.seq AND p.role = ?4 AND p.part = 0";
 
+fn items() -> String {
+    select(ITEM_ROW, &format!("{ITEMS} WHERE {NEWEST} ORDER BY e.seq LIMIT ?3"))
+}
+
 fn results() -> String {
     let columns = format!("{ITEM_ROW}, {VALUE}");
     let rest = format!("{ITEMS} LEFT JOIN payloads p ON {PAYLOAD_OF} WHERE {NEWEST} ORDER BY e.seq LIMIT ?3");
@@ -149,10 +153,7 @@ impl Store for SqliteStore {
 
     fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.with_reader(|c| {
-            let sql = select(ITEM_ROW, &format!("{ITEMS} WHERE {NEWEST} ORDER BY e.seq LIMIT ?3"));
-            all(c, &sql, (run.0, after.0, limit), rows::item_row)
-        })
+        self.with_reader(|c| all(c, &items(), (run.0, after.0, limit), rows::item_row))
     }
 
     fn results(
@@ -277,5 +278,32 @@ impl Store for SqliteStore {
 
     fn place(&self) -> String {
         self.path.display().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::schema;
+
+    #[test]
+    fn a_page_of_a_resume_costs_its_size_and_no_sort() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        schema::migrate(&mut conn, "memory", Vec::new).unwrap();
+        let check = |sql: &str, wanted: &[&str]| {
+            let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            let nulls = vec![rusqlite::types::Null; statement.parameter_count()];
+            let plan: Vec<String> = statement
+                .query_map(params_from_iter(nulls), |r| r.get(3))
+                .unwrap()
+                .collect::<Result<_, _>>()
+                .unwrap();
+            assert_eq!(plan, wanted, "{sql}");
+        };
+        let newest = "SEARCH e USING INDEX entries_of_items (run_no=? AND seq>?)";
+        let value = "SEARCH p USING INDEX sqlite_autoindex_payloads_1 (run_no=? AND seq=? AND role=? AND part=?) LEFT-JOIN";
+        check(&items(), &[newest]);
+        check(&results(), &[newest, value]);
+        check(&steps(), &["SEARCH e USING INDEX sqlite_autoindex_entries_1 (run_no=? AND seq>?)", value]);
     }
 }

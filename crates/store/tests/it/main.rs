@@ -270,6 +270,7 @@ macro_rules! stories {
                 answers_of_a_try_that_was_cut_off_are_replayed,
                 answers_of_a_finished_step_are_not_missed,
                 answers_of_a_step_that_was_begun_again_are_not_missed_once_it_is_done,
+                answers_of_a_failed_step_are_not_missed_once_it_is_done,
                 answers_of_an_unfinished_step_are_missed,
                 each_try_of_a_step_with_retries_is_a_scope_of_its_own,
                 a_try_of_a_step_that_was_cut_off_goes_on,

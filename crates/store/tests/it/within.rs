@@ -166,6 +166,22 @@ pub fn answers_of_a_step_that_was_begun_again_are_not_missed_once_it_is_done(s: 
     new.request("three").goes();
 }
 
+/// Bug: the answers of a step that failed and was then done still counted as untaken.
+/// Consequence: an agent that tries a step again by itself was halted on its next resume.
+/// Cause: only those of the entry that was done were forgotten.
+pub fn answers_of_a_failed_step_are_not_missed_once_it_is_done(s: &Stage) {
+    let old = s.process("p").claim(s.run("r").halts_on_divergence().create());
+    let failed = old.begins("fetch");
+    old.in_step(failed).buys("one", 1);
+    old.ask(Record { failed: true, ..old.record(failed, "timeout") }).unwrap();
+    let done = old.begins("fetch");
+    old.in_step(done).buys("one", 1);
+    assert_eq!(s.row(old.run).answers, 2);
+    old.ask(old.record(done, "page")).unwrap();
+    assert_eq!(s.row(old.run).answers, 0);
+    next(s, &old).request("other").goes();
+}
+
 pub fn answers_of_an_unfinished_step_are_missed(s: &Stage) {
     let old = s.process("p").claim(s.run("r").halts_on_divergence().create());
     let step = old.begins("fetch");
