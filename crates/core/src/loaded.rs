@@ -91,14 +91,12 @@ impl<T> Row<T> {
     }
 }
 
-/// Stored bytes to be added.
+/// Stored bytes to be added; or put in the place of what a dead process had left there.
 #[derive(Clone, Debug)]
 pub struct NewPayload {
     pub run: RunNo,
     pub seq: Seq,
     pub role: Role,
-    /// 0, or the place of a part of a large payload.
-    pub part: u32,
     pub payload: Payload,
 }
 

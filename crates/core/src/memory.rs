@@ -21,10 +21,10 @@ use crate::{
     journal::{Entry, Kind, Role, State},
     loaded::{Loaded, Need, Numbers, Row, Touch},
     op::{self, Durability, Op},
-    payload::Payload,
+    payload::{PART_LEN, Payload},
     run::{Admission, Run, Spec},
     state::{Head, Item},
-    store::{Error, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket},
+    store::{Error, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
     token::TokenKey,
     unit::{Amounts, Unit},
 };
@@ -269,8 +269,10 @@ impl Tables {
         put(&mut self.heads, l.heads, |h| h.namespace.clone(), "head");
         self.specs.extend(l.specs);
         for p in l.payloads {
-            let old = self.payloads.insert((p.run, p.seq, p.role, p.part), p.payload);
-            assert!(old.is_none(), "payload {:?} of entry {} written twice", p.role, p.seq);
+            let old = self.payloads.insert((p.run, p.seq, p.role, p.payload.part), p.payload);
+            // A step that is begun anew after a death may find parts of the result it did not finish to keep.
+            let was_part = |old: Payload| old.bytes.len() == PART_LEN;
+            assert!(old.is_none_or(was_part), "payload {:?} of entry {} written twice", p.role, p.seq);
         }
     }
 
@@ -436,7 +438,10 @@ impl Store for MemoryStore {
     ) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
         let inner = self.lock();
         let t = &inner.committed;
-        Ok(t.items_of(run, after).take(limit).map(|i| (i.clone(), t.value_of(run, i.seq))).collect())
+        Ok(t.items_of(run, after)
+            .take(limit)
+            .map(|i| (i.clone(), t.value_of(run, i.seq, WHOLE_VALUE)))
+            .collect())
     }
 
     fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error> {
@@ -463,10 +468,10 @@ impl Store for MemoryStore {
         Ok(rows.filter(|k| k.0 == run && k.2 == Role::Request).map(|k| k.1).next())
     }
 
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error> {
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
         let inner = self.lock();
         let parts = inner.committed.payloads.range((run, seq, role, 0)..=(run, seq, role, u32::MAX));
-        Ok(parts.map(|(_, p)| p.clone()).collect())
+        Ok(Payload::join(parts.map(|(_, p)| p.clone()).collect()))
     }
 
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {

@@ -5,7 +5,7 @@
 use crate::{
     engine::{
         admit::Admit, checkpoint::Checkpoint, claim::Claim, claim_item::ClaimItem, count_loop::CountLoop,
-        declare_dead::DeclareDead, delivered::Delivered, end_attempt::EndAttempt, enter::Enter,
+        declare_dead::DeclareDead, delivered::Delivered, end_attempt::EndAttempt, enter::Enter, keep::Keep,
         next_try::NextTry, put::Put, raise::Raise, record::Record, record_item::RecordItem,
         register::Register, renew::Renew, reset_item::ResetItem, return_item::ReturnItem, settle::Settle,
         start::Start, step::BeginStep, tell::Tell,
@@ -105,6 +105,7 @@ ops! {
     RecordItem => ItemEnded(ItemEnded),
     ReturnItem => Returned(()),
     ResetItem => Reset(Seq),
+    Keep => Kept(()),
     Checkpoint => Saved(Seq),
     CountLoop => Turned(Turn),
     Put => Put(i64),

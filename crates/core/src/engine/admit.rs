@@ -245,7 +245,6 @@ impl Admit {
                 run: self.actor.run,
                 seq,
                 role: Role::Request,
-                part: 0,
                 payload: payload.clone(),
             });
         }

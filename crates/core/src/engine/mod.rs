@@ -13,6 +13,7 @@ pub mod doubt;
 pub mod end_attempt;
 pub mod enter;
 pub mod guard;
+pub mod keep;
 pub mod next_try;
 pub mod put;
 pub mod raise;

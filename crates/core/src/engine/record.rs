@@ -53,7 +53,6 @@ impl Record {
             run: self.run,
             seq: self.seq,
             role: Role::Value,
-            part: 0,
             payload: self.value.clone(),
         });
         Change::apply(&self.changes, l, Some((self.run, attempt)), now)?;

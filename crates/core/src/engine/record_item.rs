@@ -53,7 +53,6 @@ impl RecordItem {
                 run: self.run,
                 seq: self.seq,
                 role: Role::Value,
-                part: 0,
                 payload: value.clone(),
             });
         }

@@ -175,13 +175,7 @@ impl Settle {
             e.post(&posting);
         }
         if let Some(payload) = self.answer.clone().filter(|_| state == State::Done) {
-            l.payloads.push(NewPayload {
-                run: self.run,
-                seq: self.seq,
-                role: Role::Answer,
-                part: 0,
-                payload,
-            });
+            l.payloads.push(NewPayload { run: self.run, seq: self.seq, role: Role::Answer, payload });
         }
         Ok(())
     }

@@ -57,13 +57,7 @@ impl Start {
         l.envelopes.push(Row::insert(Envelope::new(own, Owner::Run(no), self.limits)));
         l.specs.push((no, self.spec.clone()));
         if let Some(payload) = &self.stdin {
-            l.payloads.push(NewPayload {
-                run: no,
-                seq: Seq(0),
-                role: Role::Stdin,
-                part: 0,
-                payload: payload.clone(),
-            });
+            l.payloads.push(NewPayload { run: no, seq: Seq(0), role: Role::Stdin, payload: payload.clone() });
         }
         l.runs.push(Row::insert(Run {
             no,

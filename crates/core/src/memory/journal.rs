@@ -25,11 +25,12 @@ impl Tables {
                 key: e.key.clone().unwrap_or_default(),
                 state: e.state,
             };
-            (row, self.value_of(run, e.seq).filter(|p| p.bytes.len() as i64 <= INLINE_VALUE))
+            (row, self.value_of(run, e.seq, INLINE_VALUE))
         })
     }
 
-    pub fn value_of(&self, run: RunNo, seq: Seq) -> Option<Payload> {
-        self.payloads.get(&(run, seq, Role::Value, 0)).cloned()
+    /// What was recorded, if it is stored in at most `most` bytes.
+    pub fn value_of(&self, run: RunNo, seq: Seq, most: i64) -> Option<Payload> {
+        self.payloads.get(&(run, seq, Role::Value, 0)).filter(|p| p.bytes.len() as i64 <= most).cloned()
     }
 }

@@ -386,14 +386,13 @@ fn kept_stdin(store: &dyn Store, view: &RunView, command: &Command) -> Result<Op
     if !command.stdin_kept {
         return Ok(None);
     }
-    let mut all = Vec::new();
-    for part in store.payload(view.run.no, outlast_core::id::Seq(0), Role::Stdin)? {
-        let bytes = part.decode().map_err(|e| outlast_core::store::Error::Corrupt {
-            what: format!("the kept standard input of {}: {e}", view.run.id),
-        })?;
-        all.extend_from_slice(&bytes);
-    }
-    Ok(Some(all))
+    let Some(kept) = store.payload(view.run.no, outlast_core::id::Seq(0), Role::Stdin)? else {
+        return Ok(Some(Vec::new()));
+    };
+    let bytes = kept.decode().map_err(|e| outlast_core::store::Error::Corrupt {
+        what: format!("the kept standard input of {}: {e}", view.run.id),
+    })?;
+    Ok(Some(bytes.to_vec()))
 }
 
 fn failed(code: &'static str, message: String) -> CliError {

@@ -156,6 +156,7 @@ impl Call {
             key_id: 0,
             len: bytes.len() as u64,
             sha256: Digest::of(&bytes).0,
+            part: 0,
             bytes,
         })
     }

@@ -318,7 +318,10 @@ impl Drive {
         };
         registry.waiters.decides(self.place, self.id);
         // Submitted under the lock: what the registries said is what the store decides on, in order.
-        self.admitting = Some(self.host.store.ask(admit, Durability::Synced));
+        self.admitting = Some(match registry.is_alone() {
+            true => self.host.store.ask_here(admit, Durability::Synced),
+            false => self.host.store.ask(admit, Durability::Synced),
+        });
     }
 
     fn open(&mut self, seq: Seq, cap: Option<u64>) -> Event {
@@ -385,7 +388,7 @@ impl Drive {
         let (store, run) = (self.host.store.clone(), self.place.run);
         let read = move || -> Result<Answer, Error> {
             let corrupt = |what: String| Error::Corrupt { what };
-            let payload = store.payload(run, seq, Role::Answer)?.into_iter().next();
+            let payload = store.payload(run, seq, Role::Answer)?;
             let payload = payload.ok_or_else(|| corrupt(format!("the answer of entry {seq} is missing")))?;
             let bytes = payload.decode().map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))?;
             Answer::from_bytes(bytes).map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))

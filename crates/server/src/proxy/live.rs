@@ -311,7 +311,11 @@ impl Carry {
             error: detail.or(error.map(str::to_owned)),
             answer: answer.map(|bytes| Payload::encode(&bytes)),
         };
-        self.host.store.ask(settle, Durability::Synced)
+        let alone = self.host.registry().is_alone();
+        match alone {
+            true => self.host.store.ask_here(settle, Durability::Synced),
+            false => self.host.store.ask(settle, Durability::Synced),
+        }
     }
 
     /// Waits until the settlement is recorded, however long the store takes.

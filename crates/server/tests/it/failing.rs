@@ -138,7 +138,7 @@ impl Store for Failing {
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
         self.inner.newest_request(run)
     }
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error> {
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
         self.inner.payload(run, seq, role)
     }
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {

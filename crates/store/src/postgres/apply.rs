@@ -61,7 +61,7 @@ pub async fn apply(client: &Client, l: &Loaded) -> Result<(), Error> {
         }
     }
     for p in &l.payloads {
-        insert_payload(client, p).await?;
+        put_payload(client, p).await?;
     }
     // Versions of a key are only ever added.
     for (i, _) in touched(&l.items).filter(|(_, touch)| *touch == Touch::Insert) {
@@ -160,7 +160,8 @@ async fn insert_run(client: &Client, r: &Run) -> Result<(), Error> {
             maybe_json(&r.halt)?,
             bytes(&r.error),
             bytes(&r.command_key),
-            maybe_json(&r.job)?
+            r.job.as_ref().map(|j| j.name.as_bytes()),
+            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?
         ],
     )
     .await
@@ -171,7 +172,7 @@ async fn update_run(client: &Client, r: &Run) -> Result<(), Error> {
         client,
         "UPDATE outlast.runs SET status = $2, began_at = $3, ended_at = $4, next_seq = $5, next_attempt = $6, \
          fence = $7, iteration = $8, explicit_loops = $9, answers = $10, closed = $11, stop_requested = $12, \
-         replayed = $13, saved_nano_usd = $14, halt = $15, error = $16, job = $17 WHERE no = $1",
+         replayed = $13, saved_nano_usd = $14, halt = $15, error = $16, counts = $17 WHERE no = $1",
         params![
             r.no.0,
             r.status as i64,
@@ -189,7 +190,7 @@ async fn update_run(client: &Client, r: &Run) -> Result<(), Error> {
             r.saved_nano_usd,
             maybe_json(&r.halt)?,
             bytes(&r.error),
-            maybe_json(&r.job)?
+            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?
         ],
     )
     .await
@@ -314,17 +315,21 @@ async fn update_entry(client: &Client, e: &Entry) -> Result<(), Error> {
     .await
 }
 
-async fn insert_payload(client: &Client, p: &NewPayload) -> Result<(), Error> {
+async fn put_payload(client: &Client, p: &NewPayload) -> Result<(), Error> {
     let len = i64::try_from(p.payload.len)
         .map_err(|_| Error::Corrupt { what: format!("a payload of {} bytes", p.payload.len) })?;
     write_one(
         client,
-        &insert("payloads", &format!("run_no, seq, role, part, {PAYLOAD}")),
+        &format!(
+            "{} ON CONFLICT (run_no, seq, role, part) DO UPDATE SET codec = excluded.codec, \
+             key_id = excluded.key_id, len = excluded.len, sha256 = excluded.sha256, bytes = excluded.bytes",
+            insert("payloads", &format!("run_no, seq, role, part, {PAYLOAD}"))
+        ),
         params![
             p.run.0,
             p.seq.0,
             p.role.code(),
-            i64::from(p.part),
+            i64::from(p.payload.part),
             p.payload.codec as i64,
             i64::from(p.payload.key_id),
             len,

@@ -13,7 +13,7 @@ use outlast_core::{
     payload::Payload,
     run::{Run, Spec},
     state::Item,
-    store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket},
+    store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
     token::TokenKey,
 };
 use tokio_postgres::{Client, Row};
@@ -25,7 +25,10 @@ use super::{
     statement::{Param, all, maybe, param, params},
     writer::NOW,
 };
-use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, ITEM_ROW, PAYLOAD, RUN, STEP_ROW, VALUE, select};
+use crate::{
+    columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, ITEM_ROW, PAYLOAD, RUN, STEP_ROW, VALUE, select},
+    group::Hands,
+};
 
 /// Runs with their specs and envelopes, in the order given.
 async fn views(client: &Client, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
@@ -60,7 +63,7 @@ fn token_key(row: &Row) -> Result<TokenKey, Error> {
 
 impl Store for PostgresStore {
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
-        self.writer.submit(op, durability)
+        self.writer.submit(op, durability, Hands::Writers)
     }
 
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
@@ -159,11 +162,12 @@ impl Store for PostgresStore {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.readers.run(async move |c: &Client| {
             let rest = format!(
-                "outlast.entries e LEFT JOIN outlast.payloads p ON {PAYLOAD_OF} WHERE {NEWEST} \
+                "outlast.entries e LEFT JOIN outlast.payloads p ON {PAYLOAD_OF} AND length(p.bytes) <= $5 WHERE {NEWEST} \
                  ORDER BY e.seq LIMIT $3"
             );
             let sql = select(&format!("{ITEM_ROW}, {VALUE}"), &rest);
-            all(c, &sql, params![run.0, after.0, limit, Role::Value.code()], rows::result_row).await
+            let role = Role::Value.code();
+            all(c, &sql, params![run.0, after.0, limit, role, WHOLE_VALUE], rows::result_row).await
         })
     }
 
@@ -213,10 +217,12 @@ impl Store for PostgresStore {
         })
     }
 
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error> {
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
         self.readers.run(async move |c: &Client| {
             let rest = "outlast.payloads WHERE run_no = $1 AND seq = $2 AND role = $3 ORDER BY part";
-            all(c, &select(PAYLOAD, rest), params![run.0, seq.0, role.code()], rows::payload).await
+            let parts =
+                all(c, &select(PAYLOAD, rest), params![run.0, seq.0, role.code()], rows::payload).await?;
+            Ok(Payload::join(parts))
         })
     }
 

@@ -11,7 +11,7 @@ use outlast_core::{
     envelope::Envelope,
     id::{AttemptNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
     instance::{Instance, Lease},
-    job::ItemRow,
+    job::{ItemRow, Job},
     journal::{Entry, Kind, State},
     payload::{Codec, Payload},
     run::Run,
@@ -113,8 +113,14 @@ pub fn run(row: &Row) -> Result<Run> {
         halt: maybe_json(row, 19)?,
         error: maybe_name(row, 20)?,
         command_key: maybe_name(row, 21)?,
-        job: maybe_json(row, 22)?,
+        job: job(row)?,
     })
+}
+
+/// Apart: the name is indexed and never changes, the counts do with each item.
+fn job(row: &Row) -> Result<Option<Box<Job>>> {
+    let Some(name) = maybe_name(row, 22)? else { return Ok(None) };
+    Ok(Some(Box::new(Job { name, counts: json(row, 23)? })))
 }
 
 pub fn envelope(row: &Row) -> Result<Envelope> {
@@ -199,6 +205,7 @@ fn payload_at(row: &Row, at: usize) -> Result<Payload> {
         key_id: small(row, at + 1)?,
         len: u64::try_from(int(row, at + 2)?).map_err(|e| bad(row, at + 2, e))?,
         sha256: sha256.try_into().map_err(|_| bad(row, at + 3, "a SHA-256 has 32 bytes"))?,
+        part: 0,
         bytes: Bytes::from(get::<Vec<u8>>(row, at + 4)?),
     })
 }

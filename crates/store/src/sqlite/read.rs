@@ -11,13 +11,16 @@ use outlast_core::{
     payload::Payload,
     run::{Run, Spec},
     state::Item,
-    store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket},
+    store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
     token::TokenKey,
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, params_from_iter, types::Value};
 
-use super::{SqliteStore, failure, rows};
-use crate::columns::{ITEM_ROW, STEP_ROW, VALUE, select};
+use super::{SqliteStore, failure, payloads, rows};
+use crate::{
+    columns::{ITEM_ROW, STEP_ROW, VALUE, select},
+    group::Hands,
+};
 
 fn maybe<T, P: Params>(
     conn: &Connection,
@@ -56,31 +59,30 @@ const ITEMS: &str = "entries e INDEXED BY entries_of_items";
 
 const NEWEST: &str = "e.run_no = ?1 AND e.kind = 2 AND e.retried_by IS NULL AND e.seq > ?2";
 
-const PAYLOAD_OF: &str = "p.run_no = e.run_no AND p.seq = e.seq AND p.role = ?4 AND p.part = 0";
-
 fn items() -> String {
     select(ITEM_ROW, &format!("{ITEMS} WHERE {NEWEST} ORDER BY e.seq LIMIT ?3"))
 }
 
 fn results() -> String {
     let columns = format!("{ITEM_ROW}, {VALUE}");
-    let rest = format!("{ITEMS} LEFT JOIN payloads p ON {PAYLOAD_OF} WHERE {NEWEST} ORDER BY e.seq LIMIT ?3");
+    let rest = format!("{ITEMS} {} WHERE {NEWEST} ORDER BY e.seq LIMIT ?3", payloads::join());
     select(&columns, &rest)
 }
 
 fn steps() -> String {
     let columns = format!("{STEP_ROW}, {VALUE}");
-    // A blob's length is in its row's head: large ones are not read.
-    let rest = format!(
-        "entries e LEFT JOIN payloads p ON {PAYLOAD_OF} AND length(p.bytes) <= ?5 \
-         WHERE e.run_no = ?1 AND e.kind = 1 AND e.seq > ?2 ORDER BY e.seq LIMIT ?3"
-    );
+    let wanted = "e.run_no = ?1 AND e.kind = 1 AND e.seq > ?2";
+    let rest = format!("entries e {} WHERE {wanted} ORDER BY e.seq LIMIT ?3", payloads::join());
     select(&columns, &rest)
 }
 
 impl Store for SqliteStore {
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
-        self.queue(op, durability)
+        self.queue(op, durability, Hands::Writers)
+    }
+
+    fn submit_here(&self, op: Op, durability: Durability) -> Ticket {
+        self.queue(op, durability, Hands::Mine)
     }
 
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
@@ -165,7 +167,7 @@ impl Store for SqliteStore {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.with_reader(|c| {
             let sql = results();
-            all(c, &sql, (run.0, after.0, limit, Role::Value.code()), rows::result_row)
+            all(c, &sql, (run.0, after.0, limit, Role::Value.code(), WHOLE_VALUE), rows::result_row)
         })
     }
 
@@ -200,19 +202,11 @@ impl Store for SqliteStore {
     }
 
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
-        self.with_reader(|c| {
-            let sql = "SELECT seq FROM (SELECT seq, role FROM payloads WHERE run_no = ?1 ORDER BY seq DESC LIMIT 64) \
-                       WHERE role = ?2 ORDER BY seq DESC LIMIT 1";
-            maybe(c, sql, (run.0, Role::Request.code()), |r| r.get(0).map(Seq))
-        })
+        self.with_reader(|c| payloads::newest_request(c, run).map_err(failure))
     }
 
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error> {
-        self.with_reader(|c| {
-            let sql =
-                select(rows::PAYLOAD, "payloads WHERE run_no = ?1 AND seq = ?2 AND role = ?3 ORDER BY part");
-            all(c, &sql, (run.0, seq.0, role.code()), rows::payload)
-        })
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
+        self.with_reader(|c| payloads::get(c, run, seq, role).map_err(failure))
     }
 
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {
@@ -301,7 +295,7 @@ mod tests {
             assert_eq!(plan, wanted, "{sql}");
         };
         let newest = "SEARCH e USING INDEX entries_of_items (run_no=? AND seq>?)";
-        let value = "SEARCH p USING INDEX sqlite_autoindex_payloads_1 (run_no=? AND seq=? AND role=? AND part=?) LEFT-JOIN";
+        let value = "SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN";
         check(&items(), &[newest]);
         check(&results(), &[newest, value]);
         check(&steps(), &["SEARCH e USING INDEX sqlite_autoindex_entries_1 (run_no=? AND seq>?)", value]);

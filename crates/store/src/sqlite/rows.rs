@@ -9,7 +9,7 @@ use outlast_core::{
     envelope::Envelope,
     id::{AttemptNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
     instance::{Instance, Lease, Life},
-    job::ItemRow,
+    job::{ItemRow, Job},
     journal::{Entry, Kind, State},
     payload::{Codec, Payload},
     run::Run,
@@ -25,7 +25,7 @@ use rusqlite::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::columns::{self, SUMS};
-pub use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, HEAD, INSTANCE, ITEM, LEASE, PAYLOAD, RUN};
+pub use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, HEAD, INSTANCE, ITEM, LEASE, RUN};
 
 type Result<T> = rusqlite::Result<T>;
 
@@ -97,8 +97,14 @@ pub fn run(row: &Row<'_>) -> Result<Run> {
         halt: from_json_or_null(row, 19)?,
         error: row.get(20)?,
         command_key: row.get(21)?,
-        job: from_json_or_null(row, 22)?,
+        job: job(row)?,
     })
+}
+
+/// Apart: the name is indexed and never changes, the counts do with each item.
+fn job(row: &Row<'_>) -> Result<Option<Box<Job>>> {
+    let Some(name) = row.get(22)? else { return Ok(None) };
+    Ok(Some(Box::new(Job { name, counts: from_json(row, 23)? })))
 }
 
 pub fn envelope(row: &Row<'_>) -> Result<Envelope> {
@@ -189,6 +195,7 @@ fn payload_at(row: &Row<'_>, at: usize) -> Result<Payload> {
             .as_blob()?
             .try_into()
             .map_err(|_| bad(at + 3, "a SHA-256 has 32 bytes"))?,
+        part: 0,
         bytes: Bytes::from(row.get::<_, Vec<u8>>(at + 4)?),
     })
 }

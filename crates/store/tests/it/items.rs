@@ -284,7 +284,7 @@ pub fn an_item_with_other_content_runs_again_and_its_old_result_is_history(s: &S
     a.item_done(new.seq, "second");
     assert_eq!(newest(s, a.run, "a").seq, new.seq);
     assert_eq!(s.entry(a.run, old.seq).retried_by, Some(new.seq));
-    let value = s.store().payload(a.run, old.seq, Role::Value).unwrap().remove(0);
+    let value = s.store().payload(a.run, old.seq, Role::Value).unwrap().unwrap();
     assert_eq!(value.decode().unwrap(), &b"first"[..]);
     check_counts(s, a.run);
 }

@@ -216,6 +216,8 @@ macro_rules! stories {
             steps:
                 a_finished_step_is_not_run_again,
                 a_step_that_was_cut_off_is_begun_again_as_the_same_entry,
+                a_long_result_is_kept_in_parts_before_it_is_recorded,
+                parts_that_a_dead_process_left_are_no_part_of_a_result,
                 a_step_is_recorded_once,
                 a_step_of_a_dead_agent_is_recorded_by_its_own_process,
                 a_failed_step_runs_again_as_a_new_entry,
