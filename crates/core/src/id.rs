@@ -156,6 +156,8 @@ impl Slot {
     pub const DRIVER: Slot = Slot(0);
     /// Where header callers without a label share one implicit, unfenced attempt.
     pub const IMPLICIT: Slot = Slot(-1);
+    /// In a claim: the lowest free worker's slot, from 1.
+    pub const ANY: Slot = Slot(-2);
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     envelope::Refusal,
     id::{AttemptNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
+    job::Job,
     status::Status,
 };
 
@@ -102,6 +103,9 @@ pub struct Spec {
     pub keys: Vec<String>,
     /// The prices it began with, for all its life. Absent in runs that have no command.
     pub prices: Option<Prices>,
+    /// The name of the batch job that the run is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
 }
 
 /// The price table of a run.
@@ -155,6 +159,8 @@ pub struct Run {
     pub saved_nano_usd: i64,
     /// Names the command and directory, so that typing the command again finds the run.
     pub command_key: Option<String>,
+    /// Set where the run is a batch job: its items' counts.
+    pub job: Option<Box<Job>>,
 }
 
 impl Run {

@@ -361,6 +361,7 @@ impl Process {
             actor: Actor { run: r.run, attempt, instance: self.instance.unwrap_or_default() },
             slot: Slot::DRIVER,
             scope: r.scope.clone(),
+            within: None,
             digest: r.digest(),
             match_key: place.key,
             upstream: "sim".into(),

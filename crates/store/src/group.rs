@@ -362,6 +362,8 @@ fn closes(op: &Op) -> bool {
         op,
         Op::Settle(_)
             | Op::Record(_)
+            | Op::RecordItem(_)
+            | Op::ReturnItem(_)
             | Op::EndAttempt(_)
             | Op::DeclareDead(_)
             | Op::Renew(_)

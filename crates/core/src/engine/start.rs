@@ -6,6 +6,7 @@ use crate::{
     engine::Error,
     envelope::{Envelope, Owner},
     id::{AttemptNo, Fence, Micros, RunId, RunNo, Seq},
+    job::{Counts, Job},
     journal::Role,
     loaded::{Loaded, Need, NewPayload, Row},
     op::Started,
@@ -81,6 +82,7 @@ impl Start {
             replayed: 0,
             saved_nano_usd: 0,
             command_key: self.command_key.clone(),
+            job: self.spec.job.clone().map(|name| Box::new(Job { name, counts: Counts::default() })),
         }));
         Ok(Started { run: RunNo(no.0), created: true, status: Status::Interrupted })
     }

@@ -174,6 +174,7 @@ fn create(
         upstreams: begun_with.upstreams,
         keys: begun_with.keys,
         prices: Some(begun_with.prices),
+        job: None,
     };
     let start = Start {
         id,

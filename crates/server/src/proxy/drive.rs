@@ -303,6 +303,7 @@ impl Drive {
             actor: Actor { run: seat.run, attempt: seat.attempt, instance: self.instance },
             slot: seat.slot,
             scope: seat.scope.clone(),
+            within: seat.within,
             digest: call.digest,
             match_key: call.match_key,
             upstream: Arc::from(call.upstream_name()),

@@ -211,7 +211,10 @@ impl Proxy {
             Who::Named { label, .. } => Some(label.clone()),
             Who::Token(_) | Who::Nobody => None,
         };
-        let seat = seat::seat(host, caller.who.clone()).await?;
+        let mut seat = seat::seat(host, caller.who.clone()).await?;
+        if let Some(seq) = caller.within {
+            seat = seat::within(host, seat, seq)?;
+        }
         let call = Call::read(host, seat.clone(), caller, dialect, headers, raw)?;
         let (response, gone) = drive::start(host.clone(), call, wire);
         let response = response

@@ -6,7 +6,7 @@
 use http::{HeaderMap, Uri};
 use outlast_core::{
     digest::Digest,
-    id::RunId,
+    id::{RunId, Seq},
     token::{self, Claims, TokenKey},
 };
 use sha2::Digest as _;
@@ -34,6 +34,8 @@ pub struct Caller {
     /// The path and query without our prefix and without credentials of ours.
     pub target: String,
     pub credential: Credential,
+    /// The open item or step it is made in: `X-Outlast-Scope`, with a run token only.
+    pub within: Option<Seq>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +82,10 @@ pub enum NotLetIn {
     BadRunId(String),
     #[error("a run has to be named here: a run token, or an X-Outlast-Run header")]
     NoRun,
+    #[error("an X-Outlast-Scope header is taken with a run token only")]
+    ScopeWithoutToken,
+    #[error("not a scope: {text:?} (wanted the number of one open item or step)")]
+    BadScope { text: String },
     #[error("a header is not plain text: {0}")]
     BadHeader(&'static str),
 }
@@ -87,7 +93,7 @@ pub enum NotLetIn {
 impl NotLetIn {
     pub fn status(&self) -> u16 {
         match self {
-            NotLetIn::BadRunId(_) | NotLetIn::BadHeader(_) => 400,
+            NotLetIn::BadRunId(_) | NotLetIn::BadHeader(_) | NotLetIn::BadScope { .. } => 400,
             NotLetIn::NoToken | NotLetIn::BadToken(_) | NotLetIn::RunTokenWanted => 401,
             _ => 403,
         }
@@ -104,6 +110,8 @@ impl NotLetIn {
             NotLetIn::RunTokenWanted => "run_token_wanted",
             NotLetIn::BadRunId(_) => "bad_run_id",
             NotLetIn::NoRun => "no_run",
+            NotLetIn::ScopeWithoutToken => "scope_without_token",
+            NotLetIn::BadScope { .. } => "bad_scope",
             NotLetIn::BadHeader(_) => "bad_header",
         }
     }
@@ -155,7 +163,11 @@ pub fn caller(
         (None, None) if access.loopback => Who::Nobody,
         (None, None) => return Err(NotLetIn::NoRun),
     };
-    Ok(Caller { who, target, credential })
+    let within = scope_header(headers)?;
+    if within.is_some() && !matches!(who, Who::Token(_)) {
+        return Err(NotLetIn::ScopeWithoutToken);
+    }
+    Ok(Caller { who, target, credential, within })
 }
 
 fn same(a: &str, b: &str) -> bool {
@@ -264,6 +276,14 @@ fn credentials(headers: &HeaderMap) -> Result<Vec<(&'static str, &str)>, NotLetI
     Ok(found)
 }
 
+fn scope_header(headers: &HeaderMap) -> Result<Option<Seq>, NotLetIn> {
+    let mut all = headers.get_all("x-outlast-scope").iter();
+    let Some(value) = all.next() else { return Ok(None) };
+    let text = value.to_str().map_err(|_| NotLetIn::BadHeader("x-outlast-scope"))?;
+    let seq = text.parse().ok().filter(|seq| *seq > 0 && all.next().is_none());
+    seq.map(|seq| Some(Seq(seq))).ok_or_else(|| NotLetIn::BadScope { text: text.chars().take(80).collect() })
+}
+
 fn run_header(headers: &HeaderMap) -> Result<Option<Who>, NotLetIn> {
     let one = |name: &'static str| -> Result<Option<&str>, NotLetIn> {
         let mut all = headers.get_all(name).iter();
@@ -331,7 +351,12 @@ mod tests {
             let c = ask(&open(), &target, &headers).expect(&target);
             assert_eq!(
                 c,
-                Caller { who: Who::Token(claims(1)), target: "/v1/x".into(), credential: Credential::Ours }
+                Caller {
+                    who: Who::Token(claims(1)),
+                    target: "/v1/x".into(),
+                    credential: Credential::Ours,
+                    within: None
+                }
             );
         }
     }
@@ -364,6 +389,22 @@ mod tests {
         assert_eq!(ok.credential, Credential::Ours);
         let far = Access { loopback: false, ..Access::default() };
         assert_eq!(ask(&far, "/v1/x", &[("x-outlast-run", "r")]), Err(NotLetIn::NoToken));
+    }
+
+    #[test]
+    fn a_scope_is_taken_with_a_run_token_only() {
+        let t = token::mint(&key(), &claims(1));
+        let with = |scope: &str| ask(&open(), "/v1/x", &[("x-api-key", &t), ("x-outlast-scope", scope)]);
+        assert_eq!(with("7").unwrap().within, Some(Seq(7)));
+        for bad in ["", "0", "-1", "a", "1,2", "99999999999999999999"] {
+            assert!(matches!(with(bad), Err(NotLetIn::BadScope { .. })), "{bad}");
+        }
+        for headers in
+            [vec![("x-outlast-scope", "7")], vec![("x-outlast-scope", "7"), ("x-outlast-run", "r")]]
+        {
+            let refused = ask(&open(), "/v1/x", &headers).unwrap_err();
+            assert_eq!((refused.status(), refused.code()), (403, "scope_without_token"));
+        }
     }
 
     #[test]

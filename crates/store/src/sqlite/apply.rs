@@ -16,7 +16,7 @@ use super::{
     payloads,
     rows::{self, to_json},
 };
-use crate::columns::SUMS;
+use crate::columns::{self, SUMS};
 
 /// Writes the touched rows. Prepared once per connection.
 ///
@@ -168,7 +168,7 @@ fn update_envelope(conn: &Connection, e: &Envelope) -> Result<()> {
 fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
     execute(
         conn,
-        &insert("runs", rows::RUN, 22),
+        &insert("runs", rows::RUN, 24),
         params![
             r.no.0,
             r.id.as_str(),
@@ -191,7 +191,9 @@ fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
             to_json(&r.policy)?,
             r.halt.as_ref().map(to_json).transpose()?,
             r.error,
-            r.command_key
+            r.command_key,
+            r.job.as_ref().map(|j| j.name.as_str()),
+            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?
         ],
     )
 }
@@ -205,7 +207,7 @@ fn update_run(conn: &Connection, r: &Run) -> Result<()> {
         conn,
         "UPDATE runs SET began_at = ?2, ended_at = ?3, next_seq = ?4, next_attempt = ?5, fence = ?6, iteration = ?7,
          explicit_loops = ?8, answers = ?9, closed = ?10, stop_requested = ?11, replayed = ?12,
-         saved_nano_usd = ?13, halt = ?14, error = ?15 WHERE no = ?1",
+         saved_nano_usd = ?13, halt = ?14, error = ?15, counts = ?16 WHERE no = ?1",
         params![
             r.no.0,
             r.began_at.map(|t| t.0),
@@ -221,7 +223,8 @@ fn update_run(conn: &Connection, r: &Run) -> Result<()> {
             r.replayed,
             r.saved_nano_usd,
             r.halt.as_ref().map(to_json).transpose()?,
-            r.error
+            r.error,
+            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?
         ],
     )
 }
@@ -272,6 +275,11 @@ fn triple(a: &Amounts) -> (i64, i64, i64) {
     (a.cost(), a.tokens(), a[Unit::Calls])
 }
 
+fn detail(e: &Entry) -> Result<Option<String>> {
+    let failed = |e| rusqlite::Error::ToSqlConversionFailure(Box::new(e));
+    columns::detail(e).transpose().map_err(failed)
+}
+
 fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
     let ((hc, ht, hn), (sc, st, sn)) = (triple(&e.held), triple(&e.spent));
     execute(
@@ -302,7 +310,7 @@ fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
             e.delivered_count,
             e.retried_by.map(|n| n.0),
             e.replayable,
-            e.call.as_ref().map(to_json).transpose()?,
+            detail(e)?,
             e.call.as_ref().map(|c| c.model.as_str())
         ],
     )
@@ -333,7 +341,7 @@ fn update_entry(conn: &Connection, e: &Entry) -> Result<()> {
             e.delivered_count,
             e.retried_by.map(|n| n.0),
             e.replayable,
-            e.call.as_ref().map(to_json).transpose()?
+            detail(e)?
         ],
     )
 }

@@ -23,6 +23,15 @@ fn id(owner: i64, role: Role, part: u32) -> i64 {
     (((owner << ROLE_BITS) | role.code()) << PART_BITS) | i64::from(part)
 }
 
+/// Joins `p`, a payload in one part of at most ?5 stored bytes in role ?4, to `e`, its entry.
+///
+/// A blob's length is in its row's head: long ones are not read.
+pub fn join() -> String {
+    format!(
+        "LEFT JOIN payloads p ON p.id = ((e.id << {ROLE_BITS}) | ?4) << {PART_BITS} AND length(p.bytes) <= ?5"
+    )
+}
+
 /// Who owns the bytes of (run, seq). Seq 0 stands for the run itself: its standard input.
 fn owner(conn: &Connection, run: RunNo, seq: Seq) -> Result<Option<i64>> {
     match seq {

@@ -35,9 +35,10 @@ CREATE TABLE runs (
     next_seq INTEGER NOT NULL, next_attempt INTEGER NOT NULL, fence INTEGER NOT NULL, iteration INTEGER NOT NULL,
     explicit_loops INTEGER NOT NULL, answers INTEGER NOT NULL, closed INTEGER NOT NULL,
     stop_requested INTEGER NOT NULL, replayed INTEGER NOT NULL, saved_nano_usd INTEGER NOT NULL,
-    charges TEXT NOT NULL, policy TEXT NOT NULL, halt TEXT, error TEXT, command_key TEXT);
+    charges TEXT NOT NULL, policy TEXT NOT NULL, halt TEXT, error TEXT, command_key TEXT, job TEXT, counts TEXT);
 CREATE INDEX runs_by_command ON runs (command_key) WHERE command_key IS NOT NULL;
 CREATE INDEX runs_by_status ON runs (status, no);
+CREATE INDEX runs_of_jobs ON runs (no) WHERE job IS NOT NULL;
 
 CREATE TABLE specs (run_no INTEGER PRIMARY KEY, spec TEXT NOT NULL);
 
@@ -70,6 +71,7 @@ CREATE TABLE entries (
     delivered_to INTEGER, delivered_count INTEGER NOT NULL, retried_by INTEGER, replayable INTEGER NOT NULL,
     model TEXT, detail TEXT, UNIQUE (run_no, seq));
 CREATE INDEX entries_open ON entries (instance) WHERE state = 0;
+CREATE INDEX entries_of_items ON entries (run_no, seq) WHERE kind = 2;
 CREATE INDEX entries_by_match ON entries (run_no, match_key, seq) WHERE match_key IS NOT NULL;
 CREATE INDEX entries_by_key ON entries (run_no, kind, key, scope, seq) WHERE key IS NOT NULL;
 

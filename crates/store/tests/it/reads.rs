@@ -91,6 +91,7 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
             hash: "abc".into(),
             file: Some(PriceFile { path: "/srv/prices.json".into(), text: "{}\n".into() }),
         }),
+        job: None,
     };
     let stdin = Some(Payload::encode(b"the input\n"));
     let start = Start { spec: spec.clone(), stdin, ..s.run("r").start };

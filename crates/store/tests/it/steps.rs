@@ -38,7 +38,7 @@ pub fn a_step_that_was_cut_off_is_begun_again_as_the_same_entry(s: &Stage) {
     let seq = old.begins("fetch");
     old.process.dies();
     let new = s.process("next").claim(old.run);
-    assert_eq!(new.ask(new.step("fetch")).unwrap(), Step::Run { seq, begun_before: true });
+    assert_eq!(new.ask(new.step("fetch")).unwrap(), Step::Run { seq, begun_before: true, try_no: 0 });
     let entry = s.entry(new.run, seq);
     assert_eq!((entry.instance, entry.attempt), (Some(new.process.no), new.attempt));
     s.refuses("already_taken", old.record(seq, "stale"));
