@@ -209,7 +209,7 @@ pub fn split(bytes: &Bytes) -> impl ExactSizeIterator<Item = Bytes> + '_ {
     })
 }
 
-fn compress(decoded: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn compress(decoded: &[u8]) -> Option<Vec<u8>> {
     if decoded.len() < COMPRESSIBLE_LEN {
         return None;
     }
@@ -218,7 +218,7 @@ fn compress(decoded: &[u8]) -> Option<Vec<u8>> {
     (frame.len() <= decoded.len() - decoded.len() / 8).then_some(frame)
 }
 
-fn decompress(frame: &[u8], len: u64) -> Result<Vec<u8>, PayloadError> {
+pub(crate) fn decompress(frame: &[u8], len: u64) -> Result<Vec<u8>, PayloadError> {
     let bad = |reason: String| PayloadError::BadFrame { wanted: len, reason };
     match zstd::zstd_safe::get_frame_content_size(frame) {
         Ok(Some(stated)) if stated == len => {}

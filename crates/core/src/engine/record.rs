@@ -53,7 +53,7 @@ impl Record {
             part: 0,
             payload: self.value.clone(),
         });
-        Change::apply(&self.changes, l, Some((self.run, attempt)), now)?;
+        Change::apply(&self.changes, l, Some((self.run, attempt)), None, now)?;
         Ok(self.seq)
     }
 }

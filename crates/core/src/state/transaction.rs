@@ -1,0 +1,1 @@
+//! Transactions that are open: held in a process, without I/O, until they commit, abort or expire.
