@@ -99,7 +99,7 @@ mod tests {
         check(NEWEST_UNTIL, &["items_by_key (key_no=? AND rowid<?)"]);
         check(BY_TIME, &["commits_by_time (namespace_no=? AND at<?)"]);
         check(BY_TRANSACTION, &["commits_by_transaction (txn=?)"]);
-        check(COMPACTABLE, &["keys_with_history (namespace_no=? AND rowid>?)"]);
+        check(COMPACTABLE, &["keys_with_history (namespace_no=? AND no>?)"]);
         check(FURTHEST, &["keys_steps (agent_no=? AND stem=? AND progress=?)"]);
         check(&format!("SELECT * FROM {EVENTS}"), &["items_by_agent (agent_no=? AND rowid>? AND rowid<?)"]);
         check(&format!("SELECT * FROM {LIVE} {bounds}"), &["keys_live (agent_no=? AND key>? AND key<?)"]);
