@@ -53,6 +53,14 @@ const KEY: &str = "JOIN outlast.keys k ON k.agent_no = a.no AND sha256(k.key) = 
 
 const HERE: &str = "WHERE sha256(n.name) = sha256($1)";
 
+/// The agent's number. As a value of its own, not a join: only so does the planner know that an index
+/// that begins with it gives the rest in order, and reads no more than a page.
+const AGENT_NO: &str = "(SELECT a.no FROM outlast.namespaces n JOIN outlast.agents a \
+    ON a.namespace_no = n.no AND sha256(a.name) = sha256($2) WHERE sha256(n.name) = sha256($1))";
+
+/// The namespace's number.
+const NAMESPACE_NO: &str = "(SELECT n.no FROM outlast.namespaces n WHERE sha256(n.name) = sha256($1))";
+
 /// The version of the key that was the newest at `b.p`.
 const STOOD: &str = "LEFT JOIN LATERAL (SELECT x.* FROM outlast.items x \
     WHERE x.key_no = k.no AND x.position <= b.p ORDER BY x.position DESC LIMIT 1) i ON true";
@@ -106,8 +114,8 @@ impl Raw {
 fn bound(at: At, n: usize) -> (String, i64) {
     let last = |column: &str| {
         format!(
-            "coalesce((SELECT c.position FROM outlast.commits c WHERE c.namespace_no = n.no AND c.{column} <= ${n} \
-             ORDER BY c.{column} DESC, c.commit_no DESC LIMIT 1), 0)"
+            "coalesce((SELECT c.position FROM outlast.commits c WHERE c.namespace_no = {NAMESPACE_NO} \
+             AND c.{column} <= ${n} ORDER BY c.{column} DESC, c.commit_no DESC LIMIT 1), 0)"
         )
     };
     match at {
@@ -169,15 +177,16 @@ impl PostgresStore {
             let (low, end, limit) = (low.as_slice(), end.as_deref(), count(scan.limit));
             let (bound, value) = bound(scan.at, 6);
             if scan.at == At::Newest {
+                // The page first, and then the versions of its keys.
                 let sql = format!(
-                    "SELECT {columns} FROM {AGENT} JOIN outlast.keys k ON k.agent_no = a.no AND k.live \
-                     JOIN outlast.items i ON i.position = k.position {HERE} {keys}"
+                    "SELECT {columns} FROM (SELECT k.* FROM outlast.keys k WHERE k.agent_no = {AGENT_NO} \
+                     AND k.live {keys}) k JOIN outlast.items i ON i.position = k.position ORDER BY k.key"
                 );
                 return all(c, &sql, params![namespace, agent, low, end, limit], raw).await;
             }
             let sql = format!(
-                "SELECT {columns} FROM {AGENT} CROSS JOIN LATERAL (SELECT {bound} AS p) b \
-                 JOIN outlast.keys k ON k.agent_no = a.no AND k.first <= b.p {STOOD} {HERE} \
+                "SELECT {columns} FROM outlast.keys k CROSS JOIN (SELECT {bound} AS p) b {STOOD} \
+                 WHERE k.agent_no = {AGENT_NO} AND k.first <= b.p \
                  AND (i.version IS NULL OR i.value IS NOT NULL) {keys}"
             );
             all(c, &sql, params![namespace, agent, low, end, limit, value], raw).await
@@ -249,13 +258,17 @@ impl Reads for PostgresStore {
                 Some(Moment::Time(t)) => At::Time(t),
             };
             let ((low, low_value), (high, high_value)) = (bound(before, 5), bound(until, 6));
+            // Compared as pairs, so that no index but the agent's own serves: the order of all writes
+            // would walk those of other agents.
             let sql = format!(
                 "SELECT {RAW}, c.txn, a.removed_to > b.low FROM {AGENT} \
-                 CROSS JOIN LATERAL (SELECT greatest({low}, $3::bigint) AS low, {high} AS high) b \
-                 LEFT JOIN LATERAL (SELECT x.* FROM outlast.items x WHERE x.agent_no = a.no \
-                 AND x.position > b.low AND x.position <= b.high ORDER BY x.position LIMIT $4) i ON true \
+                 CROSS JOIN (SELECT greatest({low}, $3::bigint) AS low) b \
+                 LEFT JOIN (SELECT x.* FROM outlast.items x \
+                 WHERE (x.agent_no, x.position) > ({AGENT_NO}, greatest({low}, $3::bigint)) \
+                 AND (x.agent_no, x.position) <= ({AGENT_NO}, {high}) \
+                 ORDER BY x.agent_no, x.position LIMIT $4) i ON true \
                  LEFT JOIN outlast.keys k ON k.no = i.key_no \
-                 LEFT JOIN outlast.commits c ON c.namespace_no = n.no AND c.commit_no = i.commit_no \
+                 LEFT JOIN outlast.commits c ON c.namespace_no = k.namespace_no AND c.commit_no = i.commit_no \
                  {HERE} ORDER BY i.position"
             );
             let (namespace, agent) = (asked.namespace.as_bytes(), asked.agent.as_bytes());
@@ -309,8 +322,8 @@ impl Reads for PostgresStore {
             let scan = Scan { prefix: prefix.clone(), limit: usize::MAX, ..Scan::default() };
             let (keys, low, end) = keys_of(&scan);
             let sql = format!(
-                "SELECT k.key, k.progress FROM {AGENT} JOIN outlast.keys k ON k.agent_no = a.no \
-                 {HERE} AND k.progress IS NOT NULL {keys}"
+                "SELECT k.key, k.progress FROM outlast.keys k WHERE k.agent_no = {AGENT_NO} \
+                 AND k.progress IS NOT NULL {keys}"
             );
             let (low, end, limit) = (low.as_slice(), end.as_deref(), i64::MAX);
             let params = params![ns, agent, low, end, limit];
