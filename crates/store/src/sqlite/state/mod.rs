@@ -23,8 +23,10 @@ use schema::{BY_TIME, BY_TRANSACTION, COMPACTABLE, NEWEST_UNTIL};
 type Result<T> = std::result::Result<T, Error>;
 
 pub fn load_key(conn: &Connection, l: &mut Loaded, name: &Arc<Name>) -> Result<()> {
-    let newest = maybe(conn, "SELECT max(position) FROM items", [], |r| r.get::<_, Option<i64>>(0))?;
-    l.state.position = Position(newest.flatten().unwrap_or(0));
+    if l.state.position == Position(0) {
+        let newest = maybe(conn, "SELECT max(position) FROM items", [], |r| r.get::<_, Option<i64>>(0))?;
+        l.state.position = Position(newest.flatten().unwrap_or(0));
+    }
     load_namespace(conn, l, &name.namespace)?;
     if !l.state.keys.contains_key(name) {
         let sql = "SELECT k.version, k.live, k.position, k.commit_no, k.at, k.first, k.oldest, k.progress, k.no \
