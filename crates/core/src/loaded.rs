@@ -4,6 +4,8 @@
 //! changes the rows in place; the store writes back the rows that were touched. A decision can
 //! only see what it named, so the strict memory store finds a forgotten need at once.
 
+use std::sync::Arc;
+
 use crate::{
     attempt::Attempt,
     digest::MatchKey,
@@ -14,7 +16,7 @@ use crate::{
     journal::{Entry, Kind, Role},
     payload::Payload,
     run::{Run, Spec},
-    state::{Head, Item},
+    state::{self, Name},
 };
 
 /// One thing to load.
@@ -43,11 +45,18 @@ pub enum Need {
     Keyed(RunNo, Kind, String, String),
     /// Open entries of an instance with what they were made in, its leases, the open attempts it drives, and all their runs.
     OwnedBy(InstanceNo),
-    /// The newest version of a state key, and its namespace's commit number.
-    State {
+    /// A key of the state as it stands, its namespace, and the store's newest position.
+    State(Arc<Name>),
+    /// What the transaction with this id came to.
+    Transaction(Arc<str>),
+    Namespace(String),
+    /// Keys of a namespace that have older versions, behind the key of number `after`, in the order of
+    /// their numbers.
+    Compactable {
         namespace: String,
-        agent: String,
-        key: String,
+        before: Option<i64>,
+        after: i64,
+        limit: usize,
     },
 }
 
@@ -113,8 +122,7 @@ pub struct Loaded {
     pub leases: Vec<Row<Lease>>,
     pub entries: Vec<Row<Entry>>,
     pub payloads: Vec<NewPayload>,
-    pub items: Vec<Row<Item>>,
-    pub heads: Vec<Row<Head>>,
+    pub state: state::rows::Rows,
 }
 
 impl Loaded {
@@ -129,8 +137,7 @@ impl Loaded {
             || any(&self.attempts)
             || any(&self.leases)
             || any(&self.entries)
-            || any(&self.items)
-            || any(&self.heads)
+            || self.state.is_touched()
             || !self.specs.is_empty()
             || !self.payloads.is_empty()
     }

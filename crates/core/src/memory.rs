@@ -5,6 +5,7 @@
 //! power: what was committed and not synced is gone.
 
 mod journal;
+mod state;
 
 use std::{
     collections::BTreeMap,
@@ -23,13 +24,12 @@ use crate::{
     op::{self, Durability, Op},
     payload::{PART_LEN, Payload},
     run::{Admission, Run, Spec},
-    state::{Head, Item},
     store::{Error, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
     token::TokenKey,
     unit::{Amounts, Unit},
 };
 
-type ItemKey = (String, String, String);
+pub use state::StateTables;
 
 /// All rows.
 #[derive(Clone, Default)]
@@ -42,8 +42,7 @@ pub struct Tables {
     pub leases: BTreeMap<(RunNo, Slot), Lease>,
     pub entries: BTreeMap<(RunNo, Seq), Entry>,
     pub payloads: BTreeMap<(RunNo, Seq, Role, u32), Payload>,
-    pub items: BTreeMap<(ItemKey, i64), Item>,
-    pub heads: BTreeMap<String, Head>,
+    pub state: StateTables,
 }
 
 /// A store in memory.
@@ -168,21 +167,11 @@ impl Tables {
                 newest.into_iter().for_each(|e| load_entry(l, e));
             }
             Need::OwnedBy(instance) => self.load_owned(l, *instance),
-            Need::State { namespace, agent, key } => {
-                let name = (namespace.clone(), agent.clone(), key.clone());
-                let seen = l.items.iter().any(|i| {
-                    i.value.namespace == *namespace && i.value.agent == *agent && i.value.key == *key
-                });
-                if let Some((_, item)) = self.items.range((name.clone(), 0)..=(name, i64::MAX)).next_back()
-                    && !seen
-                {
-                    l.items.push(Row::read(item.clone()));
-                }
-                if let Some(head) = self.heads.get(namespace)
-                    && !l.heads.iter().any(|h| h.value.namespace == *namespace)
-                {
-                    l.heads.push(Row::read(head.clone()));
-                }
+            Need::State(name) => self.state.load_key(l, name),
+            Need::Transaction(id) => l.state.outcome = self.state.outcome(id),
+            Need::Namespace(name) => self.state.load_namespace(l, name),
+            Need::Compactable { namespace, before, after, limit } => {
+                self.state.load_compactable(l, namespace, *before, *after, *limit);
             }
         }
     }
@@ -260,13 +249,7 @@ impl Tables {
         put(&mut self.attempts, l.attempts, |a| (a.run, a.no), "attempt");
         put(&mut self.leases, l.leases, |x| (x.run, x.slot), "lease");
         put(&mut self.entries, l.entries, |e| (e.run, e.seq), "entry");
-        put(
-            &mut self.items,
-            l.items,
-            |i| ((i.namespace.clone(), i.agent.clone(), i.key.clone()), i.version),
-            "item",
-        );
-        put(&mut self.heads, l.heads, |h| h.namespace.clone(), "head");
+        self.state.apply(l.state);
         self.specs.extend(l.specs);
         for p in l.payloads {
             let old = self.payloads.insert((p.run, p.seq, p.role, p.payload.part), p.payload);
@@ -507,13 +490,6 @@ impl Store for MemoryStore {
             }
         }
         Ok(lines.into_values().collect())
-    }
-
-    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error> {
-        let name = (namespace.to_owned(), agent.to_owned(), key.to_owned());
-        let inner = self.lock();
-        let mut range = inner.committed.items.range((name.clone(), 0)..=(name, i64::MAX));
-        Ok(range.next_back().map(|(_, i)| i.clone()))
     }
 
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {

@@ -233,7 +233,7 @@ impl fmt::Debug for Payload {
     }
 }
 
-fn compress(decoded: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn compress(decoded: &[u8]) -> Option<Vec<u8>> {
     if decoded.len() < COMPRESSIBLE_LEN {
         return None;
     }
@@ -242,7 +242,7 @@ fn compress(decoded: &[u8]) -> Option<Vec<u8>> {
     (frame.len() <= decoded.len() - decoded.len() / 8).then_some(frame)
 }
 
-fn decompress(frame: &[u8], len: u64) -> Result<Vec<u8>, PayloadError> {
+pub(crate) fn decompress(frame: &[u8], len: u64) -> Result<Vec<u8>, PayloadError> {
     let bad = |reason: String| PayloadError::BadFrame { wanted: len, reason };
     match zstd::zstd_safe::get_frame_content_size(frame) {
         Ok(Some(stated)) if stated == len => {}

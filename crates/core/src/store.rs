@@ -19,7 +19,7 @@ use crate::{
     op::{Durability, Op, Outcome, Verb},
     payload::{PART_LEN, Payload},
     run::{Run, Spec},
-    state::Item,
+    state::Reads,
     status::Status,
     token::TokenKey,
 };
@@ -141,7 +141,7 @@ pub struct StepRow {
 }
 
 /// What every database offers. `submit` is the one way to write.
-pub trait Store: Send + Sync {
+pub trait Store: Reads + Send + Sync {
     /// Queues an operation. It is decided inside the transaction that writes it; whatever is queued
     /// commits as one group. The ticket resolves when `durability` is reached.
     fn submit(&self, op: Op, durability: Durability) -> Ticket;
@@ -183,7 +183,6 @@ pub trait Store: Send + Sync {
     fn live_instances(&self) -> Result<Vec<Instance>, Error>;
     fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error>;
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error>;
-    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error>;
     /// The keys that sign run tokens, newest first. Made with the store.
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error>;
     /// The store's clock.

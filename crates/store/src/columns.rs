@@ -68,10 +68,6 @@ pub const ENTRY: &str = "run_no, seq, kind, state, attempt, instance, scope, key
 
 pub const PAYLOAD: &str = "codec, key_id, len, sha256, bytes";
 
-pub const ITEM: &str = "namespace, agent, key, version, value, commit_no, at, run_no, attempt";
-
-pub const HEAD: &str = "namespace, commit_no";
-
 /// What only an entry of its kind has, as it is stored.
 pub fn detail(e: &Entry) -> Option<serde_json::Result<String>> {
     match (&e.call, &e.item, &e.step) {

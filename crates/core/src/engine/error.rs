@@ -39,8 +39,21 @@ pub enum Error {
     ItemRunning { id: String, key: String },
     #[error("run {id} is no batch job")]
     NotAJob { id: String },
-    #[error("expected version {expected} of {key:?}, and it is {actual}")]
-    Conflict { key: String, expected: i64, actual: i64 },
+    #[error(
+        "expected version {expected} of key {key:?} of agent {agent:?} in namespace {namespace:?}, and it is {actual}"
+    )]
+    Conflict { namespace: String, agent: String, key: String, expected: i64, actual: i64 },
+    #[error(
+        "key {key:?} of agent {agent:?} in namespace {namespace:?} has changed since the transaction began: \
+             commit {commit} made it version {actual}"
+    )]
+    Changed { namespace: String, agent: String, key: String, actual: i64, commit: i64 },
+    #[error("namespace {namespace:?} is written by its own run only")]
+    ReadOnlyNamespace { namespace: String },
+    #[error("what was asked of key {key:?} is gone: versions below {oldest} were removed by compaction")]
+    Compacted { key: String, oldest: i64 },
+    #[error("at least 1 version has to be kept, and it says {had}")]
+    BadKeep { had: i64 },
     #[error("bad limit: {0}")]
     BadLimit(String),
     #[error("the operation did not name a need: {0}")]
@@ -69,7 +82,10 @@ impl Error {
             Error::UnknownItem { .. } => "unknown_item",
             Error::ItemRunning { .. } => "item_running",
             Error::NotAJob { .. } => "not_a_job",
-            Error::Conflict { .. } => "conflict",
+            Error::Conflict { .. } | Error::Changed { .. } => "conflict",
+            Error::ReadOnlyNamespace { .. } => "read_only_namespace",
+            Error::Compacted { .. } => "compacted",
+            Error::BadKeep { .. } => "bad_keep",
             Error::BadLimit(_) => "bad_limit",
             Error::NotLoaded(_) => "internal",
         }
@@ -86,6 +102,10 @@ impl Error {
             }
             Error::NotRunning { id, .. } => format!("`outlast resume {id}`"),
             Error::LeaseLost { .. } => "another attempt drives the run now; end this process".into(),
+            Error::Conflict { .. } | Error::Changed { .. } => "read the key again and decide anew".into(),
+            Error::ReadOnlyNamespace { .. } => {
+                "write it from within the run, or use another namespace".into()
+            }
             Error::NotLoaded(_) => "this is a defect of Outlast; please report it".into(),
             _ => return None,
         })

@@ -1,95 +1,189 @@
 //! Put: the state changes, atomically, under one commit number per namespace.
 
-use bytes::Bytes;
+use std::sync::Arc;
 
 use crate::{
     engine::{Error, guard},
     id::{AttemptNo, Micros, RunNo, Slot},
     loaded::{Loaded, Need, Row},
     op::Actor,
-    state::{Head, Item},
+    state::{
+        Committed, Keep, Name, Namespace, Position, Value, is_a_runs,
+        rows::{Current, NewCommit, NewVersion},
+        run_namespace,
+    },
 };
 
-/// One change of one key.
+/// One change of one key. Several changes of one key in a transaction are several versions, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    pub namespace: String,
-    pub agent: String,
-    pub key: String,
+    pub name: Arc<Name>,
     /// `None` deletes.
-    pub value: Option<Bytes>,
-    /// Fails with `Conflict` unless the newest version is this one (0: absent).
+    pub value: Option<Value>,
+    /// Fails with `Conflict` unless the version before the transaction is this one (0: absent).
     pub expected: Option<i64>,
+    /// Fails with `Changed` if the key was written behind this position.
+    pub unchanged_since: Option<Position>,
 }
 
 impl Change {
-    pub fn need(&self) -> Need {
-        Need::State { namespace: self.namespace.clone(), agent: self.agent.clone(), key: self.key.clone() }
+    /// Sets a key. Prepares the value: takes the caller's time.
+    pub fn set(name: Arc<Name>, value: &[u8]) -> Change {
+        Change { name, value: Some(Value::encode(value)), expected: None, unchanged_since: None }
     }
 
-    fn names(&self, item: &Item) -> bool {
-        item.namespace == self.namespace && item.agent == self.agent && item.key == self.key
+    /// Deletes a key: a version without a value, also when there is nothing to delete.
+    pub fn delete(name: Arc<Name>) -> Change {
+        Change { name, value: None, expected: None, unchanged_since: None }
+    }
+
+    /// Only if the version before the transaction is this one; 0 when the key was never written.
+    pub fn expecting(self, version: i64) -> Change {
+        Change { expected: Some(version), ..self }
+    }
+
+    pub fn need(&self) -> Need {
+        Need::State(self.name.clone())
     }
 
     /// Applies all of `changes` or none. A transaction over several namespaces takes the highest of
-    /// their commit numbers plus one, in all of them. Returns that number.
+    /// their commit numbers plus one, in all of them.
+    ///
+    /// `by` is the run that writes, which alone may write its own namespace.
     pub fn apply(
         changes: &[Change],
         l: &mut Loaded,
         by: Option<(RunNo, AttemptNo)>,
+        transaction: Option<&Arc<str>>,
         now: Micros,
-    ) -> Result<i64, Error> {
+    ) -> Result<Committed, Error> {
         if changes.is_empty() {
-            return Ok(0);
+            return Ok(Committed { commit: 0, at: now, versions: Vec::new() });
         }
+        let own = by.map(|(run, _)| l.run(run)).transpose()?.map(|run| run_namespace(&run.id));
         for c in changes {
-            let actual = newest(l, c).map_or(0, |i| i.version);
-            if let Some(expected) = c.expected.filter(|e| *e != actual) {
-                return Err(Error::Conflict { key: c.key.clone(), expected, actual });
-            }
+            c.check(l, own.as_deref())?;
         }
-        let head_of = |l: &Loaded, ns: &str| {
-            l.heads.iter().find(|h| h.value.namespace == ns).map_or(0, |h| h.value.commit)
-        };
-        let commit = changes.iter().map(|c| head_of(l, &c.namespace)).max().unwrap_or(0) + 1;
+        let (commit, at) = advance(changes, l, now);
+        let mut versions = Vec::with_capacity(changes.len());
         for c in changes {
-            let version = newest(l, c).map_or(0, |i| i.version) + 1;
-            l.items.push(Row::insert(Item {
-                namespace: c.namespace.clone(),
-                agent: c.agent.clone(),
-                key: c.key.clone(),
-                version,
-                value: c.value.clone(),
+            versions.push(c.write(l, by, commit, at));
+        }
+        for namespace in distinct(changes) {
+            l.state.commits.push(NewCommit {
+                namespace: namespace.to_owned(),
                 commit,
-                at: now,
-                run: by.map(|b| b.0),
-                attempt: by.map(|b| b.1),
-            }));
-            match l.heads.iter_mut().find(|h| h.value.namespace == c.namespace) {
-                Some(head) => head.touched().commit = commit,
-                None => l.heads.push(Row::insert(Head { namespace: c.namespace.clone(), commit })),
-            }
+                at,
+                position: l.state.position,
+                transaction: transaction.cloned(),
+            });
         }
-        Ok(commit)
+        Ok(Committed { commit, at, versions })
+    }
+
+    /// May it be written, and does it find what it expects?
+    fn check(&self, l: &Loaded, own: Option<&str>) -> Result<(), Error> {
+        let Name { namespace, agent, key } = &*self.name;
+        if is_a_runs(namespace) && own != Some(namespace) {
+            return Err(Error::ReadOnlyNamespace { namespace: namespace.clone() });
+        }
+        let current = l.state.keys.get(&self.name).map(|r| &r.value);
+        let actual = current.map_or(0, |c| c.version);
+        if let Some(expected) = self.expected.filter(|e| *e != actual) {
+            let (namespace, agent, key) = (namespace.clone(), agent.clone(), key.clone());
+            return Err(Error::Conflict { namespace, agent, key, expected, actual });
+        }
+        if let Some(c) = current.filter(|c| self.unchanged_since.is_some_and(|p| c.position > p)) {
+            let (namespace, agent, key) = (namespace.clone(), agent.clone(), key.clone());
+            return Err(Error::Changed { namespace, agent, key, actual: c.version, commit: c.commit });
+        }
+        Ok(())
+    }
+
+    /// Adds its version, and returns the number of it.
+    fn write(&self, l: &mut Loaded, by: Option<(RunNo, AttemptNo)>, commit: i64, at: Micros) -> i64 {
+        let position = Position(l.state.position.0 + 1);
+        l.state.position = position;
+        let progress = self.value.as_ref().and_then(Value::progress);
+        let live = self.value.is_some();
+        let version = match l.state.keys.get_mut(&self.name) {
+            Some(row) => {
+                let c = row.touched();
+                let moved = c.moved || c.live != live || c.progress != progress || c.oldest == c.version;
+                let version = c.version + 1;
+                *c = Current { version, live, position, commit, at, progress, moved, ..c.clone() };
+                c.version
+            }
+            None => {
+                let (version, oldest, first, no) = (1, 1, position, 0);
+                let moved = true;
+                let current =
+                    Current { version, live, position, commit, at, first, oldest, progress, moved, no };
+                l.state.keys.insert(self.name.clone(), Row::insert(current));
+                version
+            }
+        };
+        l.state.versions.push(NewVersion {
+            name: self.name.clone(),
+            version,
+            position,
+            value: self.value.clone(),
+            commit,
+            at,
+            run: by.map(|b| b.0),
+            attempt: by.map(|b| b.1),
+        });
+        version
     }
 }
 
-fn newest<'a>(l: &'a Loaded, c: &Change) -> Option<&'a Item> {
-    l.items.iter().map(|r| &r.value).filter(|i| c.names(i)).max_by_key(|i| i.version)
+/// Moves the namespaces on to their common next commit. Their time never goes back with the clock, so
+/// that what stood at a time is what stood after the last commit until then.
+fn advance(changes: &[Change], l: &mut Loaded, now: Micros) -> (i64, Micros) {
+    let heads = || distinct(changes).into_iter().filter_map(|ns| l.state.namespaces.get(ns));
+    let commit = heads().map(|r| r.value.commit).max().unwrap_or(0) + 1;
+    let at = heads().map(|r| r.value.at).max().unwrap_or(now).max(now);
+    for name in distinct(changes) {
+        match l.state.namespaces.get_mut(name) {
+            Some(row) => {
+                let head = row.touched();
+                (head.commit, head.at) = (commit, at);
+            }
+            None => {
+                let name = name.to_owned();
+                let row = Row::insert(Namespace { name: name.clone(), commit, at, keep: Keep::All });
+                l.state.namespaces.insert(name, row);
+            }
+        }
+    }
+    (commit, at)
+}
+
+/// The namespaces of the changes, each once.
+fn distinct(changes: &[Change]) -> Vec<&str> {
+    let mut names: Vec<&str> = changes.iter().map(|c| c.name.namespace.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// Changes the state. Under a run it carries the run's fence: a stale process gets `LeaseLost`.
 ///
-/// Synced. Errors: `Conflict` names both versions; nothing is written.
-#[derive(Clone, Debug)]
+/// Synced. Idempotent on `transaction`: asked again, it answers what was recorded and writes nothing.
+/// Errors: `Conflict` and `Changed` name what stands there; `ReadOnlyNamespace` for another run's
+/// namespace. Nothing is written.
+#[derive(Clone, Debug, Default)]
 pub struct Put {
     pub actor: Option<(Actor, Slot)>,
     pub changes: Vec<Change>,
+    /// The caller's name of this transaction, for ever.
+    pub transaction: Option<Arc<str>>,
 }
 
 impl Put {
     pub fn needs(&self) -> Vec<Need> {
         let mut needs: Vec<Need> = self.changes.iter().map(Change::need).collect();
+        needs.extend(self.transaction.clone().map(Need::Transaction));
         if let Some((actor, slot)) = &self.actor {
             needs.extend([
                 Need::Instance(actor.instance),
@@ -101,10 +195,14 @@ impl Put {
         needs
     }
 
-    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<i64, Error> {
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Committed, Error> {
+        if let Some(outcome) = &l.state.outcome {
+            return Ok(outcome.clone());
+        }
         if let Some((actor, _)) = &self.actor {
             guard::drives(l, actor)?;
         }
-        Change::apply(&self.changes, l, self.actor.map(|(a, _)| (a.run, a.attempt)), now)
+        let by = self.actor.map(|(a, _)| (a.run, a.attempt));
+        Change::apply(&self.changes, l, by, self.transaction.as_ref(), now)
     }
 }

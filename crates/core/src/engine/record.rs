@@ -55,7 +55,7 @@ impl Record {
             role: Role::Value,
             payload: self.value.clone(),
         });
-        Change::apply(&self.changes, l, Some((self.run, attempt)), now)?;
+        Change::apply(&self.changes, l, Some((self.run, attempt)), None, now)?;
         Ok(self.seq)
     }
 

@@ -56,7 +56,7 @@ impl RecordItem {
                 payload: value.clone(),
             });
         }
-        Change::apply(&self.changes, l, Some((self.run, attempt)), now)?;
+        Change::apply(&self.changes, l, Some((self.run, attempt)), None, now)?;
         Ok(ItemEnded { seq: self.seq, standing, tries, spent })
     }
 

@@ -15,7 +15,6 @@ use outlast_core::{
     journal::{Entry, Kind, State},
     payload::{Codec, Payload},
     run::Run,
-    state::{Head, Item},
     store::{Error, LedgerLine, StepRow},
     unit::{Amounts, Unit},
 };
@@ -240,24 +239,6 @@ pub fn step_row(row: &Row) -> Result<(StepRow, Option<Payload>)> {
         state: State::from_code(state).ok_or_else(|| bad(row, 3, format!("no state {state}")))?,
     };
     Ok((step, value_at(row, 4)?))
-}
-
-pub fn item(row: &Row) -> Result<Item> {
-    Ok(Item {
-        namespace: name(row, 0)?,
-        agent: name(row, 1)?,
-        key: name(row, 2)?,
-        version: int(row, 3)?,
-        value: get::<Option<Vec<u8>>>(row, 4)?.map(Bytes::from),
-        commit: int(row, 5)?,
-        at: Micros(int(row, 6)?),
-        run: maybe_int(row, 7)?.map(RunNo),
-        attempt: maybe_int(row, 8)?.map(AttemptNo),
-    })
-}
-
-pub fn head(row: &Row) -> Result<Head> {
-    Ok(Head { namespace: name(row, 0)?, commit: int(row, 1)? })
 }
 
 /// run, model, day, calls, tokens, spent, doubt.

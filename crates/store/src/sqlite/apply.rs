@@ -15,6 +15,7 @@ use super::{
     cache::Cache,
     payloads,
     rows::{self, to_json},
+    state,
 };
 use crate::columns::{self, SUMS};
 
@@ -76,33 +77,7 @@ pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
         }
     }
     l.payloads.iter().try_for_each(|p| payloads::put(conn, p))?;
-    for row in l.items.iter().filter(|r| r.touch == Touch::Insert) {
-        let i = &row.value;
-        execute(
-            conn,
-            &insert("items", rows::ITEM, 9),
-            params![
-                i.namespace,
-                i.agent,
-                i.key,
-                i.version,
-                i.value.as_deref(),
-                i.commit,
-                i.at.0,
-                i.run.map(|n| n.0),
-                i.attempt.map(|n| n.0)
-            ],
-        )?;
-    }
-    for row in l.heads.iter().filter(|r| r.touch != Touch::Read) {
-        execute(
-            conn,
-            "INSERT INTO heads (namespace, commit_no) VALUES (?1, ?2)
-             ON CONFLICT (namespace) DO UPDATE SET commit_no = excluded.commit_no",
-            params![row.value.namespace, row.value.commit],
-        )?;
-    }
-    Ok(())
+    state::apply(conn, &l.state)
 }
 
 fn execute(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<()> {

@@ -8,6 +8,7 @@ mod payloads;
 mod read;
 mod rows;
 mod schema;
+mod state;
 mod writer;
 
 use std::{

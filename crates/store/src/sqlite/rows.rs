@@ -13,7 +13,6 @@ use outlast_core::{
     journal::{Entry, Kind, State},
     payload::{Codec, Payload},
     run::Run,
-    state::{Head, Item},
     status::Status,
     store::StepRow,
     unit::{Amounts, Unit},
@@ -25,7 +24,7 @@ use rusqlite::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::columns::{self, SUMS};
-pub use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, HEAD, INSTANCE, ITEM, LEASE, RUN};
+pub use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, LEASE, RUN};
 
 type Result<T> = rusqlite::Result<T>;
 
@@ -231,22 +230,4 @@ pub fn step_row(row: &Row<'_>) -> Result<(StepRow, Option<Payload>)> {
         state: State::from_code(state).ok_or_else(|| bad(3, format!("no state {state}")))?,
     };
     Ok((step, value_at(row, 4)?))
-}
-
-pub fn item(row: &Row<'_>) -> Result<Item> {
-    Ok(Item {
-        namespace: row.get(0)?,
-        agent: row.get(1)?,
-        key: row.get(2)?,
-        version: row.get(3)?,
-        value: row.get::<_, Option<Vec<u8>>>(4)?.map(Bytes::from),
-        commit: row.get(5)?,
-        at: Micros(row.get(6)?),
-        run: row.get::<_, Option<i64>>(7)?.map(RunNo),
-        attempt: row.get::<_, Option<i64>>(8)?.map(AttemptNo),
-    })
-}
-
-pub fn head(row: &Row<'_>) -> Result<Head> {
-    Ok(Head { namespace: row.get(0)?, commit: row.get(1)? })
 }

@@ -1,0 +1,343 @@
+//! The state in memory.
+
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+
+use super::MemoryStore;
+use crate::{
+    engine,
+    loaded::{Loaded, Row, Touch},
+    state::{
+        At, Committed, Event, EventPage, EventRange, History, Item, Listed, Moment, Name, Namespace,
+        Position, Reads, ResumePoint, Scan, Value, furthest,
+        rows::{Compactable, Current, NewCommit, NewVersion, Rows},
+    },
+    store::Error,
+};
+
+/// The rows of the state.
+#[derive(Clone, Default)]
+pub struct StateTables {
+    pub namespaces: BTreeMap<String, Namespace>,
+    pub keys: BTreeMap<Arc<Name>, Current>,
+    pub versions: BTreeMap<(Arc<Name>, i64), NewVersion>,
+    pub commits: BTreeMap<(String, i64), NewCommit>,
+    /// Where compaction last removed something, by namespace and agent.
+    pub removed: BTreeMap<(String, String), Position>,
+    order: BTreeMap<Position, (Arc<Name>, i64)>,
+}
+
+impl StateTables {
+    pub fn load_key(&self, l: &mut Loaded, name: &Arc<Name>) {
+        l.state.position = self.position();
+        self.load_namespace(l, &name.namespace);
+        if let Some(current) = self.keys.get(name)
+            && !l.state.keys.contains_key(name)
+        {
+            l.state.keys.insert(name.clone(), Row::read(current.clone()));
+        }
+    }
+
+    pub fn load_namespace(&self, l: &mut Loaded, name: &str) {
+        if let Some(namespace) = self.namespaces.get(name)
+            && !l.state.namespaces.contains_key(name)
+        {
+            l.state.namespaces.insert(name.to_owned(), Row::read(namespace.clone()));
+        }
+    }
+
+    pub fn load_compactable(
+        &self,
+        l: &mut Loaded,
+        namespace: &str,
+        before: Option<i64>,
+        after: i64,
+        limit: usize,
+    ) {
+        let seen = self.bound(namespace, At::Commit(before.unwrap_or(0)));
+        let of = |(name, c): &(&Arc<Name>, &Current)| {
+            name.namespace == namespace && c.no > after && c.oldest < c.version
+        };
+        let mut found: Vec<Compactable> = self
+            .keys
+            .iter()
+            .filter(of)
+            .map(|(name, c)| {
+                let at_commit = self.newest_until(name, seen).map_or(c.oldest, |v| v.version);
+                Compactable { no: c.no, oldest: c.oldest, version: c.version, at_commit }
+            })
+            .collect();
+        found.sort_by_key(|c| c.no);
+        found.truncate(limit);
+        l.state.compactable = found;
+    }
+
+    pub fn outcome(&self, id: &str) -> Option<Committed> {
+        let found = self.commits.values().find(|c| c.transaction.as_deref() == Some(id))?;
+        Some(Committed { commit: found.commit, at: found.at, versions: Vec::new() })
+    }
+
+    /// Writes back what was touched. Panics on what no correct decision does.
+    pub fn apply(&mut self, rows: Rows) {
+        let mut namespaces = rows.namespaces.into_iter().filter(|(_, r)| r.touch != Touch::Read);
+        let mut next_no = self.keys.len() as i64 + 1;
+        for (name, row) in rows.keys {
+            let mut current = row.value;
+            let old = self.keys.get(&name);
+            match row.touch {
+                Touch::Read => continue,
+                Touch::Insert => {
+                    assert!(old.is_none(), "key {name:?} inserted twice");
+                    (current.no, next_no) = (next_no, next_no + 1);
+                }
+                Touch::Update => {
+                    let old = old.unwrap_or_else(|| panic!("key {name:?} updated, and it was not there"));
+                    assert!(old.version < current.version && old.position < current.position);
+                }
+            }
+            current.moved = false;
+            self.keys.insert(name, current);
+        }
+        for v in rows.versions {
+            assert!(v.position > self.position(), "position {:?} given twice", v.position);
+            assert!(namespaces_have(&rows.commits, &v), "a version without its commit: {v:?}");
+            self.order.insert(v.position, (v.name.clone(), v.version));
+            let old = self.versions.insert((v.name.clone(), v.version), v);
+            assert!(old.is_none(), "a version was written twice");
+        }
+        for commit in rows.commits {
+            let old = self.commits.insert((commit.namespace.clone(), commit.commit), commit);
+            assert!(old.is_none(), "commit {old:?} written twice");
+        }
+        namespaces.by_ref().for_each(|(name, row)| {
+            let old = self.namespaces.insert(name, row.value.clone());
+            let order = old.is_none_or(|o| o.commit <= row.value.commit && o.at <= row.value.at);
+            assert!(order, "namespace went back to {:?}", row.value);
+        });
+        for removal in rows.removals {
+            let (name, current) = self
+                .keys
+                .iter_mut()
+                .find(|(_, c)| c.no == removal.no)
+                .unwrap_or_else(|| panic!("{removal:?}"));
+            assert!(removal.below <= current.version, "{removal:?} takes the newest version");
+            for version in current.oldest..removal.below {
+                let gone = self.versions.remove(&(name.clone(), version));
+                let position = gone.unwrap_or_else(|| panic!("version {version} is gone already")).position;
+                self.order.remove(&position);
+                let removed = self.removed.entry((name.namespace.clone(), name.agent.clone())).or_default();
+                *removed = position.max(*removed);
+            }
+            current.oldest = removal.below;
+        }
+    }
+
+    fn position(&self) -> Position {
+        self.order.keys().next_back().copied().unwrap_or_default()
+    }
+
+    /// The last commit of a namespace that `holds`, which no later one does.
+    fn last(&self, namespace: &str, holds: impl Fn(&NewCommit) -> bool) -> Position {
+        let commits = self.commits.range((namespace.to_owned(), i64::MIN)..=(namespace.to_owned(), i64::MAX));
+        commits.map(|(_, c)| c).take_while(|c| holds(c)).last().map_or(Position(0), |c| c.position)
+    }
+
+    /// The last position that counts.
+    fn bound(&self, namespace: &str, at: At) -> Position {
+        match at {
+            At::Newest => Position(i64::MAX),
+            At::Position(p) => p,
+            At::Commit(n) => self.last(namespace, |c| c.commit <= n),
+            At::Time(t) => self.last(namespace, |c| c.at <= t),
+        }
+    }
+
+    fn newest_until(&self, name: &Arc<Name>, bound: Position) -> Option<&NewVersion> {
+        let all = self.versions.range((name.clone(), i64::MIN)..=(name.clone(), i64::MAX));
+        all.rev().map(|(_, v)| v).find(|v| v.position <= bound)
+    }
+
+    /// The version of a key that was the newest at `bound`.
+    fn version_at(&self, name: &Arc<Name>, bound: Position) -> Result<Option<&NewVersion>, Error> {
+        let Some(current) = self.keys.get(name).filter(|c| c.first <= bound) else { return Ok(None) };
+        match self.newest_until(name, bound) {
+            Some(v) => Ok(Some(v)),
+            None => {
+                let (key, oldest) = (name.key.clone(), current.oldest);
+                Err(engine::Error::Compacted { key, oldest }.into())
+            }
+        }
+    }
+
+    /// The live versions a scan asks for.
+    fn scanned(&self, scan: &Scan) -> Result<Vec<&NewVersion>, Error> {
+        let bound = self.bound(&scan.namespace, scan.at);
+        let first = Name::new(&scan.namespace, &scan.agent, &scan.prefix);
+        let mut found = Vec::new();
+        for name in self.keys.range(first..).map(|(name, _)| name) {
+            let ours = name.namespace == scan.namespace && name.agent == scan.agent;
+            if !ours || !name.key.starts_with(&scan.prefix) || found.len() == scan.limit {
+                break;
+            }
+            if scan.after.as_ref().is_some_and(|after| name.key <= *after) {
+                continue;
+            }
+            found.extend(self.version_at(name, bound)?.filter(|v| v.value.is_some()));
+        }
+        Ok(found)
+    }
+}
+
+fn namespaces_have(commits: &[NewCommit], v: &NewVersion) -> bool {
+    commits.iter().any(|c| c.namespace == v.name.namespace && c.commit == v.commit)
+}
+
+fn item(v: &NewVersion) -> Result<Item, Error> {
+    let damaged = |e| Error::Corrupt { what: format!("version {} of {:?}: {e}", v.version, v.name) };
+    Ok(Item {
+        namespace: v.name.namespace.clone(),
+        agent: v.name.agent.clone(),
+        key: v.name.key.clone(),
+        version: v.version,
+        value: v.value.as_ref().map(Value::decoded).transpose().map_err(damaged)?,
+        commit: v.commit,
+        at: v.at,
+        run: v.run,
+        attempt: v.attempt,
+        position: v.position,
+    })
+}
+
+impl Reads for MemoryStore {
+    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error> {
+        self.state_at(namespace, agent, key, At::Newest)
+    }
+
+    fn state_version(
+        &self,
+        namespace: &str,
+        agent: &str,
+        key: &str,
+        version: i64,
+    ) -> Result<Option<Item>, Error> {
+        let inner = self.lock();
+        let t = &inner.committed.state;
+        let name = Name::new(namespace, agent, key);
+        match t.keys.get(&name).filter(|c| (1..=c.version).contains(&version)) {
+            Some(c) if version < c.oldest => {
+                Err(engine::Error::Compacted { key: key.to_owned(), oldest: c.oldest }.into())
+            }
+            Some(_) => t.versions.get(&(name, version)).map(item).transpose(),
+            None => Ok(None),
+        }
+    }
+
+    fn state_at(&self, namespace: &str, agent: &str, key: &str, at: At) -> Result<Option<Item>, Error> {
+        let inner = self.lock();
+        let t = &inner.committed.state;
+        t.version_at(&Name::new(namespace, agent, key), t.bound(namespace, at))?.map(item).transpose()
+    }
+
+    fn state_history(
+        &self,
+        namespace: &str,
+        agent: &str,
+        key: &str,
+        after: i64,
+        limit: usize,
+    ) -> Result<History, Error> {
+        let inner = self.lock();
+        let t = &inner.committed.state;
+        let name = Name::new(namespace, agent, key);
+        let kept = t
+            .versions
+            .range((Bound::Excluded((name.clone(), after)), Bound::Included((name.clone(), i64::MAX))));
+        let items = kept.map(|(_, v)| item(v)).take(limit).collect::<Result<_, _>>()?;
+        Ok(History { items, oldest: t.keys.get(&name).map_or(0, |c| c.oldest) })
+    }
+
+    fn state_keys(&self, scan: &Scan) -> Result<Vec<Listed>, Error> {
+        let inner = self.lock();
+        let found = inner.committed.state.scanned(scan)?;
+        let listed = |v: &&NewVersion| Listed {
+            key: v.name.key.clone(),
+            version: v.version,
+            commit: v.commit,
+            at: v.at,
+        };
+        Ok(found.iter().map(listed).collect())
+    }
+
+    fn state_scan(&self, scan: &Scan) -> Result<Vec<Item>, Error> {
+        let inner = self.lock();
+        inner.committed.state.scanned(scan)?.into_iter().map(item).collect()
+    }
+
+    fn state_events(&self, range: &EventRange) -> Result<EventPage, Error> {
+        let inner = self.lock();
+        let t = &inner.committed.state;
+        let ns = &range.namespace;
+        let before = match range.from {
+            None => Position(0),
+            Some(Moment::Commit(n)) => t.last(ns, |c| c.commit < n),
+            Some(Moment::Time(from)) => t.last(ns, |c| c.at < from),
+        };
+        let until = match range.to {
+            None => At::Newest,
+            Some(Moment::Commit(n)) => At::Commit(n),
+            Some(Moment::Time(to)) => At::Time(to),
+        };
+        let (after, until) = (before.max(range.after), t.bound(ns, until));
+        let ours = |name: &Name| name.namespace == *ns && name.agent == range.agent;
+        let events: Result<_, Error> = t
+            .order
+            .range((Bound::Excluded(after), Bound::Unbounded))
+            .take_while(|(position, _)| **position <= until)
+            .filter(|(_, (name, _))| ours(name))
+            .take(range.limit)
+            .map(|(_, place)| {
+                let v = &t.versions[place];
+                let transaction =
+                    t.commits[&(ns.clone(), v.commit)].transaction.as_deref().map(str::to_owned);
+                Ok(Event { item: item(v)?, transaction })
+            })
+            .collect();
+        let removed = t.removed.get(&(ns.clone(), range.agent.clone()));
+        Ok(EventPage { events: events?, compacted: removed.is_some_and(|p| *p > after) })
+    }
+
+    fn resume_point(&self, namespace: &str, agent: &str, prefix: &str) -> Result<ResumePoint, Error> {
+        let inner = self.lock();
+        let keys = inner.committed.state.keys.range(Name::new(namespace, agent, prefix)..);
+        let ours = keys.take_while(|(n, _)| n.namespace == namespace && n.agent == agent);
+        let steps = ours.filter_map(|(n, c)| Some((n.key.as_str(), c.progress?)));
+        Ok(furthest(prefix, steps))
+    }
+
+    fn state_position(&self) -> Result<Position, Error> {
+        Ok(self.lock().committed.state.position())
+    }
+
+    fn namespace(&self, name: &str) -> Result<Option<Namespace>, Error> {
+        Ok(self.lock().committed.state.namespaces.get(name).cloned())
+    }
+
+    fn namespaces(&self, after: Option<&str>, limit: usize) -> Result<Vec<Namespace>, Error> {
+        let inner = self.lock();
+        let behind = inner.committed.state.namespaces.values().filter(|n| after.is_none_or(|a| *n.name > *a));
+        Ok(behind.take(limit).cloned().collect())
+    }
+
+    fn agents(&self, namespace: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
+        let inner = self.lock();
+        let names = inner.committed.state.keys.keys().filter(|n| n.namespace == namespace);
+        let mut agents: Vec<String> =
+            names.map(|n| n.agent.clone()).filter(|a| after.is_none_or(|after| **a > *after)).collect();
+        agents.dedup();
+        agents.truncate(limit);
+        Ok(agents)
+    }
+
+    fn transaction_outcome(&self, id: &str) -> Result<Option<Committed>, Error> {
+        Ok(self.lock().committed.state.outcome(id))
+    }
+}

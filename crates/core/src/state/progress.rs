@@ -1,0 +1,171 @@
+//! Steps kept as state: `step:7` = `{"status": "done", …}`, and where such a loop goes on.
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+/// How far the step is that a value records: its member `status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i64)]
+pub enum Progress {
+    Pending = 0,
+    Done = 1,
+}
+
+/// Where a loop over `prefix0`, `prefix1`, … goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResumePoint {
+    /// The largest N whose value's `status` is `done`; -1 when there is none.
+    pub done: i64,
+    /// The largest N whose value's `status` is `pending`.
+    pub pending: Option<i64>,
+}
+
+/// A key as a step's: what stands before its number, and the number.
+///
+/// The number is all the digits the key ends with, in plain decimal: no sign, no leading zero, at most
+/// `i64::MAX`. Other keys are no steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepKey<'a> {
+    pub stem: &'a str,
+    pub n: i64,
+}
+
+impl<'a> StepKey<'a> {
+    pub fn of(key: &'a str) -> Option<StepKey<'a>> {
+        let stem = key.trim_end_matches(|c: char| c.is_ascii_digit());
+        number(&key[stem.len()..]).map(|n| StepKey { stem, n })
+    }
+
+    /// Whether the steps `prefix0`, `prefix1`, … are those whose stem is `prefix`. Behind a prefix that
+    /// ends in a digit the number is only the rest of the digits: those keys have to be walked.
+    pub fn is_stem(prefix: &str) -> bool {
+        !prefix.ends_with(|c: char| c.is_ascii_digit())
+    }
+}
+
+/// A plain decimal number: the text that formatting it gives.
+fn number(digits: &str) -> Option<i64> {
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let plain = plain && (digits.len() == 1 || !digits.starts_with('0'));
+    digits.parse().ok().filter(|_| plain)
+}
+
+/// The resume point among `keys` that start with `prefix`, for prefixes that are no stem.
+pub fn furthest<'a>(prefix: &str, keys: impl Iterator<Item = (&'a str, Progress)>) -> ResumePoint {
+    let mut point = ResumePoint { done: -1, pending: None };
+    for (key, progress) in keys {
+        let Some(n) = key.strip_prefix(prefix).and_then(number) else { continue };
+        match progress {
+            Progress::Done => point.done = point.done.max(n),
+            Progress::Pending => point.pending = point.pending.max(Some(n)),
+        }
+    }
+    point
+}
+
+impl Progress {
+    /// What a JSON object's member `status` says, if it is `done` or `pending`. Other values, and what
+    /// is no JSON, are no step's record.
+    pub fn of(value: &[u8]) -> Option<Progress> {
+        let first = value.iter().find(|b| !b.is_ascii_whitespace());
+        if first != Some(&b'{') {
+            return None;
+        }
+        serde_json::from_slice::<Record>(value).ok()?.0
+    }
+
+    pub fn code(self) -> i64 {
+        self as i64
+    }
+
+    pub fn from_code(code: i64) -> Option<Progress> {
+        [Progress::Pending, Progress::Done].into_iter().find(|p| p.code() == code)
+    }
+}
+
+/// An object of which only `status` is kept. Of a repeated member the last counts, as for Python.
+struct Record(Option<Progress>);
+
+impl<'de> Deserialize<'de> for Record {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Record, D::Error> {
+        deserializer.deserialize_map(Members)
+    }
+}
+
+struct Members;
+
+impl<'de> Visitor<'de> for Members {
+    type Value = Record;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Record, M::Error> {
+        let mut found = None;
+        while let Some(name) = map.next_key::<std::borrow::Cow<'_, str>>()? {
+            if name != "status" {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let status: serde_json::Value = map.next_value()?;
+            found = match status.as_str() {
+                Some("done") => Some(Progress::Done),
+                Some("pending") => Some(Progress::Pending),
+                _ => None,
+            };
+        }
+        Ok(Record(found))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_a_step_when_it_ends_in_a_plain_number() {
+        let check = |key: &str, want: Option<(&str, i64)>| {
+            assert_eq!(StepKey::of(key).map(|s| (s.stem, s.n)), want, "{key:?}");
+        };
+        check("step:0", Some(("step:", 0)));
+        check("step:10", Some(("step:", 10)));
+        check("7", Some(("", 7)));
+        check("a1b2", Some(("a1b", 2)));
+        check("é9", Some(("é", 9)));
+        check("step:9223372036854775807", Some(("step:", i64::MAX)));
+        check("step:9223372036854775808", None);
+        check("step:007", None);
+        check("step:00", None);
+        check("step:", None);
+        check("step:x", None);
+        check("step:٣", None);
+        check("", None);
+        assert!(StepKey::is_stem("step:") && StepKey::is_stem("") && !StepKey::is_stem("v2"));
+    }
+
+    #[test]
+    fn a_value_is_a_steps_record_by_its_status() {
+        let check = |value: &str, want| assert_eq!(Progress::of(value.as_bytes()), want, "{value}");
+        check(r#"{"status":"done"}"#, Some(Progress::Done));
+        check(r#" {"a":[{"status":"pending"}],"status":"done"}"#, Some(Progress::Done));
+        check(r#"{"status": "pending", "result": null}"#, Some(Progress::Pending));
+        check(r#"{"st\u0061tus":"done"}"#, Some(Progress::Done));
+        check(r#"{"status":"done","status":"pending"}"#, Some(Progress::Pending));
+        check(r#"{"status":"done","status":1}"#, None);
+        check(r#"{"status":"Done"}"#, None);
+        check(r#"{"a":{"status":"done"}}"#, None);
+        check(r#"[{"status":"done"}]"#, None);
+        check(r#"{"status":"done""#, None);
+        check("done", None);
+        check("", None);
+        assert_eq!(Progress::of(&[b'{', 0xff]), None);
+    }
+
+    #[test]
+    fn behind_a_prefix_that_ends_in_a_digit_the_rest_counts() {
+        let keys = [("v2", 1), ("v20", 1), ("v29", 1), ("v210", 0), ("v2x", 1), ("v201", 1), ("v3", 1)];
+        let keys = keys.map(|(k, p)| (k, Progress::from_code(p).unwrap()));
+        assert_eq!(furthest("v2", keys.into_iter()), ResumePoint { done: 9, pending: Some(10) });
+        assert_eq!(furthest("w", keys.into_iter()), ResumePoint { done: -1, pending: None });
+    }
+}
