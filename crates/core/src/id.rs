@@ -156,6 +156,8 @@ impl Slot {
     pub const DRIVER: Slot = Slot(0);
     /// Where header callers without a label share one implicit, unfenced attempt.
     pub const IMPLICIT: Slot = Slot(-1);
+    /// Whose lease the process holds that acts in a supervisor's attempt.
+    pub const ADOPTER: Slot = Slot(-2);
 }
 
 #[cfg(test)]

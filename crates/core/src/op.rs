@@ -4,7 +4,7 @@
 
 use crate::{
     engine::{
-        admit::Admit, checkpoint::Checkpoint, claim::Claim, count_loop::CountLoop, declare_dead::DeclareDead,
+        admit::Admit, adopt::Adopt, checkpoint::Checkpoint, claim::Claim, count_loop::CountLoop, declare_dead::DeclareDead,
         delivered::Delivered, end_attempt::EndAttempt, enter::Enter, put::Put, raise::Raise, record::Record,
         register::Register, renew::Renew, settle::Settle, start::Start, step::BeginStep, tell::Tell,
     },
@@ -91,6 +91,7 @@ ops! {
     Start => Started(Started),
     Claim => Claimed(Claimed),
     Enter => Entered(Entered),
+    Adopt => Adopted(()),
     EndAttempt => Ended(Status),
     Admit => Admitted(Admission),
     Settle => Settled(Settled),
