@@ -353,14 +353,23 @@ def test_a_closed_store_is_told(rt):
             run.step("a", lambda: 1)
 
 
-def test_a_store_that_vanishes_is_told(life, home):
-    done = life(
-        """
-        import os, outlast
-        rt = outlast.connect("dir/v.db")
-        """
-    )
-    assert done.returncode != 0 and "StoreError" in done.stderr or done.returncode == 0
+def test_a_store_that_vanishes_is_told(rt):
+    with pytest.raises(outlast.StoreError, match="vanished") as error:
+        with rt.run("r") as run:
+            run.step("a", lambda: 1)
+            os.rename(rt.place, rt.place + ".away")
+            deadline = time.monotonic() + 15
+            while time.monotonic() < deadline:
+                run.step("b", lambda: 2)
+    assert error.value.code == "store_vanished"
+
+
+def test_a_place_that_is_no_store_is_told(home):
+    (home / "text.db").write_text("this is no database, and stays as it is " * 200)
+    for place in (home / "text.db", "mysql://x", "/proc/nowhere/x.db"):
+        with pytest.raises(outlast.Error) as error:
+            outlast.connect(place)
+        assert error.value.code != "error"
 
 
 def test_cells_of_a_notebook_can_be_run_twice_in_a_running_loop(rt):

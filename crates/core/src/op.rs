@@ -4,9 +4,10 @@
 
 use crate::{
     engine::{
-        admit::Admit, adopt::Adopt, checkpoint::Checkpoint, claim::Claim, count_loop::CountLoop, declare_dead::DeclareDead,
-        delivered::Delivered, end_attempt::EndAttempt, enter::Enter, put::Put, raise::Raise, record::Record,
-        register::Register, renew::Renew, settle::Settle, start::Start, step::BeginStep, tell::Tell,
+        admit::Admit, adopt::Adopt, checkpoint::Checkpoint, claim::Claim, count_loop::CountLoop,
+        declare_dead::DeclareDead, delivered::Delivered, end_attempt::EndAttempt, enter::Enter, put::Put,
+        raise::Raise, record::Record, register::Register, renew::Renew, settle::Settle, start::Start,
+        step::BeginStep, tell::Tell,
     },
     envelope::Refusal,
     id::{AttemptNo, Fence, InstanceNo, RunId, RunNo, Seq, Slot},

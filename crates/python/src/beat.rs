@@ -2,7 +2,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use outlast_core::{
@@ -14,10 +19,15 @@ use outlast_core::{
 use outlast_server::node::{HEARTBEAT, Node};
 
 /// The attempts this process has open.
-#[derive(Default)]
 pub struct Beat {
     open: Mutex<HashMap<(RunNo, AttemptNo), Open>>,
+    /// The store's file, and which one it was.
+    file: Option<(PathBuf, Option<FileId>)>,
+    vanished: AtomicBool,
 }
+
+/// Device and inode.
+type FileId = (u64, u64);
 
 struct Open {
     instance: InstanceNo,
@@ -35,9 +45,20 @@ pub enum Word {
     Stop,
     /// This process was declared dead, and another may drive the run.
     Lost,
+    /// The store's file was removed or replaced: what is written to it is lost with this process.
+    Vanished,
 }
 
 impl Beat {
+    /// The heart of a store's only, or one of the file `file`.
+    pub fn new(file: Option<PathBuf>) -> Beat {
+        let file = file.map(|path| {
+            let id = id_of(&path);
+            (path, id)
+        });
+        Beat { open: Mutex::default(), file, vanished: AtomicBool::new(false) }
+    }
+
     /// An attempt is open from now on.
     pub fn open(&self, node: &Node, run: RunNo, attempt: AttemptNo, instance: InstanceNo, driven: bool) {
         let posted_ms = driven.then(|| node.clock().monotonic_ms());
@@ -53,6 +74,9 @@ impl Beat {
     }
 
     pub fn word(&self, run: RunNo, attempt: AttemptNo) -> Word {
+        if self.vanished.load(Ordering::Relaxed) {
+            return Word::Vanished;
+        }
         match self.attempts().get(&(run, attempt)) {
             Some(open) if open.lost => Word::Lost,
             Some(Open { pulse: Some(pulse), .. }) if pulse.stop_requested => Word::Stop,
@@ -77,6 +101,12 @@ impl Beat {
     }
 
     async fn now(&self, node: &Node) {
+        // An open file outlives its name: SQLite alone would write on, to nobody's use.
+        if let Some((path, id)) = &self.file
+            && id_of(path) != *id
+        {
+            self.vanished.store(true, Ordering::Relaxed);
+        }
         let now = node.clock().monotonic_ms();
         let me = node.instance();
         let active: Vec<Active> = self
@@ -112,4 +142,8 @@ impl Beat {
     fn attempts(&self) -> std::sync::MutexGuard<'_, HashMap<(RunNo, AttemptNo), Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn id_of(path: &Path) -> Option<FileId> {
+    std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }

@@ -75,13 +75,7 @@ pub fn reserve(core: &Core, seat: &Seat, label: &str, nano_usd: i64, tokens: i64
 }
 
 /// Closes it at what it cost; None: it never left, and nothing is charged.
-pub fn settle(
-    core: &Core,
-    seat: &Seat,
-    seq: Seq,
-    nano_usd: Option<i64>,
-    tokens: i64,
-) -> Result<(), Failure> {
+pub fn settle(core: &Core, seat: &Seat, seq: Seq, nano_usd: Option<i64>, tokens: i64) -> Result<(), Failure> {
     let actor = seat.actor();
     let close = nano_usd.map_or(Close::Void, |cost_nano_usd| {
         let usage = Usage { input: u64::try_from(tokens).unwrap_or(0), ..Usage::default() };

@@ -82,10 +82,15 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> Result<Claimed, Failur
 
 /// Joins the attempt that `token` names, and whose supervisor goes on driving it.
 pub fn adopt(core: &Core, view: &RunView, token: &str) -> Result<Claimed, Failure> {
-    let claims = token::verify(token, &core.token_keys)
-        .map_err(|e| Failure::new(e.code(), e.to_string(), Some("is OUTLAST_STORE the supervisor's store?")))?;
+    let claims = token::verify(token, &core.token_keys).map_err(|e| {
+        Failure::new(e.code(), e.to_string(), Some("is OUTLAST_STORE the supervisor's store?"))
+    })?;
     if claims.run != view.run.no {
-        return Err(Failure::new("foreign_run", "OUTLAST_TOKEN is another run's than OUTLAST_RUN_ID says", None));
+        return Err(Failure::new(
+            "foreign_run",
+            "OUTLAST_TOKEN is another run's than OUTLAST_RUN_ID says",
+            None,
+        ));
     }
     let instance = core.node.instance();
     let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
@@ -102,7 +107,8 @@ pub fn adopt(core: &Core, view: &RunView, token: &str) -> Result<Claimed, Failur
     }
     adopted?;
     let attempts = core.store.attempts(claims.run)?;
-    let iteration = attempts.iter().find(|a| a.no == claims.attempt).map_or(view.run.iteration, |a| a.iteration);
+    let iteration =
+        attempts.iter().find(|a| a.no == claims.attempt).map_or(view.run.iteration, |a| a.iteration);
     Ok(claimed(core, view, claims, iteration, instance, false))
 }
 

@@ -10,6 +10,7 @@ use std::{
 use outlast::{
     cli::{self, Command},
     context::Context,
+    place::{Durability as Durable, Place},
     proxy_setup,
     surroundings::Surroundings,
 };
@@ -57,7 +58,11 @@ impl Shared {
         if self.pid != std::process::id() {
             return Err(Failure::new(
                 "forked_handle",
-                format!("this handle was opened by process {}, and this is process {}, forked from it", self.pid, std::process::id()),
+                format!(
+                    "this handle was opened by process {}, and this is process {}, forked from it",
+                    self.pid,
+                    std::process::id()
+                ),
                 Some("call outlast.connect() in the child, or start processes with the `spawn` method"),
             ));
         }
@@ -104,7 +109,7 @@ impl Engine {
     /// The store that `place` names, as `open` would open it; makes nothing.
     #[staticmethod]
     fn resolve(place: Option<String>) -> PyResult<String> {
-        Ok(context(place)?.place.to_string())
+        Ok(context(place)?.0.place.to_string())
     }
 
     /// Says goodbye and closes the store. Idempotent; nothing in a forked child.
@@ -152,7 +157,8 @@ impl Engine {
             command_key: None,
             stdin: None,
         };
-        let started = py.detach(|| core.store.ask(start, Durability::Synced).wait()).map_err(Failure::from)?;
+        let started =
+            py.detach(|| core.store.ask(start, Durability::Synced).wait()).map_err(Failure::from)?;
         Ok((started.run.0, id.to_string(), started.created, started.status.name()))
     }
 
@@ -281,7 +287,8 @@ fn limits_of(by_name: &HashMap<String, i64>) -> Result<Limits, Failure> {
     let mut limits = Limits::default();
     for (name, value) in by_name {
         let unit = Unit::ALL.into_iter().find(|u| u.name() == name);
-        let unit = unit.ok_or_else(|| Failure::new("bad_limit", format!("bad limit: no unit {name:?}"), None))?;
+        let unit =
+            unit.ok_or_else(|| Failure::new("bad_limit", format!("bad limit: no unit {name:?}"), None))?;
         limits[unit] = Some(*value);
     }
     Ok(limits)
@@ -291,14 +298,17 @@ fn value(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failure> {
     let mut whole = Vec::new();
     for part in store.payload(run, seq, Role::Value)? {
         let part = part.decode().map_err(|e| {
-            Failure::from(outlast_core::store::Error::Corrupt { what: format!("entry {seq} of run {run}: {e}") })
+            Failure::from(outlast_core::store::Error::Corrupt {
+                what: format!("entry {seq} of run {run}: {e}"),
+            })
         })?;
         whole.extend_from_slice(&part);
     }
     Ok(whole)
 }
 
-fn context(place: Option<String>) -> Result<Context, Failure> {
+/// What a command would work with, and the durability that variables and settings ask for.
+fn context(place: Option<String>) -> Result<(Context, Durable), Failure> {
     let around = Surroundings::of_process();
     let mut line = vec!["outlast".into(), "serve".into()];
     if let Some(place) = place {
@@ -306,13 +316,16 @@ fn context(place: Option<String>) -> Result<Context, Failure> {
     }
     // As `outlast serve` would read it, so that variables and settings mean the same in both.
     let parsed = cli::parse(&line, &around)?;
-    debug_assert!(matches!(parsed.command, Command::Serve(_)));
-    Ok(Context::new(&parsed.globals, around)?)
+    let durable = match &parsed.command {
+        Command::Serve(args) => args.proxy.durability,
+        _ => Durable::default(),
+    };
+    Ok((Context::new(&parsed.globals, around)?, durable))
 }
 
 fn open(place: Option<String>) -> Result<Engine, Failure> {
-    let context = context(place)?;
-    let store = context.open(true, Default::default())?;
+    let (context, durable) = context(place)?;
+    let store = context.open(true, durable)?;
     let node = proxy_setup::join(store.clone(), &context, "python")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -320,7 +333,11 @@ fn open(place: Option<String>) -> Result<Engine, Failure> {
         .enable_all()
         .build()
         .map_err(|e| Failure::new("runtime", format!("cannot start the runtime: {e}"), None))?;
-    let beat = Arc::new(Beat::default());
+    let file = match &context.place {
+        Place::File(path) => Some(path.clone()),
+        Place::Postgres(_) => None,
+    };
+    let beat = Arc::new(Beat::new(file));
     runtime.spawn(beat.clone().go_on(node.clone()));
     let core = Core {
         token_keys: store.token_keys()?,

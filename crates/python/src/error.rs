@@ -55,8 +55,7 @@ impl From<Failure> for PyErr {
     fn from(f: Failure) -> PyErr {
         let made = Python::try_attach(|py| {
             let class = py.import("outlast.errors")?.getattr("of")?;
-            class.call1((f.code, f.message, f.hint))
-                .map(PyErr::from_value)
+            class.call1((f.code, f.message, f.hint)).map(PyErr::from_value)
         });
         match made {
             Some(Ok(error) | Err(error)) => error,

@@ -4,7 +4,9 @@ use std::{net::SocketAddr, time::Duration};
 
 use outlast::{
     cli::{self, Command},
+    context::Context,
     proxy_setup,
+    surroundings::Surroundings,
 };
 use outlast_core::clock::random;
 use outlast_server::proxy::{Access, Proxy};
@@ -19,7 +21,8 @@ const DRAIN: Duration = Duration::from_secs(1);
 ///
 /// Its keys, prices and upstreams are those of `outlast serve`: variables, and the file of settings.
 pub fn start(core: &Core) -> Result<SocketAddr, Failure> {
-    let context = &core.context;
+    // As they are now: a notebook sets its keys when it needs them.
+    let context = &Context { around: Surroundings::of_process(), ..core.context.clone() };
     let parsed = cli::parse(&["outlast".into(), "serve".into()], &context.around)?;
     let Command::Serve(args) = parsed.command else {
         return Err(Failure::new("internal", "`outlast serve` was read as another command", None));
@@ -35,9 +38,8 @@ pub fn start(core: &Core) -> Result<SocketAddr, Failure> {
         let listener = TcpListener::bind("127.0.0.1:0")
             .await
             .map_err(|e| Failure::new("cannot_listen", format!("cannot listen on 127.0.0.1: {e}"), None))?;
-        let address = listener
-            .local_addr()
-            .map_err(|e| Failure::new("cannot_listen", e.to_string(), None))?;
+        let address =
+            listener.local_addr().map_err(|e| Failure::new("cannot_listen", e.to_string(), None))?;
         let proxy = Proxy::new(core.node.clone(), context.entropy.as_ref(), config, None)?;
         tokio::spawn(proxy.serve(listener, std::future::pending(), DRAIN));
         Ok(address)

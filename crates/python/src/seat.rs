@@ -132,10 +132,7 @@ impl Seat {
     /// Saves a value under a name; the newest counts. Synced.
     fn checkpoint(&self, py: Python<'_>, name: String, value: &[u8]) -> PyResult<Ticket> {
         let value = encode(py, value)?;
-        Ok(self.submit(
-            Checkpoint { actor: self.actor, slot: self.slot, name, value },
-            Durability::Synced,
-        )?)
+        Ok(self.submit(Checkpoint { actor: self.actor, slot: self.slot, name, value }, Durability::Synced)?)
     }
 
     /// Counts a turn of the agent's loop, a key once. Answers how many there are. Synced.
@@ -164,13 +161,14 @@ impl Seat {
         Ok(py.detach(|| call::settle(&core, self, Seq(seq), nano_usd, tokens))?)
     }
 
-    /// What the attempt is told: "go on", "stop" or "lost".
+    /// What the attempt is told: "go on", "stop", "lost" or "vanished".
     fn word(&self) -> PyResult<&'static str> {
         let core = self.shared.core()?;
         Ok(match core.beat.word(self.run_no(), self.actor.attempt) {
             Word::GoOn => "go on",
             Word::Stop => "stop",
             Word::Lost => "lost",
+            Word::Vanished => "vanished",
         })
     }
 
@@ -187,11 +185,8 @@ impl Seat {
             _ => Then::Interrupt { by_person: how == "stopped" },
         };
         // An exception is no death: the agent lives, and says itself that it stops here.
-        let exit = Exit {
-            code: (how == "complete").then_some(0),
-            stopped: how != "complete",
-            ..Exit::default()
-        };
+        let exit =
+            Exit { code: (how == "complete").then_some(0), stopped: how != "complete", ..Exit::default() };
         let end = EndAttempt {
             run: self.run_no(),
             attempt: self.actor.attempt,

@@ -71,9 +71,7 @@ fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str) -> 
         Outcome::Begun(Step::Run { seq, begun_before }) => {
             Ok((seq.0, begun_before, false).into_pyobject(py)?.into_any().unbind())
         }
-        Outcome::Begun(Step::Done { seq }) => {
-            Ok((seq.0, true, true).into_pyobject(py)?.into_any().unbind())
-        }
+        Outcome::Begun(Step::Done { seq }) => Ok((seq.0, true, true).into_pyobject(py)?.into_any().unbind()),
         Outcome::Turned(Turn::Counted { loops }) => number(loops),
         Outcome::Turned(Turn::Refused(refusal)) => Err(Failure::refused(&refusal, run).into()),
         Outcome::Recorded(seq) | Outcome::Saved(seq) => number(seq.0),

@@ -11,12 +11,13 @@ pub fn json(view: &RunView, now_us: i64) -> String {
     let run = &view.run;
     let mut spent = view.envelope.spent;
     // It is not kept: it is the time since the run began.
-    spent[Unit::WallMs] = run.began_at.map_or(0, |began| {
-        (run.ended_at.map_or(now_us, |ended| ended.0) - began.0).max(0) / 1000
-    });
+    spent[Unit::WallMs] = run
+        .began_at
+        .map_or(0, |began| (run.ended_at.map_or(now_us, |ended| ended.0) - began.0).max(0) / 1000);
     json!({
         "no": run.no.0,
         "id": run.id.as_str(),
+        "parent": run.parent.map(|no| no.0),
         "name": view.spec.name,
         "tags": view.spec.tags,
         "status": run.status.name(),
@@ -39,9 +40,13 @@ pub fn json(view: &RunView, now_us: i64) -> String {
 }
 
 fn limits(limits: &Limits) -> Value {
-    Value::Object(Unit::ALL.map(|u| (u.name().to_owned(), json!(limits[u]))).into_iter().collect::<Map<_, _>>())
+    Value::Object(
+        Unit::ALL.map(|u| (u.name().to_owned(), json!(limits[u]))).into_iter().collect::<Map<_, _>>(),
+    )
 }
 
 fn amounts(amounts: &Amounts) -> Value {
-    Value::Object(Unit::ALL.map(|u| (u.name().to_owned(), json!(amounts[u]))).into_iter().collect::<Map<_, _>>())
+    Value::Object(
+        Unit::ALL.map(|u| (u.name().to_owned(), json!(amounts[u]))).into_iter().collect::<Map<_, _>>(),
+    )
 }

@@ -107,8 +107,8 @@ def _where() -> tuple[str, str, int | None]:
             hint="make it inside `with rt.run(…):`; a new thread needs contextvars.copy_context().run(…)",
         )
     seat = current.run._seat_or_raise("a request")
-    # A supervisor's proxy serves its own run only; a server's serves all of its store.
-    if supervisor and (not seat.driven or "OUTLAST_RUN_ID" not in os.environ):
+    # A supervisor's proxy serves its own run and its children only; a server's serves all of its store.
+    if supervisor and (not seat.driven or current.run._is_child or "OUTLAST_RUN_ID" not in os.environ):
         return supervisor, seat.token, current.seq
     return current.run._engine.face(), seat.token, current.seq
 

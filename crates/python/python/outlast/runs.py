@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Literal, TypeVar, ov
 
 from . import _native, budget as budgets, codec, scope, steps
 from .budget import Budget
-from .errors import BudgetChanged, LeaseLost, RunCompleted, RunHalted, RunHeld, RunNotOpen, StopRequested, of
+from .errors import BudgetChanged, LeaseLost, RunCompleted, RunEnded, RunHalted, RunHeld, RunNotOpen, StopRequested, StoreError, of
 from .retry import Retry
 from .state import Context, State
 from .views import RunView
@@ -61,6 +61,8 @@ class Run:
         self._state: Literal["new", "open", "left"] = "new"
         self._seat: _native.Seat | None = None
         self._no = 0
+        # The supervisor's run, of which this may be a child.
+        self._parent: int | None = None
         self._tokens: list[Any] = []
         self.steps = steps.Memory(self)
         self.state = State(self)
@@ -85,6 +87,10 @@ class Run:
     def is_replay(self) -> bool:
         """Whether the run is completed, and only replays what is recorded."""
         return self._state == "open" and self._seat is None
+
+    @property
+    def _is_child(self) -> bool:
+        return self._parent is not None and self.view().raw["parent"] == self._parent
 
     def view(self) -> RunView:
         """The run as it is committed."""
@@ -141,10 +147,7 @@ class Run:
                     )
                 found._state = "left"
             status = self._create()
-            if status == "completed":
-                self._seat = None
-            else:
-                self._seat = self._claim()
+            self._seat = None if status == "completed" else self._claim()
             iteration = self._seat.iteration if self._seat else int(self.view().raw["iteration"])  # type: ignore[call-overload]
             self.steps.begin(self._engine.recorded(self._no, iteration))
             self._state = "open"
@@ -158,6 +161,7 @@ class Run:
             self._no = int(raw["no"])  # type: ignore[call-overload]
             return str(raw["status"])
         parent = parent_of(self._runtime, self._id)
+        self._parent = parent
         budget = self._budget
         if budget is None and parent is None:
             budget = DEFAULT
@@ -193,7 +197,7 @@ class Run:
             hint="a run keeps its limits; Budget(…, amend=True) sets the new total",
         )
 
-    def _claim(self) -> "_native.Seat":
+    def _claim(self) -> "_native.Seat | None":
         token = os.environ.get("OUTLAST_TOKEN")
         try:
             if token and os.environ.get("OUTLAST_RUN_ID") == self._id:
@@ -201,6 +205,11 @@ class Run:
             return self._engine.claim(self.id, self._if_held == "takeover")
         except RunHalted as e:
             raise self._halted(e) from None
+        except RunEnded as e:
+            if self.view().status == "completed":
+                # Another process finished it between our look and our claim.
+                return None
+            raise RunEnded(e.message, hint="open a run with another id") from None
 
     def _halted(self, error: RunHalted) -> RunHalted:
         """The same, with the limit that halted the run as its class and code."""
@@ -244,7 +253,13 @@ class Run:
         if seat is not None:
             word = seat.word()
             if word == "stop":
-                raise StopRequested(f"run {self._id} was asked to stop", hint=f"`outlast resume`, or open it again")
+                raise StopRequested(f"run {self._id} was asked to stop", hint="open it again to go on")
+            if word == "vanished":
+                raise StoreError(
+                    f"the store {self._runtime.place} vanished while run {self._id} was open: its file was removed or replaced",
+                    hint="put it back and start again; what is done now could not be kept",
+                    code="store_vanished",
+                )
             if word == "lost":
                 raise LeaseLost(
                     f"the lease of run {self._id} is lost: this process was declared dead",
