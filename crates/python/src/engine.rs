@@ -128,7 +128,7 @@ impl Engine {
     }
 
     /// Creates the run, or finds it: (number, created, status). `limits` by unit name; synced.
-    #[pyo3(signature = (id, limits, tags, name, on_divergence, parent))]
+    #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
     fn start(
         &self,
         py: Python<'_>,
@@ -209,8 +209,9 @@ impl Engine {
     fn recorded(&self, py: Python<'_>, run: i64, iteration: i64) -> PyResult<Recorded> {
         let core = self.shared.core()?;
         let scope = outlast_core::journal::iteration_scope(iteration);
-        let read = py.detach(|| Recorded::read(core.store.as_ref(), RunNo(run), &scope));
-        Ok(read.map_err(Failure::from)?)
+        let recorded = Recorded::new(self.shared.clone(), RunNo(run));
+        py.detach(|| recorded.read(core.store.as_ref(), &scope)).map_err(Failure::from)?;
+        Ok(recorded)
     }
 
     /// A recorded value: a step's result or error, a checkpoint.
@@ -294,7 +295,8 @@ fn limits_of(by_name: &HashMap<String, i64>) -> Result<Limits, Failure> {
     Ok(limits)
 }
 
-fn value(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failure> {
+/// A recorded value, decoded.
+pub fn value(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failure> {
     let mut whole = Vec::new();
     for part in store.payload(run, seq, Role::Value)? {
         let part = part.decode().map_err(|e| {

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 import warnings
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
 from . import codec, scope
@@ -38,8 +39,6 @@ class Memory:
         self._lock = threading.Lock()
         self.recorded: "_native.Recorded | None" = None
         self._explicit: set[str] = set()
-        self._counts: dict[str, int] = {}
-        self._freed: dict[str, list[int]] = {}
         # The one thread or task that steps came from so far; another makes the order of steps a matter of timing.
         self._strand: tuple[int, int] | None = None
         self._concurrent = False
@@ -48,48 +47,40 @@ class Memory:
     def begin(self, recorded: "_native.Recorded") -> None:
         self.recorded = recorded
         self._explicit.clear()
-        self._counts.clear()
-        self._freed.clear()
         self._strand, self._concurrent, self._warned = None, False, False
+
+    def replay(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
+        """The recorded value of a step that is finished, in a few microseconds; None where it is to be done."""
+        if not self._concurrent:
+            self._note_strand()
+        return self.recorded.replay(name, codec.identity(args, kwargs))  # type: ignore[union-attr]
 
     def take(self, base: str, explicit: bool) -> str:
         """The key of a step that begins: `base`, or the next one among equals."""
+        self._note_strand()
+        if not explicit:
+            return self.recorded.take(base)  # type: ignore[union-attr]
         with self._lock:
-            self._note_strand()
-            if explicit:
-                if base in self._explicit:
-                    raise DuplicateKey(
-                        f"the key {base!r} names two steps of run {self._run.id}",
-                        hint="give each step a key of its own, or none",
-                    )
-                self._explicit.add(base)
-                return base
-            freed = self._freed.get(base)
-            if freed:
-                n = min(freed)
-                freed.remove(n)
-            else:
-                n = self._counts.get(base, 0)
-                self._counts[base] = n + 1
-            return base if n == 0 else f"{base}#{n}"
+            if base in self._explicit:
+                raise DuplicateKey(
+                    f"the key {base!r} names two steps of run {self._run.id}",
+                    hint="give each step a key of its own, or none",
+                )
+            self._explicit.add(base)
+            return base
 
-    def give_back(self, key: str, explicit: bool) -> None:
+    def give_back(self, base: str, key: str, explicit: bool) -> None:
         """The step came to nothing: the next equal one stands in its place."""
+        if not explicit:
+            self.recorded.give_back(base, key)  # type: ignore[union-attr]
+            return
         with self._lock:
-            if explicit:
-                self._explicit.discard(key)
-                return
-            base, _, n = key.partition("#") if key.rfind("#") > key.rfind(")") else (key, "", "0")
-            self._freed.setdefault(base, []).append(int(n))
+            self._explicit.discard(key)
 
     def _note_strand(self) -> None:
-        if self._concurrent:
-            return
-        try:
-            task = asyncio.current_task()
-        except RuntimeError:
-            task = None
-        strand = (threading.get_ident(), id(task) if task is not None else 0)
+        loop = asyncio._get_running_loop()
+        task = asyncio.current_task(loop) if loop is not None else None
+        strand = (threading.get_ident(), id(task))
         if self._strand is None:
             self._strand = strand
         elif self._strand != strand:
@@ -135,7 +126,7 @@ class Call:
         self.args = args
         self.kwargs = kwargs
         self.explicit = key is not None
-        self.base = key if key is not None else f"{name}({codec.digest(args, kwargs)})"
+        self.base = key if key is not None else key_of(name, args, kwargs)
         self.retry = retry
         self.timeout = timeout
         self.at_most_once = at_most_once
@@ -317,7 +308,7 @@ class Call:
 
     def _came_to_nothing(self) -> None:
         if self.key:
-            self.run_.steps.give_back(self.key, self.explicit)
+            self.run_.steps.give_back(self.base, self.key, self.explicit)
             self.key = ""
 
     # --- calling the function
@@ -413,7 +404,7 @@ def told(error: BaseException) -> dict[str, str]:
 
 def resolve(run: "Run", name: str, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None, rerun: bool, result: Any) -> None:
     """What `Run.resolve` does."""
-    base = key if key is not None else f"{name}({codec.digest(args, kwargs)})"
+    base = key if key is not None else key_of(name, args, kwargs)
     seat = run._seat_or_raise(f"step {name!r}")
     recorded = run.steps.recorded
     assert recorded is not None
@@ -441,8 +432,28 @@ def _difference(now: list[str], had: list[str]) -> str:
     return "its arguments differ beyond what is shown" if now else "it is done more often"
 
 
+def key_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """A step's key but for its place among equals: the name, and a digest of the arguments."""
+    from . import _native
+
+    return _native.Recorded.base(name, codec.identity(args, kwargs))
+
+
+def replayed(recorded: bytes, fn: Callable[..., Any]) -> Any:
+    """The value of a recorded step, as calling it would give it: of an async function, to be awaited."""
+    value = codec.decode(recorded)["value"]
+    return _ready(value) if is_async(fn) else value
+
+
+async def _ready(value: Any) -> Any:
+    return value
+
+
 def is_async(fn: Callable[..., Any]) -> bool:
     """Whether calling `fn` gives an awaitable."""
+    if type(fn) is FunctionType and not fn.__dict__:
+        # The usual case, without the half dozen looks of `inspect`.
+        return bool(fn.__code__.co_flags & inspect.CO_COROUTINE)
     while isinstance(fn, functools.partial):
         fn = fn.func
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))
@@ -478,6 +489,10 @@ def step(
                 return fn(*args, **kwargs)
             if current.step is not None:
                 return fn(*args, **kwargs)
+            if current.run._state == "open":
+                recorded = current.run.steps.replay(label, args, kwargs)
+                if recorded is not None:
+                    return replayed(recorded, fn)
             call = Call(current.run, label, fn, args, kwargs, None, retry, timeout, at_most_once)
             return call.run_async() if asynchronous else call.run()
 
