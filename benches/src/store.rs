@@ -62,7 +62,7 @@ fn driver(store: &dyn Store, id: &str, instance: InstanceNo) -> Actor {
 /// One synced operation after the other: an entry, its 100-byte payload, the run's row.
 fn commit(store: &dyn Store, actor: Actor, value: &Payload) {
     let save = Checkpoint { actor, slot: Slot::DRIVER, name: "bench".into(), value: value.clone() };
-    store.ask(save, Durability::Synced).wait().expect("committed");
+    store.run_verb(save, Durability::Synced).expect("committed");
 }
 
 fn hammer(

@@ -12,6 +12,10 @@ pub trait Clock: Send + Sync {
     /// Milliseconds since some fixed moment of this process; never goes back, and stands still
     /// while the machine sleeps (CLOCK_MONOTONIC): for `active_ms`, timeouts and heartbeats.
     fn monotonic_ms(&self) -> u64;
+
+    /// The same, and it goes on while the machine sleeps (CLOCK_BOOTTIME): what it gains on the other
+    /// one was sleep.
+    fn boottime_ms(&self) -> u64;
 }
 
 /// Where random bytes come from: ids, token keys, jitter.
@@ -32,12 +36,17 @@ pub fn random<const N: usize>(entropy: &dyn Entropy) -> [u8; N] {
 pub struct ManualClock {
     wall_micros: AtomicI64,
     monotonic_micros: AtomicU64,
+    slept_ms: AtomicU64,
 }
 
 impl ManualClock {
     /// Starts at `start`, with the monotonic clock at zero.
     pub fn new(start: Micros) -> ManualClock {
-        ManualClock { wall_micros: AtomicI64::new(start.0), monotonic_micros: AtomicU64::new(0) }
+        ManualClock {
+            wall_micros: AtomicI64::new(start.0),
+            monotonic_micros: AtomicU64::new(0),
+            slept_ms: AtomicU64::new(0),
+        }
     }
 
     /// Sets the wall clock alone, as an administrator or NTP would; the monotonic one goes on.
@@ -56,8 +65,9 @@ impl ManualClock {
         self.wall_micros.fetch_add(i64::try_from(micros).unwrap_or(i64::MAX), Ordering::SeqCst);
     }
 
-    /// Lets `ms` pass on the wall clock alone: the machine was asleep.
+    /// Lets `ms` pass on all but the monotonic clock: the machine was asleep.
     pub fn suspend_ms(&self, ms: u64) {
+        self.slept_ms.fetch_add(ms, Ordering::SeqCst);
         let micros = i64::try_from(ms.saturating_mul(1000)).unwrap_or(i64::MAX);
         self.wall_micros.fetch_add(micros, Ordering::SeqCst);
     }
@@ -70,6 +80,10 @@ impl Clock for ManualClock {
 
     fn monotonic_ms(&self) -> u64 {
         self.monotonic_micros.load(Ordering::SeqCst) / 1000
+    }
+
+    fn boottime_ms(&self) -> u64 {
+        self.monotonic_ms() + self.slept_ms.load(Ordering::SeqCst)
     }
 }
 

@@ -180,8 +180,14 @@ impl Refusal {
                 )
             }
             None if self.code == "price_unknown" => {
-                "give its price in a file with `--prices FILE`, or lift the limit in usd".to_owned()
+                format!(
+                    "lift the limit with `outlast budget {run} --lift usd`, or begin a run with its price \
+                     (`--prices FILE`)"
+                )
             }
+            None if self.code == "diverged" => format!(
+                "see `outlast show {run}`; `outlast resume {run}` accepts it: what it asks anew is paid"
+            ),
             None => format!("see `outlast show {run}`"),
         }
     }

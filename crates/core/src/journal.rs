@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     digest::{Digest, MatchKey},
     id::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
+    job::ItemDetail,
     unit::Amounts,
     usage::{ServiceTier, Usage},
 };
@@ -142,6 +143,28 @@ pub struct CallDetail {
     pub implicit_loop: bool,
     pub correction: Option<Correction>,
     pub error: Option<String>,
+    /// The item or step it was made in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub within: Option<Seq>,
+}
+
+/// What only a step has, and most steps have not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepDetail {
+    /// The item or step it was begun in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub within: Option<Seq>,
+    /// Each of its tries is a scope of its own.
+    pub retries: bool,
+    /// From 1; 0 in a step without retries.
+    pub try_no: i64,
+    /// It never runs again by itself while its outcome is unknown.
+    pub at_most_once: bool,
+    /// Answers of its iteration's scope that were made in it, and how many of them the attempt that runs it
+    /// has not taken. Once it is done, nobody asks for them again.
+    pub answers: i64,
+    pub untaken: i64,
 }
 
 /// One entry of a run's journal.
@@ -175,9 +198,19 @@ pub struct Entry {
     /// Whether its answer can be replayed (2xx and its terminal event seen, and kept).
     pub replayable: bool,
     pub call: Option<Box<CallDetail>>,
+    pub step: Option<Box<StepDetail>>,
+    pub item: Option<Box<ItemDetail>>,
 }
 
 impl Entry {
+    /// The item or step it was made in.
+    pub fn within(&self) -> Option<Seq> {
+        match self.kind {
+            Kind::Call => self.call.as_ref()?.within,
+            _ => self.step.as_ref()?.within,
+        }
+    }
+
     pub fn is_lost(&self) -> bool {
         self.kind == Kind::Call && self.state == State::Unknown
     }

@@ -31,13 +31,17 @@ pub enum Need {
     Labelled(RunNo, String),
     /// The lease and the instance that holds it.
     Lease(RunNo, Slot),
-    /// The entry, and the lost calls it is a retry of.
+    /// Every lease of the run, and the instances that hold them.
+    Leases(RunNo),
+    /// The entry, the lost calls it is a retry of, and the items and steps that any of them was made in.
     Entry(RunNo, Seq),
+    /// The newest entry of the item with this key, and the instance that has it.
+    Item(RunNo, String),
     /// Every call with this key, oldest first.
     Matching(RunNo, MatchKey),
     /// The newest entry of this kind, scope and key.
     Keyed(RunNo, Kind, String, String),
-    /// Open entries of an instance, its leases, the open attempts it drives, and all their runs.
+    /// Open entries of an instance with what they were made in, its leases, the open attempts it drives, and all their runs.
     OwnedBy(InstanceNo),
     /// The newest version of a state key, and its namespace's commit number.
     State {
@@ -87,14 +91,12 @@ impl<T> Row<T> {
     }
 }
 
-/// Stored bytes to be added.
+/// Stored bytes to be added; or put in the place of what a dead process had left there.
 #[derive(Clone, Debug)]
 pub struct NewPayload {
     pub run: RunNo,
     pub seq: Seq,
     pub role: Role,
-    /// 0, or the place of a part of a large payload.
-    pub part: u32,
     pub payload: Payload,
 }
 

@@ -4,6 +4,8 @@
 //! are not there, sums that went negative, money that was made or lost in a decision. It can lose
 //! power: what was committed and not synced is gone.
 
+mod journal;
+
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -15,13 +17,14 @@ use crate::{
     envelope::Envelope,
     id::{AttemptNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
     instance::{Instance, Lease, Life},
+    job::ItemRow,
     journal::{Entry, Kind, Role, State},
     loaded::{Loaded, Need, Numbers, Row, Touch},
     op::{self, Durability, Op},
-    payload::Payload,
+    payload::{PART_LEN, Payload},
     run::{Admission, Run, Spec},
     state::{Head, Item},
-    store::{Error, LedgerLine, RunFilter, RunView, Store, Ticket},
+    store::{Error, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
     token::TokenKey,
     unit::{Amounts, Unit},
 };
@@ -139,7 +142,21 @@ impl Tables {
                     self.load_instance(l, lease.instance);
                 }
             }
+            Need::Leases(run) => {
+                for lease in self.leases.range((*run, Slot(i64::MIN))..=(*run, Slot(i64::MAX))).map(|x| x.1) {
+                    l.leases.push(Row::read(*lease));
+                    self.load_instance(l, lease.instance);
+                }
+            }
             Need::Entry(run, seq) => self.load_chain(l, *run, *seq),
+            Need::Item(run, key) => {
+                let mut newest = self.entries_of(*run).rev();
+                let newest = newest.find(|e| e.kind == Kind::Item && e.key.as_deref() == Some(key));
+                if let Some(e) = newest {
+                    load_entry(l, e);
+                    e.instance.into_iter().for_each(|no| self.load_instance(l, no));
+                }
+            }
             Need::Matching(run, key) => {
                 self.entries_of(*run).filter(|e| e.match_key == Some(*key)).for_each(|e| load_entry(l, e))
             }
@@ -199,15 +216,30 @@ impl Tables {
     fn load_chain(&self, l: &mut Loaded, run: RunNo, seq: Seq) {
         let mut next = Some(seq);
         while let Some(e) = next.and_then(|s| self.entries.get(&(run, s))) {
-            load_entry(l, e);
+            self.load_with_outer(l, e);
             next = e.call.as_ref().and_then(|c| c.retry_of);
+        }
+    }
+
+    /// An entry and what it was made in; where a step has answers that its attempt has not taken, that
+    /// attempt, too.
+    fn load_with_outer(&self, l: &mut Loaded, e: &Entry) {
+        let mut next = Some(e);
+        while let Some(e) = next {
+            load_entry(l, e);
+            if e.step.as_ref().is_some_and(|d| d.untaken > 0)
+                && let Some(a) = self.attempts.get(&(e.run, e.attempt))
+            {
+                load_attempt(l, a);
+            }
+            next = e.within().and_then(|seq| self.entries.get(&(e.run, seq)));
         }
     }
 
     fn load_owned(&self, l: &mut Loaded, instance: InstanceNo) {
         let mut runs: Vec<RunNo> = Vec::new();
         for e in self.entries.values().filter(|e| e.instance == Some(instance) && e.state == State::Open) {
-            load_entry(l, e);
+            self.load_with_outer(l, e);
             runs.push(e.run);
         }
         for lease in self.leases.values().filter(|x| x.instance == instance) {
@@ -237,8 +269,10 @@ impl Tables {
         put(&mut self.heads, l.heads, |h| h.namespace.clone(), "head");
         self.specs.extend(l.specs);
         for p in l.payloads {
-            let old = self.payloads.insert((p.run, p.seq, p.role, p.part), p.payload);
-            assert!(old.is_none(), "payload {:?} of entry {} written twice", p.role, p.seq);
+            let old = self.payloads.insert((p.run, p.seq, p.role, p.payload.part), p.payload);
+            // A step that is begun anew after a death may find parts of the result it did not finish to keep.
+            let was_part = |old: Payload| old.bytes.len() == PART_LEN;
+            assert!(old.is_none_or(was_part), "payload {:?} of entry {} written twice", p.role, p.seq);
         }
     }
 
@@ -252,7 +286,8 @@ impl Tables {
             let (mut held, mut doubt, mut spent, mut overrun) =
                 (Amounts::default(), Amounts::default(), Amounts::default(), 0);
             for e in self.entries.values() {
-                if !self.runs[&e.run].charges.contains(&envelope.no) {
+                // Items and steps repeat what the calls in them were charged.
+                if e.kind != Kind::Call || !self.runs[&e.run].charges.contains(&envelope.no) {
                     continue;
                 }
                 held += e.held;
@@ -365,6 +400,7 @@ impl Store for MemoryStore {
             .values()
             .rev()
             .filter(|r| filter.before.is_none_or(|b| r.no < b))
+            .filter(|r| r.job.is_some() || !filter.jobs)
             .filter(|r| filter.status.is_none_or(|s| r.status == s))
             .filter(|r| filter.command_key.is_none() || r.command_key == filter.command_key)
             .take(filter.limit)
@@ -390,6 +426,32 @@ impl Store for MemoryStore {
         Ok(self.lock().committed.entries_of(run).filter(|e| e.seq > after).take(limit).cloned().collect())
     }
 
+    fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
+        Ok(self.lock().committed.items_of(run, after).take(limit).collect())
+    }
+
+    fn results(
+        &self,
+        run: RunNo,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
+        let inner = self.lock();
+        let t = &inner.committed;
+        Ok(t.items_of(run, after)
+            .take(limit)
+            .map(|i| (i.clone(), t.value_of(run, i.seq, WHOLE_VALUE)))
+            .collect())
+    }
+
+    fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error> {
+        Ok(self.lock().committed.items_of(run, Seq(0)).find(|i| i.key == key))
+    }
+
+    fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
+        Ok(self.lock().committed.steps_of(run, after).take(limit).collect())
+    }
+
     fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
         let inner = self.lock();
         let mut found = inner
@@ -406,10 +468,10 @@ impl Store for MemoryStore {
         Ok(rows.filter(|k| k.0 == run && k.2 == Role::Request).map(|k| k.1).next())
     }
 
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error> {
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
         let inner = self.lock();
         let parts = inner.committed.payloads.range((run, seq, role, 0)..=(run, seq, role, u32::MAX));
-        Ok(parts.map(|(_, p)| p.clone()).collect())
+        Ok(Payload::join(parts.map(|(_, p)| p.clone()).collect()))
     }
 
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {

@@ -4,13 +4,15 @@
 
 use crate::{
     engine::{
-        admit::Admit, adopt::Adopt, checkpoint::Checkpoint, claim::Claim, count_loop::CountLoop,
-        declare_dead::DeclareDead, delivered::Delivered, end_attempt::EndAttempt, enter::Enter, put::Put,
-        raise::Raise, record::Record, register::Register, renew::Renew, settle::Settle, start::Start,
-        step::BeginStep, tell::Tell,
+        admit::Admit, adopt::Adopt, checkpoint::Checkpoint, claim::Claim, claim_item::ClaimItem,
+        count_loop::CountLoop, declare_dead::DeclareDead, delivered::Delivered, end_attempt::EndAttempt,
+        enter::Enter, keep::Keep, next_try::NextTry, put::Put, raise::Raise, record::Record,
+        record_item::RecordItem, register::Register, renew::Renew, reset_item::ResetItem,
+        return_item::ReturnItem, settle::Settle, start::Start, step::BeginStep, tell::Tell,
     },
     envelope::Refusal,
     id::{AttemptNo, Fence, InstanceNo, RunId, RunNo, Seq, Slot},
+    job::{ItemClaim, ItemEnded},
     loaded::Need,
     status::Status,
 };
@@ -99,6 +101,12 @@ ops! {
     Delivered => Marked(()),
     BeginStep => Begun(Step),
     Record => Recorded(Seq),
+    ClaimItem => ItemClaimed(ItemClaim),
+    NextTry => Tried(i64),
+    RecordItem => ItemEnded(ItemEnded),
+    ReturnItem => Returned(()),
+    ResetItem => Reset(Seq),
+    Keep => Kept(()),
     Checkpoint => Saved(Seq),
     CountLoop => Turned(Turn),
     Put => Put(i64),
@@ -134,6 +142,8 @@ pub struct Started {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
     Attempt {
+        /// The one asked for, or the free one that was found.
+        slot: Slot,
         attempt: AttemptNo,
         fence: Fence,
         iteration: i64,
@@ -182,10 +192,12 @@ pub struct Settled {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Opened: run it.
-    Run { seq: Seq, begun_before: bool },
+    /// Opened: run it. `try_no` is 0 in a step without retries.
+    Run { seq: Seq, begun_before: bool, try_no: i64 },
     /// Its result is recorded.
     Done { seq: Seq },
+    /// It may have happened at most once, and nobody knows whether: it does not run again by itself.
+    InDoubt { seq: Seq },
 }
 
 /// What became of a loop's turn.

@@ -64,7 +64,9 @@ pub struct Payload {
     pub len: u64,
     /// Of the decoded bytes.
     pub sha256: [u8; 32],
-    /// As stored.
+    /// Its place among the parts of a long payload; 0 for the first, or for a payload in one piece.
+    pub part: u32,
+    /// As stored; of this part.
     pub bytes: Bytes,
 }
 
@@ -121,7 +123,7 @@ impl Payload {
             Some(frame) => (Codec::Zstd, Bytes::from(frame)),
             None => (Codec::Raw, Bytes::copy_from_slice(decoded)),
         };
-        Payload { codec, key_id: 0, len, sha256: Digest::of(decoded).0, bytes }
+        Payload { codec, key_id: 0, len, sha256: Digest::of(decoded).0, part: 0, bytes }
     }
 
     /// Gives back exactly what was encoded, or an error: length and SHA-256 are checked.
@@ -149,6 +151,38 @@ impl Payload {
             return Err(PayloadError::WrongHash { wanted, had });
         }
         Ok(decoded)
+    }
+
+    /// The payload in parts of [`PART_LEN`] stored bytes, in order; itself when it is no longer than one.
+    /// The bytes are shared, not copied.
+    pub fn into_parts(self) -> Vec<Payload> {
+        if self.bytes.len() <= PART_LEN {
+            return vec![self];
+        }
+        let parts = (0..self.bytes.len()).step_by(PART_LEN).enumerate();
+        parts
+            .map(|(part, start)| Payload {
+                part: part as u32,
+                bytes: self.bytes.slice(start..self.bytes.len().min(start + PART_LEN)),
+                ..self
+            })
+            .collect()
+    }
+
+    /// Joins what [`Payload::into_parts`] made, as read in order of `part`.
+    ///
+    /// Only the parts that belong to the first one count: behind them may lie those of a longer payload
+    /// whose writer died before it closed the entry. Whether it is whole, [`Payload::decode`] tells.
+    pub fn join(parts: Vec<Payload>) -> Option<Payload> {
+        let mut parts = parts.into_iter();
+        let first = parts.next()?;
+        let mut rest = parts.take_while(|p| p.sha256 == first.sha256).peekable();
+        if rest.peek().is_none() {
+            return Some(first);
+        }
+        let mut bytes = first.bytes.to_vec();
+        rest.for_each(|p| bytes.extend_from_slice(&p.bytes));
+        Some(Payload { part: 0, bytes: bytes.into(), ..first })
     }
 
     /// Writes the payload as one BLOB.
@@ -182,7 +216,7 @@ impl Payload {
         let len = blob.get_u64_le();
         let mut sha256 = [0; 32];
         blob.copy_to_slice(&mut sha256);
-        Ok(Payload { codec, key_id, len, sha256, bytes: blob })
+        Ok(Payload { codec, key_id, len, sha256, part: 0, bytes: blob })
     }
 }
 
@@ -197,16 +231,6 @@ impl fmt::Debug for Payload {
             .field("stored_len", &self.bytes.len())
             .finish()
     }
-}
-
-/// The parts of `bytes` in order, each of [`PART_LEN`] but the last; shared, not copied.
-///
-/// None when `bytes` is empty.
-pub fn split(bytes: &Bytes) -> impl ExactSizeIterator<Item = Bytes> + '_ {
-    (0..bytes.len().div_ceil(PART_LEN)).map(|part| {
-        let start = part * PART_LEN;
-        bytes.slice(start..bytes.len().min(start + PART_LEN))
-    })
 }
 
 fn compress(decoded: &[u8]) -> Option<Vec<u8>> {
@@ -339,13 +363,28 @@ mod tests {
 
     #[test]
     fn parts_are_whole_mebibytes_and_join_to_the_payload() {
-        for (len, parts) in [(0, 0), (1, 1), (PART_LEN, 1), (PART_LEN + 1, 2), (3 * PART_LEN, 3)] {
-            let bytes = Bytes::from(noise(len));
-            let split: Vec<Bytes> = split(&bytes).collect();
+        for (len, parts) in [(0, 1), (1, 1), (PART_LEN, 1), (PART_LEN + 1, 2), (3 * PART_LEN, 3)] {
+            let payload = Payload::encode(&noise(len));
+            let split = payload.clone().into_parts();
             assert_eq!(split.len(), parts, "{len}");
-            assert!(split.iter().rev().skip(1).all(|part| part.len() == PART_LEN));
-            assert_eq!(split.concat(), bytes);
+            assert!(split.iter().rev().skip(1).all(|part| part.bytes.len() == PART_LEN));
+            assert!(split.iter().enumerate().all(|(i, part)| part.part == i as u32));
+            assert_eq!(Payload::join(split), Some(payload));
         }
+    }
+
+    #[test]
+    fn parts_of_another_payload_behind_the_last_are_left_out() {
+        let mut stored = Payload::encode(&noise(PART_LEN * 3)).into_parts();
+        for len in [10, PART_LEN, PART_LEN + 10] {
+            let payload = Payload::encode(&noise(len));
+            for part in payload.clone().into_parts() {
+                let place = part.part as usize;
+                stored[place] = part;
+            }
+            assert_eq!(Payload::join(stored.clone()), Some(payload), "{len}");
+        }
+        assert_eq!(Payload::join(Vec::new()), None);
     }
 
     #[test]

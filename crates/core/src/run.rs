@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     envelope::Refusal,
     id::{AttemptNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
+    job::Job,
     status::Status,
 };
 
@@ -100,6 +101,27 @@ pub struct Spec {
     /// The variables of the provider keys that were there when the run began, by name: its resumption needs
     /// them again. Their values are nowhere in the store.
     pub keys: Vec<String>,
+    /// The prices it began with, for all its life. Absent in runs that have no command.
+    pub prices: Option<Prices>,
+    /// The name of the batch job that the run is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+}
+
+/// The price table of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prices {
+    /// Of the whole table, the built-in part included.
+    pub hash: String,
+    /// What lies on top of the built-in part.
+    pub file: Option<PriceFile>,
+}
+
+/// A user's price file, as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PriceFile {
+    pub path: String,
+    pub text: String,
 }
 
 /// A run's row.
@@ -137,6 +159,8 @@ pub struct Run {
     pub saved_nano_usd: i64,
     /// Names the command and directory, so that typing the command again finds the run.
     pub command_key: Option<String>,
+    /// Set where the run is a batch job: its items' counts.
+    pub job: Option<Box<Job>>,
 }
 
 impl Run {

@@ -77,10 +77,12 @@ pub enum Event {
     Complete,
     Fail,
     Cancel,
+    /// A batch job that is completed gets more items.
+    Reopen,
 }
 
 impl Event {
-    pub const ALL: [Event; 11] = [
+    pub const ALL: [Event; 12] = [
         Event::Begin,
         Event::Interrupt,
         Event::Halt,
@@ -92,6 +94,7 @@ impl Event {
         Event::Complete,
         Event::Fail,
         Event::Cancel,
+        Event::Reopen,
     ];
 }
 
@@ -106,6 +109,8 @@ pub fn next(status: Status, event: Event) -> Option<Status> {
         (S::Cancelled, E::Cancel) => S::Cancelled,
         (S::Failed, E::Fail) => S::Failed,
         (S::Completed | S::Failed | S::Cancelled, E::Raise { .. }) => status,
+        (S::Completed, E::Reopen) => S::Interrupted,
+        (_, E::Reopen) => return None,
         (S::Completed | S::Failed | S::Cancelled, _) => return None,
 
         // A halt outlives everything but a raise: also a cancel, which clients send on their way

@@ -4,6 +4,7 @@ use std::{
     future::Future,
     marker::PhantomData,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -13,9 +14,10 @@ use crate::{
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
-    journal::{Entry, Kind, Role},
+    job::ItemRow,
+    journal::{Entry, Kind, Role, State},
     op::{Durability, Op, Outcome, Verb},
-    payload::Payload,
+    payload::{PART_LEN, Payload},
     run::{Run, Spec},
     state::Item,
     status::Status,
@@ -102,6 +104,8 @@ pub struct RunView {
 pub struct RunFilter {
     pub status: Option<Status>,
     pub command_key: Option<String>,
+    /// Only batch jobs. Found by an index.
+    pub jobs: bool,
     /// Only runs with a smaller number: the page after the last one seen.
     pub before: Option<RunNo>,
     pub limit: usize,
@@ -121,11 +125,32 @@ pub struct LedgerLine {
     pub doubt_nano_usd: i64,
 }
 
+/// Stored bytes up to which a step's result comes with the step.
+pub const INLINE_VALUE: i64 = 16 << 10;
+
+/// Stored bytes up to which an item's result comes with the item: in one part.
+pub const WHOLE_VALUE: i64 = PART_LEN as i64 - 1;
+
+/// A step as a resume needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepRow {
+    pub seq: Seq,
+    pub scope: Arc<str>,
+    pub key: String,
+    pub state: State,
+}
+
 /// What every database offers. `submit` is the one way to write.
 pub trait Store: Send + Sync {
     /// Queues an operation. It is decided inside the transaction that writes it; whatever is queued
     /// commits as one group. The ticket resolves when `durability` is reached.
     fn submit(&self, op: Op, durability: Durability) -> Ticket;
+
+    /// `submit`, by a caller who would only wait: where nobody else is at work, its own thread does the work
+    /// before this returns, which saves two wake-ups. It blocks for as long as a commit takes.
+    fn submit_here(&self, op: Op, durability: Durability) -> Ticket {
+        self.submit(op, durability)
+    }
 
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error>;
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error>;
@@ -136,13 +161,25 @@ pub trait Store: Send + Sync {
     fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error>;
     /// Entries after `after`, in order, at most `limit`.
     fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error>;
+    /// The newest entry of each item of a job after `after`, in order, at most `limit`: what a resume
+    /// needs, in size and time linear in the page.
+    fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error>;
+    /// The same, each with what was recorded (a result, or an error) where that is stored in at most
+    /// `WHOLE_VALUE` bytes; what is larger is read with `payload`. One query.
+    fn results(&self, run: RunNo, after: Seq, limit: usize)
+    -> Result<Vec<(ItemRow, Option<Payload>)>, Error>;
+    /// The newest entry of one item.
+    fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error>;
+    /// The steps of a run after `after`, in order, at most `limit`, each with what was recorded where that
+    /// is stored in at most `INLINE_VALUE` bytes; what is larger is read with `payload`. One query.
+    fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error>;
     /// The newest `done` entry of this kind and key, in any scope.
     fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error>;
     /// The newest call of a run whose request body is kept, if it is among its last 64 stored bodies: a
     /// base after a restart. Bounded, because nothing is lost without one.
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error>;
-    /// Stored bytes; the parts of a large payload in order.
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error>;
+    /// Stored bytes, the parts of a long payload joined.
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error>;
     fn live_instances(&self) -> Result<Vec<Instance>, Error>;
     fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error>;
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error>;
@@ -158,11 +195,21 @@ pub trait Store: Send + Sync {
 /// Submits a verb and gets its own answer back.
 pub trait Ask {
     fn ask<V: Verb>(&self, verb: V, durability: Durability) -> Pending<V>;
+    /// `ask` by `Store::submit_here`.
+    fn ask_here<V: Verb>(&self, verb: V, durability: Durability) -> Pending<V>;
+    /// Asks and blocks until the answer is there. Not for async code.
+    fn run_verb<V: Verb>(&self, verb: V, durability: Durability) -> Result<V::Answer, Error> {
+        self.ask_here(verb, durability).wait()
+    }
 }
 
 impl<S: Store + ?Sized> Ask for S {
     fn ask<V: Verb>(&self, verb: V, durability: Durability) -> Pending<V> {
         Pending { ticket: self.submit(verb.into(), durability), verb: PhantomData }
+    }
+
+    fn ask_here<V: Verb>(&self, verb: V, durability: Durability) -> Pending<V> {
+        Pending { ticket: self.submit_here(verb.into(), durability), verb: PhantomData }
     }
 }
 

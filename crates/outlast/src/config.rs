@@ -61,7 +61,7 @@ impl Error {
                     .into(),
             ),
             Error::NotHere { .. } => Some(
-                "a checkout could send your keys elsewhere: put it into ~/.config/outlast/outlast.toml, or type the flag"
+                "a checkout could send your keys elsewhere, or let a page in: put it into ~/.config/outlast/outlast.toml, or type the flag"
                     .into(),
             ),
             _ => None,
@@ -83,7 +83,7 @@ pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Resul
             let own = path.parent() == around.config_directory().as_deref();
             let file = File::parse(&text, path, &known)?;
             if !own {
-                file.names_no_upstream()?;
+                file.opens_no_door()?;
             }
             files.push(file);
         }
@@ -287,8 +287,9 @@ impl File {
     }
 
     /// Where calls go is not for the directory to say that the person happens to stand in.
-    fn names_no_upstream(&self) -> Result<(), Error> {
-        match self.settings.iter().find(|((_, long), _)| long.ends_with("-base-url")) {
+    fn opens_no_door(&self) -> Result<(), Error> {
+        match self.settings.iter().find(|((_, long), _)| long.ends_with("-base-url") || long == "allow-host")
+        {
             None => Ok(()),
             Some((_, (key, _))) => Err(Error::NotHere { path: self.path.clone(), key: key.clone() }),
         }

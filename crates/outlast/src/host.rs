@@ -38,6 +38,12 @@ impl Clock for SystemClock {
     fn monotonic_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
+
+    fn boottime_ms(&self) -> u64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let ms = now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000);
+        u64::try_from(ms).unwrap_or(0)
+    }
 }
 
 /// The kernel's random bytes.

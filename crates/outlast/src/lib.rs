@@ -16,6 +16,7 @@ pub mod keys;
 mod log;
 pub mod mock;
 pub mod place;
+pub mod prices;
 pub mod process;
 pub mod proxy_setup;
 pub mod render;
@@ -23,6 +24,7 @@ mod say;
 pub mod serve;
 pub mod supervisor;
 pub mod surroundings;
+mod untaken;
 
 use std::{
     ffi::OsString,

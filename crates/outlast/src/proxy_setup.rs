@@ -1,6 +1,6 @@
 //! From flags, keys and files to a proxy's configuration: what `run` and `serve` share.
 
-use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use outlast_core::{
     engine::declare_dead::DeclareDead,
@@ -30,6 +30,12 @@ const ANTHROPIC: &str = "https://api.anthropic.com";
 
 /// The longest answer that is no stream.
 const MAX_ANSWER: usize = 256 << 20;
+
+/// Answers in memory that the store cannot take; beyond it their usage only.
+const MAX_UNRECORDED: u64 = 64 << 20;
+
+/// How long an upstream may be silent when the machine has woken up: its connection may be dead, and nobody told.
+const SILENCE_AFTER_SUSPEND: Duration = Duration::from_secs(30);
 
 /// Which providers, with which keys: flag or setting, then what the run began with, then `*_BASE_URL`
 /// of the environment, then the provider's own.
@@ -70,30 +76,17 @@ pub fn to_keep(providers: &Providers) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The built-in prices, with the user's on top.
-pub fn prices(args: &ProxyArgs) -> Result<PriceTable, CliError> {
-    let Some(path) = &args.prices else { return Ok(PriceTable::builtin()) };
-    let bad = |message: String| CliError::Other {
-        exit: exit_code::USAGE,
-        code: "bad_prices",
-        message: format!("the price file {}: {message}", path.display()),
-        hint: Some("its fields are those of docs/prices.md".into()),
-    };
-    let text = fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
-    PriceTable::with_overrides(&text).map_err(|e| bad(e.to_string()))
-}
-
 /// A proxy's configuration.
 pub fn config(
     args: &ProxyArgs,
     access: Access,
     providers: Providers,
+    prices: PriceTable,
     limits: Limits,
     policy: Policy,
-) -> Result<Config, CliError> {
-    let prices = prices(args)?;
+) -> Config {
     let ms = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
-    Ok(Config {
+    Config {
         access,
         providers,
         price_hash: Arc::from(prices.hash()),
@@ -106,8 +99,10 @@ pub fn config(
         idle_timeout: ms(args.idle_timeout_ms),
         max_body: usize::try_from(args.max_body_bytes).unwrap_or(usize::MAX),
         max_answer: MAX_ANSWER,
+        max_unrecorded: MAX_UNRECORDED,
+        silence_after_suspend: SILENCE_AFTER_SUSPEND,
         drop_pointers: Vec::new(),
-    })
+    }
 }
 
 /// Joins the store as this process.

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 use outlast_server::proxy::{Access, Proxy};
 use tokio::{net::TcpListener, signal::unix};
 
-use crate::{cli::ServeArgs, context::Context, error::CliError, exit_code, log, proxy_setup};
+use crate::{cli::ServeArgs, context::Context, error::CliError, exit_code, log, prices, proxy_setup};
 
 /// How long calls in flight may go on after SIGTERM.
 const DRAIN: Duration = Duration::from_secs(15 * 60);
@@ -36,9 +36,10 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         let node = proxy_setup::join(store, &context, "outlast serve")?;
         let keys = context.keys()?;
         let providers = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
-        let access = Access { api_token: token, loopback, only_run: None };
+        let access = Access { api_token: token, loopback, allowed_hosts: args.allow_host.clone(), only_run: None };
+        let prices = prices::typed(&args.proxy)?;
         let config =
-            proxy_setup::config(&args.proxy, access, providers, args.defaults.limits(), args.policy.policy())?;
+            proxy_setup::config(&args.proxy, access, providers, prices, args.defaults.limits(), args.policy.policy());
         let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?;
         let (mut first, mut second) = (Stops::new()?, Stops::new()?);
         let address = listener.local_addr().map_err(|e| cannot("cannot_listen", e.to_string()))?;

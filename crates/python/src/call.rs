@@ -36,6 +36,7 @@ pub fn reserve(core: &Core, seat: &Seat, label: &str, nano_usd: i64, tokens: i64
         slot: seat.slot(),
         match_key: MatchKey::new(&digest, &scope, None),
         scope,
+        within: None,
         digest,
         upstream: Arc::from("reserved"),
         path: Arc::from(""),

@@ -68,8 +68,11 @@ impl Ticket {
 fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str) -> PyResult<Py<PyAny>> {
     let number = |n: i64| Ok(n.into_pyobject(py)?.into_any().unbind());
     match outcome.map_err(Failure::from)? {
-        Outcome::Begun(Step::Run { seq, begun_before }) => {
+        Outcome::Begun(Step::Run { seq, begun_before, .. }) => {
             Ok((seq.0, begun_before, false).into_pyobject(py)?.into_any().unbind())
+        }
+        Outcome::Begun(Step::InDoubt { seq }) => {
+            Ok((seq.0, true, false).into_pyobject(py)?.into_any().unbind())
         }
         Outcome::Begun(Step::Done { seq }) => Ok((seq.0, true, true).into_pyobject(py)?.into_any().unbind()),
         Outcome::Turned(Turn::Counted { loops }) => number(loops),

@@ -361,6 +361,7 @@ impl Process {
             actor: Actor { run: r.run, attempt, instance: self.instance.unwrap_or_default() },
             slot: Slot::DRIVER,
             scope: r.scope.clone(),
+            within: None,
             digest: r.digest(),
             match_key: place.key,
             upstream: "sim".into(),
@@ -427,7 +428,7 @@ impl Process {
     fn load(&mut self, c: u64, seq: Seq, out: &mut Outside) {
         let Some(client) = self.clients.get_mut(&c) else { return };
         let stored = self.store.disk().payload(client.request.run, seq, Role::Answer);
-        let text = stored.ok().and_then(|parts| parts.first()?.decode().ok());
+        let text = stored.ok().flatten().and_then(|kept| kept.decode().ok());
         let answer = text.and_then(|t| std::str::from_utf8(&t).ok()?.parse().ok());
         let event = match answer {
             Some(answer) => {

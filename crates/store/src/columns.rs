@@ -3,6 +3,7 @@
 use outlast_core::{
     envelope::Envelope,
     instance::Life,
+    journal::{Entry, Kind},
     status::Status,
     unit::{Amounts, Unit},
 };
@@ -11,7 +12,7 @@ pub const INSTANCE: &str = "no, life, heartbeat, op_counter, registered_at, last
 
 pub const RUN: &str = "no, id, status, parent, created_at, began_at, ended_at, next_seq, next_attempt, fence, \
     iteration, explicit_loops, answers, closed, stop_requested, replayed, saved_nano_usd, charges, policy, \
-    halt, error, command_key";
+    halt, error, command_key, job, counts";
 
 pub const ENVELOPE: &str = "no, owner, limits, reserved_cost, reserved_tokens, reserved_calls, doubt_cost, \
     doubt_tokens, spent_cost, spent_tokens, spent_calls, spent_loops, spent_active_ms, spent_restarts";
@@ -70,6 +71,34 @@ pub const PAYLOAD: &str = "codec, key_id, len, sha256, bytes";
 pub const ITEM: &str = "namespace, agent, key, version, value, commit_no, at, run_no, attempt";
 
 pub const HEAD: &str = "namespace, commit_no";
+
+/// What only an entry of its kind has, as it is stored.
+pub fn detail(e: &Entry) -> Option<serde_json::Result<String>> {
+    match (&e.call, &e.item, &e.step) {
+        (Some(call), ..) => Some(serde_json::to_string(call)),
+        (_, Some(item), _) => Some(serde_json::to_string(item)),
+        (.., Some(step)) => Some(serde_json::to_string(step)),
+        (None, None, None) => None,
+    }
+}
+
+/// What was stored, given back to an entry whose kind is known.
+pub fn put_detail(e: &mut Entry, detail: Option<&str>) -> serde_json::Result<()> {
+    let Some(text) = detail else { return Ok(()) };
+    match e.kind {
+        Kind::Call => e.call = Some(serde_json::from_str(text)?),
+        Kind::Item => e.item = Some(serde_json::from_str(text)?),
+        _ => e.step = Some(serde_json::from_str(text)?),
+    }
+    Ok(())
+}
+
+/// The columns of an item's row for a resume, and those of a step: less than an entry.
+pub const ITEM_ROW: &str = "e.seq, e.key, e.attempt, e.opened_at, e.closed_at, e.spent_cost, e.spent_tokens, e.spent_calls, e.detail";
+pub const STEP_ROW: &str = "e.seq, e.scope, e.key, e.state";
+
+/// The columns of a payload that is joined to them.
+pub const VALUE: &str = "p.codec, p.key_id, p.len, p.sha256, p.bytes";
 
 /// `SELECT columns FROM rest`.
 pub fn select(columns: &str, rest: &str) -> String {

@@ -55,6 +55,15 @@ pub trait Backend: Send {
     }
 }
 
+/// Who may do the work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Hands {
+    /// The writer thread.
+    Writers,
+    /// The calling thread too.
+    Mine,
+}
+
 struct Job {
     op: Op,
     durability: Durability,
@@ -67,13 +76,22 @@ struct Queue {
     jobs: VecDeque<Job>,
     /// How many of `jobs` somebody waits for.
     eager: usize,
+    /// A group is being run: what comes meanwhile is the next one.
+    busy: bool,
     closing: bool,
 }
 
-#[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
+    /// Held by whoever set `busy`: the writer thread, or a caller that found it idle.
+    /// Taken away when the store closes.
+    turn: Mutex<Option<Box<dyn Run>>>,
+}
+
+/// Runs groups, one after the other.
+trait Run: Send {
+    fn run(&mut self, group: Vec<Job>);
 }
 
 /// The writer thread's handle. Dropping it commits what is queued and joins the thread.
@@ -85,18 +103,25 @@ pub struct Writer {
 impl Writer {
     /// Starts the writer on `backend`.
     pub fn start(backend: impl Backend + 'static) -> std::io::Result<Writer> {
-        let shared = Arc::new(Shared::default());
+        let turn = Turn { backend, instance: None, counter: 0, refused: None };
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            wake: Condvar::new(),
+            turn: Mutex::new(Some(Box::new(turn))),
+        });
         let theirs = shared.clone();
         let thread = std::thread::Builder::new().name("outlast-store".into()).spawn(move || {
-            let mut turn = Turn { backend, instance: None, counter: 0, refused: None };
             while let Some(group) = theirs.next_group() {
-                turn.run(group);
+                theirs.run(group);
             }
+            // On this thread: a backend with a runtime of its own cannot be dropped within another.
+            drop(lock(&theirs.turn).take());
         })?;
         Ok(Writer { shared, thread: Some(thread) })
     }
 
-    pub fn submit(&self, op: Op, durability: Durability) -> Ticket {
+    /// Queues `op`, or does it on this thread where `hands` allows and nobody is at work.
+    pub fn submit(&self, op: Op, durability: Durability, hands: Hands) -> Ticket {
         let (promise, ticket) = Ticket::new();
         let mut queue = lock(&self.shared.queue);
         if queue.closing {
@@ -105,8 +130,17 @@ impl Writer {
         let lazy = durability == Durability::Lazy;
         queue.jobs.push_back(Job { op, durability, promise: Some(promise), queued: Instant::now() });
         queue.eager += usize::from(!lazy);
+        if !lazy && !queue.busy && queue.eager == 1 && hands == Hands::Mine {
+            let group = queue.take();
+            drop(queue);
+            self.shared.run(group);
+            return ticket;
+        }
+        let busy = queue.busy;
         drop(queue);
-        self.shared.wake.notify_one();
+        if !busy {
+            self.shared.wake.notify_one();
+        }
         ticket
     }
 }
@@ -131,6 +165,10 @@ impl Shared {
     fn next_group(&self) -> Option<Vec<Job>> {
         let mut queue = lock(&self.queue);
         loop {
+            if queue.busy {
+                queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
             if queue.eager > 0 || (queue.closing && !queue.jobs.is_empty()) {
                 break;
             }
@@ -144,10 +182,32 @@ impl Shared {
                 }
             }
         }
-        let n = queue.jobs.len().min(LARGEST_GROUP);
-        let group: Vec<Job> = queue.jobs.drain(..n).collect();
-        queue.eager -= group.iter().filter(|j| j.durability != Durability::Lazy).count();
-        Some(group)
+        Some(queue.take())
+    }
+
+    /// Runs a group that was taken, and leaves the turn to the next.
+    fn run(&self, group: Vec<Job>) {
+        if let Some(turn) = lock(&self.turn).as_mut() {
+            turn.run(group);
+        }
+        let mut queue = lock(&self.queue);
+        queue.busy = false;
+        let more = !queue.jobs.is_empty() || queue.closing;
+        drop(queue);
+        if more {
+            self.wake.notify_one();
+        }
+    }
+}
+
+impl Queue {
+    /// Takes the next group: whoever does, runs it.
+    fn take(&mut self) -> Vec<Job> {
+        let n = self.jobs.len().min(LARGEST_GROUP);
+        let group: Vec<Job> = self.jobs.drain(..n).collect();
+        self.eager -= group.iter().filter(|j| j.durability != Durability::Lazy).count();
+        self.busy = true;
+        group
     }
 }
 
@@ -169,7 +229,7 @@ enum Fate {
     Unclear(Error),
 }
 
-impl<B: Backend> Turn<B> {
+impl<B: Backend> Run for Turn<B> {
     fn run(&mut self, mut group: Vec<Job>) {
         if let Some(why) = &self.refused {
             let error = Error::Refused { why: why.clone() };
@@ -193,7 +253,9 @@ impl<B: Backend> Turn<B> {
             }
         }
     }
+}
 
+impl<B: Backend> Turn<B> {
     fn run_alone(&mut self, job: Job) {
         let mut one = vec![job];
         if self.refused.is_some() {
@@ -300,6 +362,8 @@ fn closes(op: &Op) -> bool {
         op,
         Op::Settle(_)
             | Op::Record(_)
+            | Op::RecordItem(_)
+            | Op::ReturnItem(_)
             | Op::EndAttempt(_)
             | Op::DeclareDead(_)
             | Op::Renew(_)

@@ -9,6 +9,7 @@ use crate::{
     engine::{
         Error, doubt, guard,
         replay::{self, Asked, Choice},
+        within,
     },
     envelope::{Envelope, Refusal},
     id::{EnvelopeNo, Micros, Seq, Slot},
@@ -28,12 +29,14 @@ const MAX_INHERITANCES: u8 = 2;
 /// Decides a request and, when it goes, reserves its bound and opens its entry in one commit.
 ///
 /// Synced when it goes: intent before effect. Replays and joins write nothing.
-/// Errors: `LeaseLost`, `LabelEnded`, `NotRunning`, `RunEnded` write nothing.
+/// Errors: `LeaseLost`, `LabelEnded`, `NotRunning`, `RunEnded` and `NotWithin` write nothing.
 #[derive(Clone, Debug)]
 pub struct Admit {
     pub actor: Actor,
     pub slot: Slot,
     pub scope: Arc<str>,
+    /// The open item or step it is made in: `scope` is then the one of its calls.
+    pub within: Option<Seq>,
     pub digest: Digest,
     pub match_key: MatchKey,
     pub upstream: Arc<str>,
@@ -57,18 +60,27 @@ pub struct Admit {
 impl Admit {
     pub fn needs(&self) -> Vec<Need> {
         let run = self.actor.run;
-        vec![
+        let mut needs = vec![
             Need::Instance(self.actor.instance),
             Need::Run(run),
             Need::Attempt(run, self.actor.attempt),
             Need::OpenAttempts(run),
             Need::Lease(run, self.slot),
             Need::Matching(run, self.match_key),
-        ]
+        ];
+        needs.extend(self.within.map(|seq| Need::Entry(run, seq)));
+        needs
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Answer, Error> {
         guard::drives(l, &self.actor)?;
+        if let Some(seq) = self.within {
+            within::check(l, &self.actor, seq)?;
+            // A try that ended meanwhile: its late request is not the next one's.
+            if within::calls(l, self.actor.run, seq).as_ref() != Some(&self.scope) {
+                return Err(Error::NotWithin { seq: seq.0 });
+            }
+        }
         let stands_for = match replay::choose(l, &self.asked()) {
             Choice::Replay(seq) => return Ok(Answer::Replay { seq }),
             Choice::Join(seq, instance) => return Ok(Answer::Join { seq, instance }),
@@ -222,15 +234,17 @@ impl Admit {
                 inherited,
                 inheritances,
                 implicit_loop,
+                within: self.within,
                 ..CallDetail::default()
             })),
+            step: None,
+            item: None,
         });
         if let Some(payload) = &self.request {
             l.payloads.push(NewPayload {
                 run: self.actor.run,
                 seq,
                 role: Role::Request,
-                part: 0,
                 payload: payload.clone(),
             });
         }

@@ -112,6 +112,7 @@ impl Bench {
             actor,
             slot: Slot::DRIVER,
             scope: "i0".into(),
+            within: None,
             digest,
             match_key: MatchKey::new(&digest, "i0", None),
             upstream: "bench".into(),

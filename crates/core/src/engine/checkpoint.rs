@@ -41,7 +41,6 @@ impl Checkpoint {
             run: self.actor.run,
             seq,
             role: Role::Value,
-            part: 0,
             payload: self.value.clone(),
         });
         Ok(seq)

@@ -20,6 +20,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Claim {
     pub run: RunNo,
+    /// `Slot::ANY` for the lowest free worker's slot: several processes may work on one job.
     pub slot: Slot,
     pub instance: InstanceNo,
     pub label: Option<String>,
@@ -34,7 +35,7 @@ impl Claim {
         let mut needs = vec![
             Need::Instance(self.instance),
             Need::Run(self.run),
-            Need::Lease(self.run, self.slot),
+            if self.slot == Slot::ANY { Need::Leases(self.run) } else { Need::Lease(self.run, self.slot) },
             Need::OpenAttempts(self.run),
         ];
         needs.extend(self.label.clone().map(|label| Need::Labelled(self.run, label)));
@@ -43,8 +44,10 @@ impl Claim {
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Claimed, Error> {
         guard::live(l, self.instance)?;
+        self.reopen_job(l, now)?;
+        let slot = if self.slot == Slot::ANY { self.free_slot(l)? } else { self.slot };
         let run = l.run(self.run)?;
-        if let Some(holder) = guard::driver(l, run, self.slot).filter(|i| i.no != self.instance) {
+        if let Some(holder) = guard::driver(l, run, slot).filter(|i| i.no != self.instance) {
             return Err(guard::held(run, holder));
         }
         if let Some(label) = self.label.as_deref().filter(|label| guard::labelled(l, run, label).is_some()) {
@@ -61,8 +64,8 @@ impl Claim {
         if self.restart {
             l.envelope_mut(own)?.spent[Unit::Restarts] += 1;
         }
-        end_open(l, self.run, self.slot, now);
-        if self.slot == Slot::DRIVER {
+        end_open(l, self.run, slot, now);
+        if slot == Slot::DRIVER {
             // Header callers are shut out from here on, and nobody else would ever end their attempt.
             end_open(l, self.run, Slot::IMPLICIT, now);
         }
@@ -75,17 +78,31 @@ impl Claim {
         let fence = run.fence;
         let no = open_attempt(
             l,
-            Opening {
-                run: self.run,
-                slot: self.slot,
-                label: self.label.clone(),
-                driver: Some((self.instance, fence)),
-            },
+            Opening { run: self.run, slot, label: self.label.clone(), driver: Some((self.instance, fence)) },
             now,
         )?;
-        l.put_lease(Lease { run: self.run, slot: self.slot, instance: self.instance, fence });
+        l.put_lease(Lease { run: self.run, slot, instance: self.instance, fence });
         let run = l.run(self.run)?;
-        Ok(Claimed::Attempt { attempt: no, fence, iteration: run.iteration, answers: run.answers })
+        Ok(Claimed::Attempt { slot, attempt: no, fence, iteration: run.iteration, answers: run.answers })
+    }
+
+    /// A job that is completed takes more items; any other completed run is over.
+    fn reopen_job(&self, l: &mut Loaded, now: Micros) -> Result<(), Error> {
+        let run = l.run(self.run)?;
+        if run.job.is_some() && run.status == Status::Completed {
+            guard::shift(l.run_mut(self.run)?, Event::Reopen, now)?;
+        }
+        Ok(())
+    }
+
+    /// The lowest worker's slot in which no attempt is open and which no other live process drives.
+    fn free_slot(&self, l: &Loaded) -> Result<Slot, Error> {
+        let run = l.run(self.run)?;
+        let taken = |slot: Slot| {
+            l.attempts.iter().any(|a| a.value.run == self.run && a.value.slot == slot && a.value.is_open())
+                || guard::driver(l, run, slot).is_some_and(|i| i.no != self.instance)
+        };
+        (1..i64::MAX).map(Slot).find(|slot| !taken(*slot)).ok_or(Error::NotLoaded("a free slot"))
     }
 
     fn refusal(&self, l: &Loaded, now: Micros) -> Result<Option<Refusal>, Error> {

@@ -2,7 +2,7 @@
 
 use crate::{
     attempt::Exit,
-    engine::{Error, doubt},
+    engine::{Error, doubt, within},
     id::{InstanceNo, Micros, RunNo, Seq},
     instance::Life,
     journal::{Kind, State},
@@ -48,10 +48,12 @@ impl DeclareDead {
             .filter(|e| e.instance == Some(self.instance) && e.state == State::Open && e.kind == Kind::Call)
             .map(|e| (e.run, e.seq))
             .collect();
+        let charged = within::Charged::of(l);
         for (run, seq) in open {
             doubt::make_unknown(l, run, seq, now)?;
             swept.unknown_calls += 1;
         }
+        charged.post(l);
         for row in &mut l.attempts {
             if row.value.instance == Some(self.instance) && row.value.is_open() {
                 let attempt = row.touched();

@@ -1,7 +1,7 @@
 //! Delivered: an answer reached its client whole.
 
 use crate::{
-    engine::Error,
+    engine::{Error, within},
     id::{AttemptNo, Micros, RunNo, Seq},
     journal::iteration_scope,
     loaded::{Loaded, Need},
@@ -47,9 +47,15 @@ impl Delivered {
         if first
             && counted
             && opened_by != self.attempt
+            && !within::is_over(l, self.run, self.seq)
             && let Some(a) = l.attempt_mut(self.run, self.attempt)
         {
             a.untaken = (a.untaken - 1).max(0);
+            for outer in within::around(l, self.run, self.seq) {
+                if let Some(step) = l.entry_mut(self.run, outer).and_then(|e| e.step.as_mut()) {
+                    step.untaken = (step.untaken - 1).max(0);
+                }
+            }
         }
         Ok(())
     }

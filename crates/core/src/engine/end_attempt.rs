@@ -57,7 +57,9 @@ impl EndAttempt {
         let others = l.has_open_attempt(self.run);
         let run = l.run_mut(self.run)?;
         run.stop_requested |= matches!(self.then, Then::Interrupt { by_person: true });
-        if event == Event::Interrupt && others {
+        // A job is over when its last worker is.
+        let worker = run.job.is_some() && event == Event::Complete;
+        if (event == Event::Interrupt || worker) && others {
             return Ok(status);
         }
         let after = guard::shift(run, event, now)?;

@@ -9,12 +9,15 @@ use crate::{
     id::{InstanceNo, Micros, RunNo, Slot},
     loaded::{Loaded, Need},
     op::Entered,
+    status::Status,
 };
 
 /// Finds or opens the attempt a header names: a new label is a new attempt in slot 0, no label the
 /// run's one implicit attempt.
 ///
-/// Synced when it opens one. Errors: `LabelEnded`; `RunHeld` when a live process drives slot 0.
+/// Synced when it opens one. Errors: `LabelEnded`; `RunHeld` when a live process drives slot 0;
+/// `NotRunning` without a label when a person stopped the run: an agent that just goes on asking is what
+/// was stopped. A new label, or `Tell` with `Resume`, is somebody's wish that it goes on.
 #[derive(Clone, Debug)]
 pub struct Enter {
     pub run: RunNo,
@@ -43,6 +46,10 @@ impl Enter {
         let slot = if self.label.is_some() { Slot::DRIVER } else { Slot::IMPLICIT };
         if let Some(found) = self.find(l, slot)? {
             return Ok(found);
+        }
+        let run = l.run(self.run)?;
+        if self.label.is_none() && run.stop_requested && run.status == Status::Interrupted {
+            return Err(Error::NotRunning { id: run.id.to_string(), status: run.status.name() });
         }
         if self.label.is_some() {
             end_open(l, self.run, slot, now);

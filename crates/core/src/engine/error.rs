@@ -29,6 +29,16 @@ pub enum Error {
     AlreadySettled { seq: i64, state: &'static str },
     #[error("entry {seq} was taken over by another process")]
     AlreadyTaken { seq: i64 },
+    #[error("entry {seq} is not open in this attempt: nothing can be done within it")]
+    NotWithin { seq: i64 },
+    #[error("step {seq} was begun without retries: it has one try")]
+    NoRetries { seq: i64 },
+    #[error("no item {key:?} in job {id}")]
+    UnknownItem { id: String, key: String },
+    #[error("item {key:?} of job {id} is running")]
+    ItemRunning { id: String, key: String },
+    #[error("run {id} is no batch job")]
+    NotAJob { id: String },
     #[error("expected version {expected} of {key:?}, and it is {actual}")]
     Conflict { key: String, expected: i64, actual: i64 },
     #[error("bad limit: {0}")]
@@ -54,6 +64,11 @@ impl Error {
             Error::UnknownEntry { .. } => "unknown_entry",
             Error::AlreadySettled { .. } => "already_settled",
             Error::AlreadyTaken { .. } => "already_taken",
+            Error::NotWithin { .. } => "not_within",
+            Error::NoRetries { .. } => "no_retries",
+            Error::UnknownItem { .. } => "unknown_item",
+            Error::ItemRunning { .. } => "item_running",
+            Error::NotAJob { .. } => "not_a_job",
             Error::Conflict { .. } => "conflict",
             Error::BadLimit(_) => "bad_limit",
             Error::NotLoaded(_) => "internal",

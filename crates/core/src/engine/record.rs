@@ -1,9 +1,9 @@
 //! Record: a step's result, together with the state it changed.
 
 use crate::{
-    engine::{Error, put::Change},
+    engine::{Error, put::Change, within},
     id::{InstanceNo, Micros, RunNo, Seq},
-    journal::{Kind, Role, State},
+    journal::{Kind, Role, State, iteration_scope},
     loaded::{Loaded, Need, NewPayload},
     payload::Payload,
 };
@@ -34,7 +34,7 @@ impl Record {
         let id = l.run(self.run)?.id.to_string();
         let entry = l
             .entry_mut(self.run, self.seq)
-            .filter(|e| e.kind != Kind::Call)
+            .filter(|e| !matches!(e.kind, Kind::Call | Kind::Item))
             .ok_or(Error::UnknownEntry { id, seq: self.seq.0 })?;
         if entry.instance != Some(self.instance) {
             return Err(Error::AlreadyTaken { seq: self.seq.0 });
@@ -46,14 +46,40 @@ impl Record {
         entry.state = if self.failed { State::Failed } else { State::Done };
         entry.closed_at = Some(now);
         l.run_mut(self.run)?.closed += i64::from(!self.failed);
+        if !self.failed {
+            self.forget_answers(l)?;
+        }
         l.payloads.push(NewPayload {
             run: self.run,
             seq: self.seq,
             role: Role::Value,
-            part: 0,
             payload: self.value.clone(),
         });
         Change::apply(&self.changes, l, Some((self.run, attempt)), now)?;
         Ok(self.seq)
+    }
+
+    /// The answers of a step that is done are no longer waited for: neither by its run and by the steps
+    /// around it, nor by the attempt that runs it.
+    fn forget_answers(&self, l: &mut Loaded) -> Result<(), Error> {
+        let Some(entry) = l.entry(self.run, self.seq) else { return Ok(()) };
+        let attempt = entry.attempt;
+        let (answers, untaken) = entry.step.as_ref().map_or((0, 0), |d| (d.answers, d.untaken));
+        let scope = within::calls(l, self.run, self.seq);
+        let run = l.run_mut(self.run)?;
+        if answers == 0 || scope != Some(iteration_scope(run.iteration)) {
+            return Ok(());
+        }
+        run.answers = (run.answers - answers).max(0);
+        if let Some(a) = l.attempt_mut(self.run, attempt) {
+            a.untaken = (a.untaken - untaken).max(0);
+        }
+        for outer in within::around(l, self.run, self.seq) {
+            if let Some(step) = l.entry_mut(self.run, outer).and_then(|e| e.step.as_mut()) {
+                step.answers = (step.answers - answers).max(0);
+                step.untaken = (step.untaken - untaken).max(0);
+            }
+        }
+        Ok(())
     }
 }

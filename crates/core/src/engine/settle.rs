@@ -1,7 +1,7 @@
 //! Settle: a call's outcome replaces its reservation.
 
 use crate::{
-    engine::{Error, doubt, renew},
+    engine::{Error, doubt, renew, within},
     id::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
     journal::{Correction, Kind, Role, State, iteration_scope},
     loaded::{Loaded, Need, NewPayload},
@@ -86,6 +86,7 @@ impl Settle {
             renew::post_active(l, &active)?;
         }
         self.describe(l);
+        let charged = within::Charged::of(l);
         let held = l.entry(self.run, self.seq).map_or_else(Amounts::default, |e| e.held);
         let settled = match &self.close {
             Close::Unknown => {
@@ -111,6 +112,7 @@ impl Settle {
             }
         };
         let overrun = self.note_overrun(l, settled, held);
+        charged.post(l);
         self.count(l)?;
         let run = l.run(self.run)?;
         let own = l.envelope(run.envelope())?;
@@ -173,13 +175,7 @@ impl Settle {
             e.post(&posting);
         }
         if let Some(payload) = self.answer.clone().filter(|_| state == State::Done) {
-            l.payloads.push(NewPayload {
-                run: self.run,
-                seq: self.seq,
-                role: Role::Answer,
-                part: 0,
-                payload,
-            });
+            l.payloads.push(NewPayload { run: self.run, seq: self.seq, role: Role::Answer, payload });
         }
         Ok(())
     }
@@ -215,9 +211,18 @@ impl Settle {
     fn count(&self, l: &mut Loaded) -> Result<(), Error> {
         let Some(e) = l.entry(self.run, self.seq) else { return Ok(()) };
         let (closed, replayable, scope) = (matches!(e.state, State::Done), e.replayable, e.scope.clone());
+        // Nobody asks for what was answered in a step that is done.
+        let over = within::is_over(l, self.run, self.seq);
         let run = l.run_mut(self.run)?;
         run.closed += i64::from(closed);
-        run.answers += i64::from(replayable && scope == iteration_scope(run.iteration));
+        if replayable && !over && scope == iteration_scope(run.iteration) {
+            run.answers += 1;
+            for outer in within::around(l, self.run, self.seq) {
+                if let Some(e) = l.entry_mut(self.run, outer) {
+                    e.step.get_or_insert_default().answers += 1;
+                }
+            }
+        }
         Ok(())
     }
 }

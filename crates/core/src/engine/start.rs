@@ -6,6 +6,7 @@ use crate::{
     engine::Error,
     envelope::{Envelope, Owner},
     id::{AttemptNo, Fence, Micros, RunId, RunNo, Seq},
+    job::{Counts, Job},
     journal::Role,
     loaded::{Loaded, Need, NewPayload, Row},
     op::Started,
@@ -56,13 +57,7 @@ impl Start {
         l.envelopes.push(Row::insert(Envelope::new(own, Owner::Run(no), self.limits)));
         l.specs.push((no, self.spec.clone()));
         if let Some(payload) = &self.stdin {
-            l.payloads.push(NewPayload {
-                run: no,
-                seq: Seq(0),
-                role: Role::Stdin,
-                part: 0,
-                payload: payload.clone(),
-            });
+            l.payloads.push(NewPayload { run: no, seq: Seq(0), role: Role::Stdin, payload: payload.clone() });
         }
         l.runs.push(Row::insert(Run {
             no,
@@ -87,6 +82,7 @@ impl Start {
             replayed: 0,
             saved_nano_usd: 0,
             command_key: self.command_key.clone(),
+            job: self.spec.job.clone().map(|name| Box::new(Job { name, counts: Counts::default() })),
         }));
         Ok(Started { run: RunNo(no.0), created: true, status: Status::Interrupted })
     }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{Error, guard},
+    engine::{Error, guard, within},
     id::{Micros, Seq, Slot},
-    journal::{Entry, Kind, State},
+    journal::{Entry, Kind, State, StepDetail},
     loaded::{Loaded, Need},
     op::{Actor, Step},
+    scope,
     unit::Amounts,
 };
 
@@ -15,52 +16,95 @@ use crate::{
 ///
 /// `Committed`: losing the opening to power loss only makes the step look unstarted. A step that
 /// another process had begun moves to this instance: its old closing then gets `AlreadyTaken`.
-/// A finished step is found in a run that is completed, too.
+/// A finished step is found in a run that is completed, too. One that failed is opened as a new entry.
+/// One that may happen `at_most_once` is `Synced`: intent before effect. Begun before and not recorded, it
+/// is `InDoubt`. Errors: `NotWithin` when `within` is not open here, or `scope` is not where its steps are.
 #[derive(Clone, Debug)]
 pub struct BeginStep {
     pub actor: Actor,
     pub slot: Slot,
+    /// The iteration's, or that of the steps in `within`: see `scope`.
     pub scope: Arc<str>,
     pub key: String,
+    /// The open item or step it is begun in.
+    pub within: Option<Seq>,
+    /// Each of its tries is a scope of its own: `NextTry` begins the second.
+    pub retries: bool,
+    pub at_most_once: bool,
 }
 
 impl BeginStep {
     pub fn needs(&self) -> Vec<Need> {
         let run = self.actor.run;
-        vec![
+        let mut needs = vec![
             Need::Instance(self.actor.instance),
             Need::Run(run),
             Need::Attempt(run, self.actor.attempt),
             Need::Lease(run, self.slot),
             Need::Keyed(run, Kind::Step, self.scope.to_string(), self.key.clone()),
-        ]
+        ];
+        needs.extend(self.within.map(|seq| Need::Entry(run, seq)));
+        needs
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Step, Error> {
         guard::drives(l, &self.actor)?;
+        let run = self.actor.run;
+        if let Some(seq) = self.within {
+            within::check(l, &self.actor, seq)?;
+            if l.entry(run, seq).and_then(scope::steps_in).as_ref() != Some(&self.scope) {
+                return Err(Error::NotWithin { seq: seq.0 });
+            }
+        }
         let found = l
             .entries
             .iter()
             .map(|r| &r.value)
             .find(|e| e.kind == Kind::Step && e.scope == self.scope && e.key.as_deref() == Some(&self.key))
-            .map(|e| (e.seq, e.state));
-        if let Some((seq, State::Done)) = found {
+            .map(|e| {
+                let mut detail = e.step.as_deref().cloned().unwrap_or_default();
+                if e.attempt != self.actor.attempt {
+                    // This attempt has taken none of them.
+                    detail.untaken = detail.answers;
+                }
+                (e.seq, e.state, detail)
+            });
+        if let Some((seq, State::Done, _)) = found {
             return Ok(Step::Done { seq });
         }
-        let run = l.run(self.actor.run)?;
-        if let Some(halt) = guard::open_run(run)? {
-            return Err(Error::RunHalted { id: run.id.to_string(), why: halt.code });
+        let row = l.run(run)?;
+        if let Some(halt) = guard::open_run(row)? {
+            return Err(Error::RunHalted { id: row.id.to_string(), why: halt.code });
         }
-        if let Some((seq, State::Open)) = found {
-            if let Some(e) = l.entry_mut(self.actor.run, seq) {
-                e.instance = Some(self.actor.instance);
-                e.attempt = self.actor.attempt;
+        let (seq, before, detail) = match found {
+            Some((seq, State::Open, d)) if self.at_most_once || d.at_most_once => {
+                return Ok(Step::InDoubt { seq });
             }
-            return Ok(Step::Run { seq, begun_before: true });
-        }
-        let seq =
-            append(l, &self.actor, Kind::Step, State::Open, self.scope.clone(), Some(self.key.clone()), now)?;
-        Ok(Step::Run { seq, begun_before: false })
+            Some((seq, State::Open, d)) => (seq, true, d),
+            old => {
+                let key = Some(self.key.clone());
+                let seq = append(l, &self.actor, Kind::Step, State::Open, self.scope.clone(), key, now)?;
+                // The answers of one that failed are waited for until this one is done. Its tries all
+                // raised: none of them goes on.
+                let mut detail = old.map_or_else(StepDetail::default, |(_, _, d)| d);
+                detail.try_no += i64::from(detail.retries);
+                (seq, false, detail)
+            }
+        };
+        let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the step"))?;
+        entry.instance = Some(self.actor.instance);
+        entry.attempt = self.actor.attempt;
+        let detail = StepDetail {
+            within: self.within,
+            retries: self.retries,
+            try_no: if self.retries { detail.try_no.max(1) } else { 0 },
+            at_most_once: self.at_most_once,
+            ..detail
+        };
+        let try_no = detail.try_no;
+        // Most steps have nothing of this: their row stays small.
+        entry.step = Some(Box::new(detail)).filter(|d| **d != StepDetail::default());
+        Ok(Step::Run { seq, begun_before: before, try_no })
     }
 }
 
@@ -97,6 +141,8 @@ pub fn append(
         retried_by: None,
         replayable: false,
         call: None,
+        step: None,
+        item: None,
     });
     Ok(seq)
 }

@@ -1,4 +1,4 @@
-//! Tell: a person's word to a run: stop, cancel, complete.
+//! Tell: a person's word to a run: stop, cancel, complete, resume.
 
 use crate::{
     attempt::Exit,
@@ -17,6 +17,11 @@ pub enum Word {
         reason: Option<String>,
     },
     Complete,
+    /// Let it go on: a stop is taken back, and a divergence that halted it is accepted. `diverged`: the
+    /// attempt that diverged; the answers it left untaken are not waited for any more.
+    Resume {
+        diverged: Option<AttemptNo>,
+    },
 }
 
 /// A run that a live supervisor drives is asked: its next heartbeat learns of it, or between two
@@ -29,14 +34,20 @@ pub struct Tell {
 
 impl Tell {
     pub fn needs(&self) -> Vec<Need> {
-        vec![Need::Run(self.run), Need::OpenAttempts(self.run), Need::Lease(self.run, Slot::DRIVER)]
+        let mut needs =
+            vec![Need::Run(self.run), Need::OpenAttempts(self.run), Need::Lease(self.run, Slot::DRIVER)];
+        if let Word::Resume { diverged: Some(attempt) } = self.word {
+            needs.push(Need::Attempt(self.run, attempt));
+        }
+        needs
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Status, Error> {
-        let event = match &self.word {
+        let event = match self.word {
             Word::Stop => Event::Interrupt,
             Word::Cancel { .. } => Event::Cancel,
             Word::Complete => Event::Complete,
+            Word::Resume { diverged } => return self.resume(l, diverged, now),
         };
         let driven = guard::driver(l, l.run(self.run)?, Slot::DRIVER).is_some();
         let run = l.run_mut(self.run)?;
@@ -54,6 +65,26 @@ impl Tell {
         Ok(after)
     }
 
+    /// Nothing begins by it: that is for who drives the run next. A limit that halted it stays.
+    fn resume(&self, l: &mut Loaded, diverged: Option<AttemptNo>, now: Micros) -> Result<Status, Error> {
+        let open = l.has_open_attempt(self.run);
+        let run = l.run_mut(self.run)?;
+        if run.status == Status::Interrupted {
+            run.stop_requested = false;
+        }
+        if run.status != Status::Halted || run.halt.as_ref().is_none_or(|h| h.code != "diverged") {
+            return Ok(run.status);
+        }
+        let untaken = match diverged.and_then(|no| l.attempt_mut(self.run, no)) {
+            Some(attempt) => std::mem::take(&mut attempt.untaken),
+            None => 0,
+        };
+        let run = l.run_mut(self.run)?;
+        // Later attempts repeat what this one took, and would else diverge each time.
+        run.answers = (run.answers - untaken).max(0);
+        guard::shift(run, Event::Raise { open }, now)
+    }
+
     /// Attempts with a driver are ended by it, when it has ended the agent.
     fn end_header_attempts(&self, l: &mut Loaded, now: Micros) {
         let open: Vec<AttemptNo> = l
@@ -69,5 +100,117 @@ impl Tell {
                 a.exit = Some(Exit::default());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        engine::{
+            bench::{Bench, Request, bill},
+            end_attempt::EndAttempt,
+            enter::Enter,
+            settle::Close,
+        },
+        op::{Actor, Admission, Durability, Then},
+        run::{OnDivergence, Policy},
+        store::Ask as _,
+        unit::Limits,
+    };
+
+    fn tell(b: &Bench, run: RunNo, word: Word) -> Result<Status, crate::store::Error> {
+        b.store.ask(Tell { run, word }, Durability::Synced).wait()
+    }
+
+    // Bug: a run without a supervisor that a person had stopped went on with its agent's next request.
+    // Consequence: `outlast stop` stopped nothing but one call.
+    // Cause: a request without a label opened a new implicit attempt, whoever had ended the last one.
+    #[test]
+    fn a_stopped_run_of_header_callers_stays_so_until_somebody_wants_it_to_go_on() {
+        for resumed_by in ["resume", "a new label"] {
+            let b = Bench::new();
+            let instance = b.register();
+            let run = b.start("r", Limits::default(), None, Policy::default());
+            let enter = |label: Option<&str>| {
+                let label = label.map(str::to_owned);
+                b.store.ask(Enter { run, label, instance }, Durability::Synced).wait().map_err(|e| e.code())
+            };
+            enter(None).unwrap();
+            assert_eq!(tell(&b, run, Word::Stop).unwrap(), Status::Interrupted);
+            for _ in 0..2 {
+                assert_eq!(enter(None).unwrap_err(), "not_running");
+            }
+            match resumed_by {
+                "resume" => drop(tell(&b, run, Word::Resume { diverged: None }).unwrap()),
+                label => drop(enter(Some(label)).unwrap()),
+            }
+            enter(None).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_divergence_that_is_accepted_halts_nobody_again() {
+        let b = Bench::new();
+        let instance = b.register();
+        let policy = Policy { on_divergence: OnDivergence::Halt, ..Policy::default() };
+        let run = b.start("r", Limits::default(), None, policy);
+        let restart = |a: Actor| {
+            let (attempt, exit) = (a.attempt, Exit::default());
+            let end = EndAttempt { run, attempt, instance, exit, active_ms: 0, then: Then::Restart };
+            // A halted run stays halted, and has no next attempt yet.
+            b.store.ask(end, Durability::Synced).wait().unwrap();
+        };
+        let buys = |a: Actor, prompt: u8| {
+            let seq = b.go(a, Request::of(prompt, 10));
+            b.settle(a, seq, Close::Done(bill(5))).unwrap();
+            b.delivered(run, seq, a.attempt);
+        };
+        let takes = |a: Actor, prompt: u8| match b.admit(a, Request::of(prompt, 10), &[]).unwrap() {
+            Admission::Replay { seq } => {
+                let mark = crate::engine::delivered::Delivered {
+                    run,
+                    seq,
+                    attempt: a.attempt,
+                    count: 0,
+                    replayed: true,
+                };
+                b.store.ask(mark, Durability::Lazy).wait().unwrap();
+            }
+            other => panic!("{other:?}"),
+        };
+        let halts = |a: Actor, prompt: u8| matches!(b.admit(a, Request::of(prompt, 10), &[]), Ok(Admission::Refused(r)) if r.code == "diverged");
+        let first = b.claim(run, instance).unwrap().unwrap();
+        (0..3).for_each(|prompt| buys(first, prompt));
+        restart(first);
+        let second = b.claim(run, instance).unwrap().unwrap();
+        takes(second, 0);
+        assert!(halts(second, 9));
+        restart(second);
+        let accept = || Word::Resume { diverged: Some(second.attempt) };
+        assert_eq!(tell(&b, run, accept()).unwrap(), Status::Interrupted);
+        assert_eq!(tell(&b, run, accept()).unwrap(), Status::Interrupted, "twice is once");
+        let third = b.claim(run, instance).unwrap().unwrap();
+        assert!(halts(third, 9), "what it took before is still to be taken again");
+        restart(third);
+        tell(&b, run, Word::Resume { diverged: None }).unwrap();
+        let fourth = b.claim(run, instance).unwrap().unwrap();
+        takes(fourth, 0);
+        buys(fourth, 9);
+        restart(fourth);
+        let fifth = b.claim(run, instance).unwrap().unwrap();
+        takes(fifth, 0);
+        takes(fifth, 9);
+        buys(fifth, 10);
+    }
+
+    #[test]
+    fn a_limit_that_halted_a_run_is_not_lifted_by_a_word() {
+        let b = Bench::new();
+        let instance = b.register();
+        let run = b.start("r", crate::engine::bench::usd(5), None, Policy::default());
+        let actor = b.claim(run, instance).unwrap().unwrap();
+        assert!(matches!(b.admit(actor, Request::of(0, 10), &[]), Ok(Admission::Refused(_))));
+        assert_eq!(tell(&b, run, Word::Resume { diverged: Some(actor.attempt) }).unwrap(), Status::Halted);
     }
 }

@@ -23,6 +23,9 @@ pub struct ServeArgs {
     /// A private file with the token that callers have to show
     #[arg(long, value_name = "FILE")]
     pub api_token_file: Option<PathBuf>,
+    /// A name under which callers reach it, beside its addresses; can be repeated
+    #[arg(long, value_name = "NAME", value_parser = values::host_name)]
+    pub allow_host: Vec<String>,
     #[command(flatten)]
     pub defaults: DefaultArgs,
     #[command(flatten)]

@@ -58,6 +58,8 @@ pub enum BadValue {
     BaseUrl { text: String },
     #[error("a base URL must not hold a credential: keys are taken from the environment")]
     Credential,
+    #[error("not a host's name: {text:?} (wanted for example outlast.internal, without a port)")]
+    HostName { text: String },
     #[error("not a grouping: {text:?} (wanted run, model, day or tag.KEY)")]
     Grouping { text: String },
 }
@@ -159,6 +161,16 @@ pub fn base_url(text: &str) -> Result<String, BadValue> {
         return Err(bad());
     }
     Ok(text.trim_end_matches('/').to_owned())
+}
+
+/// A host's name, as a `Host` header has it, without a port.
+pub fn host_name(text: &str) -> Result<String, BadValue> {
+    let label = |l: &str| !l.is_empty() && l.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+    if text.split('.').all(label) {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err(BadValue::HostName { text: start_of(text) })
+    }
 }
 
 /// What spend is grouped by.
@@ -268,6 +280,16 @@ pub fn limits(pairs: [(Unit, Option<i64>); 7]) -> Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_is_a_name_without_a_port() {
+        for (text, wanted) in [("Outlast.Internal", Some("outlast.internal")), ("outlast", Some("outlast"))]
+            .into_iter()
+            .chain(["", "a:80", "http://a", "a..b", "a/b", "*.a"].map(|text| (text, None)))
+        {
+            assert_eq!(host_name(text).ok().as_deref(), wanted, "{text}");
+        }
+    }
 
     #[test]
     fn values_are_read_as_typed() {

@@ -22,10 +22,11 @@ use crate::{
         amount::{put_money, some, usd},
         entry, exit,
         look::{self, Look, Page, Paint, clean},
-        next::{Next, next},
+        next::next,
         table::{Cell, Side, Table},
         time,
     },
+    untaken::Untaken,
 };
 
 /// How many of the newest attempts and entries are shown to people; JSON has all attempts.
@@ -50,6 +51,8 @@ struct Story {
     drivers: BTreeMap<AttemptNo, Instance>,
     entries: Vec<Entry>,
     calls: Calls,
+    /// By the newest attempt.
+    untaken: Untaken,
     now: Micros,
 }
 
@@ -59,6 +62,9 @@ struct Calls {
     by_state: BTreeMap<State, i64>,
     by_attempt: BTreeMap<AttemptNo, i64>,
     doubt_count: i64,
+    failed_nano_usd: i64,
+    /// Failed ones that were lost, and are charged as their retry.
+    lost: i64,
     estimated: i64,
     overrun_nano_usd: i64,
     unbacked_nano_usd: i64,
@@ -72,6 +78,10 @@ impl Calls {
             *calls.by_attempt.entry(e.attempt).or_default() += 1;
             calls.doubt_count += i64::from(e.is_lost() && e.held.cost() > 0);
             let Some(call) = &e.call else { continue };
+            if e.state == State::Failed {
+                calls.failed_nano_usd += e.spent.cost();
+                calls.lost += i64::from(call.correction.is_some() && e.retried_by.is_some());
+            }
             calls.estimated += i64::from(call.estimated);
             calls.overrun_nano_usd += call.overrun_nano_usd;
             calls.unbacked_nano_usd += call.correction.as_ref().map_or(0, |c| c.unbacked_nano_usd);
@@ -95,8 +105,9 @@ impl Story {
         Ok(Story {
             parent: parent.map(|p| p.run.id.to_string()),
             drivers,
-            attempts,
+            untaken: attempts.last().map(|a| Untaken::of(a, &entries)).unwrap_or_default(),
             calls: Calls::of(&entries),
+            attempts,
             entries,
             now: store.now()?,
             view,
@@ -106,7 +117,7 @@ impl Story {
     fn text(&self, look: Look) -> String {
         let next = next(&self.view);
         let sections = [
-            self.header(look, &next),
+            self.header(look),
             titled(look, "budget", &budget::text(&self.view, self.now, look)),
             titled(look, "attempts", &self.attempts_text(look)),
             titled(look, "money", &lines(&self.money())),
@@ -118,7 +129,7 @@ impl Story {
         told.join("\n")
     }
 
-    fn header(&self, look: Look, next: &Next) -> String {
+    fn header(&self, look: Look) -> String {
         let (run, spec) = (&self.view.run, &self.view.spec);
         let mut out = look.paint(Paint::Strong, run.id.as_str());
         if let Some(name) = &spec.name {
@@ -127,8 +138,6 @@ impl Story {
         out.push_str(&format!("  {}\n", look.paint(look::of_status(run.status), run.status.name())));
         if let Some(halt) = &run.halt {
             out.push_str(&format!("  {}\n", halt.message()));
-            // A halt's way on is said at once, and not only at the end.
-            out.push_str(&budget::commands(next));
         }
         if let Some(error) = &run.error {
             out.push_str(&format!("  {}\n", clean(error).replace('\n', "\n  ")));
@@ -212,11 +221,20 @@ impl Story {
             out.push(format!("paid      {paid} usd for {}, {tokens}", some(e.spent[Unit::Calls], "call")));
         }
         if state(State::Failed) > 0 {
-            out.push(format!("failed    {}", some(state(State::Failed), "call")));
+            let lost = match self.calls.lost {
+                0 => String::new(),
+                1 => ", 1 of them lost and charged as its retry".into(),
+                n => format!(", {n} of them lost and charged as their retries"),
+            };
+            let (count, cost) = (some(state(State::Failed), "call"), usd(self.calls.failed_nano_usd));
+            out.push(format!("failed    {cost} usd for {count}{lost}"));
         }
         if run.replayed > 0 {
             let saved = usd(run.saved_nano_usd);
             out.push(format!("replayed  {}: {saved} usd not paid again", some(run.replayed, "answer")));
+        }
+        if self.untaken.answers > 0 {
+            out.push(format!("untaken   {}, not asked for again so far", self.untaken));
         }
         if self.calls.doubt_count > 0 || e.doubt.cost() > 0 {
             let count = some(self.calls.doubt_count, "call");
@@ -280,6 +298,10 @@ impl Story {
         put_money(&mut money, "paid", Some(e.spent.cost()));
         money.insert("replayed_answers".into(), run.replayed.into());
         put_money(&mut money, "saved", Some(run.saved_nano_usd));
+        put_money(&mut money, "failed", Some(self.calls.failed_nano_usd));
+        money.insert("lost_calls".into(), self.calls.lost.into());
+        money.insert("untaken_answers".into(), self.untaken.answers.into());
+        put_money(&mut money, "untaken", Some(self.untaken.cost_nano_usd));
         money.insert("in_doubt_calls".into(), self.calls.doubt_count.into());
         put_money(&mut money, "in_doubt", Some(e.doubt.cost()));
         put_money(&mut money, "in_flight", Some(e.live(Unit::CostNanoUsd)));

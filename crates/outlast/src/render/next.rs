@@ -33,7 +33,8 @@ pub fn next(view: &RunView) -> Next {
         }
         Status::Running => told("", "it is running; nothing is to be done", Vec::new()),
         Status::Interrupted if run.stop_requested => {
-            go_on("resume", "a person stopped it; resume it by name")
+            // Also what has no command: its callers are refused until then.
+            told("resume", "a person stopped it; resume it by name", vec![format!("outlast resume {id}")])
         }
         Status::Interrupted if run.began_at.is_none() => go_on("resume", "it has not begun yet"),
         Status::Interrupted => go_on("resume", "resume it"),
@@ -66,8 +67,8 @@ fn halted(view: &RunView, resume: Vec<String>) -> Next {
         }
         None if halt.code == "diverged" => told(
             "see journal",
-            "look at what it asked differently; a new run starts afresh",
-            vec![format!("outlast journal {id}")],
+            "look at what it asked differently: to resume it accepts that, and pays for it; a new run starts afresh",
+            vec![format!("outlast journal {id}"), format!("outlast resume {id}")],
         ),
         None => told("see show", &halt.hint(id), Vec::new()),
     }

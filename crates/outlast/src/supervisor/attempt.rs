@@ -268,7 +268,8 @@ async fn note(seen: &Seen, beat: &Beat) {
     match seen {
         Seen::Refused { code, message, hint } => {
             say(&format!("a call was refused ({code}): {message}"));
-            if let Some(hint) = hint {
+            // What halts the run is told with its hint when the agent has ended.
+            if let Some(hint) = hint.as_ref().filter(|_| !halts(code)) {
                 say(&format!("hint: {hint}"));
             }
             beat.now().await;
@@ -278,6 +279,10 @@ async fn note(seen: &Seen, beat: &Beat) {
         )),
         _ => {}
     }
+}
+
+fn halts(code: &str) -> bool {
+    code == "diverged" || code.ends_with("_budget_exceeded")
 }
 
 /// Where the agent reads from: each attempt from the first byte.

@@ -12,7 +12,7 @@ use outlast_core::{
     id::{RunId, RunNo},
     op::Durability,
     payload::Payload,
-    run::{Command, Spec},
+    run::{Command, Prices, Spec},
     status::Status,
     store::{Ask as _, RunFilter, RunView, Store},
 };
@@ -43,7 +43,7 @@ pub fn run(
             return Ok(view);
         }
     } else if !args.new
-        && let Some(view) = unfinished_of(node, &key)?
+        && let Some(view) = unfinished_of(node, &key, args.name.as_deref())?
     {
         if view.run.status != Status::Halted {
             let id = &view.run.id;
@@ -60,6 +60,7 @@ pub struct BegunWith {
     pub upstreams: BTreeMap<String, String>,
     /// Names of the provider keys that are there.
     pub keys: Vec<String>,
+    pub prices: Prices,
 }
 
 pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView, CliError> {
@@ -85,10 +86,11 @@ fn say_limits_stay(args: &RunArgs, view: &RunView) {
     }
 }
 
-/// The one unfinished run of this command in this directory that nobody drives.
+/// The one unfinished run of this command in this directory that nobody drives. A name that is given is
+/// its name: two runs of one command are told apart by it.
 ///
 /// Errors: several are there.
-fn unfinished_of(node: &Node, key: &str) -> Result<Option<RunView>, CliError> {
+fn unfinished_of(node: &Node, key: &str, name: Option<&str>) -> Result<Option<RunView>, CliError> {
     let filter = RunFilter { command_key: Some(key.to_owned()), limit: 200, ..RunFilter::default() };
     let is_driven = |v: &RunView| matches!(v.run.status, Status::Running | Status::Waiting);
     let mut found = node.store().runs(&filter)?;
@@ -97,6 +99,7 @@ fn unfinished_of(node: &Node, key: &str) -> Result<Option<RunView>, CliError> {
         node.await_verdicts()?;
         found = node.store().runs(&filter)?;
     }
+    found.retain(|v| name.is_none_or(|name| v.spec.name.as_deref() == Some(name)));
     found.retain(|v| matches!(v.run.status, Status::Interrupted | Status::Halted | Status::Sleeping));
     match found.len() {
         0 => Ok(None),
@@ -170,6 +173,8 @@ fn create(
         command: Some(command),
         upstreams: begun_with.upstreams,
         keys: begun_with.keys,
+        prices: Some(begun_with.prices),
+        job: None,
     };
     let start = Start {
         id,
@@ -187,6 +192,14 @@ fn create(
         None => budget_words(&view),
     };
     say(&format!("{} · {budget}", view.run.id));
+    if view.spec.keys.is_empty() && view.spec.upstreams.is_empty() {
+        // An agent that calls no model needs none, and one with a login of its own neither.
+        say(&format!(
+            "no provider's key is here ({} or {}): calls pass with the agent's own credential only",
+            keys::OPENAI,
+            keys::ANTHROPIC
+        ));
+    }
     Ok(view)
 }
 

@@ -14,6 +14,7 @@ use outlast_core::{
     id::{AttemptNo, InstanceNo, Slot},
     journal::Role,
     op::{Claimed, Durability, Then},
+    price::PriceTable,
     run::Command,
     status::Status,
     store::{self, Ask as _, RunView, Store},
@@ -65,6 +66,7 @@ pub struct Plan {
     pub view: RunView,
     pub node: Arc<Node>,
     pub providers: Providers,
+    pub prices: PriceTable,
     pub proxy: ProxyArgs,
     pub kill_at: Option<KillAt>,
     pub context: Context,
@@ -130,7 +132,7 @@ struct Life {
 
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
-        let Plan { view, node, providers, proxy, kill_at, context } = plan;
+        let Plan { view, node, providers, prices, proxy, kill_at, context } = plan;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| failed("no_command", "the run has no command".into()))?;
@@ -138,9 +140,15 @@ impl Driver {
             .await
             .map_err(|e| failed("cannot_listen", format!("cannot listen on 127.0.0.1: {e}")))?;
         let address = listener.local_addr()?;
-        let access = Access { api_token: None, loopback: true, only_run: Some(view.run.no) };
-        let config =
-            proxy_setup::config(&proxy, access, providers.clone(), view.envelope.limits, view.run.policy)?;
+        let access = Access { loopback: true, only_run: Some(view.run.no), ..Access::default() };
+        let config = proxy_setup::config(
+            &proxy,
+            access,
+            providers.clone(),
+            prices,
+            view.envelope.limits,
+            view.run.policy,
+        );
         let (sender, seen) = mpsc::unbounded_channel();
         let observer: Observer = Arc::new(move |s: &Seen| {
             // Between attempts nobody looks.
@@ -387,14 +395,13 @@ fn kept_stdin(store: &dyn Store, view: &RunView, command: &Command) -> Result<Op
     if !command.stdin_kept {
         return Ok(None);
     }
-    let mut all = Vec::new();
-    for part in store.payload(view.run.no, outlast_core::id::Seq(0), Role::Stdin)? {
-        let bytes = part.decode().map_err(|e| outlast_core::store::Error::Corrupt {
-            what: format!("the kept standard input of {}: {e}", view.run.id),
-        })?;
-        all.extend_from_slice(&bytes);
-    }
-    Ok(Some(all))
+    let Some(kept) = store.payload(view.run.no, outlast_core::id::Seq(0), Role::Stdin)? else {
+        return Ok(Some(Vec::new()));
+    };
+    let bytes = kept.decode().map_err(|e| outlast_core::store::Error::Corrupt {
+        what: format!("the kept standard input of {}: {e}", view.run.id),
+    })?;
+    Ok(Some(bytes.to_vec()))
 }
 
 fn failed(code: &'static str, message: String) -> CliError {

@@ -10,24 +10,27 @@ mod story;
 use std::{process::Stdio, sync::Arc};
 
 use outlast_core::{
+    engine::tell::{Tell, Word},
     id::RunNo,
+    op::Durability,
     status::Status,
-    store::{RunFilter, RunView, Store},
+    store::{Ask as _, RunFilter, RunView, Store},
 };
 
 use outlast_server::node::Node;
 
 use crate::{
     cli::{ResumeArgs, RunArgs, shared::ProxyArgs, values::KillAt},
-    commands::find,
+    commands::{find, journal},
     context::Context,
     error::CliError,
     exit_code,
     keys::Keys,
-    log,
+    log, prices,
     process::{nondumpable, reap},
     proxy_setup,
     say::say,
+    untaken::Untaken,
 };
 
 /// Runs the command to its end. Returns the exit code.
@@ -37,12 +40,13 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let store = context.open(true, args.proxy.durability)?;
     let keys = context.keys()?;
     // A mistake in what was typed makes no run.
-    proxy_setup::prices(&args.proxy)?;
+    let prices = prices::to_keep(&args.proxy)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast run")?;
     let begun_with = choose::BegunWith {
         upstreams: proxy_setup::to_keep(&fresh),
         keys: keys.names().map(str::to_owned).collect(),
+        prices,
     };
     let left = node.clone();
     let done = (|| {
@@ -71,6 +75,14 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
                 message: format!("run {id} is {}: there is nothing to resume", view.run.status.name()),
                 hint: Some("start it anew with `outlast run --new -- CMD`".into()),
             });
+        }
+        all_keys_are_there(&view, &keys)?;
+        let was_stopped = view.run.stop_requested || view.run.status == Status::Halted;
+        let view = say_yes(store.as_ref(), view)?;
+        let id = &view.run.id;
+        if view.spec.command.is_none() && was_stopped && view.run.status != Status::Halted {
+            say(&format!("{id} goes on with its next request"));
+            return Ok(exit_code::OK);
         }
         if view.run.status != Status::Halted {
             say(&format!("resuming {id}"));
@@ -109,16 +121,54 @@ fn go_on(
             hint: Some("send requests with its X-Outlast-Run header: it goes on with them".into()),
         });
     }
-    if let Some(missing) = view.spec.keys.iter().find(|name| !keys.names().any(|n| n == name.as_str())) {
-        return Err(CliError::Other {
-            exit: exit_code::UNAVAILABLE,
-            code: "key_missing",
-            message: format!("run {id} was begun with {missing}, and it is not there; nothing was started"),
-            hint: Some(format!("export {missing}, or put it into ~/.config/outlast/env (mode 0600)")),
-        });
+    all_keys_are_there(&view, keys)?;
+    let (prices, said) = prices::of_run(id.as_str(), view.spec.prices.as_ref(), &proxy)?;
+    if let Some(said) = said {
+        say(&said);
     }
     let providers = proxy_setup::providers(&proxy, keys, &view.spec.upstreams, &context)?;
-    drive::drive(drive::Plan { view, node, providers, proxy, kill_at, context })
+    drive::drive(drive::Plan { view, node, providers, prices, proxy, kill_at, context })
+}
+
+/// A run begun with a provider's key needs it again: else its agent would die until it was given up.
+fn all_keys_are_there(view: &RunView, keys: &Keys) -> Result<(), CliError> {
+    let missing: Vec<&str> =
+        view.spec.keys.iter().map(String::as_str).filter(|name| !keys.names().any(|n| n == *name)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let (all, id) = (missing.join(" and "), &view.run.id);
+    let (is, it) = if missing.len() == 1 { ("it is", "it") } else { ("they are", "them") };
+    Err(CliError::Other {
+        exit: exit_code::UNAVAILABLE,
+        code: "key_missing",
+        message: format!("run {id} was begun with {all}, and {is} not there; nothing was started"),
+        hint: Some(format!(
+            "export {}, or put {it} into ~/.config/outlast/env (mode 0600)",
+            missing.join(" ")
+        )),
+    })
+}
+
+/// What a person says yes to by resuming a run by name: a divergence that halted it, once it is shown, and
+/// the end of a stop, where no supervisor's claim says so. Returns the run as it stands then.
+fn say_yes(store: &dyn Store, view: RunView) -> Result<RunView, CliError> {
+    let (run, id) = (&view.run, &view.run.id);
+    let halt = run.halt.as_ref().filter(|h| run.status == Status::Halted && h.code == "diverged");
+    let is_stopped = view.spec.command.is_none() && run.status == Status::Interrupted && run.stop_requested;
+    if halt.is_none() && !is_stopped {
+        return Ok(view);
+    }
+    let mut diverged = None;
+    if let (Some(halt), Some(attempt)) = (halt, store.attempts(run.no)?.last()) {
+        let untaken = Untaken::of(attempt, &journal::all(store, run.no)?);
+        say(&format!("run {id} is halted ({}): {}", halt.code, halt.message()));
+        say(&format!("accepted: {untaken} may stay unused, and what it asks anew is paid"));
+        diverged = Some(attempt.no);
+    }
+    let tell = Tell { run: run.no, word: Word::Resume { diverged } };
+    store.ask(tell, Durability::Synced).wait()?;
+    choose::view(store, run.no)
 }
 
 /// Why a halted run does not go on, and what lets it.

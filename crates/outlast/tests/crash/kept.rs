@@ -177,6 +177,83 @@ fn key_that_a_run_was_begun_with_is_named_when_it_is_missing() {
 }
 
 #[test]
+fn every_missing_key_is_named() {
+    let bed = Bed::new();
+    let agent = Calls { kill: Some(Kill { who: "parent", at: 1, when: "before" }), ..Calls::new(1) };
+    let typed = || agent.under(&bed, &["--name", "n"]);
+    bed.run(typed()).code(137);
+    let without = |mut command: std::process::Command| {
+        command.env_remove("OPENAI_API_KEY").env_remove("ANTHROPIC_API_KEY");
+        bed.run(command)
+            .code(69)
+            .tells(&["was begun with OPENAI_API_KEY and ANTHROPIC_API_KEY, and they are not there"])
+    };
+    without(bed.outlast(&["resume", "n"]));
+    without(typed());
+    assert_eq!((bed.status("n").as_str(), bed.paid()), ("interrupted", 0));
+}
+
+#[test]
+fn run_without_any_key_says_so_once_and_runs() {
+    let bed = Bed::without_mock();
+    let check = |variables: &[(&str, &str)], told: bool| {
+        let mut run = shell(&bed, &["--new"], "true");
+        run.env_remove("OPENAI_API_KEY").env_remove("ANTHROPIC_API_KEY").envs(variables.iter().copied());
+        let done = bed.run(run).code(0);
+        assert_eq!(
+            done.text.matches("no provider's key is here").count(),
+            usize::from(told),
+            "{}",
+            done.text
+        );
+    };
+    check(&[], true);
+    check(&[("OPENAI_API_KEY", OPENAI_KEY)], false);
+    check(&[("ANTHROPIC_API_KEY", OPENAI_KEY)], false);
+    // A provider of one's own may want none.
+    check(&[("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")], false);
+}
+
+#[test]
+fn name_tells_two_runs_of_one_command_apart() {
+    // Bug: `outlast run --name two -- CMD` took up the interrupted run `one` of the same command.
+    // Consequence: the work that was asked for under a name of its own was not begun.
+    // Cause: only command and directory were compared.
+    let bed = Bed::without_mock();
+    let line = "[ -e ../go ] || { kill -TERM $PPID; sleep 60; }";
+    for name in ["one", "two"] {
+        bed.run(shell(&bed, &["--name", name], line)).code(130);
+    }
+    let ids: Vec<String> =
+        ["one", "two"].iter().map(|n| bed.show(n)["run"].as_str().unwrap().to_owned()).collect();
+    assert_ne!(ids[0], ids[1]);
+    bed.write("go", "");
+    bed.run(shell(&bed, &[], line)).code(1).tells(&["2 unfinished runs here"]);
+    bed.run(shell(&bed, &["--name", "two"], line)).code(0).tells(&[&format!("resuming {}", ids[1])]);
+    assert_eq!((bed.status("one").as_str(), bed.status("two").as_str()), ("interrupted", "completed"));
+    // Who gives none means the one that is left.
+    bed.run(shell(&bed, &[], line)).code(0).tells(&[&format!("resuming {}", ids[0])]);
+}
+
+#[test]
+fn resumed_run_is_priced_as_it_began() {
+    // Bug: a run begun with --prices was resumed at the built-in prices. Consequence: its budget counted other dollars
+    // than before, or refused its model. Cause: the file was not kept.
+    let bed = Bed::new();
+    let prices = |usd: &str| {
+        format!(r#"{{"gpt-4o-mini": {{"input_cost_per_token": 0, "output_cost_per_token": {usd}}}}}"#)
+    };
+    let file = bed.write("prices.json", &prices("1e-5"));
+    let agent = Calls { kill: Some(Kill { who: "parent", at: 2, when: "before" }), ..Calls::new(2) };
+    bed.run(agent.under(&bed, &["--run", "r", "--prices", text(&file)])).code(137);
+    bed.write("prices.json", &prices("9e-5"));
+    bed.does(&["resume", "r"]).code(0).tells(&["prices.json is not what r began with"]);
+    let journal = bed.journal("r");
+    let costs: Vec<i64> = journal.iter().map(|e| e["cost_nano_usd"].as_i64().unwrap()).collect();
+    assert!(costs.len() == 2 && costs[0] > 0 && costs[0] == costs[1], "{costs:?}");
+}
+
+#[test]
 fn resume_all_hands_its_own_flags_on() {
     // Bug: `outlast resume --all --openai-base-url URL` resumed every run with the address it had begun with.
     // Consequence: what was typed had no effect. Cause: the runs' own processes were given the store only.

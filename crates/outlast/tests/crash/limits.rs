@@ -22,7 +22,8 @@ fn halted_run_stays_halted_and_says_what_lets_it_go_on() {
         let budget = format!("`outlast budget {id} {} ", room[0]);
         let way_on =
             [code, "would exceed the run's budget: needs", &budget, &format!("`outlast resume {id}`")];
-        run.tells(&way_on).tells(&[&format!("halted ({code})")]);
+        let run = run.tells(&way_on).tells(&[&format!("halted ({code})")]);
+        assert_eq!(run.text.matches(&format!("hint: raise it with {budget}")).count(), 1, "{}", run.text);
         let paid = bed.paid();
         assert!((1..5).contains(&paid), "{code}: {paid} paid");
         // Typed again, by name, by its id, and after a look: as before.
@@ -30,7 +31,9 @@ fn halted_run_stays_halted_and_says_what_lets_it_go_on() {
         bed.does(&["resume", "n"]).code(75).tells(&way_on);
         bed.run(Calls::new(5).under(&bed, &["--run", &id])).code(75).tells(&way_on);
         bed.does(&["resume", "--all"]).code(0).tells(&["0 runs to resume"]);
-        bed.does(&["show", &id]).code(0).tells(&["halted", &format!("outlast budget {id} {}", room[0])]);
+        let way = format!("outlast budget {id} {}", room[0]);
+        let shown = bed.does(&["show", &id]).code(0).tells(&["halted", &way]);
+        assert_eq!(shown.text.matches(&way).count(), 1, "once is enough: {}", shown.text);
         assert_eq!((bed.status(&id).as_str(), bed.paid()), ("halted", paid), "{code}");
         assert!(!bed.text("told").contains("finished"));
 
@@ -80,6 +83,41 @@ fn call_that_waits_for_room_goes_on_when_the_budget_is_raised() {
     assert_eq!(told, ["quick 200"], "the one that waited is answered while the other is in flight");
     run.done().code(0);
     assert_eq!(bed.until_lines("told", 2)[1], "slow 200");
+}
+
+/// Asks what its file says; dies once behind the third answer.
+const ASKS_THE_PLAN: &str = r#"
+import http.client, json, os, signal, sys, urllib.parse
+base = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+for i, text in enumerate(open("../plan").read().split()):
+    connection = http.client.HTTPConnection(base.hostname, base.port, timeout=120)
+    body = {"model": "gpt-4o-mini", "max_tokens": 10, "messages": [{"role": "user", "content": text}]}
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    connection.request("POST", base.path + "/chat/completions", json.dumps(body), headers)
+    answer = connection.getresponse()
+    answer.read()
+    if answer.status != 200: sys.exit(1)
+    if text == "dies":
+        open("../plan", "w").write("a other c")
+        os.kill(os.getpid(), signal.SIGKILL)
+"#;
+
+#[test]
+fn divergence_that_halted_a_run_is_shown_and_accepted_by_resuming_it() {
+    // Bug: a run that was halted by a divergence could only be left by adding no calls to its budget.
+    // Consequence: nobody knew how to go on. Cause: only a raise lifts a halt, and the hint named none.
+    let bed = Bed::new();
+    bed.write("plan", "a b dies");
+    let run = bed.run(script(&bed, &["--run", "r", "--on-divergence", "halt"], ASKS_THE_PLAN, &[])).code(75);
+    let run = run.tells(&["halted (diverged)"]);
+    assert_eq!(run.text.matches("`outlast resume r` accepts it").count(), 1, "{}", run.text);
+    bed.does(&["resume", "--all"]).code(0).tells(&["0 runs to resume"]);
+    let shown = bed.show("r");
+    assert_eq!((&shown["status"], &shown["money"]["untaken_answers"]), (&"halted".into(), &2.into()));
+    assert!(shown["money"]["untaken_nano_usd"].as_i64().unwrap() > 0, "{shown}");
+    bed.does(&["show", "r"]).tells(&["untaken   2 recorded answers that had cost", "outlast resume r"]);
+    bed.does(&["resume", "r"]).code(0).tells(&["accepted: 2 recorded answers", "resuming r"]);
+    assert_eq!((bed.status("r").as_str(), bed.paid()), ("completed", 5));
 }
 
 #[test]

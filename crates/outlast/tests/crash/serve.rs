@@ -95,6 +95,19 @@ fn lost_calls_that_are_repeated_make_progress_and_are_charged_as_their_retry() {
 }
 
 #[test]
+fn run_of_header_callers_that_was_stopped_goes_on_when_it_is_resumed() {
+    let bed = Bed::new();
+    let at = free_port();
+    let _server = serve(&bed, at, &[]);
+    let ask = |text: &str| post(at, &[("x-outlast-run", "r")], &call(text)).unwrap().status;
+    assert_eq!(ask("before"), 200);
+    bed.does(&["stop", "r"]).code(0).tells(&["interrupted", "outlast resume r"]);
+    assert_eq!([ask("after"), ask("after"), ask("after")], [403; 3]);
+    bed.does(&["resume", "r"]).code(0).tells(&["r goes on with its next request"]);
+    assert_eq!((ask("after"), bed.paid()), (200, 2));
+}
+
+#[test]
 fn agent_goes_on_through_the_death_of_its_server_by_its_own_retry() {
     let bed = Bed::new();
     let at = free_port();

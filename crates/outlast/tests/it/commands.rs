@@ -165,7 +165,7 @@ fn a_budget_is_changed_in_one_way_at_once() {
 fn a_run_without_a_supervisor_stops_at_once() {
     let story = Story::whole();
     let told = shown(&story, "outlast stop 0190");
-    assert_eq!(told, "run_0190-web  interrupted\n");
+    assert_eq!(told, "run_0190-web  interrupted\n  → outlast resume run_0190-web\n");
     assert_eq!(status(&story, "run_0190-web"), Status::Interrupted);
 }
 

@@ -99,12 +99,14 @@ fn every_kind_of_flag_can_be_a_setting() {
     assert_eq!((args.env.len(), args.policy.in_doubt), (2, InDoubt::AsRetry));
 }
 
-/// A checkout's own file could send calls, with the user's key, anywhere.
+/// A checkout's own file could send calls, with the user's key, anywhere, or let a foreign page call.
 #[test]
-fn where_calls_go_is_not_for_the_directory_to_say() {
-    for here in
-        ["openai_base_url = \"https://evil.example\"", "[run]\nanthropic-base-url = \"https://evil.example\""]
-    {
+fn where_calls_go_and_who_may_call_is_not_for_the_directory_to_say() {
+    for here in [
+        "openai_base_url = \"https://evil.example\"",
+        "[run]\nanthropic-base-url = \"https://evil.example\"",
+        "[serve]\nallow_host = [\"evil.example\"]",
+    ] {
         let (told, hint) = read("outlast run a", here, "", &[]).unwrap_err();
         assert!(told.contains("is not taken from a directory's own settings"), "{told}");
         assert!(hint.unwrap().contains("~/.config/outlast/outlast.toml"));

@@ -112,6 +112,7 @@ impl Story {
             slot: Slot::DRIVER,
             match_key: MatchKey::new(&digest, &scope, None),
             scope,
+            within: None,
             digest,
             upstream: "openai".into(),
             path: "/v1/chat/completions".into(),

@@ -8,7 +8,7 @@ use hyper::{Response, body::Incoming};
 use outlast_core::{
     body::{Base, BodyRecord, diff},
     digest::{Digest, MatchKey, RequestDigest},
-    id::{AttemptNo, RunId, RunNo, Slot},
+    id::{AttemptNo, RunId, RunNo, Seq, Slot},
     payload::{Codec, Payload},
     price::Bound,
     run::Record,
@@ -32,6 +32,8 @@ pub struct Seat {
     pub attempt: AttemptNo,
     pub slot: Slot,
     pub scope: Arc<str>,
+    /// The open item or step it is made in.
+    pub within: Option<Seq>,
     pub record: Record,
     /// A header attempt: it has no driver, and counts active time only while a call is in flight.
     pub undriven: bool,
@@ -154,6 +156,7 @@ impl Call {
             key_id: 0,
             len: bytes.len() as u64,
             sha256: Digest::of(&bytes).0,
+            part: 0,
             bytes,
         })
     }

@@ -1,12 +1,13 @@
 //! Drives one client's connection: events into the call machine, its actions out.
 
+mod client;
+
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::Response;
 use outlast_core::{
     call::{
-        Broken, Connection, ConnectionId, Refused, Visible,
+        Connection, ConnectionId,
         connection::{Action, Event},
         exchange::Progress,
         taken::Place,
@@ -15,11 +16,13 @@ use outlast_core::{
         self,
         admit::Admit,
         delivered::Delivered,
+        keep::Keep,
         settle::{Close, Settle},
     },
     id::{InstanceNo, Seq},
     journal::Role,
     op::{Actor, Admission, Durability},
+    payload::{PART_LEN, Payload},
     store::{Ask as _, Error, Pending},
 };
 use tokio::{
@@ -28,18 +31,13 @@ use tokio::{
 };
 
 use super::{
-    body::{AnswerBody, Driver, Piece},
+    body::{AnswerBody, Piece},
     call::Call,
     host::{Host, Seen},
     live::{self, Live},
     record::Answer,
-    refuse::Refusal,
     wire::{Client, Wire},
 };
-use crate::dialect::error_frame;
-
-/// Frames between the driver and a slow client.
-const FRAMES_AHEAD: usize = 64;
 
 /// What a driver is told from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,9 +75,9 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
         source: Source::Nothing,
         sent: 0,
         admitting: None,
+        long_request: None,
         wait_over: None,
         poll_at: None,
-        cap: None,
         replayed: false,
     };
     tokio::spawn(drive.run());
@@ -129,15 +127,16 @@ struct Drive {
     /// Frames of the source that went out.
     sent: usize,
     admitting: Option<Pending<Admit>>,
+    /// A body that is stored behind the admission, in parts.
+    long_request: Option<Payload>,
     wait_over: Option<Instant>,
     poll_at: Option<(Instant, Seq)>,
-    cap: Option<u64>,
     replayed: bool,
 }
 
 impl Drive {
     async fn run(mut self) {
-        let stuck = self.host.is_stuck();
+        let stuck = self.host.unrecorded.any();
         let mut actions: VecDeque<Action> = self.machine.on(Event::Arrived { stuck }).into();
         loop {
             while let Some(action) = actions.pop_front() {
@@ -295,10 +294,16 @@ impl Drive {
         if registry.waits_for_marks(self.place, self.id) {
             return;
         }
+        let (request, long) = match call.payload() {
+            Some(body) if body.bytes.len() > PART_LEN => (None, Some(body)),
+            body => (body, None),
+        };
+        self.long_request = long;
         let admit = Admit {
             actor: Actor { run: seat.run, attempt: seat.attempt, instance: self.instance },
             slot: seat.slot,
             scope: seat.scope.clone(),
+            within: seat.within,
             digest: call.digest,
             match_key: call.match_key,
             upstream: Arc::from(call.upstream_name()),
@@ -313,22 +318,35 @@ impl Drive {
             answered_with_error: registry.taken.has_error(self.place),
             behind: registry.waiters.is_behind(seat.run, self.id),
             active_ms,
-            request: call.payload(),
+            request,
         };
         registry.waiters.decides(self.place, self.id);
         // Submitted under the lock: what the registries said is what the store decides on, in order.
-        self.admitting = Some(self.host.store.ask(admit, Durability::Synced));
+        self.admitting = Some(match registry.is_alone() {
+            true => self.host.store.ask_here(admit, Durability::Synced),
+            false => self.host.store.ask(admit, Durability::Synced),
+        });
     }
 
     fn open(&mut self, seq: Seq, cap: Option<u64>) -> Event {
-        self.cap = cap;
         let live = Live::new(seq, self.instance);
         let key = (self.place.run, seq);
         self.host.registry().exchanges.insert(key, live.clone());
+        self.keep_request(seq);
         let progress = live.subscribe();
         tokio::spawn(live::carry(self.host.clone(), live.clone(), self.call.clone(), cap));
         self.source = Source::Live(live, progress);
         Event::Progress(self.progress())
+    }
+
+    /// Stores a request body that is too long for its admission's commit. Nobody waits: it is a base for
+    /// later bodies, and their admissions come behind it in the store's order.
+    fn keep_request(&mut self, seq: Seq) {
+        let Some(body) = self.long_request.take() else { return };
+        let (run, instance, role) = (self.place.run, self.instance, Role::Request);
+        for part in body.into_parts() {
+            drop(self.host.store.ask(Keep { run, seq, instance, role, part }, Durability::Committed));
+        }
     }
 
     fn attach(&mut self, seq: Seq) -> Event {
@@ -384,7 +402,7 @@ impl Drive {
         let (store, run) = (self.host.store.clone(), self.place.run);
         let read = move || -> Result<Answer, Error> {
             let corrupt = |what: String| Error::Corrupt { what };
-            let payload = store.payload(run, seq, Role::Answer)?.into_iter().next();
+            let payload = store.payload(run, seq, Role::Answer)?;
             let payload = payload.ok_or_else(|| corrupt(format!("the answer of entry {seq} is missing")))?;
             let bytes = payload.decode().map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))?;
             Answer::from_bytes(bytes).map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))
@@ -393,110 +411,6 @@ impl Drive {
         self.source = Source::Stored(read()?);
         Ok(())
     }
-
-    /// Forwards what became visible.
-    async fn send(&mut self, visible: Visible) -> Option<Event> {
-        let (frames, head, whole) = match &self.source {
-            Source::Nothing => return None,
-            Source::Live(live, _) => {
-                let log = live.log();
-                let upto = match visible {
-                    Visible::Nothing => return None,
-                    Visible::Frames(n) => n.min(log.frames.len()),
-                    Visible::Whole => log.frames.len(),
-                };
-                let frames: Vec<Bytes> = log.frames.get(self.sent..upto).unwrap_or_default().to_vec();
-                self.sent = upto;
-                let whole = visible == Visible::Whole && !log.streamed;
-                (frames, (log.status, log.headers.clone()), whole)
-            }
-            Source::Stored(answer) => {
-                let whole = answer.frames.len() <= 1;
-                (answer.frames.clone(), (answer.status, answer.headers.clone()), whole)
-            }
-        };
-        if let Some(to) = self.head.take() {
-            let driver = Driver { id: self.id, wire: self.wire.clone() };
-            let (body, out) = if whole {
-                (AnswerBody::whole(concat(frames), driver), None)
-            } else {
-                let (tx, rx) = mpsc::channel(FRAMES_AHEAD);
-                (AnswerBody::frames(rx, driver), Some((tx, frames)))
-            };
-            let response = self.response(head.0, head.1, body);
-            if to.send(response).is_err() {
-                return Some(Event::ClientGone);
-            }
-            if let (Source::Live(live, _), false) = (&self.source, whole) {
-                self.host.saw(Seen::Streaming { seq: live.seq });
-            }
-            let (tx, frames) = out?;
-            self.out = Some(tx);
-            return self.forward(frames).await;
-        }
-        self.forward(frames).await
-    }
-
-    async fn forward(&mut self, frames: Vec<Bytes>) -> Option<Event> {
-        let out = self.out.as_ref()?;
-        for frame in frames.into_iter().filter(|f| !f.is_empty()) {
-            if out.send(Piece::Frame(frame)).await.is_err() {
-                return Some(Event::ClientGone);
-            }
-        }
-        None
-    }
-
-    fn response(&self, status: StatusCode, headers: HeaderMap, body: AnswerBody) -> Response<AnswerBody> {
-        let mut response = Response::new(body);
-        *response.status_mut() = status;
-        *response.headers_mut() = headers;
-        let headers = response.headers_mut();
-        if let Ok(id) = HeaderValue::from_str(self.call.seat.id.as_str()) {
-            headers.insert("x-outlast-run", id);
-        }
-        if self.replayed {
-            headers.insert("x-outlast-replayed", HeaderValue::from_static("true"));
-        }
-        if let Some(cap) = self.cap {
-            headers.insert("x-outlast-clamped", HeaderValue::from(cap));
-        }
-        response
-    }
-
-    fn refuse(&mut self, refused: &Refused) {
-        let refusal = Refusal::of(refused, self.call.seat.id.as_str());
-        self.host.saw(Seen::Refused {
-            code: refusal.code.clone(),
-            message: refusal.message.clone(),
-            hint: refusal.hint.clone(),
-        });
-        let mut response = refusal.response(self.call.dialect.upstream());
-        if let Ok(id) = HeaderValue::from_str(self.call.seat.id.as_str()) {
-            response.headers_mut().insert("x-outlast-run", id);
-        }
-        if let Some(head) = self.head.take() {
-            // A client that left does not need it.
-            let _ = head.send(response);
-        }
-    }
-
-    async fn break_off(&mut self, why: Broken) {
-        if let Some(out) = self.out.take() {
-            let frame = error_frame(self.call.dialect.upstream(), why.code(), &why.to_string());
-            // The body breaks off behind it, because its sender is gone.
-            let _ = out.send(Piece::Frame(frame)).await;
-        }
-    }
-}
-
-fn concat(mut frames: Vec<Bytes>) -> Bytes {
-    if frames.len() == 1 {
-        return frames.remove(0);
-    }
-    let mut all = BytesMut::with_capacity(frames.iter().map(Bytes::len).sum());
-    frames.iter().for_each(|f| all.extend_from_slice(f));
-    all.freeze()
 }
 
 async fn wait_for(admitting: &mut Option<Pending<Admit>>) -> Result<Admission, Error> {

@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -30,6 +30,8 @@ use super::{
     call::{Call, Seat},
     drive::Signal,
     live::Live,
+    sleep::Reading,
+    unrecorded::Unrecorded,
     upstream::{Pool, Providers},
     who::Access,
 };
@@ -53,6 +55,10 @@ pub struct Config {
     pub max_body: usize,
     /// Bytes of an answer that is no stream.
     pub max_answer: usize,
+    /// Bytes of answers kept in memory, in all, while they cannot be recorded.
+    pub max_unrecorded: u64,
+    /// After a suspend an upstream that stays silent for this long is given up.
+    pub silence_after_suspend: Duration,
     /// JSON pointers left out of the digest.
     pub drop_pointers: Vec<String>,
 }
@@ -103,7 +109,8 @@ pub struct Host {
     tokens: Mutex<HashMap<(RunNo, AttemptNo), Seat>>,
     next_connection: AtomicU64,
     nonce: AtomicU64,
-    stuck: AtomicUsize,
+    /// While there are such, new calls are refused.
+    pub unrecorded: Unrecorded,
     suspends: watch::Sender<u64>,
     observer: Option<Observer>,
 }
@@ -129,6 +136,12 @@ struct Marking {
 }
 
 impl Registry {
+    /// Whether one client is all there is: its thread may do the store's work itself, for nobody else's
+    /// request has to wait for it, and none could share its commit.
+    pub fn is_alone(&self) -> bool {
+        self.inboxes.len() <= 1 && self.exchanges.len() <= 1
+    }
+
     pub fn take(&mut self, place: Place, id: ConnectionId, seq: Seq) {
         if !self.left.contains(&id) {
             self.taken.take(place, id, seq);
@@ -249,6 +262,7 @@ impl Host {
     ) -> Result<Arc<Host>, Error> {
         let store = node.store().clone();
         let token_keys = store.token_keys()?;
+        let unrecorded = Unrecorded::new(config.max_unrecorded);
         let nonce = u64::from_le_bytes(outlast_core::clock::random(entropy));
         Ok(Arc::new(Host {
             clock: node.clock().clone(),
@@ -263,7 +277,7 @@ impl Host {
             tokens: Mutex::default(),
             next_connection: AtomicU64::new(1),
             nonce: AtomicU64::new(nonce),
-            stuck: AtomicUsize::new(0),
+            unrecorded,
             suspends: watch::Sender::default(),
             observer,
         }))
@@ -293,21 +307,8 @@ impl Host {
     }
 
     /// The machine was asleep.
-    pub fn note_suspend(&self) {
+    fn note_suspend(&self) {
         self.suspends.send_modify(|n| *n += 1);
-    }
-
-    /// An answer waits to be recorded, or one that did is recorded.
-    pub fn count_stuck(&self, stuck: bool) {
-        if stuck {
-            self.stuck.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.stuck.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    pub fn is_stuck(&self) -> bool {
-        self.stuck.load(Ordering::Relaxed) > 0
     }
 
     /// Room may have come back: every run's first waiter decides again.
@@ -318,7 +319,7 @@ impl Host {
 
     /// Wakes waiters now and then: room can come back in another process, which tells nobody here.
     pub async fn poll_for_others(self: Arc<Self>) {
-        let mut before = (self.clock.now(), self.clock.monotonic_ms());
+        let mut before = Reading::of(self.clock.as_ref());
         loop {
             let jitter = self.nonce().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57;
             tokio::time::sleep(Duration::from_millis(150 + jitter)).await;
@@ -327,10 +328,8 @@ impl Host {
                 let firsts: Vec<ConnectionId> = registry.waiters.firsts().collect();
                 registry.tell(firsts, Signal::MayRetry);
             }
-            // The monotonic clock stands still while the machine sleeps; the other one does not.
-            let now = (self.clock.now(), self.clock.monotonic_ms());
-            let passed = now.0.ms_since(before.0) - (now.1 - before.1) as i64;
-            if passed > 5_000 {
+            let now = Reading::of(self.clock.as_ref());
+            if before.was_asleep_until(now) {
                 self.note_suspend();
             }
             before = now;
@@ -436,7 +435,7 @@ impl Host {
 
     fn stored_body(&self, run: RunNo, seq: Seq) -> Result<BodyRecord, String> {
         let payload = self.store.payload(run, seq, Role::Request).map_err(|e| e.to_string())?;
-        let payload = payload.into_iter().next().ok_or_else(|| format!("body {seq} is missing"))?;
+        let payload = payload.ok_or_else(|| format!("body {seq} is missing"))?;
         let bytes = payload.decode().map_err(|e| e.to_string())?;
         BodyRecord::from_bytes(bytes).map_err(|e| e.to_string())
     }
@@ -481,6 +480,11 @@ impl Host {
 
     pub(super) fn keep_token_seat(&self, seat: Seat) {
         let mut tokens = lock(&self.tokens);
+        // A new attempt has ended the one before it in its slot: nobody retries that one's errors.
+        let ended = |s: &Seat| s.run == seat.run && s.slot == seat.slot && s.attempt < seat.attempt;
+        for (_, ended) in tokens.extract_if(|_, s| ended(s)) {
+            self.registry().taken.forget(ended.run, ended.attempt);
+        }
         if tokens.len() > 4096 {
             tokens.clear();
         }

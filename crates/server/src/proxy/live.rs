@@ -3,6 +3,7 @@
 //! The task belongs to nobody's connection: the answer outlives the agent.
 
 use std::{
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -14,12 +15,13 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use outlast_core::{
     call::exchange::{Action, Ending, Event, Exchange, Failure, Frame, Progress, Silence},
-    engine::settle::Settle,
+    engine::{keep::Keep, settle::Settle},
     id::{InstanceNo, Seq},
+    journal::Role,
     op::{Durability, Settled},
     payload::Payload,
     run::Record,
-    store::{Ask as _, Error, Pending},
+    store::{Ask as _, Error},
 };
 use tokio::{sync::watch, time::Instant};
 
@@ -33,14 +35,14 @@ use super::{
 };
 use crate::dialect::{self, AnswerStream, FrameKind, Outcome};
 
-/// After a suspend an upstream that stays silent for this long is given up.
-const SILENCE_AFTER_SUSPEND: Duration = Duration::from_secs(30);
-
 /// The pause before a settlement that failed is tried again.
 pub const SETTLE_AGAIN: Duration = Duration::from_millis(500);
 
 /// How long an upstream may take to end a body whose answer is over, for its connection to be used again.
 const LAST_BYTES: Duration = Duration::from_secs(2);
+
+/// A settlement on its way to the store, behind the parts of a long answer.
+type Settling = Pin<Box<dyn Future<Output = Result<Settled, Error>> + Send>>;
 
 /// What connections read of an exchange.
 pub struct Live {
@@ -87,7 +89,7 @@ pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, cap: Optio
         active_ms: 0,
         again_at: None,
         slow_at: None,
-        stuck: false,
+        stuck: None,
     };
     task.upstream(cap).await;
     task.settle_down().await;
@@ -100,12 +102,20 @@ struct Carry {
     call: Arc<Call>,
     outcome: Outcome,
     upstream_request_id: Option<String>,
-    settling: Option<Pending<Settle>>,
+    settling: Option<Settling>,
     /// Active time that this settlement posts, over all its tries.
     active_ms: i64,
     again_at: Option<(Instant, Ending, Option<&'static str>)>,
     slow_at: Option<Instant>,
-    stuck: bool,
+    /// It waits to be recorded.
+    stuck: Option<Stuck>,
+}
+
+/// An answer that waits to be recorded.
+#[derive(Clone, Copy)]
+struct Stuck {
+    /// What it holds in memory; `None`: only its usage is left.
+    kept: Option<u64>,
 }
 
 impl Carry {
@@ -113,6 +123,7 @@ impl Carry {
     async fn upstream(&mut self, cap: Option<u64>) {
         let send = self.call.send(&self.host, cap);
         let first_byte = self.host.config.first_byte_timeout;
+        let after_suspend = self.host.config.silence_after_suspend;
         let mut suspends = self.host.suspends();
         let mut given_up = Instant::now() + first_byte;
         let mut why = Silence::FirstByte;
@@ -132,7 +143,7 @@ impl Carry {
                 },
                 () = tokio::time::sleep_until(given_up) => return self.on(Event::Timeout(why)),
                 _ = suspends.changed() => {
-                    given_up = given_up.min(Instant::now() + SILENCE_AFTER_SUSPEND);
+                    given_up = given_up.min(Instant::now() + after_suspend);
                     why = Silence::Suspend;
                 }
             }
@@ -153,6 +164,10 @@ impl Carry {
             let mut log = self.live.log();
             log.status = head.status;
             log.headers = headers::client(&head.headers, decoded);
+            if let Some(cap) = cap {
+                // With the answer it is stored, and so replayed.
+                log.headers.insert("x-outlast-clamped", cap.into());
+            }
             log.streamed = streamed;
         }
         self.on(Event::Head { status: head.status.as_u16(), streamed });
@@ -167,7 +182,7 @@ impl Carry {
                     next = body.frame() => break next,
                     () = tokio::time::sleep_until(given_up) => return self.on(Event::Timeout(why)),
                     _ = suspends.changed() => {
-                        given_up = given_up.min(Instant::now() + SILENCE_AFTER_SUSPEND);
+                        given_up = given_up.min(Instant::now() + after_suspend);
                         why = Silence::Suspend;
                     }
                 }
@@ -261,9 +276,10 @@ impl Carry {
     fn on(&mut self, event: Event) {
         let actions = self.machine.on(event);
         // Before anybody is told: who heard that an answer is not recorded finds new calls refused.
-        if self.machine.is_stuck() != self.stuck {
-            self.stuck = !self.stuck;
-            self.host.count_stuck(self.stuck);
+        match self.stuck {
+            None if self.machine.is_stuck() => self.keep_what_may_stay(),
+            Some(_) if !self.machine.is_stuck() => self.is_recorded(),
+            _ => {}
         }
         for action in actions {
             match action {
@@ -283,12 +299,33 @@ impl Carry {
         }
     }
 
-    fn settle(&mut self, ending: Ending, error: Option<&'static str>) -> Pending<Settle> {
+    /// The store cannot take the answer: memory is not to fill up with such. A settlement that is already
+    /// with the store keeps its own copy; the next try is without the answer.
+    fn keep_what_may_stay(&mut self) {
+        let kept = self.host.unrecorded.add(self.machine.bytes());
+        self.stuck = Some(Stuck { kept });
+        if kept.is_none() {
+            self.live.log().frames.clear();
+            tracing::warn!(
+                run = %self.call.seat.id, seq = %self.live.seq, bytes = self.machine.bytes(),
+                "too much waits to be recorded: of this answer only the usage is kept, and it will not be replayed"
+            );
+        }
+    }
+
+    fn is_recorded(&mut self) {
+        if let Some(stuck) = self.stuck.take() {
+            self.host.unrecorded.recorded(stuck.kept);
+        }
+    }
+
+    fn settle(&mut self, ending: Ending, error: Option<&'static str>) -> Settling {
         self.active_ms += self.host.active_since(&self.call.seat);
         let call = &self.call;
         let (status, answer) = {
             let log = self.live.log();
-            let kept = ending == Ending::Done && call.seat.record != Record::Digests;
+            let dropped = self.stuck.is_some_and(|s| s.kept.is_none());
+            let kept = ending == Ending::Done && call.seat.record != Record::Digests && !dropped;
             let answer = kept.then(|| {
                 let frames = log.frames.iter().filter(|f| !f.is_empty()).cloned().collect();
                 Answer { status: log.status, headers: log.headers.clone(), frames }.to_bytes()
@@ -309,9 +346,32 @@ impl Carry {
             http_status: status,
             upstream_request_id: self.upstream_request_id.clone(),
             error: detail.or(error.map(str::to_owned)),
-            answer: answer.map(|bytes| Payload::encode(&bytes)),
+            answer: None,
         };
-        self.host.store.ask(settle, Durability::Synced)
+        let Some(answer) = answer.map(|bytes| Payload::encode(&bytes)) else {
+            return self.submit(settle);
+        };
+        let (run, seq, instance) = (settle.run, settle.seq, settle.instance);
+        let (parts, last) = Keep::before(run, seq, instance, Role::Answer, answer);
+        let settle = Settle { answer: Some(last), ..settle };
+        if parts.is_empty() {
+            return self.submit(settle);
+        }
+        let store = self.host.store.clone();
+        Box::pin(async move {
+            for part in parts {
+                store.ask(part, Durability::Committed).await?;
+            }
+            store.ask(settle, Durability::Synced).await
+        })
+    }
+
+    fn submit(&self, settle: Settle) -> Settling {
+        let alone = self.host.registry().is_alone();
+        Box::pin(match alone {
+            true => self.host.store.ask_here(settle, Durability::Synced),
+            false => self.host.store.ask(settle, Durability::Synced),
+        })
     }
 
     /// Waits until the settlement is recorded, however long the store takes.
@@ -346,9 +406,7 @@ impl Carry {
                 break;
             }
         }
-        if self.stuck {
-            self.host.count_stuck(false);
-        }
+        self.is_recorded();
         self.host.exchange_over(&self.call, &self.live);
     }
 

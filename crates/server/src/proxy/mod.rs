@@ -14,6 +14,8 @@ mod prices;
 mod record;
 mod refuse;
 mod seat;
+mod sleep;
+mod unrecorded;
 mod upstream;
 mod who;
 mod wire;
@@ -210,7 +212,10 @@ impl Proxy {
             Who::Named { label, .. } => Some(label.clone()),
             Who::Token(_) | Who::Nobody => None,
         };
-        let seat = seat::seat(host, caller.who.clone()).await?;
+        let mut seat = seat::seat(host, caller.who.clone()).await?;
+        if let Some(seq) = caller.within {
+            seat = seat::within(host, seat, seq)?;
+        }
         let call = Call::read(host, seat.clone(), caller, dialect, headers, raw)?;
         let (response, gone) = drive::start(host.clone(), call, wire);
         let response = response

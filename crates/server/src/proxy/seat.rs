@@ -5,10 +5,11 @@ use std::sync::Arc;
 use outlast_core::{
     call::Refused,
     engine::{self, enter::Enter, start::Start},
-    id::{RunId, Slot},
+    id::{RunId, Seq, Slot},
     journal::iteration_scope,
     op::Durability,
     run::Spec,
+    scope,
     store::{Ask as _, Error},
     token::Claims,
 };
@@ -38,6 +39,7 @@ pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
 /// Forgets a header's seat: its attempt is over, or its run was stopped.
 pub fn forget(host: &Host, seat: &Seat, label: Option<String>) {
     lock(&host.seats).remove(&(seat.id.clone(), label));
+    host.registry().taken.forget(seat.run, seat.attempt);
 }
 
 /// A supervisor's proxy serves its own run, and the runs that spend of its budget: its children.
@@ -72,12 +74,31 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
         attempt: claims.attempt,
         slot: claims.slot,
         scope: iteration_scope(attempt.iteration),
+        within: None,
         record: view.run.policy.record,
         undriven: attempt.instance.is_none(),
         shared: false,
     };
     host.keep_token_seat(seat.clone());
     Ok(seat)
+}
+
+/// The same seat in an open item or step of its attempt: with the scope of that one's calls.
+///
+/// Read before the call is admitted, which decides on it again. Errors: `not_within`, 403.
+pub fn within(host: &Host, seat: Seat, seq: Seq) -> Result<Seat, Refusal> {
+    let mut around = Vec::new();
+    let mut next = Some(seq);
+    while let Some(seq) = next {
+        let Some(entry) = host.store.entry(seat.run, seq)? else { break };
+        next = entry.within();
+        around.push(entry);
+    }
+    let find = |seq| around.iter().find(|e| e.seq == seq);
+    let scope = find(seq).filter(|e| e.attempt == seat.attempt).and_then(|e| scope::calls_in(e, &find));
+    let not = engine::Error::NotWithin { seq: seq.0 };
+    let scope = scope.ok_or_else(|| Refusal::of(&Refused::of(not.into()), seat.id.as_str()))?;
+    Ok(Seat { scope, within: Some(seq), ..seat })
 }
 
 async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool) -> Result<Seat, Refusal> {
@@ -103,12 +124,18 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
         attempt: entered.attempt,
         slot: entered.slot,
         scope: iteration_scope(entered.iteration),
+        within: None,
         record,
         undriven: true,
         shared,
     };
     debug_assert!(seat.slot == Slot::DRIVER || seat.slot == Slot::IMPLICIT);
     let mut seats = lock(&host.seats);
+    // A new attempt has ended the one before it in its slot: nobody retries that one's errors.
+    let ended = |s: &Seat| s.run == seat.run && s.slot == seat.slot && s.attempt < seat.attempt;
+    for (_, ended) in seats.extract_if(|_, s| ended(s)) {
+        host.registry().taken.forget(ended.run, ended.attempt);
+    }
     if seats.len() > 4096 {
         seats.clear();
     }

@@ -6,7 +6,7 @@
 use http::{HeaderMap, Uri};
 use outlast_core::{
     digest::Digest,
-    id::RunId,
+    id::{RunId, Seq},
     token::{self, Claims, TokenKey},
 };
 use sha2::Digest as _;
@@ -21,6 +21,8 @@ pub struct Access {
     pub api_token: Option<String>,
     /// The listener is on a loopback address.
     pub loopback: bool,
+    /// Names, beside addresses, under which callers reach the listener: as in `Host`, without a port.
+    pub allowed_hosts: Vec<String>,
     /// A supervisor's proxy serves its own run and its children only, and only with tokens.
     pub only_run: Option<outlast_core::id::RunNo>,
 }
@@ -32,6 +34,8 @@ pub struct Caller {
     /// The path and query without our prefix and without credentials of ours.
     pub target: String,
     pub credential: Credential,
+    /// The open item or step it is made in: `X-Outlast-Scope`, with a run token only.
+    pub within: Option<Seq>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -57,7 +61,10 @@ pub enum Credential {
 /// Why a request is not let in: status, code, message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotLetIn {
-    #[error("the Host header {host:?} is not this listener's name (a browser page of another site?)")]
+    #[error(
+        "the Host header {host:?} is no name of this listener (a browser page of another site?); \
+         names of yours are given with --allow-host"
+    )]
     ForeignHost { host: String },
     #[error("requests from the page {origin:?} are not taken")]
     ForeignOrigin { origin: String },
@@ -75,6 +82,10 @@ pub enum NotLetIn {
     BadRunId(String),
     #[error("a run has to be named here: a run token, or an X-Outlast-Run header")]
     NoRun,
+    #[error("an X-Outlast-Scope header is taken with a run token only")]
+    ScopeWithoutToken,
+    #[error("not a scope: {text:?} (wanted the number of one open item or step)")]
+    BadScope { text: String },
     #[error("a header is not plain text: {0}")]
     BadHeader(&'static str),
 }
@@ -82,7 +93,7 @@ pub enum NotLetIn {
 impl NotLetIn {
     pub fn status(&self) -> u16 {
         match self {
-            NotLetIn::BadRunId(_) | NotLetIn::BadHeader(_) => 400,
+            NotLetIn::BadRunId(_) | NotLetIn::BadHeader(_) | NotLetIn::BadScope { .. } => 400,
             NotLetIn::NoToken | NotLetIn::BadToken(_) | NotLetIn::RunTokenWanted => 401,
             _ => 403,
         }
@@ -99,6 +110,8 @@ impl NotLetIn {
             NotLetIn::RunTokenWanted => "run_token_wanted",
             NotLetIn::BadRunId(_) => "bad_run_id",
             NotLetIn::NoRun => "no_run",
+            NotLetIn::ScopeWithoutToken => "scope_without_token",
+            NotLetIn::BadScope { .. } => "bad_scope",
             NotLetIn::BadHeader(_) => "bad_header",
         }
     }
@@ -147,7 +160,11 @@ pub fn caller(
         (None, None) if access.loopback => Who::Nobody,
         (None, None) => return Err(NotLetIn::NoRun),
     };
-    Ok(Caller { who, target, credential })
+    let within = scope_header(headers)?;
+    if within.is_some() && !matches!(who, Who::Token(_)) {
+        return Err(NotLetIn::ScopeWithoutToken);
+    }
+    Ok(Caller { who, target, credential, within })
 }
 
 fn same(a: &str, b: &str) -> bool {
@@ -162,31 +179,46 @@ fn digest_of(header: &str, value: &str) -> Digest {
     Digest(sha.finalize().into())
 }
 
-/// A page of another site, or a name that was made to resolve to this machine, sends its own Host.
+/// A page of another site sends its own `Origin`; a name that was made to resolve to this machine, to
+/// get around that, is its `Host` (DNS rebinding). An address cannot be made to resolve to another.
 fn check_origin(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
-    if !access.loopback {
-        return Ok(());
-    }
+    let short = |text: &str| text.chars().take(80).collect();
     let host = text(headers, "host").unwrap_or("");
-    if !is_loopback_name(host) {
-        return Err(NotLetIn::ForeignHost { host: host.chars().take(80).collect() });
+    if !is_ours(access, host) {
+        return Err(NotLetIn::ForeignHost { host: short(host) });
     }
-    if let Some(origin) = text(headers, "origin") {
-        let rest = origin.split_once("://").map_or("", |(_, rest)| rest);
-        if !is_loopback_name(rest) {
-            return Err(NotLetIn::ForeignOrigin { origin: origin.chars().take(80).collect() });
-        }
-    }
-    Ok(())
+    let Some(origin) = text(headers, "origin") else { return Ok(()) };
+    let (scheme, from) = origin.split_once("://").unwrap_or_default();
+    // On loopback every page of this machine is let in, whatever its port.
+    let same = if access.loopback { is_ours(access, from) } else { is_same_place(scheme, from, host) };
+    if same { Ok(()) } else { Err(NotLetIn::ForeignOrigin { origin: short(origin) }) }
 }
 
-fn is_loopback_name(host: &str) -> bool {
-    let name = match host.strip_prefix('[').and_then(|h| h.split_once(']')) {
+/// Whether a browser that names `host` has certainly meant this listener.
+fn is_ours(access: &Access, host: &str) -> bool {
+    let name = without_port(host);
+    let address = name.parse::<std::net::IpAddr>();
+    name.eq_ignore_ascii_case("localhost")
+        || address.is_ok_and(|ip| !access.loopback || ip.is_loopback())
+        || access.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
+}
+
+/// Whether an origin's authority is the `Host` that the request was sent to.
+fn is_same_place(scheme: &str, origin: &str, host: &str) -> bool {
+    let default = match scheme {
+        "http" => ":80",
+        "https" => ":443",
+        _ => return false,
+    };
+    let bare = |authority: &str| authority.strip_suffix(default).unwrap_or(authority).to_ascii_lowercase();
+    !origin.is_empty() && bare(origin) == bare(host)
+}
+
+fn without_port(host: &str) -> &str {
+    match host.strip_prefix('[').and_then(|h| h.split_once(']')) {
         Some((inside, _)) => inside,
         None => host.split(':').next().unwrap_or(""),
-    };
-    name.eq_ignore_ascii_case("localhost")
-        || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
 }
 
 /// `/run/<token>/v1/…`: for agents that send their own provider credential.
@@ -239,6 +271,14 @@ fn credentials(headers: &HeaderMap) -> Result<Vec<(&'static str, &str)>, NotLetI
         }
     }
     Ok(found)
+}
+
+fn scope_header(headers: &HeaderMap) -> Result<Option<Seq>, NotLetIn> {
+    let mut all = headers.get_all("x-outlast-scope").iter();
+    let Some(value) = all.next() else { return Ok(None) };
+    let text = value.to_str().map_err(|_| NotLetIn::BadHeader("x-outlast-scope"))?;
+    let seq = text.parse().ok().filter(|seq| *seq > 0 && all.next().is_none());
+    seq.map(|seq| Some(Seq(seq))).ok_or_else(|| NotLetIn::BadScope { text: text.chars().take(80).collect() })
 }
 
 fn run_header(headers: &HeaderMap) -> Result<Option<Who>, NotLetIn> {
@@ -308,7 +348,12 @@ mod tests {
             let c = ask(&open(), &target, &headers).expect(&target);
             assert_eq!(
                 c,
-                Caller { who: Who::Token(claims(1)), target: "/v1/x".into(), credential: Credential::Ours }
+                Caller {
+                    who: Who::Token(claims(1)),
+                    target: "/v1/x".into(),
+                    credential: Credential::Ours,
+                    within: None
+                }
             );
         }
     }
@@ -342,6 +387,22 @@ mod tests {
     }
 
     #[test]
+    fn a_scope_is_taken_with_a_run_token_only() {
+        let t = token::mint(&key(), &claims(1));
+        let with = |scope: &str| ask(&open(), "/v1/x", &[("x-api-key", &t), ("x-outlast-scope", scope)]);
+        assert_eq!(with("7").unwrap().within, Some(Seq(7)));
+        for bad in ["", "0", "-1", "a", "1,2", "99999999999999999999"] {
+            assert!(matches!(with(bad), Err(NotLetIn::BadScope { .. })), "{bad}");
+        }
+        for headers in
+            [vec![("x-outlast-scope", "7")], vec![("x-outlast-scope", "7"), ("x-outlast-run", "r")]]
+        {
+            let refused = ask(&open(), "/v1/x", &headers).unwrap_err();
+            assert_eq!((refused.status(), refused.code()), (403, "scope_without_token"));
+        }
+    }
+
+    #[test]
     fn the_callers_own_key_is_passed_through_and_tells_its_answers_apart() {
         let with =
             |k: &str| ask(&open(), "/v1/x", &[("x-outlast-run", "r"), ("x-api-key", k)]).unwrap().credential;
@@ -362,5 +423,55 @@ mod tests {
         for host in ["localhost", "localhost:1", "127.0.0.1:7077", "[::1]:7077", "LOCALHOST:80"] {
             assert!(ask(&open(), "/v1/x", &[("host", host)]).is_ok(), "{host}");
         }
+    }
+
+    #[test]
+    fn a_listener_for_others_takes_addresses_and_the_names_it_was_given() {
+        let access = Access {
+            api_token: Some("secret".into()),
+            allowed_hosts: vec!["outlast.internal".into()],
+            ..Access::default()
+        };
+        let check = |host: &str, origin: Option<&str>, wanted: Option<&str>| {
+            let mut headers =
+                vec![("host", host), ("authorization", "Bearer secret"), ("x-outlast-run", "r")];
+            headers.extend(origin.map(|o| ("origin", o)));
+            let refused = ask(&access, "/v1/x", &headers).err().map(|e| e.code());
+            assert_eq!(refused, wanted, "{host} {origin:?}");
+        };
+        for host in
+            ["10.0.0.7:7077", "[fd00::7]:7077", "Outlast.Internal", "outlast.internal:7077", "localhost"]
+        {
+            check(host, None, None);
+        }
+        for host in ["evil.example", "evil.outlast.internal", "10.0.0.7.evil.example", ""] {
+            check(host, None, Some("foreign_host"));
+        }
+        for (host, origin) in [
+            ("10.0.0.7:7077", "http://10.0.0.7:7077"),
+            ("10.0.0.7", "http://10.0.0.7:80"),
+            ("outlast.internal", "https://Outlast.internal"),
+            ("outlast.internal:443", "https://outlast.internal"),
+        ] {
+            check(host, Some(origin), None);
+        }
+        for (host, origin) in [
+            ("10.0.0.7:7077", "http://10.0.0.8:7077"),
+            ("10.0.0.7:7077", "http://10.0.0.7:3000"),
+            ("10.0.0.7:7077", "http://localhost:7077"),
+            ("outlast.internal", "https://evil.example"),
+            ("outlast.internal", "null"),
+            ("outlast.internal", "file://outlast.internal"),
+        ] {
+            check(host, Some(origin), Some("foreign_origin"));
+        }
+        let near = Access { loopback: true, ..access.clone() };
+        assert!(
+            check_origin(
+                &near,
+                &HeaderMap::from_iter([(http::header::HOST, "outlast.internal:1".parse().unwrap())])
+            )
+            .is_ok()
+        );
     }
 }

@@ -182,7 +182,7 @@ async fn a_supervisors_proxy_serves_its_own_run_by_token_alone() {
 async fn a_guarded_listener_wants_its_api_token_of_those_without_a_run_token() {
     let rig = Rig::in_memory(mock::Options::default()).await;
     for loopback in [true, false] {
-        let access = Access { api_token: Some("the-api-token".into()), loopback, only_run: None };
+        let access = Access { api_token: Some("the-api-token".into()), loopback, ..Access::default() };
         let server = rig.serve_with(Config { access, ..rig.config() }).await;
         let says = |text: &str| Api::Chat.says(text);
         for ask in

@@ -181,6 +181,30 @@ async fn a_run_that_is_over_takes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_a_person_stopped_takes_nothing_until_somebody_wants_it_to_go_on() {
+    for label in [None, Some("new")] {
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let server = rig.serve().await;
+        let says = |text: &str| Api::Chat.says(text);
+        says("before").to(&server).await.ok();
+        let tell = |word| server.store.ask(Tell { run: server.run_no("r"), word }, Durability::Synced);
+        tell(Word::Stop).await.unwrap();
+        for _ in 0..3 {
+            let refused = says("after").to(&server).await;
+            assert_eq!(refused.status, 403, "{}", refused.text());
+            assert_eq!(refused.header("x-should-retry"), Some("false"));
+        }
+        assert_eq!((rig.mock.paid(), server.status("r").name()), (1, "interrupted"));
+        match label {
+            Some(label) => drop(says("again").label(label).to(&server).await.ok()),
+            None => drop(tell(Word::Resume { diverged: None }).await.unwrap()),
+        }
+        says("after").to(&server).await.ok();
+        assert_eq!(server.status("r").name(), "running");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_only_the_provider_can_judge_is_left_to_it() {
     for api in BOTH {
         let rig = Rig::in_memory(mock::Options::default()).await;

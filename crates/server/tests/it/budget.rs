@@ -211,14 +211,17 @@ async fn a_cap_that_does_not_fit_is_lowered_and_everybody_sees_it() {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve_limited(limit(Unit::Tokens, 1500)).await;
         let body = with(api.body("mock: tokens 3000"), json!({"max_tokens": 5000}));
-        let answer = api.sends(&body).to(&server).await;
+        let answer = api.sends(&body).label("one").to(&server).await;
         let cap: u64 = answer.header("x-outlast-clamped").unwrap().parse().unwrap();
         assert!((256..1500).contains(&cap), "{cap}");
         let sent: Value = serde_json::from_slice(&rig.mock.requests()[0].body).unwrap();
-        assert_eq!(sent, with(body, json!({"max_tokens": cap})), "{api:?}");
+        assert_eq!(sent, with(body.clone(), json!({"max_tokens": cap})), "{api:?}");
         answer.ok();
         let entry = server.closed("r", 1).await;
         assert_eq!(entry.call.unwrap().clamped_to, Some(cap));
+        let again = api.sends(&body).label("again").to(&server).await;
+        assert!(again.is_replayed(), "{}", again.text());
+        assert_eq!(again.header("x-outlast-clamped"), Some(cap.to_string().as_str()));
         accounts_agree(&rig, &server, "r").await;
         // What the cap did not leave room for is refused.
         assert_eq!(api.sends(&api.body("more")).to(&server).await.code(), "token_budget_exceeded");

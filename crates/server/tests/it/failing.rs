@@ -10,11 +10,12 @@ use outlast_core::{
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
+    job::ItemRow,
     journal::{Entry, Kind, Role},
     op::{Durability, Op, Outcome},
     payload::Payload,
     state::Item,
-    store::{Error, LedgerLine, Promise, RunFilter, RunView, Store, Ticket},
+    store::{Error, LedgerLine, Promise, RunFilter, RunView, StepRow, Store, Ticket},
     token::TokenKey,
 };
 
@@ -114,13 +115,30 @@ impl Store for Failing {
     fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error> {
         self.inner.entries(run, after, limit)
     }
+    fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
+        self.inner.items(run, after, limit)
+    }
+    fn results(
+        &self,
+        run: RunNo,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
+        self.inner.results(run, after, limit)
+    }
+    fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error> {
+        self.inner.item(run, key)
+    }
+    fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
+        self.inner.steps(run, after, limit)
+    }
     fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
         self.inner.newest(run, kind, key)
     }
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
         self.inner.newest_request(run)
     }
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error> {
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
         self.inner.payload(run, seq, role)
     }
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {

@@ -255,6 +255,66 @@ async fn a_settlement_that_takes_too_long_is_an_error_to_its_client_and_counts_a
     assert!(Api::Chat.says("slow").retry(1).to(&server).await.is_replayed());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn of_answers_that_cannot_be_recorded_only_so_much_stays_in_memory_and_of_the_rest_the_usage() {
+    for (max_unrecorded, replayed) in [(64 << 20, true), (10, false)] {
+        for stream in [false, true] {
+            let (rig, store) = Rig::on(Failing::new).await;
+            let server = rig.serve_with(Config { max_unrecorded, ..rig.config() }).await;
+            Api::Chat.says("before").to(&server).await.ok();
+            store.let_fail("Settle", Fate::Fails(Error::Full { why: "the disk".into() }));
+            let ask = if stream { Api::Chat.streams("kept?") } else { Api::Chat.says("kept?") };
+            let failed = ask.to(&server).await;
+            assert!(failed.text().contains("not_recorded"), "{}", failed.text());
+            store.mend();
+            let entry = server.closed("r", 2).await;
+            assert_eq!((entry.state, entry.replayable), (State::Done, replayed));
+            assert!(entry.call.unwrap().usage.is_some(), "what it cost is known all the same");
+            consistent(&server.envelope("r"));
+            until("new calls are taken again", || server.envelope("r").reserved == Amounts::default()).await;
+            let again = ask.retry(1).to(&server).await;
+            assert_eq!(again.is_replayed(), replayed);
+            again.ok();
+            assert_eq!(rig.mock.paid(), if replayed { 2 } else { 3 });
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_stays_silent_after_a_suspend_is_given_up_and_its_call_unknown() {
+    for (api, stream) in BOTH.into_iter().flat_map(|api| [(api, false), (api, true)]) {
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let quick = Config { silence_after_suspend: Duration::from_millis(80), ..rig.config() };
+        let server = rig.serve_with(quick).await;
+        let text = "mock: silent";
+        let ask = if stream { api.streams(text) } else { api.says(text) };
+        let asleep = async {
+            until("it is out", || rig.mock.requests().len() == 1).await;
+            rig.clock.suspend_ms(60_000);
+        };
+        let (answer, ()) = tokio::join!(ask.to(&server), asleep);
+        assert_eq!((answer.status.as_u16(), answer.code()), (504, "upstream_no_answer".into()));
+        let entry = server.closed("r", 1).await;
+        assert_eq!(entry.state, State::Unknown);
+        assert!(entry.held.cost() > 0, "it stays charged at its reservation");
+        consistent(&server.envelope("r"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_goes_on_after_a_suspend_is_not_given_up() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    let asleep = async {
+        until("it is out", || rig.mock.requests().len() == 1).await;
+        rig.clock.suspend_ms(60_000);
+    };
+    let ask = Api::Chat.says("mock: latency 600ms");
+    let (answer, ()) = tokio::join!(ask.to(&server), asleep);
+    answer.ok();
+    assert_eq!(server.states("r"), [State::Done]);
+}
+
 // Bug: a call whose client left while it was admitted stayed open when the store failed to close it.
 // Consequence: its reservation was held, and a repeated request spun, for as long as the process lived.
 // Cause: its closing was tried once.

@@ -12,5 +12,6 @@ mod faults;
 mod replay;
 mod restart;
 mod rig;
+mod scope;
 mod scripted;
 mod stream;

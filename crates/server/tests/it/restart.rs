@@ -6,6 +6,7 @@ use outlast_core::{
     body::{BodyRecord, Restoring},
     id::Seq,
     journal::{Role, State},
+    payload::PART_LEN,
     run::{Policy, Record},
     unit::{Limits, Unit},
 };
@@ -269,6 +270,33 @@ fn words(seed: usize, count: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn long_bodies_are_kept_in_parts_and_serve_as_if_they_were_short() {
+    let rig = Rig::new(mock::Options::default()).await;
+    let server = rig.serve().await;
+    let text = format!("mock: reply {}", words(7, 500_000));
+    let first = json!({"role": "user", "content": text});
+    let body = json!({"model": "gpt-4o-mini", "max_tokens": 700_000, "messages": [first]});
+    let ask = Api::Chat.sends(&body);
+    let answer = ask.clone().label("one").to(&server).await.ok();
+    let run = server.run_no("r");
+    let stored =
+        |server: &Server, n: i64, role| server.store.payload(run, Seq(n), role).unwrap().unwrap().bytes.len();
+    for role in [Role::Request, Role::Answer] {
+        assert!(stored(&server, 1, role) > PART_LEN, "{role:?}");
+    }
+    server.kill().await;
+    let server = rig.serve().await;
+    let again = ask.label("two").to(&server).await;
+    assert!(again.is_replayed());
+    assert_eq!(again.ok(), answer);
+    // A base after the restart, too.
+    let next = json!({"model": "gpt-4o-mini", "max_tokens": 700_000, "messages": [first, {"role": "user", "content": "on"}]});
+    Api::Chat.sends(&next).label("two").to(&server).await.ok();
+    let entries = server.store.entries(run, Seq(1), 9).unwrap();
+    assert!(stored(&server, entries[0].seq.0, Role::Request) < 10_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_run_does_not_record_is_not_there() {
     for (record, has_request, has_answer) in
         [(Record::All, true, true), (Record::Answers, false, true), (Record::Digests, false, false)]
@@ -279,7 +307,7 @@ async fn what_a_run_does_not_record_is_not_there() {
         let ask = Api::Messages.says("a secret prompt");
         let first = ask.clone().label("one").to(&server).await.ok();
         let run = server.run_no("r");
-        let has = |role| !server.store.payload(run, Seq(1), role).unwrap().is_empty();
+        let has = |role| server.store.payload(run, Seq(1), role).unwrap().is_some();
         assert_eq!((has(Role::Request), has(Role::Answer)), (has_request, has_answer), "{record:?}");
         let entry = server.closed("r", 1).await;
         assert!(entry.call.unwrap().usage.is_some() && entry.spent.cost() > 0);
@@ -364,7 +392,7 @@ async fn every_stored_body_can_be_read_back_after_any_number_of_restarts() {
     }
     let run = server.run_no("r");
     let record = |seq: Seq| {
-        let payload = server.store.payload(run, seq, Role::Request).unwrap().remove(0);
+        let payload = server.store.payload(run, seq, Role::Request).unwrap().unwrap();
         BodyRecord::from_bytes(payload.decode().unwrap()).unwrap()
     };
     for (n, body) in sent.iter().enumerate() {

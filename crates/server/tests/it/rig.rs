@@ -62,22 +62,33 @@ pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
 pub struct TestClock {
     begun: Instant,
     moved_ms: AtomicI64,
+    slept_ms: AtomicI64,
 }
 
 impl TestClock {
     pub fn advance_ms(&self, ms: i64) {
         self.moved_ms.fetch_add(ms, Ordering::SeqCst);
     }
+
+    /// The machine sleeps for so long.
+    pub fn suspend_ms(&self, ms: i64) {
+        self.slept_ms.fetch_add(ms, Ordering::SeqCst);
+    }
 }
 
 impl Clock for TestClock {
     fn now(&self) -> Micros {
         let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        Micros(real.as_micros() as i64).plus_ms(self.moved_ms.load(Ordering::SeqCst))
+        Micros(real.as_micros() as i64)
+            .plus_ms(self.moved_ms.load(Ordering::SeqCst) + self.slept_ms.load(Ordering::SeqCst))
     }
 
     fn monotonic_ms(&self) -> u64 {
         self.begun.elapsed().as_millis() as u64 + self.moved_ms.load(Ordering::SeqCst) as u64
+    }
+
+    fn boottime_ms(&self) -> u64 {
+        self.monotonic_ms() + self.slept_ms.load(Ordering::SeqCst) as u64
     }
 }
 
@@ -182,6 +193,8 @@ impl Rig {
             idle_timeout: PATIENCE,
             max_body: 8 << 20,
             max_answer: 64 << 20,
+            max_unrecorded: 64 << 20,
+            silence_after_suspend: PATIENCE,
             drop_pointers: Vec::new(),
         }
     }
@@ -251,7 +264,7 @@ impl Rig {
 }
 
 fn clock() -> Arc<TestClock> {
-    Arc::new(TestClock { begun: Instant::now(), moved_ms: AtomicI64::new(0) })
+    Arc::new(TestClock { begun: Instant::now(), moved_ms: AtomicI64::new(0), slept_ms: AtomicI64::new(0) })
 }
 
 impl Server {

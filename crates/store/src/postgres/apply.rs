@@ -17,7 +17,7 @@ use super::{
     rows::to_json,
     statement::{Param, insert, param, params, write_one},
 };
-use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, ITEM, PAYLOAD, RUN, SUMS};
+use crate::columns::{self, ATTEMPT, ENTRY, ENVELOPE, INSTANCE, ITEM, PAYLOAD, RUN, SUMS};
 
 /// Writes the touched rows, envelopes before runs before entries: the order in which they would be
 /// locked.
@@ -61,7 +61,7 @@ pub async fn apply(client: &Client, l: &Loaded) -> Result<(), Error> {
         }
     }
     for p in &l.payloads {
-        insert_payload(client, p).await?;
+        put_payload(client, p).await?;
     }
     // Versions of a key are only ever added.
     for (i, _) in touched(&l.items).filter(|(_, touch)| *touch == Touch::Insert) {
@@ -159,7 +159,9 @@ async fn insert_run(client: &Client, r: &Run) -> Result<(), Error> {
             to_json(&r.policy)?,
             maybe_json(&r.halt)?,
             bytes(&r.error),
-            bytes(&r.command_key)
+            bytes(&r.command_key),
+            r.job.as_ref().map(|j| j.name.as_bytes()),
+            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?
         ],
     )
     .await
@@ -170,7 +172,7 @@ async fn update_run(client: &Client, r: &Run) -> Result<(), Error> {
         client,
         "UPDATE outlast.runs SET status = $2, began_at = $3, ended_at = $4, next_seq = $5, next_attempt = $6, \
          fence = $7, iteration = $8, explicit_loops = $9, answers = $10, closed = $11, stop_requested = $12, \
-         replayed = $13, saved_nano_usd = $14, halt = $15, error = $16 WHERE no = $1",
+         replayed = $13, saved_nano_usd = $14, halt = $15, error = $16, counts = $17 WHERE no = $1",
         params![
             r.no.0,
             r.status as i64,
@@ -187,7 +189,8 @@ async fn update_run(client: &Client, r: &Run) -> Result<(), Error> {
             r.replayed,
             r.saved_nano_usd,
             maybe_json(&r.halt)?,
-            bytes(&r.error)
+            bytes(&r.error),
+            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?
         ],
     )
     .await
@@ -242,6 +245,11 @@ fn triple(a: &Amounts) -> (i64, i64, i64) {
     (a.cost(), a.tokens(), a[Unit::Calls])
 }
 
+fn detail(e: &Entry) -> Result<Option<String>, Error> {
+    let failed = |e| Error::Corrupt { what: format!("a value is no JSON: {e}") };
+    columns::detail(e).transpose().map_err(failed)
+}
+
 async fn insert_entry(client: &Client, e: &Entry) -> Result<(), Error> {
     let ((hc, ht, hn), (sc, st, sn)) = (triple(&e.held), triple(&e.spent));
     write_one(
@@ -269,7 +277,7 @@ async fn insert_entry(client: &Client, e: &Entry) -> Result<(), Error> {
             i64::from(e.delivered_count),
             e.retried_by.map(|n| n.0),
             e.replayable,
-            maybe_json(&e.call)?,
+            detail(e)?,
             e.call.as_ref().map(|c| c.model.as_bytes())
         ],
     )
@@ -301,23 +309,27 @@ async fn update_entry(client: &Client, e: &Entry) -> Result<(), Error> {
             i64::from(e.delivered_count),
             e.retried_by.map(|n| n.0),
             e.replayable,
-            maybe_json(&e.call)?
+            detail(e)?
         ],
     )
     .await
 }
 
-async fn insert_payload(client: &Client, p: &NewPayload) -> Result<(), Error> {
+async fn put_payload(client: &Client, p: &NewPayload) -> Result<(), Error> {
     let len = i64::try_from(p.payload.len)
         .map_err(|_| Error::Corrupt { what: format!("a payload of {} bytes", p.payload.len) })?;
     write_one(
         client,
-        &insert("payloads", &format!("run_no, seq, role, part, {PAYLOAD}")),
+        &format!(
+            "{} ON CONFLICT (run_no, seq, role, part) DO UPDATE SET codec = excluded.codec, \
+             key_id = excluded.key_id, len = excluded.len, sha256 = excluded.sha256, bytes = excluded.bytes",
+            insert("payloads", &format!("run_no, seq, role, part, {PAYLOAD}"))
+        ),
         params![
             p.run.0,
             p.seq.0,
             p.role.code(),
-            i64::from(p.part),
+            i64::from(p.payload.part),
             p.payload.codec as i64,
             i64::from(p.payload.key_id),
             len,

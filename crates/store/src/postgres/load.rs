@@ -5,7 +5,8 @@
 use outlast_core::{
     attempt::Attempt,
     id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Seq, Slot},
-    journal::Entry,
+    job,
+    journal::{Entry, Kind},
     loaded::{Loaded, Need, Numbers, Row},
     state::Item,
     store::Error,
@@ -69,7 +70,24 @@ impl Loading<'_> {
                 Ok(())
             }
             Need::Lease(run, slot) => self.lease(*run, *slot).await,
+            Need::Leases(run) => {
+                let sql = select(LEASE, "outlast.leases WHERE run_no = $1 ORDER BY slot");
+                for lease in all(self.client, &sql, params![run.0], rows::lease).await? {
+                    self.l.leases.push(Row::read(lease));
+                    self.instance(lease.instance).await?;
+                }
+                Ok(())
+            }
             Need::Entry(run, seq) => self.chain(*run, *seq).await,
+            Need::Item(run, key) => {
+                if let Some(e) = self.keyed(*run, Kind::Item, job::SCOPE, key).await? {
+                    if let Some(no) = e.instance {
+                        self.instance(no).await?;
+                    }
+                    self.add_entry(e);
+                }
+                Ok(())
+            }
             Need::Matching(run, key) => {
                 let rest = "outlast.entries WHERE run_no = $1 AND match_key = $2 ORDER BY seq";
                 let sql = select(ENTRY, rest);
@@ -78,20 +96,24 @@ impl Loading<'_> {
                 Ok(())
             }
             Need::Keyed(run, kind, scope, key) => {
-                let sql = select(
-                    ENTRY,
-                    "outlast.entries WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) \
-                     AND sha256(scope) = sha256($4) ORDER BY seq DESC LIMIT 1",
-                );
-                let (kind, key, scope) = (kind.code(), key.as_bytes(), scope.as_bytes());
-                let params = params![run.0, kind, key, scope];
-                let found = maybe(self.client, &sql, params, rows::entry).await?;
+                let found = self.keyed(*run, *kind, scope, key).await?;
                 found.into_iter().for_each(|e| self.add_entry(e));
                 Ok(())
             }
             Need::OwnedBy(instance) => self.owned(*instance).await,
             Need::State { namespace, agent, key } => self.state(namespace, agent, key).await,
         }
+    }
+
+    /// The newest entry of this kind, scope and key.
+    async fn keyed(&self, run: RunNo, kind: Kind, scope: &str, key: &str) -> Result<Option<Entry>, Error> {
+        let sql = select(
+            ENTRY,
+            "outlast.entries WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) \
+             AND sha256(scope) = sha256($4) ORDER BY seq DESC LIMIT 1",
+        );
+        let (kind, key, scope) = (kind.code(), key.as_bytes(), scope.as_bytes());
+        maybe(self.client, &sql, params![run.0, kind, key, scope], rows::entry).await
     }
 
     async fn numbers(&mut self) -> Result<(), Error> {
@@ -170,13 +192,22 @@ impl Loading<'_> {
 
     async fn chain(&mut self, run: RunNo, seq: Seq) -> Result<(), Error> {
         let sql = select(ENTRY, "outlast.entries WHERE run_no = $1 AND seq = $2");
-        let mut next = Some(seq);
-        while let Some(seq) = next {
+        let (mut next, mut seen) = (vec![seq], Vec::new());
+        while let Some(seq) = next.pop() {
+            if seen.contains(&seq) {
+                continue;
+            }
+            seen.push(seq);
             if self.l.entry(run, seq).is_none() {
                 let found = maybe(self.client, &sql, params![run.0, seq.0], rows::entry).await?;
                 self.l.entries.extend(found.map(Row::read));
             }
-            next = self.l.entry(run, seq).and_then(|e| e.call.as_ref()?.retry_of);
+            let Some(e) = self.l.entry(run, seq) else { continue };
+            next.extend(e.call.as_ref().and_then(|c| c.retry_of));
+            next.extend(e.within());
+            if e.step.as_ref().is_some_and(|d| d.untaken > 0) {
+                self.attempt(run, e.attempt).await?;
+            }
         }
         Ok(())
     }
@@ -187,7 +218,11 @@ impl Loading<'_> {
         let sql = select(LEASE, "outlast.leases WHERE instance = $1 ORDER BY run_no, slot");
         let leases = all(self.client, &sql, params![instance.0], rows::lease).await?;
         let runs: Vec<RunNo> = entries.iter().map(|e| e.run).chain(leases.iter().map(|x| x.run)).collect();
+        let around: Vec<(RunNo, Seq)> = entries.iter().filter_map(|e| Some((e.run, e.within()?))).collect();
         entries.into_iter().for_each(|e| self.add_entry(e));
+        for (run, seq) in around {
+            self.chain(run, seq).await?;
+        }
         for lease in leases {
             if self.l.lease(lease.run, lease.slot).is_none() {
                 self.l.leases.push(Row::read(lease));

@@ -7,12 +7,13 @@ use outlast_core::{
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
+    job::{self, ItemRow},
     journal::{Entry, Kind, Role},
     op::{Durability, Op},
     payload::Payload,
     run::{Run, Spec},
     state::Item,
-    store::{Error, LedgerLine, RunFilter, RunView, Store, Ticket},
+    store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
     token::TokenKey,
 };
 use tokio_postgres::{Client, Row};
@@ -24,7 +25,10 @@ use super::{
     statement::{Param, all, maybe, param, params},
     writer::NOW,
 };
-use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, PAYLOAD, RUN, select};
+use crate::{
+    columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, ITEM_ROW, PAYLOAD, RUN, STEP_ROW, VALUE, select},
+    group::Hands,
+};
 
 /// Runs with their specs and envelopes, in the order given.
 async fn views(client: &Client, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
@@ -45,6 +49,10 @@ async fn views(client: &Client, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
     runs.into_iter().map(view).collect()
 }
 
+const NEWEST: &str = "e.run_no = $1 AND e.kind = 2 AND e.retried_by IS NULL AND e.seq > $2";
+
+const PAYLOAD_OF: &str = "p.run_no = e.run_no AND p.seq = e.seq AND p.role = $4 AND p.part = 0";
+
 fn token_key(row: &Row) -> Result<TokenKey, Error> {
     let bad = || Error::Corrupt { what: "a token key is not 32 bytes".into() };
     let name: &str = rows::get(row, 0)?;
@@ -55,7 +63,7 @@ fn token_key(row: &Row) -> Result<TokenKey, Error> {
 
 impl Store for PostgresStore {
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
-        self.writer.submit(op, durability)
+        self.writer.submit(op, durability, Hands::Writers)
     }
 
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
@@ -83,6 +91,9 @@ impl Store for PostgresStore {
             let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
             let mut wanted = vec!["true".to_owned()];
             let mut params: Vec<Param<'_>> = Vec::new();
+            if filter.jobs {
+                wanted.push("job IS NOT NULL".to_owned());
+            }
             if let Some(status) = &status {
                 params.push(param(status));
                 wanted.push(format!("status = ${}", params.len()));
@@ -134,6 +145,58 @@ impl Store for PostgresStore {
         })
     }
 
+    fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.readers.run(async move |c: &Client| {
+            let sql = select(ITEM_ROW, &format!("outlast.entries e WHERE {NEWEST} ORDER BY e.seq LIMIT $3"));
+            all(c, &sql, params![run.0, after.0, limit], rows::item_row).await
+        })
+    }
+
+    fn results(
+        &self,
+        run: RunNo,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.readers.run(async move |c: &Client| {
+            let rest = format!(
+                "outlast.entries e LEFT JOIN outlast.payloads p ON {PAYLOAD_OF} AND length(p.bytes) <= $5 WHERE {NEWEST} \
+                 ORDER BY e.seq LIMIT $3"
+            );
+            let sql = select(&format!("{ITEM_ROW}, {VALUE}"), &rest);
+            let role = Role::Value.code();
+            all(c, &sql, params![run.0, after.0, limit, role, WHOLE_VALUE], rows::result_row).await
+        })
+    }
+
+    fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error> {
+        let key = key.to_owned();
+        self.readers.run(async move |c: &Client| {
+            let sql = select(
+                ITEM_ROW,
+                "outlast.entries e WHERE e.run_no = $1 AND e.kind = $2 AND sha256(e.key) = sha256($3) \
+                 AND sha256(e.scope) = sha256($4) ORDER BY e.seq DESC LIMIT 1",
+            );
+            let (kind, key, scope) = (Kind::Item.code(), key.as_bytes(), job::SCOPE.as_bytes());
+            maybe(c, &sql, params![run.0, kind, key, scope], rows::item_row).await
+        })
+    }
+
+    fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.readers.run(async move |c: &Client| {
+            let rest = format!(
+                "outlast.entries e LEFT JOIN outlast.payloads p ON {PAYLOAD_OF} AND length(p.bytes) <= $5 \
+                 WHERE e.run_no = $1 AND e.kind = 1 AND e.seq > $2 ORDER BY e.seq LIMIT $3"
+            );
+            let sql = select(&format!("{STEP_ROW}, {VALUE}"), &rest);
+            let role = Role::Value.code();
+            all(c, &sql, params![run.0, after.0, limit, role, INLINE_VALUE], rows::step_row).await
+        })
+    }
+
     fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
         let key = key.to_owned();
         self.readers.run(async move |c: &Client| {
@@ -154,10 +217,12 @@ impl Store for PostgresStore {
         })
     }
 
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error> {
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
         self.readers.run(async move |c: &Client| {
             let rest = "outlast.payloads WHERE run_no = $1 AND seq = $2 AND role = $3 ORDER BY part";
-            all(c, &select(PAYLOAD, rest), params![run.0, seq.0, role.code()], rows::payload).await
+            let parts =
+                all(c, &select(PAYLOAD, rest), params![run.0, seq.0, role.code()], rows::payload).await?;
+            Ok(Payload::join(parts))
         })
     }
 

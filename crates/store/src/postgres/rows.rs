@@ -11,11 +11,12 @@ use outlast_core::{
     envelope::Envelope,
     id::{AttemptNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
     instance::{Instance, Lease},
+    job::{ItemRow, Job},
     journal::{Entry, Kind, State},
     payload::{Codec, Payload},
     run::Run,
     state::{Head, Item},
-    store::{Error, LedgerLine},
+    store::{Error, LedgerLine, StepRow},
     unit::{Amounts, Unit},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -112,7 +113,14 @@ pub fn run(row: &Row) -> Result<Run> {
         halt: maybe_json(row, 19)?,
         error: maybe_name(row, 20)?,
         command_key: maybe_name(row, 21)?,
+        job: job(row)?,
     })
+}
+
+/// Apart: the name is indexed and never changes, the counts do with each item.
+fn job(row: &Row) -> Result<Option<Box<Job>>> {
+    let Some(name) = maybe_name(row, 22)? else { return Ok(None) };
+    Ok(Some(Box::new(Job { name, counts: json(row, 23)? })))
 }
 
 pub fn envelope(row: &Row) -> Result<Envelope> {
@@ -159,7 +167,7 @@ pub fn entry(row: &Row) -> Result<Entry> {
     let (kind, state) = (int(row, 2)?, int(row, 3)?);
     let match_key: Option<&[u8]> = get(row, 8)?;
     let match_key = match_key.map(<[u8; 16]>::try_from).transpose();
-    Ok(Entry {
+    let mut entry = Entry {
         run: RunNo(int(row, 0)?),
         seq: Seq(int(row, 1)?),
         kind: Kind::from_code(kind).ok_or_else(|| bad(row, 2, format!("no kind {kind}")))?,
@@ -177,20 +185,61 @@ pub fn entry(row: &Row) -> Result<Entry> {
         delivered_count: small(row, 18)?,
         retried_by: maybe_int(row, 19)?.map(Seq),
         replayable: get(row, 20)?,
-        call: maybe_json(row, 21)?,
-    })
+        call: None,
+        step: None,
+        item: None,
+    };
+    columns::put_detail(&mut entry, get(row, 21)?).map_err(|e| bad(row, 21, e))?;
+    Ok(entry)
 }
 
 pub fn payload(row: &Row) -> Result<Payload> {
-    let codec = u8::try_from(int(row, 0)?).map_err(|e| bad(row, 0, e))?;
-    let sha256: &[u8] = get(row, 3)?;
+    payload_at(row, 0)
+}
+
+fn payload_at(row: &Row, at: usize) -> Result<Payload> {
+    let codec = u8::try_from(int(row, at)?).map_err(|e| bad(row, at, e))?;
+    let sha256: &[u8] = get(row, at + 3)?;
     Ok(Payload {
-        codec: Codec::from_u8(codec).map_err(|e| bad(row, 0, e))?,
-        key_id: small(row, 1)?,
-        len: u64::try_from(int(row, 2)?).map_err(|e| bad(row, 2, e))?,
-        sha256: sha256.try_into().map_err(|_| bad(row, 3, "a SHA-256 has 32 bytes"))?,
-        bytes: Bytes::from(get::<Vec<u8>>(row, 4)?),
+        codec: Codec::from_u8(codec).map_err(|e| bad(row, at, e))?,
+        key_id: small(row, at + 1)?,
+        len: u64::try_from(int(row, at + 2)?).map_err(|e| bad(row, at + 2, e))?,
+        sha256: sha256.try_into().map_err(|_| bad(row, at + 3, "a SHA-256 has 32 bytes"))?,
+        part: 0,
+        bytes: Bytes::from(get::<Vec<u8>>(row, at + 4)?),
     })
+}
+
+/// A joined value that may be absent.
+fn value_at(row: &Row, at: usize) -> Result<Option<Payload>> {
+    maybe_int(row, at)?.map(|_| payload_at(row, at)).transpose()
+}
+
+pub fn item_row(row: &Row) -> Result<ItemRow> {
+    Ok(ItemRow {
+        seq: Seq(int(row, 0)?),
+        key: name(row, 1)?,
+        attempt: AttemptNo(int(row, 2)?),
+        opened_at: Micros(int(row, 3)?),
+        closed_at: maybe_int(row, 4)?.map(Micros),
+        spent: Amounts::of(int(row, 5)?, int(row, 6)?).with(Unit::Calls, int(row, 7)?),
+        detail: json(row, 8)?,
+    })
+}
+
+pub fn result_row(row: &Row) -> Result<(ItemRow, Option<Payload>)> {
+    Ok((item_row(row)?, value_at(row, 9)?))
+}
+
+pub fn step_row(row: &Row) -> Result<(StepRow, Option<Payload>)> {
+    let state = int(row, 3)?;
+    let step = StepRow {
+        seq: Seq(int(row, 0)?),
+        scope: Arc::from(name(row, 1)?),
+        key: name(row, 2)?,
+        state: State::from_code(state).ok_or_else(|| bad(row, 3, format!("no state {state}")))?,
+    };
+    Ok((step, value_at(row, 4)?))
 }
 
 pub fn item(row: &Row) -> Result<Item> {

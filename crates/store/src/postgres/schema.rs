@@ -49,9 +49,10 @@ CREATE TABLE outlast.runs (
     next_seq bigint NOT NULL, next_attempt bigint NOT NULL, fence bigint NOT NULL, iteration bigint NOT NULL,
     explicit_loops boolean NOT NULL, answers bigint NOT NULL, closed bigint NOT NULL,
     stop_requested boolean NOT NULL, replayed bigint NOT NULL, saved_nano_usd bigint NOT NULL,
-    charges text NOT NULL, policy text NOT NULL, halt text, error bytea, command_key bytea);
+    charges text NOT NULL, policy text NOT NULL, halt text, error bytea, command_key bytea, job bytea, counts text);
 CREATE INDEX runs_by_command ON outlast.runs (sha256(command_key), no) WHERE command_key IS NOT NULL;
 CREATE INDEX runs_by_status ON outlast.runs (status, no);
+CREATE INDEX runs_of_jobs ON outlast.runs (no) WHERE job IS NOT NULL;
 
 CREATE TABLE outlast.specs (run_no bigint PRIMARY KEY, spec text NOT NULL);
 
@@ -84,6 +85,7 @@ CREATE TABLE outlast.entries (
     delivered_to bigint, delivered_count bigint NOT NULL, retried_by bigint, replayable boolean NOT NULL,
     detail text, model bytea, PRIMARY KEY (run_no, seq));
 CREATE INDEX entries_open ON outlast.entries (instance) WHERE state = 0;
+CREATE INDEX entries_of_items ON outlast.entries (run_no, seq) WHERE kind = 2;
 CREATE INDEX entries_by_match ON outlast.entries (run_no, match_key, seq) WHERE match_key IS NOT NULL;
 CREATE INDEX entries_by_key ON outlast.entries (run_no, kind, sha256(key), sha256(scope), seq)
     WHERE key IS NOT NULL;

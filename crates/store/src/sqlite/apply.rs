@@ -5,17 +5,24 @@ use outlast_core::{
     envelope::Envelope,
     instance::Instance,
     journal::Entry,
-    loaded::{Loaded, NewPayload, Touch},
+    loaded::{Loaded, Touch},
     run::Run,
     unit::{Amounts, Unit},
 };
 use rusqlite::{Connection, Result, params};
 
-use super::rows::{self, to_json};
-use crate::columns::SUMS;
+use super::{
+    cache::Cache,
+    payloads,
+    rows::{self, to_json},
+};
+use crate::columns::{self, SUMS};
 
 /// Writes the touched rows. Prepared once per connection.
-pub fn apply(conn: &Connection, l: &Loaded) -> Result<()> {
+///
+/// `before` is what was loaded: a status that did not change is not written, because SQLite would rewrite
+/// its index too, a page more in each commit.
+pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
     for row in &l.instances {
         match row.touch {
             Touch::Read => {}
@@ -34,7 +41,12 @@ pub fn apply(conn: &Connection, l: &Loaded) -> Result<()> {
         match row.touch {
             Touch::Read => {}
             Touch::Insert => insert_run(conn, &row.value)?,
-            Touch::Update => update_run(conn, &row.value)?,
+            Touch::Update => {
+                if before.runs.get(&row.value.no).is_none_or(|old| old.status != row.value.status) {
+                    move_run(conn, &row.value)?;
+                }
+                update_run(conn, &row.value)?;
+            }
         }
     }
     for (no, spec) in &l.specs {
@@ -63,7 +75,7 @@ pub fn apply(conn: &Connection, l: &Loaded) -> Result<()> {
             Touch::Update => update_entry(conn, &row.value)?,
         }
     }
-    l.payloads.iter().try_for_each(|p| insert_payload(conn, p))?;
+    l.payloads.iter().try_for_each(|p| payloads::put(conn, p))?;
     for row in l.items.iter().filter(|r| r.touch == Touch::Insert) {
         let i = &row.value;
         execute(
@@ -156,7 +168,7 @@ fn update_envelope(conn: &Connection, e: &Envelope) -> Result<()> {
 fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
     execute(
         conn,
-        &insert("runs", rows::RUN, 22),
+        &insert("runs", rows::RUN, 24),
         params![
             r.no.0,
             r.id.as_str(),
@@ -179,20 +191,25 @@ fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
             to_json(&r.policy)?,
             r.halt.as_ref().map(to_json).transpose()?,
             r.error,
-            r.command_key
+            r.command_key,
+            r.job.as_ref().map(|j| j.name.as_str()),
+            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?
         ],
     )
+}
+
+fn move_run(conn: &Connection, r: &Run) -> Result<()> {
+    execute(conn, "UPDATE runs SET status = ?2 WHERE no = ?1", params![r.no.0, r.status as i64])
 }
 
 fn update_run(conn: &Connection, r: &Run) -> Result<()> {
     execute(
         conn,
-        "UPDATE runs SET status = ?2, began_at = ?3, ended_at = ?4, next_seq = ?5, next_attempt = ?6, fence = ?7,
-         iteration = ?8, explicit_loops = ?9, answers = ?10, closed = ?11, stop_requested = ?12, replayed = ?13,
-         saved_nano_usd = ?14, halt = ?15, error = ?16 WHERE no = ?1",
+        "UPDATE runs SET began_at = ?2, ended_at = ?3, next_seq = ?4, next_attempt = ?5, fence = ?6, iteration = ?7,
+         explicit_loops = ?8, answers = ?9, closed = ?10, stop_requested = ?11, replayed = ?12,
+         saved_nano_usd = ?13, halt = ?14, error = ?15, counts = ?16 WHERE no = ?1",
         params![
             r.no.0,
-            r.status as i64,
             r.began_at.map(|t| t.0),
             r.ended_at.map(|t| t.0),
             r.next_seq.0,
@@ -206,7 +223,8 @@ fn update_run(conn: &Connection, r: &Run) -> Result<()> {
             r.replayed,
             r.saved_nano_usd,
             r.halt.as_ref().map(to_json).transpose()?,
-            r.error
+            r.error,
+            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?
         ],
     )
 }
@@ -257,6 +275,11 @@ fn triple(a: &Amounts) -> (i64, i64, i64) {
     (a.cost(), a.tokens(), a[Unit::Calls])
 }
 
+fn detail(e: &Entry) -> Result<Option<String>> {
+    let failed = |e| rusqlite::Error::ToSqlConversionFailure(Box::new(e));
+    columns::detail(e).transpose().map_err(failed)
+}
+
 fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
     let ((hc, ht, hn), (sc, st, sn)) = (triple(&e.held), triple(&e.spent));
     execute(
@@ -287,7 +310,7 @@ fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
             e.delivered_count,
             e.retried_by.map(|n| n.0),
             e.replayable,
-            e.call.as_ref().map(to_json).transpose()?,
+            detail(e)?,
             e.call.as_ref().map(|c| c.model.as_str())
         ],
     )
@@ -318,26 +341,7 @@ fn update_entry(conn: &Connection, e: &Entry) -> Result<()> {
             e.delivered_count,
             e.retried_by.map(|n| n.0),
             e.replayable,
-            e.call.as_ref().map(to_json).transpose()?
-        ],
-    )
-}
-
-fn insert_payload(conn: &Connection, p: &NewPayload) -> Result<()> {
-    execute(
-        conn,
-        "INSERT INTO payloads (run_no, seq, role, part, codec, key_id, len, sha256, bytes)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-        params![
-            p.run.0,
-            p.seq.0,
-            p.role.code(),
-            p.part,
-            p.payload.codec as u8,
-            p.payload.key_id,
-            p.payload.len as i64,
-            &p.payload.sha256[..],
-            &p.payload.bytes[..]
+            detail(e)?
         ],
     )
 }

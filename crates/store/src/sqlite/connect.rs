@@ -1,15 +1,17 @@
 //! Opening connections: permissions, pragmas, and what is refused.
 
 use std::{
-    fs::{DirBuilder, OpenOptions},
+    collections::hash_map::RandomState,
+    fs::{DirBuilder, File, OpenOptions},
+    hash::{BuildHasher as _, Hasher as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
 use outlast_core::store::Error;
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
-use rustix::fs::Access;
+use rustix::fs::{Access, CWD, RenameFlags};
 
 use super::{failure, schema};
 
@@ -34,7 +36,16 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
         if !create {
             return Err(open_error("there is no such file".into()));
         }
-        make(path).map_err(|e| open_error(e.to_string()))?;
+        make(path)?;
+    }
+    // Never ours, not even while it is made: what was in it is lost, and that is not for us to cover up.
+    if std::fs::metadata(path).map_err(|e| open_error(e.to_string()))?.len() == 0 {
+        return Err(Error::Corrupt {
+            what: format!(
+                "{} is empty (0 bytes), and a store never is; if it is not one that was lost, remove it",
+                path.display()
+            ),
+        });
     }
     // One look, for the sake of a plain message: SQLite would open the file read-only without a word.
     // Not by opening it: closing any descriptor of the file would drop the POSIX locks that another
@@ -103,12 +114,58 @@ fn wait_for_lock(tries: i32) -> bool {
     tries < 30_000
 }
 
-fn make(path: &Path) -> std::io::Result<()> {
-    if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty() && !d.exists()) {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+/// Makes the file, with a first page that says whose it is. It gets its name only then: whatever dies
+/// meanwhile, an empty file of that name is never a store that has just begun.
+fn make(path: &Path) -> Result<(), Error> {
+    let failed = |e: std::io::Error| Error::Open { place: path.display().to_string(), why: e.to_string() };
+    let directory = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !directory.exists() {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
     }
-    // SQLite gives the WAL and its index the permissions of the file.
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map(drop)
+    let unnamed = Unnamed::beside(path).map_err(failed)?;
+    let conn = Connection::open_with_flags(&unnamed.0, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(failure)?;
+    conn.pragma_update(None, "application_id", schema::APPLICATION_ID).map_err(failure)?;
+    conn.close().map_err(|(_, e)| failure(e))?;
+    unnamed.name(path).map_err(failed)?;
+    // The name, too, is to outlive a loss of power.
+    File::open(directory).and_then(|d| d.sync_all()).map_err(failed)
+}
+
+/// A file that is being made. Without a name of its own it goes.
+struct Unnamed(PathBuf);
+
+impl Unnamed {
+    fn beside(path: &Path) -> std::io::Result<Unnamed> {
+        // By chance, and not by process number: containers that share the directory may have the same.
+        let chance = RandomState::new().build_hasher().finish();
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".new-{chance:016x}"));
+        // SQLite gives the journal, the WAL and its index the permissions of the file.
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name)?;
+        let unnamed = Unnamed(name.into());
+        Ok(unnamed)
+    }
+
+    /// Another process may have been faster: then its file counts.
+    fn name(&self, path: &Path) -> std::io::Result<()> {
+        use rustix::io::Errno;
+        match rustix::fs::renameat_with(CWD, &self.0, CWD, path, RenameFlags::NOREPLACE) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            // Not every file system can.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => match std::fs::hard_link(&self.0, path) {
+                Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(e),
+                _ => Ok(()),
+            },
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+impl Drop for Unnamed {
+    fn drop(&mut self) {
+        // It has its name, or is not needed.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// WAL needs shared memory and working locks: a local disk.

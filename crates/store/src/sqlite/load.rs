@@ -6,6 +6,8 @@ use outlast_core::{
     attempt::Attempt,
     id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Seq, Slot},
     instance::Lease,
+    job,
+    journal::Kind,
     loaded::{Loaded, Need, Numbers, Row},
     store::Error,
 };
@@ -75,7 +77,24 @@ impl Loader<'_> {
                 }
             }
             Need::Lease(run, slot) => self.lease(l, *run, *slot)?,
+            Need::Leases(run) => {
+                let sql = select(rows::LEASE, "leases WHERE run_no = ?1 ORDER BY slot");
+                for lease in self.all(&sql, (run.0,), rows::lease)? {
+                    l.leases.push(Row::read(lease));
+                    self.instance(l, lease.instance)?;
+                }
+            }
             Need::Entry(run, seq) => self.chain(l, *run, *seq)?,
+            Need::Item(run, key) => {
+                let sql = select(rows::ENTRY, KEYED);
+                let params = (run.0, Kind::Item.code(), key, job::SCOPE);
+                if let Some(e) = self.maybe(&sql, params, rows::entry)? {
+                    if let Some(no) = e.instance {
+                        self.instance(l, no)?;
+                    }
+                    l.entries.push(Row::read(e));
+                }
+            }
             Need::Matching(run, key) => {
                 let sql = select(rows::ENTRY, MATCHING);
                 for e in self.all(&sql, (run.0, &key.0[..]), rows::entry)? {
@@ -203,10 +222,17 @@ impl Loader<'_> {
 
     fn chain(&mut self, l: &mut Loaded, run: RunNo, seq: Seq) -> Result<(), Error> {
         let sql = select(rows::ENTRY, "entries WHERE run_no = ?1 AND seq = ?2");
-        let mut next = Some(seq);
-        while let Some(seq) = next.filter(|s| l.entry(run, *s).is_none()) {
-            let Some(e) = self.maybe(&sql, (run.0, seq.0), rows::entry)? else { break };
-            next = e.call.as_ref().and_then(|c| c.retry_of);
+        let mut next = vec![seq];
+        while let Some(seq) = next.pop() {
+            if l.entry(run, seq).is_some() {
+                continue;
+            }
+            let Some(e) = self.maybe(&sql, (run.0, seq.0), rows::entry)? else { continue };
+            next.extend(e.call.as_ref().and_then(|c| c.retry_of));
+            next.extend(e.within());
+            if e.step.as_ref().is_some_and(|d| d.untaken > 0) {
+                self.attempt(l, run, e.attempt)?;
+            }
             l.entries.push(Row::read(e));
         }
         Ok(())
@@ -218,7 +244,11 @@ impl Loader<'_> {
         let sql = select(rows::LEASE, "leases WHERE instance = ?1");
         let leases = self.all(&sql, (instance.0,), rows::lease)?;
         let runs: Vec<RunNo> = entries.iter().map(|e| e.run).chain(leases.iter().map(|x| x.run)).collect();
+        let around: Vec<(RunNo, Seq)> = entries.iter().filter_map(|e| Some((e.run, e.within()?))).collect();
         l.entries.extend(entries.into_iter().map(Row::read));
+        for (run, seq) in around {
+            self.chain(l, run, seq)?;
+        }
         l.leases.extend(leases.into_iter().map(Row::read));
         for no in runs {
             self.run(l, no)?;

@@ -4,6 +4,7 @@ mod apply;
 mod cache;
 mod connect;
 mod load;
+mod payloads;
 mod read;
 mod rows;
 mod schema;
@@ -21,7 +22,11 @@ use outlast_core::{
 };
 use rusqlite::Connection;
 
-use crate::{Options, ballast::Ballast, group::Writer};
+use crate::{
+    Options,
+    ballast::Ballast,
+    group::{Hands, Writer},
+};
 
 pub use connect::{MIN_SQLITE, sqlite_version};
 pub use schema::format;
@@ -69,8 +74,8 @@ impl SqliteStore {
         out
     }
 
-    fn queue(&self, op: Op, durability: Durability) -> Ticket {
-        self.writer.submit(op, durability)
+    fn queue(&self, op: Op, durability: Durability, hands: Hands) -> Ticket {
+        self.writer.submit(op, durability, hands)
     }
 }
 

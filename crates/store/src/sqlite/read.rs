@@ -5,18 +5,22 @@ use outlast_core::{
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
+    job::{self, ItemRow},
     journal::{Entry, Kind, Role},
     op::{Durability, Op},
     payload::Payload,
     run::{Run, Spec},
     state::Item,
-    store::{Error, LedgerLine, RunFilter, RunView, Store, Ticket},
+    store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
     token::TokenKey,
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, params_from_iter, types::Value};
 
-use super::{SqliteStore, failure, rows};
-use crate::columns::select;
+use super::{SqliteStore, failure, payloads, rows};
+use crate::{
+    columns::{ITEM_ROW, STEP_ROW, VALUE, select},
+    group::Hands,
+};
 
 fn maybe<T, P: Params>(
     conn: &Connection,
@@ -50,9 +54,35 @@ fn view(conn: &Connection, run: Run) -> Result<RunView, Error> {
     Ok(RunView { run, spec, envelope })
 }
 
+/// An index on the newest entries of items keeps a page linear in its size, whatever else the journal holds.
+const ITEMS: &str = "entries e INDEXED BY entries_of_items";
+
+const NEWEST: &str = "e.run_no = ?1 AND e.kind = 2 AND e.retried_by IS NULL AND e.seq > ?2";
+
+fn items() -> String {
+    select(ITEM_ROW, &format!("{ITEMS} WHERE {NEWEST} ORDER BY e.seq LIMIT ?3"))
+}
+
+fn results() -> String {
+    let columns = format!("{ITEM_ROW}, {VALUE}");
+    let rest = format!("{ITEMS} {} WHERE {NEWEST} ORDER BY e.seq LIMIT ?3", payloads::join());
+    select(&columns, &rest)
+}
+
+fn steps() -> String {
+    let columns = format!("{STEP_ROW}, {VALUE}");
+    let wanted = "e.run_no = ?1 AND e.kind = 1 AND e.seq > ?2";
+    let rest = format!("entries e {} WHERE {wanted} ORDER BY e.seq LIMIT ?3", payloads::join());
+    select(&columns, &rest)
+}
+
 impl Store for SqliteStore {
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
-        self.queue(op, durability)
+        self.queue(op, durability, Hands::Writers)
+    }
+
+    fn submit_here(&self, op: Op, durability: Durability) -> Ticket {
+        self.queue(op, durability, Hands::Mine)
     }
 
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
@@ -83,6 +113,9 @@ impl Store for SqliteStore {
         }
         if let Some(before) = filter.before {
             put("no <", Value::Integer(before.0));
+        }
+        if filter.jobs {
+            wanted.push("job IS NOT NULL".to_owned());
         }
         params.push(Value::Integer(i64::try_from(filter.limit).unwrap_or(i64::MAX)));
         let rest = format!("runs WHERE {} ORDER BY no DESC LIMIT ?{}", wanted.join(" AND "), params.len());
@@ -120,6 +153,43 @@ impl Store for SqliteStore {
         })
     }
 
+    fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.with_reader(|c| all(c, &items(), (run.0, after.0, limit), rows::item_row))
+    }
+
+    fn results(
+        &self,
+        run: RunNo,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.with_reader(|c| {
+            let sql = results();
+            all(c, &sql, (run.0, after.0, limit, Role::Value.code(), WHOLE_VALUE), rows::result_row)
+        })
+    }
+
+    fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error> {
+        self.with_reader(|c| {
+            let sql = select(
+                ITEM_ROW,
+                "entries e INDEXED BY entries_by_key WHERE e.run_no = ?1 AND e.kind = ?2 AND e.key = ?3 \
+                 AND e.scope = ?4 ORDER BY e.seq DESC LIMIT 1",
+            );
+            maybe(c, &sql, (run.0, Kind::Item.code(), key, job::SCOPE), rows::item_row)
+        })
+    }
+
+    fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.with_reader(|c| {
+            let params = (run.0, after.0, limit, Role::Value.code(), INLINE_VALUE);
+            all(c, &steps(), params, rows::step_row)
+        })
+    }
+
     fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
         self.with_reader(|c| {
             let sql = select(
@@ -132,19 +202,11 @@ impl Store for SqliteStore {
     }
 
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
-        self.with_reader(|c| {
-            let sql = "SELECT seq FROM (SELECT seq, role FROM payloads WHERE run_no = ?1 ORDER BY seq DESC LIMIT 64) \
-                       WHERE role = ?2 ORDER BY seq DESC LIMIT 1";
-            maybe(c, sql, (run.0, Role::Request.code()), |r| r.get(0).map(Seq))
-        })
+        self.with_reader(|c| payloads::newest_request(c, run).map_err(failure))
     }
 
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Vec<Payload>, Error> {
-        self.with_reader(|c| {
-            let sql =
-                select(rows::PAYLOAD, "payloads WHERE run_no = ?1 AND seq = ?2 AND role = ?3 ORDER BY part");
-            all(c, &sql, (run.0, seq.0, role.code()), rows::payload)
-        })
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
+        self.with_reader(|c| payloads::get(c, run, seq, role).map_err(failure))
     }
 
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {
@@ -210,5 +272,32 @@ impl Store for SqliteStore {
 
     fn place(&self) -> String {
         self.path.display().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::schema;
+
+    #[test]
+    fn a_page_of_a_resume_costs_its_size_and_no_sort() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        schema::migrate(&mut conn, "memory", Vec::new).unwrap();
+        let check = |sql: &str, wanted: &[&str]| {
+            let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            let nulls = vec![rusqlite::types::Null; statement.parameter_count()];
+            let plan: Vec<String> = statement
+                .query_map(params_from_iter(nulls), |r| r.get(3))
+                .unwrap()
+                .collect::<Result<_, _>>()
+                .unwrap();
+            assert_eq!(plan, wanted, "{sql}");
+        };
+        let newest = "SEARCH e USING INDEX entries_of_items (run_no=? AND seq>?)";
+        let value = "SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN";
+        check(&items(), &[newest]);
+        check(&results(), &[newest, value]);
+        check(&steps(), &["SEARCH e USING INDEX sqlite_autoindex_entries_1 (run_no=? AND seq>?)", value]);
     }
 }

@@ -9,21 +9,23 @@ use outlast_core::{
     envelope::Envelope,
     id::{AttemptNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
     instance::{Instance, Lease, Life},
+    job::{ItemRow, Job},
     journal::{Entry, Kind, State},
     payload::{Codec, Payload},
     run::Run,
     state::{Head, Item},
     status::Status,
+    store::StepRow,
     unit::{Amounts, Unit},
 };
 use rusqlite::{
     Row,
-    types::{FromSqlError, Type},
+    types::{FromSqlError, Type, ValueRef},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::columns::{self, SUMS};
-pub use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, HEAD, INSTANCE, ITEM, LEASE, PAYLOAD, RUN};
+pub use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, HEAD, INSTANCE, ITEM, LEASE, RUN};
 
 type Result<T> = rusqlite::Result<T>;
 
@@ -95,7 +97,14 @@ pub fn run(row: &Row<'_>) -> Result<Run> {
         halt: from_json_or_null(row, 19)?,
         error: row.get(20)?,
         command_key: row.get(21)?,
+        job: job(row)?,
     })
+}
+
+/// Apart: the name is indexed and never changes, the counts do with each item.
+fn job(row: &Row<'_>) -> Result<Option<Box<Job>>> {
+    let Some(name) = row.get(22)? else { return Ok(None) };
+    Ok(Some(Box::new(Job { name, counts: from_json(row, 23)? })))
 }
 
 pub fn envelope(row: &Row<'_>) -> Result<Envelope> {
@@ -145,7 +154,7 @@ pub fn entry(row: &Row<'_>) -> Result<Entry> {
         None => None,
         Some(b) => Some(MatchKey(b.try_into().map_err(|_| bad(8, "a match key has 16 bytes"))?)),
     };
-    Ok(Entry {
+    let mut entry = Entry {
         run: RunNo(row.get(0)?),
         seq: Seq(row.get(1)?),
         kind: Kind::from_code(kind).ok_or_else(|| bad(2, format!("no kind {kind}")))?,
@@ -163,19 +172,65 @@ pub fn entry(row: &Row<'_>) -> Result<Entry> {
         delivered_count: row.get(18)?,
         retried_by: row.get::<_, Option<i64>>(19)?.map(Seq),
         replayable: row.get(20)?,
-        call: from_json_or_null(row, 21)?,
-    })
+        call: None,
+        step: None,
+        item: None,
+    };
+    columns::put_detail(&mut entry, row.get_ref(21)?.as_str_or_null()?).map_err(|e| bad(21, e))?;
+    Ok(entry)
 }
 
 pub fn payload(row: &Row<'_>) -> Result<Payload> {
-    let codec: u8 = row.get(0)?;
+    payload_at(row, 0)
+}
+
+fn payload_at(row: &Row<'_>, at: usize) -> Result<Payload> {
+    let codec: u8 = row.get(at)?;
     Ok(Payload {
-        codec: Codec::from_u8(codec).map_err(|e| bad(0, e))?,
-        key_id: row.get(1)?,
-        len: u64::try_from(row.get::<_, i64>(2)?).map_err(|e| bad(2, e))?,
-        sha256: row.get_ref(3)?.as_blob()?.try_into().map_err(|_| bad(3, "a SHA-256 has 32 bytes"))?,
-        bytes: Bytes::from(row.get::<_, Vec<u8>>(4)?),
+        codec: Codec::from_u8(codec).map_err(|e| bad(at, e))?,
+        key_id: row.get(at + 1)?,
+        len: u64::try_from(row.get::<_, i64>(at + 2)?).map_err(|e| bad(at + 2, e))?,
+        sha256: row
+            .get_ref(at + 3)?
+            .as_blob()?
+            .try_into()
+            .map_err(|_| bad(at + 3, "a SHA-256 has 32 bytes"))?,
+        part: 0,
+        bytes: Bytes::from(row.get::<_, Vec<u8>>(at + 4)?),
     })
+}
+
+/// A joined value that may be absent.
+fn value_at(row: &Row<'_>, at: usize) -> Result<Option<Payload>> {
+    if row.get_ref(at)? == ValueRef::Null { Ok(None) } else { payload_at(row, at).map(Some) }
+}
+
+pub fn item_row(row: &Row<'_>) -> Result<ItemRow> {
+    let calls: i64 = row.get(7)?;
+    Ok(ItemRow {
+        seq: Seq(row.get(0)?),
+        key: row.get(1)?,
+        attempt: AttemptNo(row.get(2)?),
+        opened_at: Micros(row.get(3)?),
+        closed_at: row.get::<_, Option<i64>>(4)?.map(Micros),
+        spent: Amounts::of(row.get(5)?, row.get(6)?).with(Unit::Calls, calls),
+        detail: from_json(row, 8)?,
+    })
+}
+
+pub fn result_row(row: &Row<'_>) -> Result<(ItemRow, Option<Payload>)> {
+    Ok((item_row(row)?, value_at(row, 9)?))
+}
+
+pub fn step_row(row: &Row<'_>) -> Result<(StepRow, Option<Payload>)> {
+    let state: i64 = row.get(3)?;
+    let step = StepRow {
+        seq: Seq(row.get(0)?),
+        scope: Arc::from(row.get_ref(1)?.as_str()?),
+        key: row.get(2)?,
+        state: State::from_code(state).ok_or_else(|| bad(3, format!("no state {state}")))?,
+    };
+    Ok((step, value_at(row, 4)?))
 }
 
 pub fn item(row: &Row<'_>) -> Result<Item> {

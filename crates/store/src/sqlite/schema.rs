@@ -19,7 +19,8 @@ pub fn format() -> i64 {
 // Layout, from measurements: `id INTEGER PRIMARY KEY` with UNIQUE(run_no, seq) appends at the end of
 // the tree; a clustered (run, seq) key is 2.7 times slower at many callers. A run's text id is
 // stored once. Indexes end in the order that is asked for, and queries name theirs: left to itself the
-// planner walks a whole run by (run_no, seq) to save a sort. Indexes on open rows are partial, so that a sweep costs what is open, not what is there.
+// planner walks a whole run by (run_no, seq) to save a sort. A payload's id is made of its entry's (see
+// `payloads.rs`): no index of its own, one page less in each commit. Indexes on open rows are partial, so that a sweep costs what is open, not what is there.
 const FORMAT_1: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 
@@ -34,9 +35,10 @@ CREATE TABLE runs (
     next_seq INTEGER NOT NULL, next_attempt INTEGER NOT NULL, fence INTEGER NOT NULL, iteration INTEGER NOT NULL,
     explicit_loops INTEGER NOT NULL, answers INTEGER NOT NULL, closed INTEGER NOT NULL,
     stop_requested INTEGER NOT NULL, replayed INTEGER NOT NULL, saved_nano_usd INTEGER NOT NULL,
-    charges TEXT NOT NULL, policy TEXT NOT NULL, halt TEXT, error TEXT, command_key TEXT);
+    charges TEXT NOT NULL, policy TEXT NOT NULL, halt TEXT, error TEXT, command_key TEXT, job TEXT, counts TEXT);
 CREATE INDEX runs_by_command ON runs (command_key) WHERE command_key IS NOT NULL;
 CREATE INDEX runs_by_status ON runs (status, no);
+CREATE INDEX runs_of_jobs ON runs (no) WHERE job IS NOT NULL;
 
 CREATE TABLE specs (run_no INTEGER PRIMARY KEY, spec TEXT NOT NULL);
 
@@ -69,13 +71,13 @@ CREATE TABLE entries (
     delivered_to INTEGER, delivered_count INTEGER NOT NULL, retried_by INTEGER, replayable INTEGER NOT NULL,
     model TEXT, detail TEXT, UNIQUE (run_no, seq));
 CREATE INDEX entries_open ON entries (instance) WHERE state = 0;
+CREATE INDEX entries_of_items ON entries (run_no, seq) WHERE kind = 2;
 CREATE INDEX entries_by_match ON entries (run_no, match_key, seq) WHERE match_key IS NOT NULL;
 CREATE INDEX entries_by_key ON entries (run_no, kind, key, scope, seq) WHERE key IS NOT NULL;
 
 CREATE TABLE payloads (
-    id INTEGER PRIMARY KEY, run_no INTEGER NOT NULL, seq INTEGER NOT NULL, role INTEGER NOT NULL,
-    part INTEGER NOT NULL, codec INTEGER NOT NULL, key_id INTEGER NOT NULL, len INTEGER NOT NULL,
-    sha256 BLOB NOT NULL, bytes BLOB NOT NULL, UNIQUE (run_no, seq, role, part));
+    id INTEGER PRIMARY KEY, codec INTEGER NOT NULL, key_id INTEGER NOT NULL, len INTEGER NOT NULL,
+    sha256 BLOB NOT NULL, bytes BLOB NOT NULL);
 
 CREATE TABLE items (
     id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, agent TEXT NOT NULL, key TEXT NOT NULL,

@@ -66,7 +66,7 @@ impl Backend for SqliteWriter {
     }
 
     fn apply(&mut self, loaded: Loaded) -> Result<(), Error> {
-        apply::apply(&self.conn, &loaded).map_err(failure)?;
+        apply::apply(&self.conn, &self.cache, &loaded).map_err(failure)?;
         self.cache.remember(&loaded);
         Ok(())
     }

@@ -68,6 +68,8 @@ pub struct Agent {
     pub slot: Slot,
     pub iteration: i64,
     pub scope: Arc<str>,
+    /// The item or step whose work this is.
+    pub within: Option<Seq>,
     /// Answers that connections of this attempt are receiving.
     pub taken: Arc<Mutex<Vec<Seq>>>,
 }
@@ -84,9 +86,9 @@ impl Process {
 
     #[track_caller]
     pub fn claim_by(&self, claim: Claim) -> Agent {
-        let (run, slot) = (claim.run, claim.slot);
+        let run = claim.run;
         match self.ask(claim).unwrap() {
-            Claimed::Attempt { attempt, fence, iteration, .. } => {
+            Claimed::Attempt { slot, attempt, fence, iteration, .. } => {
                 self.agent(run, slot, attempt, fence, iteration)
             }
             Claimed::Refused(refusal) => panic!("refused: {}", refusal.message()),
@@ -107,7 +109,7 @@ impl Process {
     fn agent(&self, run: RunNo, slot: Slot, attempt: AttemptNo, fence: Fence, iteration: i64) -> Agent {
         let scope = iteration_scope(iteration);
         let process = self.clone();
-        Agent { process, run, attempt, fence, slot, iteration, scope, taken: Arc::default() }
+        Agent { process, run, attempt, fence, slot, iteration, scope, within: None, taken: Arc::default() }
     }
 }
 
@@ -134,6 +136,7 @@ impl Agent {
                 actor: self.actor(),
                 slot: self.slot,
                 scope: self.scope.clone(),
+                within: self.within,
                 digest,
                 match_key: MatchKey::new(&digest, &self.scope, None),
                 upstream: "openai".into(),
@@ -352,7 +355,15 @@ impl Request<'_> {
 /// What an agent does besides calls.
 impl Agent {
     pub fn step(&self, key: &str) -> BeginStep {
-        BeginStep { actor: self.actor(), slot: self.slot, scope: self.scope.clone(), key: key.into() }
+        BeginStep {
+            actor: self.actor(),
+            slot: self.slot,
+            scope: self.scope.clone(),
+            key: key.into(),
+            within: self.within,
+            retries: false,
+            at_most_once: false,
+        }
     }
 
     /// Begins a step that has no result yet.
@@ -360,7 +371,7 @@ impl Agent {
     pub fn begins(&self, key: &str) -> Seq {
         match self.ask(self.step(key)).unwrap() {
             Step::Run { seq, .. } => seq,
-            Step::Done { seq } => panic!("step {key} is done already, entry {seq}"),
+            other => panic!("wanted to run step {key}, had {other:?}"),
         }
     }
 

@@ -131,9 +131,8 @@ pub fn an_answer_and_its_request_are_kept_as_they_were(s: &Stage) {
     a.done(seq, 7);
     s.reopen();
     for (role, want) in [(Role::Request, "the request"), (Role::Answer, "answer 1")] {
-        let parts = s.store().payload(a.run, seq, role).unwrap();
-        assert_eq!(parts.len(), 1);
-        assert_eq!(parts[0].decode().unwrap(), want.as_bytes());
+        let kept = s.store().payload(a.run, seq, role).unwrap().unwrap();
+        assert_eq!(kept.decode().unwrap(), want.as_bytes());
     }
     assert_eq!(s.store().newest_request(a.run).unwrap(), Some(seq));
 }
@@ -143,7 +142,7 @@ pub fn a_failed_answer_is_not_kept(s: &Stage) {
     let seq = a.call("x");
     let answer = Some(Payload::encode(b"half an answer"));
     a.ask(Settle { answer, ..a.settle(seq, Close::Failed(bill(3))) }).unwrap();
-    assert_eq!(s.store().payload(a.run, seq, Role::Answer).unwrap(), []);
+    assert_eq!(s.store().payload(a.run, seq, Role::Answer).unwrap(), None);
 }
 
 pub fn a_model_without_a_price_is_refused_under_a_dollar_limit_only(s: &Stage) {

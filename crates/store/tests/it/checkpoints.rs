@@ -19,9 +19,8 @@ fn save(agent: &Agent, name: &str, value: &str) -> Seq {
 
 fn newest(s: &Stage, agent: &Agent, name: &str) -> Option<String> {
     let entry = s.store().newest(agent.run, Kind::Checkpoint, name).unwrap()?;
-    let parts = s.store().payload(agent.run, entry.seq, Role::Value).unwrap();
-    let bytes: Vec<u8> = parts.iter().flat_map(|p| p.decode().unwrap()).collect();
-    Some(String::from_utf8(bytes).unwrap())
+    let value = s.store().payload(agent.run, entry.seq, Role::Value).unwrap().unwrap();
+    Some(String::from_utf8(value.decode().unwrap().to_vec()).unwrap())
 }
 
 pub fn the_newest_checkpoint_of_a_name_counts(s: &Stage) {

@@ -19,7 +19,7 @@ use crate::{
 const THREADS: usize = 64;
 
 /// Runs `act` in 64 threads that begin together.
-fn together<T: Send>(act: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub fn together<T: Send>(act: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let start = Barrier::new(THREADS);
     thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)

@@ -23,6 +23,7 @@ mod calls;
 mod checkpoints;
 mod concurrency;
 mod doubt;
+mod items;
 mod leases;
 mod limits;
 mod loops;
@@ -33,6 +34,7 @@ mod runs;
 mod state;
 mod steps;
 mod sweeps;
+mod within;
 
 /// One test for each story, grouped by noun.
 macro_rules! tests {
@@ -216,6 +218,8 @@ macro_rules! stories {
             steps:
                 a_finished_step_is_not_run_again,
                 a_step_that_was_cut_off_is_begun_again_as_the_same_entry,
+                a_long_result_is_kept_in_parts_before_it_is_recorded,
+                parts_that_a_dead_process_left_are_no_part_of_a_result,
                 a_step_is_recorded_once,
                 a_step_of_a_dead_agent_is_recorded_by_its_own_process,
                 a_failed_step_runs_again_as_a_new_entry,
@@ -228,6 +232,58 @@ macro_rules! stories {
                 five_mebibytes_are_kept_as_they_were,
                 steps_count_as_progress_when_they_are_done,
                 a_step_of_an_unknown_run_is_refused,
+            ;
+            items:
+                a_finished_item_is_not_run_again,
+                an_item_that_runs_is_held_against_every_other_worker,
+                an_item_whose_process_died_goes_on_with_its_try,
+                an_item_of_a_process_that_left_counts_no_death,
+                an_item_of_an_ended_attempt_moves_without_a_death,
+                an_item_that_was_open_at_three_deaths_is_dead,
+                an_item_given_back_goes_on_with_its_try,
+                a_failed_item_runs_again_at_the_next_start_and_is_dead_after_three,
+                an_item_that_a_live_sibling_failed_is_not_run_again,
+                a_skipped_item_is_a_tombstone,
+                an_item_with_other_content_runs_again_and_its_old_result_is_history,
+                changed_content_and_code_are_judged_apart,
+                an_item_that_was_cut_off_with_other_content_is_run_anew,
+                a_dead_item_with_other_content_runs_again,
+                each_try_that_raised_is_a_scope_of_its_own,
+                steps_serve_the_later_tries_of_their_item_and_not_another_content,
+                a_person_resets_items,
+                a_reset_item_replays_its_paid_answers_if_asked,
+                an_item_that_runs_is_not_reset,
+                only_its_own_process_ends_an_item,
+                an_item_is_claimed_in_a_job_that_runs_only,
+                items_count_as_progress_and_their_counts_are_kept,
+                jobs_are_listed_without_other_runs,
+                items_are_read_by_page_each_once,
+                a_result_and_the_state_it_changed_are_recorded_together,
+                workers_take_the_lowest_free_slots,
+                a_job_goes_on_while_one_of_its_workers_does,
+                a_completed_job_takes_more_items,
+                sixty_four_threads_run_each_item_once,
+                sixty_four_workers_lose_their_process_and_no_item_is_lost_or_run_twice,
+            ;
+            within:
+                a_call_is_charged_to_its_item_and_its_step,
+                a_lost_call_is_charged_to_its_item_as_it_is_posted,
+                a_call_in_an_item_that_is_over_is_refused,
+                a_call_in_anothers_item_is_refused,
+                a_call_of_a_try_that_raised_is_refused,
+                answers_of_a_try_that_was_cut_off_are_replayed,
+                answers_of_a_finished_step_are_not_missed,
+                answers_of_a_step_that_was_begun_again_are_not_missed_once_it_is_done,
+                answers_of_a_failed_step_are_not_missed_once_it_is_done,
+                answers_of_an_unfinished_step_are_missed,
+                each_try_of_a_step_with_retries_is_a_scope_of_its_own,
+                a_try_of_a_step_that_was_cut_off_goes_on,
+                a_step_without_retries_has_one_try,
+                a_step_of_an_unknown_outcome_is_in_doubt,
+                a_step_in_a_step_is_found_in_it_only,
+                a_step_in_an_item_that_is_over_is_refused,
+                steps_are_read_by_page_with_their_results,
+                large_results_are_left_out_of_a_page_of_steps,
             ;
             state:
                 a_key_grows_by_one_version_per_change,

@@ -9,7 +9,7 @@ use outlast_core::{
     journal::{Kind, Role},
     op::Then,
     payload::Payload,
-    run::{Command, Spec},
+    run::{Command, PriceFile, Prices, Spec},
     status::Status,
     store::RunFilter,
 };
@@ -38,7 +38,7 @@ pub fn what_is_not_there_is_none(s: &Stage) {
     assert!(store.state("ns", "agent", "key").unwrap().is_none());
     assert_eq!(store.attempts(RunNo(7)).unwrap(), []);
     assert_eq!(store.entries(RunNo(7), Seq(0), 10).unwrap(), []);
-    assert_eq!(store.payload(RunNo(7), Seq(1), Role::Answer).unwrap(), []);
+    assert_eq!(store.payload(RunNo(7), Seq(1), Role::Answer).unwrap(), None);
     assert_eq!(store.runs(&page(10)).unwrap(), []);
     assert_eq!(store.live_instances().unwrap(), []);
     assert_eq!(store.ledger(outlast_core::id::Micros(0), FOREVER).unwrap(), []);
@@ -87,6 +87,11 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
         }),
         upstreams: BTreeMap::from([("openai".into(), "https://api.example".into())]),
         keys: vec!["OPENAI_API_KEY".into()],
+        prices: Some(Prices {
+            hash: "abc".into(),
+            file: Some(PriceFile { path: "/srv/prices.json".into(), text: "{}\n".into() }),
+        }),
+        job: None,
     };
     let stdin = Some(Payload::encode(b"the input\n"));
     let start = Start { spec: spec.clone(), stdin, ..s.run("r").start };
@@ -94,7 +99,7 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
     s.reopen();
     assert_eq!(s.view(run).spec, spec);
     let stdin = s.store().payload(run, Seq(0), Role::Stdin).unwrap();
-    assert_eq!(stdin[0].decode().unwrap(), b"the input\n".as_slice());
+    assert_eq!(stdin.unwrap().decode().unwrap(), b"the input\n".as_slice());
 }
 
 pub fn a_journal_is_read_in_order_and_by_page(s: &Stage) {

@@ -110,6 +110,34 @@ fn many_processes_make_one_store() {
     }
 }
 
+// Bug: a store whose file was emptied was opened as a new one.
+// Consequence: spend began at nothing, and what had been paid was paid again.
+// Cause: SQLite takes an empty file for a new database, and the store was made by making one.
+#[test]
+fn an_empty_file_is_refused_and_never_a_new_store() {
+    let (directory, path) = directory();
+    create_runs(&open_at(place(&path), true).unwrap(), 1);
+    for left in files(directory.path()) {
+        assert!(!left.0.to_string_lossy().contains(".new-"), "{left:?}");
+    }
+    fs::write(&path, "").unwrap();
+    for beside in ["outlast.db-wal", "outlast.db-shm"] {
+        // Gone after a clean end.
+        let _ = fs::remove_file(directory.path().join(beside));
+    }
+    for create in [true, false] {
+        let error = refused_and_unchanged(&path, create, "store_corrupt");
+        assert!(error.to_string().contains("outlast.db is empty"), "{error}");
+    }
+}
+
+#[test]
+fn a_store_whose_making_was_cut_off_once_it_had_its_name_is_made_to_its_end() {
+    let (_directory, path) = directory();
+    Connection::open(&path).unwrap().pragma_update(None, "application_id", 0x4f55_544c).unwrap();
+    create_runs(&open_at(place(&path), true).unwrap(), 1);
+}
+
 #[test]
 fn a_newer_store_is_refused_and_left_alone() {
     let (_directory, path) = directory();

@@ -7,7 +7,7 @@ use outlast_core::{
     envelope::Envelope,
     id::{InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Identity,
-    journal::{Entry, State},
+    journal::{Entry, Kind, State},
     op::{Durability, Pulse, Swept, Verb},
     run::{Admission, InDoubt, OnDivergence, Policy, Run, Spec, Unpriced},
     status::Status,
@@ -235,6 +235,10 @@ pub fn audit(store: &dyn Store) {
         for charged in views.iter().filter(|v| v.run.charges.contains(&e.no)) {
             observed |= charged.run.policy.admission == Admission::Observe;
             for entry in store.entries(charged.run.no, Seq(0), usize::MAX >> 1).unwrap() {
+                if entry.kind != Kind::Call {
+                    // Items and steps repeat what the calls in them were charged.
+                    continue;
+                }
                 held += entry.held;
                 spent += entry.spent;
                 if entry.state == State::Unknown {

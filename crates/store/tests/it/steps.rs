@@ -1,11 +1,12 @@
 //! Steps: done once, and begun anew where they were cut off.
 
 use outlast_core::{
-    engine::{record::Record, step::BeginStep},
+    clock::{Entropy as _, SeededEntropy},
+    engine::{keep::Keep, record::Record, step::BeginStep},
     id::{RunNo, Seq},
     journal::{Kind, Role, State},
     op::{Step, Then},
-    payload::Payload,
+    payload::{PART_LEN, Payload},
     status::Status,
     unit::Unit,
 };
@@ -17,7 +18,7 @@ fn agent(s: &Stage) -> Agent {
 }
 
 fn value(s: &Stage, run: RunNo, seq: Seq) -> Vec<u8> {
-    s.store().payload(run, seq, Role::Value).unwrap().iter().flat_map(|p| p.decode().unwrap()).collect()
+    s.store().payload(run, seq, Role::Value).unwrap().unwrap().decode().unwrap().to_vec()
 }
 
 pub fn a_finished_step_is_not_run_again(s: &Stage) {
@@ -37,12 +38,61 @@ pub fn a_step_that_was_cut_off_is_begun_again_as_the_same_entry(s: &Stage) {
     let seq = old.begins("fetch");
     old.process.dies();
     let new = s.process("next").claim(old.run);
-    assert_eq!(new.ask(new.step("fetch")).unwrap(), Step::Run { seq, begun_before: true });
+    assert_eq!(new.ask(new.step("fetch")).unwrap(), Step::Run { seq, begun_before: true, try_no: 0 });
     let entry = s.entry(new.run, seq);
     assert_eq!((entry.instance, entry.attempt), (Some(new.process.no), new.attempt));
     s.refuses("already_taken", old.record(seq, "stale"));
     new.ask(new.record(seq, "fresh")).unwrap();
     assert_eq!(value(s, new.run, seq), b"fresh");
+}
+
+/// A payload that does not compress, of `parts` parts.
+fn long(parts: usize, seed: u64) -> Payload {
+    let mut bytes = vec![0; PART_LEN * parts - 7];
+    SeededEntropy::new(seed).fill(&mut bytes);
+    Payload::encode(&bytes)
+}
+
+fn keep(agent: &Agent, seq: Seq, payload: &Payload) -> (Vec<Keep>, Payload) {
+    Keep::before(agent.run, seq, agent.process.no, Role::Value, payload.clone())
+}
+
+pub fn a_long_result_is_kept_in_parts_before_it_is_recorded(s: &Stage) {
+    let a = agent(s);
+    let seq = a.begins("fetch");
+    let result = long(3, 1);
+    let (parts, last) = keep(&a, seq, &result);
+    assert_eq!((parts.len(), last.part), (2, 2));
+    for part in parts.clone() {
+        a.ask(part).unwrap();
+    }
+    assert_eq!(s.entry(a.run, seq).state, State::Open);
+    a.ask(Record { value: last, ..a.record(seq, "") }).unwrap();
+    s.reopen();
+    assert_eq!(s.store().payload(a.run, seq, Role::Value).unwrap(), Some(result));
+    s.refuses("already_settled", parts[0].clone());
+}
+
+pub fn parts_that_a_dead_process_left_are_no_part_of_a_result(s: &Stage) {
+    for (n, result) in [Payload::encode(b"short"), long(1, 2), long(2, 3)].into_iter().enumerate() {
+        let key = format!("fetch {n}");
+        let old = s.process("p").claim(s.run(&format!("r{n}")).create());
+        let seq = old.begins(&key);
+        let (stale, _) = keep(&old, seq, &long(4, 4));
+        for part in stale.clone() {
+            old.ask(part).unwrap();
+        }
+        old.process.dies();
+        let new = s.process("next").claim(old.run);
+        assert_eq!(new.begins(&key), seq);
+        s.refuses("already_taken", stale[0].clone());
+        let (parts, last) = keep(&new, seq, &result);
+        for part in parts {
+            new.ask(part).unwrap();
+        }
+        new.ask(Record { value: last, ..new.record(seq, "") }).unwrap();
+        assert_eq!(s.store().payload(new.run, seq, Role::Value).unwrap(), Some(result));
+    }
 }
 
 pub fn a_step_is_recorded_once(s: &Stage) {

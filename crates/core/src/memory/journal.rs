@@ -1,0 +1,36 @@
+//! Reading items and steps, as a resume does.
+
+use super::Tables;
+use crate::{
+    id::{RunNo, Seq},
+    job::ItemRow,
+    journal::{Entry, Kind, Role},
+    payload::Payload,
+    store::{INLINE_VALUE, StepRow},
+};
+
+impl Tables {
+    /// The newest entry of each item, in order.
+    pub fn items_of(&self, run: RunNo, after: Seq) -> impl Iterator<Item = ItemRow> {
+        let newest = |e: &&Entry| e.kind == Kind::Item && e.retried_by.is_none();
+        self.entries_of(run).filter(move |e| e.seq > after).filter(newest).filter_map(ItemRow::of)
+    }
+
+    pub fn steps_of(&self, run: RunNo, after: Seq) -> impl Iterator<Item = (StepRow, Option<Payload>)> {
+        let steps = self.entries_of(run).filter(move |e| e.seq > after && e.kind == Kind::Step);
+        steps.map(move |e| {
+            let row = StepRow {
+                seq: e.seq,
+                scope: e.scope.clone(),
+                key: e.key.clone().unwrap_or_default(),
+                state: e.state,
+            };
+            (row, self.value_of(run, e.seq, INLINE_VALUE))
+        })
+    }
+
+    /// What was recorded, if it is stored in at most `most` bytes.
+    pub fn value_of(&self, run: RunNo, seq: Seq, most: i64) -> Option<Payload> {
+        self.payloads.get(&(run, seq, Role::Value, 0)).filter(|p| p.bytes.len() as i64 <= most).cloned()
+    }
+}

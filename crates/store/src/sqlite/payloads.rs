@@ -1,0 +1,95 @@
+//! Stored bytes, found by the row id of their entry.
+
+use outlast_core::{
+    id::{RunNo, Seq},
+    journal::Role,
+    loaded::NewPayload,
+    payload::Payload,
+};
+use rusqlite::{Connection, OptionalExtension as _, Result, params};
+
+use super::rows;
+use crate::columns::{PAYLOAD, select};
+
+/// Bits of an id that count the parts: 8,192 of 1 MiB.
+const PART_BITS: u32 = 13;
+/// Bits of an id that tell the role.
+const ROLE_BITS: u32 = 3;
+
+const ENTRY_ID: &str = "SELECT id FROM entries WHERE run_no = ?1 AND seq = ?2";
+
+/// Of `owner` (the row id of an entry; below zero, a run), one role and part.
+fn id(owner: i64, role: Role, part: u32) -> i64 {
+    (((owner << ROLE_BITS) | role.code()) << PART_BITS) | i64::from(part)
+}
+
+/// Joins `p`, a payload in one part of at most ?5 stored bytes in role ?4, to `e`, its entry.
+///
+/// A blob's length is in its row's head: long ones are not read.
+pub fn join() -> String {
+    format!(
+        "LEFT JOIN payloads p ON p.id = ((e.id << {ROLE_BITS}) | ?4) << {PART_BITS} AND length(p.bytes) <= ?5"
+    )
+}
+
+/// Who owns the bytes of (run, seq). Seq 0 stands for the run itself: its standard input.
+fn owner(conn: &Connection, run: RunNo, seq: Seq) -> Result<Option<i64>> {
+    match seq {
+        Seq(0) => Ok(Some(-run.0)),
+        seq => conn.prepare_cached(ENTRY_ID)?.query_row((run.0, seq.0), |r| r.get(0)).optional(),
+    }
+}
+
+/// Adds the bytes, or puts them in the place of a part that a dead process left.
+pub fn put(conn: &Connection, p: &NewPayload) -> Result<()> {
+    let owner = owner(conn, p.run, p.seq)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+    let mut statement = conn.prepare_cached(
+        "INSERT OR REPLACE INTO payloads (id, codec, key_id, len, sha256, bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?;
+    statement
+        .execute(params![
+            id(owner, p.role, p.payload.part),
+            p.payload.codec as u8,
+            p.payload.key_id,
+            p.payload.len as i64,
+            &p.payload.sha256[..],
+            &p.payload.bytes[..]
+        ])
+        .map(drop)
+}
+
+/// The bytes of (run, seq) in one role, whole.
+pub fn get(conn: &Connection, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>> {
+    let Some(owner) = owner(conn, run, seq)? else { return Ok(None) };
+    let sql = select(PAYLOAD, "payloads WHERE id BETWEEN ?1 AND ?2 ORDER BY id");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let range = (id(owner, role, 0), id(owner, role, (1 << PART_BITS) - 1));
+    let parts = statement.query_map(range, rows::payload)?.collect::<Result<_>>()?;
+    Ok(Payload::join(parts))
+}
+
+/// The newest of a run's last 256 entries whose request body is kept.
+pub fn newest_request(conn: &Connection, run: RunNo) -> Result<Option<Seq>> {
+    let sql = "SELECT e.seq FROM (SELECT id, seq FROM entries WHERE run_no = ?1 ORDER BY seq DESC LIMIT 256) e \
+               WHERE EXISTS (SELECT 1 FROM payloads WHERE id = ((e.id << ?2) | ?3) << ?4) \
+               ORDER BY e.seq DESC LIMIT 1";
+    let role = Role::Request.code();
+    conn.prepare_cached(sql)?.query_row((run.0, ROLE_BITS, role, PART_BITS), |r| r.get(0).map(Seq)).optional()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_owners_roles_and_parts_never_meet() {
+        let mut seen = std::collections::BTreeSet::new();
+        for owner in [i64::MIN >> 17, -2, -1, 1, 2, i64::MAX >> 17] {
+            for role in [Role::Request, Role::Answer, Role::Value, Role::Stdin] {
+                for part in [0, 1, (1 << PART_BITS) - 1] {
+                    assert!(seen.insert(id(owner, role, part)), "{owner} {role:?} {part}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,597 @@
+//! Items of a batch job: each is run once, and what was cut off goes on.
+
+use std::collections::BTreeMap;
+
+use outlast_core::{
+    digest::Digest,
+    engine::{
+        claim_item::ClaimItem,
+        next_try::NextTry,
+        record_item::{ItemEnd, RecordItem},
+        reset_item::ResetItem,
+        return_item::ReturnItem,
+    },
+    id::{RunNo, Seq, Slot},
+    job::{ItemClaim, ItemRow, ItemRun, OnChange, Standing},
+    journal::{Role, State},
+    op::{Step, Then},
+    payload::Payload,
+    scope,
+    status::Status,
+    store::RunFilter,
+    unit::Unit,
+};
+
+use crate::{
+    agent::*,
+    concurrency::together,
+    stage::{NewRun, Process, Stage},
+};
+
+impl NewRun {
+    pub fn job(mut self) -> Self {
+        self.start.spec.job = Some("job".into());
+        self
+    }
+}
+
+impl Process {
+    /// A worker in a slot of its own.
+    pub fn works(&self, run: RunNo) -> Agent {
+        self.claim_by(outlast_core::engine::claim::Claim { slot: Slot::ANY, ..self.claiming(run) })
+    }
+}
+
+impl Agent {
+    pub fn claiming_item(&self, key: &str) -> ClaimItem {
+        ClaimItem {
+            actor: self.actor(),
+            slot: self.slot,
+            key: key.into(),
+            index: 0,
+            content: None,
+            version: None,
+            on_change: OnChange::Rerun,
+            on_version: OnChange::Rerun,
+            alone: false,
+        }
+    }
+
+    #[track_caller]
+    pub fn item(&self, key: &str) -> ItemRun {
+        match self.ask(self.claiming_item(key)).unwrap() {
+            ItemClaim::Run(run) => run,
+            other => panic!("wanted to run item {key}, had {other:?}"),
+        }
+    }
+
+    /// The same agent in an item.
+    pub fn in_item(&self, key: &str, item: &ItemRun) -> Agent {
+        let scope = scope::item_calls(key, item.try_no);
+        Agent { scope, within: Some(item.seq), ..self.clone() }
+    }
+
+    pub fn ending_item(&self, seq: Seq, end: ItemEnd) -> RecordItem {
+        RecordItem { run: self.run, seq, instance: self.process.no, end, changes: Vec::new() }
+    }
+
+    #[track_caller]
+    pub fn item_done(&self, seq: Seq, value: &str) -> Standing {
+        let end = ItemEnd::Done(Payload::encode(value.as_bytes()));
+        self.ask(self.ending_item(seq, end)).unwrap().standing
+    }
+
+    #[track_caller]
+    pub fn item_failed(&self, seq: Seq) -> Standing {
+        let end = ItemEnd::Failed(Payload::encode(b"ValueError"));
+        self.ask(self.ending_item(seq, end)).unwrap().standing
+    }
+
+    pub fn giving_back(&self, seq: Seq) -> ReturnItem {
+        ReturnItem { run: self.run, seq, instance: self.process.no }
+    }
+
+    pub fn next_try(&self, seq: Seq) -> NextTry {
+        NextTry { actor: self.actor(), slot: self.slot, seq }
+    }
+}
+
+fn worker(s: &Stage) -> Agent {
+    s.process("p").works(s.run("r").job().create())
+}
+
+/// A new process works on the job, the one before being gone.
+fn next(s: &Stage, old: &Agent) -> Agent {
+    s.process("next").works(old.run)
+}
+
+fn newest(s: &Stage, run: RunNo, key: &str) -> ItemRow {
+    s.store().item(run, key).unwrap().unwrap()
+}
+
+fn standing(s: &Stage, run: RunNo, key: &str) -> Standing {
+    newest(s, run, key).detail.standing
+}
+
+fn ended(seq: Seq, standing: Standing) -> ItemClaim {
+    ItemClaim::Ended { seq, standing }
+}
+
+/// The job's counts are those of its items.
+fn check_counts(s: &Stage, run: RunNo) {
+    let counts = s.row(run).job.unwrap().counts;
+    let items = s.store().items(run, Seq(0), 1 << 20).unwrap();
+    for standing in Standing::ALL {
+        let there = items.iter().filter(|i| i.detail.standing == standing).count() as i64;
+        assert_eq!(counts.of(standing), there, "{}", standing.name());
+    }
+    assert_eq!(counts.total(), items.len() as i64);
+}
+
+pub fn a_finished_item_is_not_run_again(s: &Stage) {
+    let old = worker(s);
+    let item = old.item("a");
+    assert_eq!((item.try_no, item.tries, item.continued, item.deaths), (1, 1, false, 0));
+    assert_eq!(old.item_done(item.seq, "result"), Standing::Done);
+    old.process.dies();
+    s.reopen();
+    let new = next(s, &old);
+    assert_eq!(new.ask(new.claiming_item("a")).unwrap(), ended(item.seq, Standing::Done));
+    let (row, value) = s.store().results(new.run, Seq(0), 10).unwrap().remove(0);
+    assert_eq!((row.key.as_str(), row.detail.standing), ("a", Standing::Done));
+    assert_eq!(value.unwrap().decode().unwrap(), &b"result"[..]);
+}
+
+pub fn an_item_that_runs_is_held_against_every_other_worker(s: &Stage) {
+    let a = worker(s);
+    let item = a.item("a");
+    let held = ItemClaim::Held { seq: item.seq };
+    assert_eq!(a.ask(a.claiming_item("a")).unwrap(), held, "another thread of the same worker");
+    let sibling = a.process.works(a.run);
+    assert_eq!(sibling.ask(sibling.claiming_item("a")).unwrap(), held);
+    let other = next(s, &a);
+    assert_eq!(other.ask(other.claiming_item("a")).unwrap(), held);
+    a.item_done(item.seq, "x");
+    assert_eq!(other.ask(other.claiming_item("a")).unwrap(), ended(item.seq, Standing::Done));
+}
+
+pub fn an_item_whose_process_died_goes_on_with_its_try(s: &Stage) {
+    let old = worker(s);
+    let item = old.item("a");
+    old.ask(old.next_try(item.seq)).unwrap();
+    old.process.dies();
+    let new = next(s, &old);
+    let again = new.item("a");
+    assert_eq!((again.seq, again.try_no, again.tries), (item.seq, 2, 2));
+    assert_eq!((again.continued, again.deaths), (true, 1));
+    s.refuses("already_taken", old.ending_item(item.seq, ItemEnd::Skipped { reason: "late".into() }));
+    new.item_done(item.seq, "x");
+    check_counts(s, new.run);
+}
+
+pub fn an_item_of_a_process_that_left_counts_no_death(s: &Stage) {
+    let old = worker(s);
+    old.item("a");
+    old.process.leaves();
+    let again = next(s, &old).item("a");
+    assert_eq!((again.continued, again.deaths), (true, 0));
+}
+
+pub fn an_item_of_an_ended_attempt_moves_without_a_death(s: &Stage) {
+    let old = worker(s);
+    let item = old.item("a");
+    old.ends(Then::Interrupt { by_person: false });
+    let new = old.process.works(old.run);
+    let again = new.item("a");
+    assert_eq!((again.seq, again.continued, again.deaths), (item.seq, true, 0));
+}
+
+pub fn an_item_that_was_open_at_three_deaths_is_dead(s: &Stage) {
+    let mut a = worker(s);
+    let seq = a.item("a").seq;
+    a.process.dies();
+    a = next(s, &a);
+    assert_eq!(a.item("a").deaths, 1);
+    a.process.dies();
+    a = next(s, &a);
+    let suspect = ItemClaim::Suspect { seq, deaths: 2 };
+    assert_eq!(a.ask(a.claiming_item("a")).unwrap(), suspect);
+    assert_eq!(a.ask(a.claiming_item("a")).unwrap(), suspect, "asking changes nothing");
+    let alone = |a: &Agent| ClaimItem { alone: true, ..a.claiming_item("a") };
+    let ItemClaim::Run(last) = a.ask(alone(&a)).unwrap() else { panic!("not claimed") };
+    assert_eq!((last.seq, last.deaths), (seq, 2));
+    // Given back, it is still on its last try.
+    a.ask(a.giving_back(seq)).unwrap();
+    assert_eq!(a.ask(a.claiming_item("a")).unwrap(), suspect);
+    a.ask(alone(&a)).unwrap();
+    a.process.dies();
+    a = next(s, &a);
+    assert_eq!(a.ask(alone(&a)).unwrap(), ended(seq, Standing::Dead));
+    assert_eq!(a.ask(alone(&a)).unwrap(), ended(seq, Standing::Dead));
+    let row = newest(s, a.run, "a");
+    assert_eq!(row.detail.reason.as_deref(), Some("its process died 3 times while it ran"));
+    check_counts(s, a.run);
+}
+
+pub fn an_item_given_back_goes_on_with_its_try(s: &Stage) {
+    let a = worker(s);
+    let item = a.item("a");
+    a.ask(a.giving_back(item.seq)).unwrap();
+    s.refuses("already_taken", a.giving_back(item.seq));
+    assert_eq!(s.entry(a.run, item.seq).state, State::Open);
+    let other = next(s, &a);
+    let again = other.item("a");
+    assert_eq!((again.seq, again.try_no, again.tries), (item.seq, 1, 1));
+    assert_eq!((again.continued, again.deaths), (true, 0));
+}
+
+pub fn a_failed_item_runs_again_at_the_next_start_and_is_dead_after_three(s: &Stage) {
+    let mut a = worker(s);
+    for (start, becomes) in [(1, Standing::Failed), (2, Standing::Failed), (3, Standing::Dead)] {
+        let item = a.item("a");
+        assert_eq!((item.try_no, item.tries), (start, 1), "each start tries anew");
+        assert_eq!(a.item_failed(item.seq), becomes);
+        let not_again = a.ask(a.claiming_item("a")).unwrap();
+        assert_eq!(not_again, ended(item.seq, becomes), "it is not run again in this start");
+        a.ends(Then::Interrupt { by_person: false });
+        a = next(s, &a);
+    }
+    assert!(matches!(
+        a.ask(a.claiming_item("a")).unwrap(),
+        ItemClaim::Ended { standing: Standing::Dead, .. }
+    ));
+    assert_eq!(s.journal(a.run).len(), 3, "each failure is kept");
+    check_counts(s, a.run);
+}
+
+pub fn an_item_that_a_live_sibling_failed_is_not_run_again(s: &Stage) {
+    let a = worker(s);
+    let other = next(s, &a);
+    let item = a.item("a");
+    a.item_failed(item.seq);
+    assert_eq!(other.ask(other.claiming_item("a")).unwrap(), ended(item.seq, Standing::Failed));
+}
+
+pub fn a_skipped_item_is_a_tombstone(s: &Stage) {
+    let a = worker(s);
+    let seq = a.item("a").seq;
+    a.ask(a.ending_item(seq, ItemEnd::Skipped { reason: "empty".into() })).unwrap();
+    a.ends(Then::Interrupt { by_person: false });
+    let new = next(s, &a);
+    assert_eq!(new.ask(new.claiming_item("a")).unwrap(), ended(seq, Standing::Skipped));
+    let (row, value) = s.store().results(a.run, Seq(0), 10).unwrap().remove(0);
+    assert_eq!((row.detail.reason.as_deref(), value), (Some("empty"), None));
+    check_counts(s, a.run);
+}
+
+fn content(text: &str) -> Option<Digest> {
+    Some(Digest::of(text.as_bytes()))
+}
+
+pub fn an_item_with_other_content_runs_again_and_its_old_result_is_history(s: &Stage) {
+    let a = worker(s);
+    let ask = |text, on_change| {
+        a.ask(ClaimItem { content: content(text), on_change, ..a.claiming_item("a") }).unwrap()
+    };
+    let ItemClaim::Run(old) = ask("one", OnChange::Rerun) else { panic!("not claimed") };
+    a.item_done(old.seq, "first");
+    assert_eq!(ask("one", OnChange::Fail), ended(old.seq, Standing::Done));
+    assert_eq!(ask("two", OnChange::Keep), ended(old.seq, Standing::Done));
+    assert_eq!(ask("two", OnChange::Fail), ItemClaim::Changed { seq: old.seq });
+    let ItemClaim::Run(new) = ask("two", OnChange::Rerun) else { panic!("not claimed") };
+    assert_eq!((new.try_no, new.tries, new.continued), (2, 1, false));
+    check_counts(s, a.run);
+    a.item_done(new.seq, "second");
+    assert_eq!(newest(s, a.run, "a").seq, new.seq);
+    assert_eq!(s.entry(a.run, old.seq).retried_by, Some(new.seq));
+    let value = s.store().payload(a.run, old.seq, Role::Value).unwrap().unwrap();
+    assert_eq!(value.decode().unwrap(), &b"first"[..]);
+    check_counts(s, a.run);
+}
+
+pub fn changed_content_and_code_are_judged_apart(s: &Stage) {
+    let a = worker(s);
+    let base = |c, v| ClaimItem { content: content(c), version: content(v), ..a.claiming_item("a") };
+    let ItemClaim::Run(item) = a.ask(base("c1", "v1")).unwrap() else { panic!("not claimed") };
+    a.item_done(item.seq, "x");
+    let done = ended(item.seq, Standing::Done);
+    let changed = ItemClaim::Changed { seq: item.seq };
+    use OnChange::{Fail, Keep};
+    for (c, v, on_change, on_version, want) in [
+        ("c1", "v1", Fail, Fail, &done),
+        ("c2", "v1", Keep, Fail, &done),
+        ("c1", "v2", Fail, Keep, &done),
+        ("c2", "v2", Keep, Keep, &done),
+        ("c2", "v2", Keep, Fail, &changed),
+        ("c2", "v2", Fail, Keep, &changed),
+    ] {
+        let claim = ClaimItem { on_change, on_version, ..base(c, v) };
+        assert_eq!(&a.ask(claim).unwrap(), want, "{c} {v} {on_change:?} {on_version:?}");
+    }
+    let unknown = ClaimItem { on_change: Fail, on_version: Fail, ..a.claiming_item("a") };
+    assert_eq!(a.ask(unknown).unwrap(), done, "what is not known did not change");
+}
+
+pub fn an_item_that_was_cut_off_with_other_content_is_run_anew(s: &Stage) {
+    let old = worker(s);
+    let claim = |a: &Agent, text| ClaimItem { content: content(text), ..a.claiming_item("a") };
+    let ItemClaim::Run(first) = old.ask(claim(&old, "one")).unwrap() else { panic!("not claimed") };
+    old.process.dies();
+    let new = next(s, &old);
+    let ItemClaim::Run(again) = new.ask(claim(&new, "two")).unwrap() else { panic!("not claimed") };
+    assert_eq!((again.seq, again.try_no, again.continued), (first.seq, 2, false));
+    assert_ne!(again.steps, first.steps, "steps of the old content do not serve the new");
+}
+
+pub fn a_dead_item_with_other_content_runs_again(s: &Stage) {
+    let mut a = worker(s);
+    let claim = |a: &Agent, text| ClaimItem { content: content(text), ..a.claiming_item("a") };
+    for _ in 0..3 {
+        let ItemClaim::Run(item) = a.ask(claim(&a, "one")).unwrap() else { panic!("not claimed") };
+        a.item_failed(item.seq);
+        a.ends(Then::Interrupt { by_person: false });
+        a = next(s, &a);
+    }
+    assert!(matches!(a.ask(claim(&a, "one")).unwrap(), ItemClaim::Ended { standing: Standing::Dead, .. }));
+    assert!(matches!(a.ask(claim(&a, "two")).unwrap(), ItemClaim::Run(_)));
+    assert_eq!(newest(s, a.run, "a").detail.failed_starts, 0);
+    check_counts(s, a.run);
+}
+
+pub fn each_try_that_raised_is_a_scope_of_its_own(s: &Stage) {
+    let a = worker(s);
+    let item = a.item("a");
+    let first = a.in_item("a", &item);
+    first.buys("ask", 10);
+    let try_no = a.ask(a.next_try(item.seq)).unwrap();
+    assert_eq!(try_no, 2);
+    let second = a.in_item("a", &ItemRun { try_no, ..item.clone() });
+    second.buys("ask", 10);
+    assert_eq!(a.item_done(item.seq, "x"), Standing::Done);
+    let row = newest(s, a.run, "a");
+    assert_eq!((row.detail.tries(), row.spent.cost(), row.spent[Unit::Calls]), (2, 20, 2));
+}
+
+pub fn steps_serve_the_later_tries_of_their_item_and_not_another_content(s: &Stage) {
+    let a = worker(s);
+    let claim = |text| ClaimItem { content: content(text), ..a.claiming_item("a") };
+    let ItemClaim::Run(item) = a.ask(claim("one")).unwrap() else { panic!("not claimed") };
+    let within = |item: &ItemRun| Agent { scope: item.steps.clone(), within: Some(item.seq), ..a.clone() };
+    let step = within(&item).begins("fetch");
+    a.ask(a.record(step, "page")).unwrap();
+    a.ask(a.next_try(item.seq)).unwrap();
+    let inside = within(&item);
+    assert_eq!(inside.ask(inside.step("fetch")).unwrap(), Step::Done { seq: step });
+    a.item_done(item.seq, "x");
+    let ItemClaim::Run(again) = a.ask(claim("two")).unwrap() else { panic!("not claimed") };
+    assert_ne!(within(&again).begins("fetch"), step);
+}
+
+pub fn a_person_resets_items(s: &Stage) {
+    let mut a = worker(s);
+    let run = a.run;
+    let reset = |key: &str| ResetItem { run, key: key.into(), reuse_answers: false };
+    let done = a.item("done").seq;
+    a.item_done(done, "x");
+    for _ in 0..3 {
+        let seq = a.item("dead").seq;
+        a.item_failed(seq);
+        a.ends(Then::Interrupt { by_person: false });
+        a = next(s, &a);
+    }
+    s.refuses("unknown_item", reset("none"));
+    for key in ["done", "dead"] {
+        let seq = s.ask(reset(key)).unwrap();
+        assert_eq!(standing(s, run, key), Standing::Open);
+        check_counts(s, run);
+        assert_eq!(s.ask(reset(key)).unwrap(), seq, "it is pending already");
+        let item = a.item(key);
+        assert_eq!((item.seq, item.tries, item.deaths), (seq, 1, 0));
+        assert_eq!(a.item_failed(seq), Standing::Failed, "its failures are forgotten");
+    }
+    check_counts(s, run);
+}
+
+pub fn a_reset_item_replays_its_paid_answers_if_asked(s: &Stage) {
+    let old = worker(s);
+    for (key, reuse_answers) in [("replayed", true), ("paid again", false)] {
+        let item = old.item(key);
+        old.in_item(key, &item).buys("ask", 10);
+        old.item_done(item.seq, "badly parsed");
+        s.ask(ResetItem { run: old.run, key: key.into(), reuse_answers }).unwrap();
+    }
+    old.ends(Then::Interrupt { by_person: false });
+    let new = next(s, &old);
+    let item = new.item("replayed");
+    new.in_item("replayed", &item).request("ask").replays();
+    let item = new.item("paid again");
+    new.in_item("paid again", &item).request("ask").goes();
+}
+
+pub fn an_item_that_runs_is_not_reset(s: &Stage) {
+    let a = worker(s);
+    a.item("a");
+    s.refuses("item_running", ResetItem { run: a.run, key: "a".into(), reuse_answers: false });
+}
+
+pub fn only_its_own_process_ends_an_item(s: &Stage) {
+    let a = worker(s);
+    let seq = a.item("a").seq;
+    let other = next(s, &a);
+    s.refuses("already_taken", other.ending_item(seq, ItemEnd::Skipped { reason: "mine".into() }));
+    s.refuses("already_taken", other.giving_back(seq));
+    s.refuses("unknown_entry", a.ending_item(Seq(99), ItemEnd::Skipped { reason: "?".into() }));
+    s.refuses("unknown_entry", a.record(seq, "as if it were a step"));
+    a.item_done(seq, "x");
+    s.refuses("already_settled", a.giving_back(seq));
+}
+
+pub fn an_item_is_claimed_in_a_job_that_runs_only(s: &Stage) {
+    let plain = s.process("p").claim(s.run("plain").create());
+    s.refuses("not_a_job", plain.claiming_item("a"));
+    let a = s.process("q").works(s.run("r").job().limit(Unit::Calls, 0).create());
+    let item = a.item("a");
+    a.in_item("a", &item).request("ask").refused();
+    a.ask(a.giving_back(item.seq)).unwrap();
+    s.refuses("run_halted", a.claiming_item("a"));
+    s.refuses("run_halted", a.claiming_item("b"));
+    assert_eq!(s.status(a.run), Status::Halted);
+}
+
+pub fn items_count_as_progress_and_their_counts_are_kept(s: &Stage) {
+    let a = worker(s);
+    for i in 0..6 {
+        let seq = a.item(&format!("{i}")).seq;
+        match i % 3 {
+            0 => drop(a.item_done(seq, "x")),
+            1 => drop(a.item_failed(seq)),
+            _ => drop(a.ask(a.ending_item(seq, ItemEnd::Skipped { reason: "no".into() }))),
+        }
+    }
+    a.item("open");
+    assert_eq!(s.row(a.run).closed, 4);
+    let counts = s.row(a.run).job.unwrap().counts;
+    assert_eq!((counts.open, counts.done, counts.failed, counts.skipped, counts.dead), (1, 2, 2, 2, 0));
+    check_counts(s, a.run);
+}
+
+pub fn jobs_are_listed_without_other_runs(s: &Stage) {
+    s.run("plain").create();
+    let job = s.run("r").job().create();
+    s.run("another").create();
+    let listed = s.store().runs(&RunFilter { jobs: true, limit: 10, ..RunFilter::default() }).unwrap();
+    assert_eq!(listed.iter().map(|v| v.run.no).collect::<Vec<_>>(), [job]);
+    assert_eq!(listed[0].run.job.as_ref().unwrap().name, "job");
+}
+
+pub fn items_are_read_by_page_each_once(s: &Stage) {
+    let a = worker(s);
+    let claim = |key: &str, text| ClaimItem { content: content(text), ..a.claiming_item(key) };
+    for text in ["one", "two"] {
+        for i in 0..5 {
+            let ItemClaim::Run(item) = a.ask(claim(&format!("k{i}"), text)).unwrap() else { panic!() };
+            a.in_item(&format!("k{i}"), &item).buys("ask", 1);
+            a.item_done(item.seq, text);
+        }
+    }
+    let (mut seen, mut after) = (BTreeMap::new(), Seq(0));
+    loop {
+        let page = s.store().results(a.run, after, 2).unwrap();
+        let rows = s.store().items(a.run, after, 2).unwrap();
+        assert_eq!(page.iter().map(|p| &p.0).collect::<Vec<_>>(), rows.iter().collect::<Vec<_>>());
+        let Some(last) = rows.last() else { break };
+        after = last.seq;
+        for (row, value) in page {
+            assert_eq!(row.spent.cost(), 1);
+            let value = value.unwrap().decode().unwrap();
+            assert_eq!(seen.insert(row.key, value), None, "an item is read twice");
+        }
+    }
+    assert_eq!(seen.len(), 5);
+    assert!(seen.values().all(|v| v == &b"two"[..]), "the newest result counts");
+}
+
+pub fn a_result_and_the_state_it_changed_are_recorded_together(s: &Stage) {
+    let a = worker(s);
+    let seq = a.item("a").seq;
+    let end = || ItemEnd::Done(Payload::encode(b"x"));
+    let stale = crate::state::expecting(crate::state::change("k", "v"), 3);
+    s.refuses("conflict", RecordItem { changes: vec![stale], ..a.ending_item(seq, end()) });
+    let changes = vec![crate::state::change("k", "v")];
+    a.ask(RecordItem { changes, ..a.ending_item(seq, end()) }).unwrap();
+    assert!(s.store().state("ns", "agent", "k").unwrap().is_some());
+}
+
+pub fn workers_take_the_lowest_free_slots(s: &Stage) {
+    let one = worker(s);
+    let two = one.process.works(one.run);
+    let three = next(s, &one);
+    assert_eq!([one.slot, two.slot, three.slot], [Slot(1), Slot(2), Slot(3)]);
+    two.ends(Then::Restart);
+    assert_eq!(next(s, &one).slot, Slot(4), "its process may go on with it");
+    assert_eq!(two.process.works(one.run).slot, Slot(2));
+    three.process.dies();
+    assert_eq!(next(s, &one).slot, Slot(3));
+    assert!(s.store().attempts(one.run).unwrap().iter().filter(|a| a.is_open()).count() == 4);
+}
+
+pub fn a_job_goes_on_while_one_of_its_workers_does(s: &Stage) {
+    let one = worker(s);
+    let two = next(s, &one);
+    assert_eq!(one.ends(Then::Complete), Status::Running);
+    let seq = two.item("a").seq;
+    two.item_done(seq, "x");
+    assert_eq!(two.ends(Then::Complete), Status::Completed);
+}
+
+pub fn a_completed_job_takes_more_items(s: &Stage) {
+    let a = worker(s);
+    let seq = a.item("a").seq;
+    a.item_done(seq, "x");
+    assert_eq!(a.ends(Then::Complete), Status::Completed);
+    let new = next(s, &a);
+    assert_eq!(s.status(a.run), Status::Running);
+    assert_eq!(new.ask(new.claiming_item("a")).unwrap(), ended(seq, Standing::Done));
+    new.item("b");
+}
+
+pub fn sixty_four_threads_run_each_item_once(s: &Stage) {
+    let a = worker(s);
+    const ITEMS: usize = 40;
+    let ran: Vec<Vec<usize>> = together(|thread| {
+        let mut ran = Vec::new();
+        for i in 0..ITEMS {
+            let i = (i + thread) % ITEMS;
+            if let ItemClaim::Run(item) = a.ask(a.claiming_item(&format!("{i}"))).unwrap() {
+                a.item_done(item.seq, "x");
+                ran.push(i);
+            }
+        }
+        ran
+    });
+    let mut ran: Vec<usize> = ran.into_iter().flatten().collect();
+    ran.sort_unstable();
+    assert_eq!(ran, (0..ITEMS).collect::<Vec<_>>());
+    check_counts(s, a.run);
+}
+
+/// Half of the workers' processes are declared dead while they work. No two claims of an item are told to
+/// run it in one process's life, each result is recorded once, and at the end every item is done.
+pub fn sixty_four_workers_lose_their_process_and_no_item_is_lost_or_run_twice(s: &Stage) {
+    let run = s.run("r").job().create();
+    let workers: Vec<Agent> = (0..8).map(|i| s.process(&format!("p{i}")).works(run)).collect();
+    const ITEMS: usize = 40;
+    let recorded: usize = together(|thread| {
+        let a = &workers[thread % 8];
+        let mut recorded = 0;
+        for i in 0..ITEMS {
+            if thread == 3 && i == 10 || thread == 6 && i == 20 {
+                a.process.dies();
+            }
+            let key = format!("{}", (i + thread * 5) % ITEMS);
+            match a.ask(a.claiming_item(&key)) {
+                Ok(ItemClaim::Run(item)) => {
+                    let end = ItemEnd::Done(Payload::encode(b"x"));
+                    recorded += usize::from(a.ask(a.ending_item(item.seq, end)).is_ok());
+                }
+                Ok(_) => {}
+                Err(e) => assert_eq!(e.code(), "instance_dead"),
+            }
+        }
+        recorded
+    })
+    .into_iter()
+    .sum();
+    let last = s.process("last").works(run);
+    let mut finished = 0;
+    for i in 0..ITEMS {
+        if let ItemClaim::Run(item) = last.ask(last.claiming_item(&format!("{i}"))).unwrap() {
+            last.item_done(item.seq, "x");
+            finished += 1;
+        }
+    }
+    assert_eq!(recorded + finished, ITEMS, "each item has one result");
+    assert_eq!(s.row(run).job.unwrap().counts.done, ITEMS as i64);
+    assert_eq!(s.journal(run).len(), ITEMS, "a death appends nothing");
+    check_counts(s, run);
+}
