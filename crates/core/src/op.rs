@@ -5,6 +5,7 @@
 use crate::{
     engine::{
         admit::Admit,
+        adopt::Adopt,
         checkpoint::Checkpoint,
         claim::Claim,
         claim_item::ClaimItem,
@@ -115,6 +116,7 @@ ops! {
     Start => Started(Started),
     Claim => Claimed(Claimed),
     Enter => Entered(Entered),
+    Adopt => Adopted(()),
     EndAttempt => Ended(Status),
     Admit => Admitted(Admission),
     Settle => Settled(Settled),

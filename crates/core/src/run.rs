@@ -9,6 +9,7 @@ use crate::{
     id::{AttemptNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
     job::Job,
     status::Status,
+    unit::Limits,
 };
 
 /// What becomes of a call whose outcome is unknown.
@@ -101,6 +102,10 @@ pub struct Spec {
     /// The variables of the provider keys that were there when the run began, by name: its resumption needs
     /// them again. Their values are nowhere in the store.
     pub keys: Vec<String>,
+    /// The limits as they were first asked for, where asking for others later is to be noticed: a person may
+    /// have raised the run's own since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
     /// The prices it began with, for all its life. Absent in runs that have no command.
     pub prices: Option<Prices>,
     /// The name of the batch job that the run is.

@@ -173,6 +173,7 @@ fn create(
         command: Some(command),
         upstreams: begun_with.upstreams,
         keys: begun_with.keys,
+        limits: None,
         prices: Some(begun_with.prices),
         job: None,
     };

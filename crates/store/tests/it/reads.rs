@@ -12,6 +12,7 @@ use outlast_core::{
     run::{Command, PriceFile, Prices, Spec},
     status::Status,
     store::RunFilter,
+    unit::Limits,
 };
 
 use crate::{
@@ -87,6 +88,7 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
         }),
         upstreams: BTreeMap::from([("openai".into(), "https://api.example".into())]),
         keys: vec!["OPENAI_API_KEY".into()],
+        limits: Some(Limits::default()),
         prices: Some(Prices {
             hash: "abc".into(),
             file: Some(PriceFile { path: "/srv/prices.json".into(), text: "{}\n".into() }),
