@@ -63,7 +63,7 @@ async fn a_request_arrives_at_the_provider_byte_for_byte_with_its_headers() {
                 .header("x-unknown", "kept")
                 .header("accept", "application/json")
                 .header("accept-encoding", "gzip, br")
-                .header("x-outlast-scope", "i0")
+                .header("x-outlast-note", "ours")
                 .header("x-riskkernel-run-id", "r")
                 .header("cookie", "session=1")
                 .header("forwarded", "for=1.2.3.4")
