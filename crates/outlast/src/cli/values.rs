@@ -10,6 +10,7 @@ use outlast_core::{
     duration,
     money::NanoUsd,
     run, size,
+    state::transaction::Conflicts,
     unit::{Limits, Unit},
 };
 
@@ -242,6 +243,10 @@ pub fn record() -> impl TypedValueParser<Value = run::Record> {
 
 pub fn unpriced() -> impl TypedValueParser<Value = run::Unpriced> {
     Words(&[("deny", run::Unpriced::Deny), ("free", run::Unpriced::Free)])
+}
+
+pub fn conflicts() -> impl TypedValueParser<Value = Conflicts> {
+    Words(&[("last_writer", Conflicts::Expected), ("first_committer", Conflicts::FirstCommitter)])
 }
 
 pub fn unit() -> impl TypedValueParser<Value = Unit> {
