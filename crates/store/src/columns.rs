@@ -67,10 +67,6 @@ pub const ENTRY: &str = "run_no, seq, kind, state, attempt, instance, scope, key
 
 pub const PAYLOAD: &str = "codec, key_id, len, sha256, bytes";
 
-pub const ITEM: &str = "namespace, agent, key, version, value, commit_no, at, run_no, attempt";
-
-pub const HEAD: &str = "namespace, commit_no";
-
 /// `SELECT columns FROM rest`.
 pub fn select(columns: &str, rest: &str) -> String {
     format!("SELECT {columns} FROM {rest}")

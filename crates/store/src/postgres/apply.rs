@@ -7,7 +7,6 @@ use outlast_core::{
     journal::Entry,
     loaded::{Loaded, NewPayload, Row, Touch},
     run::Run,
-    state::Item,
     store::Error,
     unit::{Amounts, Unit},
 };
@@ -15,9 +14,10 @@ use tokio_postgres::Client;
 
 use super::{
     rows::to_json,
+    state,
     statement::{Param, insert, param, params, write_one},
 };
-use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, ITEM, PAYLOAD, RUN, SUMS};
+use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, PAYLOAD, RUN, SUMS};
 
 /// Writes the touched rows, envelopes before runs before entries: the order in which they would be
 /// locked.
@@ -63,16 +63,7 @@ pub async fn apply(client: &Client, l: &Loaded) -> Result<(), Error> {
     for p in &l.payloads {
         insert_payload(client, p).await?;
     }
-    // Versions of a key are only ever added.
-    for (i, _) in touched(&l.items).filter(|(_, touch)| *touch == Touch::Insert) {
-        insert_item(client, i).await?;
-    }
-    for (h, _) in touched(&l.heads) {
-        let sql = "INSERT INTO outlast.heads (namespace, commit_no) VALUES ($1, $2) \
-                   ON CONFLICT (sha256(namespace)) DO UPDATE SET commit_no = excluded.commit_no";
-        write_one(client, sql, params![h.namespace.as_bytes(), h.commit]).await?;
-    }
-    Ok(())
+    state::apply(client, &l.state).await
 }
 
 fn touched<T>(rows: &[Row<T>]) -> impl Iterator<Item = (&T, Touch)> {
@@ -323,25 +314,6 @@ async fn insert_payload(client: &Client, p: &NewPayload) -> Result<(), Error> {
             len,
             &p.payload.sha256[..],
             &p.payload.bytes[..]
-        ],
-    )
-    .await
-}
-
-async fn insert_item(client: &Client, i: &Item) -> Result<(), Error> {
-    write_one(
-        client,
-        &insert("items", ITEM),
-        params![
-            i.namespace.as_bytes(),
-            i.agent.as_bytes(),
-            i.key.as_bytes(),
-            i.version,
-            i.value.as_deref(),
-            i.commit,
-            i.at.0,
-            i.run.map(|n| n.0),
-            i.attempt.map(|n| n.0)
         ],
     )
     .await

@@ -7,17 +7,15 @@ use outlast_core::{
     id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Seq, Slot},
     journal::Entry,
     loaded::{Loaded, Need, Numbers, Row},
-    state::Item,
     store::Error,
 };
 use tokio_postgres::Client;
 
 use super::{
-    rows,
-    schema::{ITEM_NAME, ITEM_WANTED},
+    rows, state,
     statement::{all, maybe, params},
 };
-use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, HEAD, INSTANCE, ITEM, LEASE, RUN, select};
+use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, LEASE, RUN, select};
 
 /// Loads one operation's needs.
 pub async fn load(client: &Client, needs: &[Need]) -> Result<Loaded, Error> {
@@ -26,18 +24,6 @@ pub async fn load(client: &Client, needs: &[Need]) -> Result<Loaded, Error> {
         loading.one(need).await?;
     }
     Ok(loading.l)
-}
-
-/// The newest version of a state key.
-pub async fn newest_item(
-    client: &Client,
-    namespace: &str,
-    agent: &str,
-    key: &str,
-) -> Result<Option<Item>, Error> {
-    let rest = format!("outlast.items WHERE {ITEM_NAME} = {ITEM_WANTED} ORDER BY version DESC LIMIT 1");
-    let [namespace, agent, key] = [namespace, agent, key].map(str::as_bytes);
-    maybe(client, &select(ITEM, &rest), params![namespace, agent, key], rows::item).await
 }
 
 struct Loading<'a> {
@@ -90,7 +76,15 @@ impl Loading<'_> {
                 Ok(())
             }
             Need::OwnedBy(instance) => self.owned(*instance).await,
-            Need::State { namespace, agent, key } => self.state(namespace, agent, key).await,
+            Need::State(name) => state::load_key(self.client, &mut self.l, name).await,
+            Need::Transaction(id) => {
+                self.l.state.outcome = state::outcome(self.client, id).await?;
+                Ok(())
+            }
+            Need::Namespace(name) => state::load_namespace(self.client, &mut self.l, name).await,
+            Need::Compactable { namespace, before, after, limit } => {
+                state::load_compactable(self.client, &mut self.l, namespace, *before, *after, *limit).await
+            }
         }
     }
 
@@ -198,21 +192,6 @@ impl Loading<'_> {
                 self.run(no).await?;
                 self.open(no).await?;
             }
-        }
-        Ok(())
-    }
-
-    async fn state(&mut self, namespace: &str, agent: &str, key: &str) -> Result<(), Error> {
-        let seen =
-            |i: &Row<Item>| i.value.namespace == namespace && i.value.agent == agent && i.value.key == key;
-        if !self.l.items.iter().any(seen) {
-            let found = newest_item(self.client, namespace, agent, key).await?;
-            self.l.items.extend(found.map(Row::read));
-        }
-        if !self.l.heads.iter().any(|h| h.value.namespace == namespace) {
-            let sql = select(HEAD, "outlast.heads WHERE sha256(namespace) = sha256($1)");
-            let found = maybe(self.client, &sql, params![namespace.as_bytes()], rows::head).await?;
-            self.l.heads.extend(found.map(Row::read));
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ mod read;
 mod readers;
 mod rows;
 mod schema;
+mod state;
 mod statement;
 mod writer;
 

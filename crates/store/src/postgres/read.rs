@@ -11,16 +11,13 @@ use outlast_core::{
     op::{Durability, Op},
     payload::Payload,
     run::{Run, Spec},
-    state::Item,
     store::{Error, LedgerLine, RunFilter, RunView, Store, Ticket},
     token::TokenKey,
 };
 use tokio_postgres::{Client, Row};
 
 use super::{
-    PostgresStore,
-    load::newest_item,
-    rows,
+    PostgresStore, rows,
     statement::{Param, all, maybe, param, params},
     writer::NOW,
 };
@@ -185,11 +182,6 @@ impl Store for PostgresStore {
                    WHERE kind = 0 AND opened_at >= $1 AND opened_at < $2 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3";
         self.readers
             .run(async move |c: &Client| all(c, sql, params![since.0, until.0], rows::ledger_line).await)
-    }
-
-    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error> {
-        let [namespace, agent, key] = [namespace, agent, key].map(str::to_owned);
-        self.readers.run(async move |c: &Client| newest_item(c, &namespace, &agent, &key).await)
     }
 
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {

@@ -14,7 +14,6 @@ use outlast_core::{
     journal::{Entry, Kind, State},
     payload::{Codec, Payload},
     run::Run,
-    state::{Head, Item},
     store::{Error, LedgerLine},
     unit::{Amounts, Unit},
 };
@@ -191,24 +190,6 @@ pub fn payload(row: &Row) -> Result<Payload> {
         sha256: sha256.try_into().map_err(|_| bad(row, 3, "a SHA-256 has 32 bytes"))?,
         bytes: Bytes::from(get::<Vec<u8>>(row, 4)?),
     })
-}
-
-pub fn item(row: &Row) -> Result<Item> {
-    Ok(Item {
-        namespace: name(row, 0)?,
-        agent: name(row, 1)?,
-        key: name(row, 2)?,
-        version: int(row, 3)?,
-        value: get::<Option<Vec<u8>>>(row, 4)?.map(Bytes::from),
-        commit: int(row, 5)?,
-        at: Micros(int(row, 6)?),
-        run: maybe_int(row, 7)?.map(RunNo),
-        attempt: maybe_int(row, 8)?.map(AttemptNo),
-    })
-}
-
-pub fn head(row: &Row) -> Result<Head> {
-    Ok(Head { namespace: name(row, 0)?, commit: int(row, 1)? })
 }
 
 /// run, model, day, calls, tokens, spent, doubt.

@@ -5,12 +5,12 @@ use tokio_postgres::Client;
 
 use super::{
     connect::failure,
-    rows,
+    rows, state,
     statement::{maybe, params, write_one},
 };
 
 /// Each step makes the format whose number is its place, from 1.
-const STEPS: &[&str] = &[FORMAT_1];
+const STEPS: &[&[&str]] = &[&[FORMAT_1, state::schema::TABLES]];
 
 /// The format this program writes.
 pub fn format() -> i64 {
@@ -24,12 +24,6 @@ pub fn format() -> i64 {
 /// for each other; what lets them commit side by side is locking the rows of a group in one global
 /// order (envelopes, runs, entries), and then loading in a second statement.
 pub const LOCK: &str = "SELECT pg_advisory_xact_lock(31372865309864820)";
-
-/// A name's row is found by its hash: PostgreSQL's index entries end at 2,700 bytes, names do not.
-pub const ITEM_NAME: &str = "sha256(sha256(namespace) || sha256(agent) || sha256(key))";
-
-/// The same of the first three parameters.
-pub const ITEM_WANTED: &str = "sha256(sha256($1) || sha256($2) || sha256($3))";
 
 // The same tables as in SQLite, with composite primary keys. Names are bytea (they may hold NUL) and
 // are indexed by their hash (they may be long); JSON escapes NUL and is text. What is looked up as
@@ -93,15 +87,6 @@ CREATE TABLE outlast.payloads (
     codec bigint NOT NULL, key_id bigint NOT NULL, len bigint NOT NULL,
     sha256 bytea NOT NULL, bytes bytea NOT NULL, PRIMARY KEY (run_no, seq, role, part));
 ALTER TABLE outlast.payloads ALTER COLUMN bytes SET STORAGE EXTERNAL;
-
-CREATE TABLE outlast.items (
-    namespace bytea NOT NULL, agent bytea NOT NULL, key bytea NOT NULL, version bigint NOT NULL, value bytea,
-    commit_no bigint NOT NULL, at bigint NOT NULL, run_no bigint, attempt bigint);
-CREATE UNIQUE INDEX items_by_name
-    ON outlast.items (sha256(sha256(namespace) || sha256(agent) || sha256(key)), version);
-
-CREATE TABLE outlast.heads (namespace bytea NOT NULL, commit_no bigint NOT NULL);
-CREATE UNIQUE INDEX heads_by_namespace ON outlast.heads (sha256(namespace));
 ";
 
 /// `sha256(bytea)` is there from here on.
@@ -198,7 +183,9 @@ async fn steps(
         }
     };
     for step in STEPS.iter().skip(usize::try_from(from).unwrap_or(0)) {
-        client.batch_execute(step).await.map_err(failure)?;
+        for sql in *step {
+            client.batch_execute(sql).await.map_err(failure)?;
+        }
     }
     let mut meta = if from == 0 { fresh_meta } else { Vec::new() };
     meta.push(("format".into(), format().to_string().into_bytes()));

@@ -11,7 +11,10 @@ use outlast_core::{
 };
 use rusqlite::{Connection, Result, params};
 
-use super::rows::{self, to_json};
+use super::{
+    rows::{self, to_json},
+    state,
+};
 use crate::columns::SUMS;
 
 /// Writes the touched rows. Prepared once per connection.
@@ -64,33 +67,7 @@ pub fn apply(conn: &Connection, l: &Loaded) -> Result<()> {
         }
     }
     l.payloads.iter().try_for_each(|p| insert_payload(conn, p))?;
-    for row in l.items.iter().filter(|r| r.touch == Touch::Insert) {
-        let i = &row.value;
-        execute(
-            conn,
-            &insert("items", rows::ITEM, 9),
-            params![
-                i.namespace,
-                i.agent,
-                i.key,
-                i.version,
-                i.value.as_deref(),
-                i.commit,
-                i.at.0,
-                i.run.map(|n| n.0),
-                i.attempt.map(|n| n.0)
-            ],
-        )?;
-    }
-    for row in l.heads.iter().filter(|r| r.touch != Touch::Read) {
-        execute(
-            conn,
-            "INSERT INTO heads (namespace, commit_no) VALUES (?1, ?2)
-             ON CONFLICT (namespace) DO UPDATE SET commit_no = excluded.commit_no",
-            params![row.value.namespace, row.value.commit],
-        )?;
-    }
-    Ok(())
+    state::apply(conn, &l.state)
 }
 
 fn execute(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<()> {

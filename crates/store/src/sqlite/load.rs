@@ -11,7 +11,7 @@ use outlast_core::{
 };
 use rusqlite::{Connection, OptionalExtension as _, Params};
 
-use super::{cache::Cache, failure, rows};
+use super::{cache::Cache, failure, rows, state};
 use crate::columns::select;
 
 /// Loads one operation's needs.
@@ -90,24 +90,11 @@ impl Loader<'_> {
                 l.entries.extend(found.map(Row::read));
             }
             Need::OwnedBy(instance) => self.owned(l, *instance)?,
-            Need::State { namespace, agent, key } => {
-                let seen = |i: &Row<outlast_core::state::Item>| {
-                    let i = &i.value;
-                    i.namespace == *namespace && i.agent == *agent && i.key == *key
-                };
-                if !l.items.iter().any(seen) {
-                    let sql = select(
-                        rows::ITEM,
-                        "items WHERE namespace = ?1 AND agent = ?2 AND key = ?3 \
-                         ORDER BY version DESC LIMIT 1",
-                    );
-                    let found = self.maybe(&sql, (namespace, agent, key), rows::item)?;
-                    l.items.extend(found.map(Row::read));
-                }
-                if !l.heads.iter().any(|h| h.value.namespace == *namespace) {
-                    let sql = select(rows::HEAD, "heads WHERE namespace = ?1");
-                    l.heads.extend(self.maybe(&sql, (namespace,), rows::head)?.map(Row::read));
-                }
+            Need::State(name) => state::load_key(self.conn, l, name)?,
+            Need::Transaction(id) => l.state.outcome = state::outcome(self.conn, id)?,
+            Need::Namespace(name) => state::load_namespace(self.conn, l, name)?,
+            Need::Compactable { namespace, before, after, limit } => {
+                state::load_compactable(self.conn, l, namespace, *before, *after, *limit)?;
             }
         }
         Ok(())

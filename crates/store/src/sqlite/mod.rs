@@ -7,6 +7,7 @@ mod load;
 mod read;
 mod rows;
 mod schema;
+mod state;
 mod writer;
 
 use std::{

@@ -9,7 +9,6 @@ use outlast_core::{
     op::{Durability, Op},
     payload::Payload,
     run::{Run, Spec},
-    state::Item,
     store::{Error, LedgerLine, RunFilter, RunView, Store, Ticket},
     token::TokenKey,
 };
@@ -177,16 +176,6 @@ impl Store for SqliteStore {
                     doubt_nano_usd: r.get(6)?,
                 })
             })
-        })
-    }
-
-    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error> {
-        self.with_reader(|c| {
-            let sql = select(
-                rows::ITEM,
-                "items WHERE namespace = ?1 AND agent = ?2 AND key = ?3 ORDER BY version DESC LIMIT 1",
-            );
-            maybe(c, &sql, (namespace, agent, key), rows::item)
         })
     }
 

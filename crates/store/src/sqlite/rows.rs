@@ -12,7 +12,6 @@ use outlast_core::{
     journal::{Entry, Kind, State},
     payload::{Codec, Payload},
     run::Run,
-    state::{Head, Item},
     status::Status,
     unit::{Amounts, Unit},
 };
@@ -23,7 +22,7 @@ use rusqlite::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::columns::{self, SUMS};
-pub use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, HEAD, INSTANCE, ITEM, LEASE, PAYLOAD, RUN};
+pub use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, LEASE, PAYLOAD, RUN};
 
 type Result<T> = rusqlite::Result<T>;
 
@@ -176,22 +175,4 @@ pub fn payload(row: &Row<'_>) -> Result<Payload> {
         sha256: row.get_ref(3)?.as_blob()?.try_into().map_err(|_| bad(3, "a SHA-256 has 32 bytes"))?,
         bytes: Bytes::from(row.get::<_, Vec<u8>>(4)?),
     })
-}
-
-pub fn item(row: &Row<'_>) -> Result<Item> {
-    Ok(Item {
-        namespace: row.get(0)?,
-        agent: row.get(1)?,
-        key: row.get(2)?,
-        version: row.get(3)?,
-        value: row.get::<_, Option<Vec<u8>>>(4)?.map(Bytes::from),
-        commit: row.get(5)?,
-        at: Micros(row.get(6)?),
-        run: row.get::<_, Option<i64>>(7)?.map(RunNo),
-        attempt: row.get::<_, Option<i64>>(8)?.map(AttemptNo),
-    })
-}
-
-pub fn head(row: &Row<'_>) -> Result<Head> {
-    Ok(Head { namespace: row.get(0)?, commit: row.get(1)? })
 }

@@ -3,13 +3,13 @@
 use outlast_core::store::Error;
 use rusqlite::{Connection, Transaction};
 
-use super::failure;
+use super::{failure, state};
 
 /// `PRAGMA application_id`: tells an Outlast store from any other SQLite file ("OUTL").
 pub const APPLICATION_ID: i64 = 0x4f55_544c;
 
 /// Each step makes the format whose number is its place, from 1.
-const STEPS: &[&str] = &[FORMAT_1];
+const STEPS: &[&[&str]] = &[&[FORMAT_1, state::schema::TABLES]];
 
 /// The format this program writes.
 pub fn format() -> i64 {
@@ -76,12 +76,6 @@ CREATE TABLE payloads (
     id INTEGER PRIMARY KEY, run_no INTEGER NOT NULL, seq INTEGER NOT NULL, role INTEGER NOT NULL,
     part INTEGER NOT NULL, codec INTEGER NOT NULL, key_id INTEGER NOT NULL, len INTEGER NOT NULL,
     sha256 BLOB NOT NULL, bytes BLOB NOT NULL, UNIQUE (run_no, seq, role, part));
-
-CREATE TABLE items (
-    id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, agent TEXT NOT NULL, key TEXT NOT NULL,
-    version INTEGER NOT NULL, value BLOB, commit_no INTEGER NOT NULL, at INTEGER NOT NULL,
-    run_no INTEGER, attempt INTEGER, UNIQUE (namespace, agent, key, version));
-CREATE TABLE heads (namespace TEXT PRIMARY KEY, commit_no INTEGER NOT NULL) WITHOUT ROWID;
 ";
 
 /// The format of the store in the file; 0 where there is none yet. Changes nothing.
@@ -125,7 +119,7 @@ pub fn migrate(
     // Read again under the lock: another process may have made the step meanwhile.
     let found = found_in(&tx, place)?;
     for (i, step) in STEPS.iter().enumerate().skip(usize::try_from(found).unwrap_or(0)) {
-        tx.execute_batch(step).map_err(failure)?;
+        step.iter().try_for_each(|sql| tx.execute_batch(sql)).map_err(failure)?;
         tx.pragma_update(None, "user_version", i as i64 + 1).map_err(failure)?;
     }
     tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(failure)?;

@@ -1,13 +1,23 @@
 //! Many callers at once: no limit is passed, and the sums agree.
 
-use std::{sync::Barrier, thread};
+use std::{
+    sync::{
+        Barrier, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
 
 use outlast_core::{
-    engine::put::Put,
+    engine::put::{Change, Put},
     id::InstanceNo,
-    op::{Admission, Claimed},
+    op::{Admission, Claimed, Durability},
+    state::{
+        At, EventRange, Item, Name, Scan,
+        transaction::{Conflicts, Transactions},
+    },
     status::Status,
-    store::Error,
+    store::{Ask as _, Error},
     unit::Unit,
 };
 
@@ -111,7 +121,7 @@ pub fn no_increment_is_lost(s: &Stage) {
             });
             let change =
                 crate::state::expecting(crate::state::change("n", &(value + 1).to_string()), version);
-            match process.ask(Put { actor: None, changes: vec![change] }) {
+            match process.ask(Put { changes: vec![change], ..Put::default() }) {
                 Ok(_) => break,
                 Err(e) => assert_eq!(e.code(), "conflict"),
             }
@@ -128,4 +138,102 @@ pub fn a_call_is_settled_by_one_of_many(s: &Stage) {
     let settled = together(|_| a.ask(a.settle(seq, outlast_core::engine::settle::Close::Done(bill(10)))));
     assert_eq!(settled.iter().filter(|x| x.is_ok()).count(), 1);
     assert_eq!((s.money(a.run), s.status(a.run)), ((0, 0, 10), Status::Running));
+}
+
+/// Eight threads, 25 read-modify-write increments each, in transactions where the first to commit wins.
+pub fn no_increment_of_overlapping_transactions_is_lost(s: &Stage) {
+    let store = s.store();
+    let table = Mutex::new(Transactions::default());
+    let name = Name::new("ns", "agent", "n");
+    let increment = |id: &str| -> Result<(), Error> {
+        let began = store.state_position()?;
+        table.lock().unwrap().begin(id, None, began, 0).unwrap();
+        let seen = store.state_at("ns", "agent", "n", At::Position(began))?;
+        let n =
+            seen.map_or(0, |i| String::from_utf8(i.value.unwrap().to_vec()).unwrap().parse::<i64>().unwrap());
+        let change = Change::set(name.clone(), (n + 1).to_string().as_bytes());
+        table.lock().unwrap().change(id, change, 0).unwrap();
+        let put = table.lock().unwrap().commit(id, Conflicts::FirstCommitter, 0).unwrap();
+        store.ask(put, Durability::Synced).wait().map(drop)
+    };
+    thread::scope(|scope| {
+        for t in 0..8 {
+            let increment = &increment;
+            scope.spawn(move || {
+                for i in 0..25 {
+                    let mut tries = 0..;
+                    while let Err(e) = increment(&format!("{t}/{i}/{}", tries.next().unwrap())) {
+                        assert_eq!(e.code(), "conflict");
+                    }
+                }
+            });
+        }
+    });
+    let item = store.state("ns", "agent", "n").unwrap().unwrap();
+    assert_eq!((item.version, item.value.as_deref()), (200, Some(&b"200"[..])));
+}
+
+/// Each transaction sets four keys, of two agents in two namespaces, to the same number. Readers look at
+/// one position, at one commit, and by a scan.
+pub fn no_reader_sees_part_of_a_transaction(s: &Stage) {
+    const TURNS: i64 = 60;
+    const PLACES: [(&str, &str); 2] = [("ns", "a"), ("other", "b")];
+    let store = s.store();
+    let changes = |n: i64| {
+        let place = |(namespace, agent)| {
+            ["x", "y"].map(|k| Change::set(Name::new(namespace, agent, k), n.to_string().as_bytes()))
+        };
+        PLACES.into_iter().flat_map(place).collect::<Vec<_>>()
+    };
+    let written = AtomicBool::new(false);
+    let value = |i: Item| String::from_utf8(i.value.unwrap().to_vec()).unwrap();
+    let look = |at: At| {
+        let read = |(namespace, agent)| {
+            ["x", "y"].map(|k| store.state_at(namespace, agent, k, at).unwrap().map(value))
+        };
+        let mut seen: Vec<_> = PLACES.into_iter().flat_map(read).collect();
+        for (namespace, agent) in PLACES.map(|(n, a)| (n.to_owned(), a.to_owned())) {
+            let scan = Scan { namespace, agent, at, limit: 9, ..Scan::default() };
+            let found = store.state_scan(&scan).unwrap();
+            assert!(found.is_empty() || found.len() == 2, "{at:?}: {found:?}");
+            seen.extend(found.into_iter().map(|i| Some(value(i))));
+        }
+        seen.dedup();
+        assert!(
+            seen.len() == 1 || seen.iter().all(Option::is_none),
+            "part of a transaction at {at:?}: {seen:?}"
+        );
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1..=TURNS {
+                store
+                    .ask(Put { changes: changes(n), ..Put::default() }, Durability::Committed)
+                    .wait()
+                    .unwrap();
+            }
+            written.store(true, Ordering::SeqCst);
+        });
+        for _ in 0..3 {
+            scope.spawn(|| {
+                loop {
+                    let last = written.load(Ordering::SeqCst);
+                    look(At::Position(store.state_position().unwrap()));
+                    if let Some(head) = store.namespace("ns").unwrap() {
+                        look(At::Commit(head.commit));
+                    }
+                    let (namespace, agent) = ("ns".to_owned(), "a".to_owned());
+                    let found =
+                        store.state_scan(&Scan { namespace, agent, limit: 9, ..Scan::default() }).unwrap();
+                    assert!(found.windows(2).all(|w| w[0].value == w[1].value), "{found:?}");
+                    let (namespace, agent) = ("ns".to_owned(), "a".to_owned());
+                    let range = EventRange { namespace, agent, limit: 9999, ..EventRange::default() };
+                    assert_eq!(store.state_events(&range).unwrap().events.len() % 2, 0);
+                    if last {
+                        break;
+                    }
+                }
+            });
+        }
+    });
 }

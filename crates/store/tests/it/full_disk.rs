@@ -7,8 +7,11 @@ use std::{
     process::Command,
 };
 
-use bytes::Bytes;
-use outlast_core::engine::put::{Change, Put};
+use outlast_core::{
+    clock::{Entropy as _, SeededEntropy},
+    engine::put::{Change, Put},
+    state::Name,
+};
 
 use crate::{
     beds::{Opened, open_at, place},
@@ -32,9 +35,10 @@ fn within_mounts(name: &str, mounted: &Path, mount: &str) {
 }
 
 fn put(key: &str, bytes: usize) -> Put {
-    let value = Some(Bytes::from(vec![b'v'; bytes]));
-    let change = Change { namespace: "n".into(), agent: "a".into(), key: key.into(), value, expected: None };
-    Put { actor: None, changes: vec![change] }
+    // Not compressible.
+    let mut value = vec![0; bytes];
+    SeededEntropy::new(bytes as u64).fill(&mut value);
+    Put { changes: vec![Change::set(Name::new("n", "a", key), &value)], ..Put::default() }
 }
 
 /// Writes until there is no room for a byte.

@@ -7,7 +7,6 @@ use std::{
     sync::Arc,
 };
 
-use bytes::Bytes;
 use outlast_core::{
     engine::{
         put::{Change, Put},
@@ -15,6 +14,7 @@ use outlast_core::{
     },
     instance::Identity,
     op::Durability,
+    state::Name,
     store::{Ask as _, Store},
 };
 
@@ -28,9 +28,8 @@ use crate::{
 const KEYS: usize = 8;
 
 fn put(key: &str, version: i64) -> Put {
-    let value = Some(Bytes::from(format!("{key} {version}")));
-    let change = Change { namespace: "n".into(), agent: "a".into(), key: key.into(), value, expected: None };
-    Put { actor: None, changes: vec![change] }
+    let value = format!("{key} {version}");
+    Put { changes: vec![Change::set(Name::new("n", "a", key), value.as_bytes())], ..Put::default() }
 }
 
 /// The child's part: writes until it is killed, and tells what was acknowledged.

@@ -112,7 +112,7 @@ pub fn a_stale_attempt_opens_nothing(s: &Stage) {
     let (actor, slot) = (old.actor(), old.slot);
     s.refuses(
         "lease_lost",
-        Put { actor: Some((actor, slot)), changes: vec![crate::state::change("k", "v")] },
+        Put { actor: Some((actor, slot)), ..crate::state::put(vec![crate::state::change("k", "v")]) },
     );
     let value = Payload::encode(b"v");
     s.refuses("lease_lost", Checkpoint { actor, slot, name: "c".into(), value });

@@ -23,12 +23,14 @@ mod calls;
 mod checkpoints;
 mod concurrency;
 mod doubt;
+mod history;
 mod leases;
 mod limits;
 mod loops;
 mod parents;
 mod reads;
 mod replay;
+mod retention;
 mod runs;
 mod state;
 mod steps;
@@ -238,7 +240,36 @@ macro_rules! stories {
                 an_empty_transaction_is_nothing,
                 keys_are_kept_apart_by_namespace_and_agent,
                 keys_and_values_are_any_text_and_bytes,
+                keys_are_never_joined_to_one_text,
+                large_values_are_kept_as_they_were,
                 a_runs_state_carries_who_wrote_it,
+                a_runs_namespace_is_written_by_that_run_only,
+                a_stale_attempt_writes_no_state,
+                a_transaction_is_committed_once_under_its_id,
+                a_refused_transaction_leaves_no_outcome,
+                the_first_to_commit_wins_where_that_is_asked_for,
+                versions_and_history_go_on_after_a_restart_between_any_two_commits,
+            ;
+            history:
+                a_key_is_read_as_it_was_at_a_version,
+                a_key_is_read_as_it_was_after_a_commit,
+                a_history_is_read_by_page_and_with_its_tombstones,
+                live_keys_are_listed_by_their_bytes_and_by_page,
+                a_scan_gives_values_as_they_stood,
+                an_agents_events_are_its_own_in_order_and_by_page,
+                an_event_names_its_transaction,
+                namespaces_and_agents_are_listed,
+                a_loop_goes_on_behind_its_last_done_step,
+                a_step_that_changes_or_goes_moves_the_resume_point_back,
+                a_prefix_may_be_empty_or_end_in_a_digit,
+            ;
+            retention:
+                everything_is_kept_unless_it_is_said_otherwise,
+                compaction_leaves_the_last_versions_and_says_what_is_gone,
+                what_was_replaced_before_a_commit_can_be_removed,
+                a_compaction_goes_on_in_bounded_pieces,
+                fewer_than_one_version_cannot_be_kept,
+                an_unknown_namespace_can_be_told_what_to_keep,
             ;
             checkpoints:
                 the_newest_checkpoint_of_a_name_counts,
@@ -295,6 +326,8 @@ macro_rules! stories {
                 registering_at_once_gives_everyone_a_number,
                 one_run_is_created_by_many_at_once,
                 no_increment_is_lost,
+                no_increment_of_overlapping_transactions_is_lost,
+                no_reader_sees_part_of_a_transaction,
                 a_call_is_settled_by_one_of_many,
             ;
         }
@@ -310,6 +343,10 @@ macro_rules! timed_stories {
                 after_the_wall_time_no_attempt_and_no_loop_begins,
                 a_heartbeat_halts_a_run_whose_wall_time_is_over,
                 raising_the_wall_time_lets_the_run_go_on,
+            ;
+            history:
+                a_key_is_read_as_it_was_at_a_time,
+                a_namespaces_time_does_not_go_back_with_the_clock,
             ;
             sweeps:
                 an_attempt_ends_at_its_last_heartbeat,

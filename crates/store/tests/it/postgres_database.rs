@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use outlast_core::{
     engine::put::{Change, Put},
+    state::{Name, Scan},
     store::Error,
 };
 
@@ -16,9 +16,8 @@ use crate::{
 };
 
 fn put(key: &str) -> Put {
-    let value = Some(Bytes::from_static(b"value"));
-    let change = Change { namespace: "n".into(), agent: "a".into(), key: key.into(), value, expected: None };
-    Put { actor: None, changes: vec![change] }
+    let changes = vec![Change::set(Name::new("n", "a", key), b"value")];
+    Put { changes, ..Put::default() }
 }
 
 #[track_caller]
@@ -129,16 +128,16 @@ fn names_may_be_longer_than_an_index_entry() {
     let within = agent.within(&format!("\0{long}"));
     let seq = within.begins(&long);
     assert_eq!(within.begins(&long), seq);
-    let change = |key: &str| Change {
-        namespace: long.clone(),
-        agent: long.clone(),
-        key: key.into(),
-        value: Some("v".into()),
-        expected: Some(0),
-    };
+    let change = |key: &str| Change::set(Name::new(&long, &long, key), b"v").expecting(0);
     let other = format!("{long}\0");
-    s.ask(Put { actor: None, changes: vec![change(&long), change(&other)] }).unwrap();
+    s.ask(Put { changes: vec![change(&other), change(&long)], ..Put::default() }).unwrap();
     assert_eq!(s.store().state(&long, &long, &other).unwrap().unwrap().key, other);
+    let (namespace, agent) = (long.clone(), long.clone());
+    let scan = Scan { namespace, agent, prefix: long.clone(), limit: 9, ..Scan::default() };
+    let keys =
+        |scan: &Scan| s.store().state_keys(scan).unwrap().into_iter().map(|k| k.key).collect::<Vec<_>>();
+    assert_eq!(keys(&scan), [long.clone(), other.clone()]);
+    assert_eq!(keys(&Scan { after: Some(long.clone()), ..scan }), [other]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use outlast_core::{
         raise::Raise,
     },
     id::RunNo,
+    state::Name,
     store::Store,
     unit::{Limits, PerUnit, Unit},
 };
@@ -60,19 +61,13 @@ fn each_sees_what_the_other_committed(bed: &dyn Bed) {
 fn no_increment_is_lost_between_two_handles(bed: &dyn Bed) {
     const TURNS: i64 = 50;
     let stores: [Arc<dyn Store>; 2] = [bed.open(), bed.open()];
-    let change = || Change {
-        namespace: "n".into(),
-        agent: "a".into(),
-        key: "k".into(),
-        value: Some("v".into()),
-        expected: None,
-    };
+    let change = || Change::set(Name::new("n", "a", "k"), b"v");
     thread::scope(|scope| {
         for store in &stores {
             scope.spawn(move || {
                 let s = Stage::on(Opened(store.clone()));
                 for _ in 0..TURNS {
-                    s.ask(Put { actor: None, changes: vec![change()] }).unwrap();
+                    s.ask(Put { changes: vec![change()], ..Put::default() }).unwrap();
                 }
             });
         }

@@ -10,6 +10,7 @@ use outlast_core::{
     journal::{Entry, State},
     op::{Durability, Pulse, Swept, Verb},
     run::{Admission, InDoubt, OnDivergence, Policy, Run, Spec, Unpriced},
+    state::EventRange,
     status::Status,
     store::{Ask, Error, RunFilter, RunView, Store},
     unit::{Amounts, Limits, Unit},
@@ -50,6 +51,11 @@ impl Stage {
     /// Lets time pass. Only for stories listed as timed.
     pub fn advance_ms(&self, ms: u64) {
         self.bed.clock().expect("a timed story needs an injected clock").advance_ms(ms);
+    }
+
+    /// Sets the wall clock, as an administrator would. Only for stories listed as timed.
+    pub fn set_clock(&self, now: Micros) {
+        self.bed.clock().expect("a timed story needs an injected clock").set(now);
     }
 
     /// A process enters the store.
@@ -215,6 +221,14 @@ pub fn everything(store: &dyn Store) -> String {
         let attempts = store.attempts(no).unwrap();
         let entries = store.entries(no, Seq(0), usize::MAX >> 1).unwrap();
         out.push_str(&format!("{view:?}\n{attempts:?}\n{entries:?}\n"));
+    }
+    for namespace in store.namespaces(None, 1000).unwrap() {
+        out.push_str(&format!("{namespace:?}\n"));
+        for agent in store.agents(&namespace.name, None, 1000).unwrap() {
+            let namespace = namespace.name.clone();
+            let range = EventRange { namespace, agent, limit: 10_000, ..EventRange::default() };
+            out.push_str(&format!("{:?}\n", store.state_events(&range).unwrap()));
+        }
     }
     out
 }

@@ -1,0 +1,239 @@
+//! The state in PostgreSQL: what operations load of it and write.
+
+mod read;
+pub mod schema;
+
+use std::{collections::HashMap, sync::Arc};
+
+use outlast_core::{
+    id::Micros,
+    loaded::{Loaded, Row, Touch},
+    state::{
+        Committed, Keep, Name, Namespace, Position, Progress, StepKey,
+        rows::{Compactable, Current, NewCommit, NewVersion, Removal, Rows},
+    },
+    store::Error,
+};
+use tokio_postgres::Client;
+
+use super::{
+    connect::failure,
+    rows::{get, name as text, number},
+    statement::{Param, all, maybe, params, write_one},
+};
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// The newest position, the namespace and the key, in one round trip; what is not there is NULL.
+const KEY: &str = "SELECT n.name, n.commit_no, n.at, n.keep, \
+    coalesce((SELECT max(position) FROM outlast.items), 0), \
+    k.version, k.live, k.position, k.commit_no, k.at, k.first, k.oldest, k.progress, k.no \
+    FROM (SELECT 1) AS one LEFT JOIN outlast.namespaces n ON sha256(n.name) = sha256($1) \
+    LEFT JOIN outlast.agents a ON a.namespace_no = n.no AND sha256(a.name) = sha256($2) \
+    LEFT JOIN outlast.keys k ON k.agent_no = a.no AND sha256(k.key) = sha256($3)";
+
+pub async fn load_key(client: &Client, l: &mut Loaded, name: &Arc<Name>) -> Result<()> {
+    if l.state.keys.contains_key(name) {
+        return Ok(());
+    }
+    let names = [&name.namespace, &name.agent, &name.key].map(|n| n.as_bytes());
+    let found = client.query_typed_one(KEY, params![names[0], names[1], names[2]]).await.map_err(failure)?;
+    l.state.position = Position(get(&found, 4)?);
+    if !l.state.namespaces.contains_key(&name.namespace) && get::<Option<i64>>(&found, 1)?.is_some() {
+        l.state.namespaces.insert(name.namespace.clone(), Row::read(namespace(&found)?));
+    }
+    if get::<Option<i64>>(&found, 5)?.is_some() {
+        l.state.keys.insert(name.clone(), Row::read(current(&found)?));
+    }
+    Ok(())
+}
+
+pub async fn load_namespace(client: &Client, l: &mut Loaded, name: &str) -> Result<()> {
+    if !l.state.namespaces.contains_key(name) {
+        let sql = "SELECT name, commit_no, at, keep FROM outlast.namespaces WHERE sha256(name) = sha256($1)";
+        let found = maybe(client, sql, params![name.as_bytes()], namespace).await?;
+        l.state.namespaces.extend(found.map(|n| (name.to_owned(), Row::read(n))));
+    }
+    Ok(())
+}
+
+pub async fn load_compactable(
+    client: &Client,
+    l: &mut Loaded,
+    namespace: &str,
+    before: Option<i64>,
+    after: i64,
+    limit: usize,
+) -> Result<()> {
+    let sql = "SELECT k.no, k.oldest, k.version, coalesce((SELECT i.version FROM outlast.items i \
+               WHERE i.key_no = k.no AND i.position <= coalesce((SELECT c.position FROM outlast.commits c \
+               WHERE c.namespace_no = n.no AND c.commit_no <= $2 ORDER BY c.commit_no DESC LIMIT 1), 0) \
+               ORDER BY i.position DESC LIMIT 1), k.oldest) \
+               FROM outlast.namespaces n JOIN outlast.keys k ON k.namespace_no = n.no AND k.replaced \
+               WHERE sha256(n.name) = sha256($1) AND k.no > $3 ORDER BY k.no LIMIT $4";
+    let (namespace, before, limit) = (namespace.as_bytes(), before.unwrap_or(0), count(limit));
+    let params = params![namespace, before, after, limit];
+    l.state.compactable = all(client, sql, params, |r| {
+        Ok(Compactable { no: get(r, 0)?, oldest: get(r, 1)?, version: get(r, 2)?, at_commit: get(r, 3)? })
+    })
+    .await?;
+    Ok(())
+}
+
+pub async fn outcome(client: &Client, id: &str) -> Result<Option<Committed>> {
+    let sql = "SELECT commit_no, at FROM outlast.commits \
+               WHERE txn IS NOT NULL AND sha256(txn) = sha256($1) LIMIT 1";
+    maybe(client, sql, params![id.as_bytes()], |r| {
+        Ok(Committed { commit: get(r, 0)?, at: Micros(get(r, 1)?), versions: Vec::new() })
+    })
+    .await
+}
+
+/// Writes what a decision touched of the state.
+pub async fn apply(client: &Client, rows: &Rows) -> Result<()> {
+    for row in rows.namespaces.values().filter(|r| r.touch != Touch::Read) {
+        let n = &row.value;
+        let sql = "INSERT INTO outlast.namespaces (name, commit_no, at, keep) VALUES ($1, $2, $3, $4) \
+                   ON CONFLICT (sha256(name)) DO UPDATE SET commit_no = excluded.commit_no, at = excluded.at, \
+                   keep = excluded.keep";
+        let keep = match n.keep {
+            Keep::All => None,
+            Keep::Last(n) => Some(n),
+        };
+        write_one(client, sql, params![n.name.as_bytes(), n.commit, n.at.0, keep]).await?;
+    }
+    let mut numbers: HashMap<&Name, i64> = HashMap::new();
+    for (name, row) in &rows.keys {
+        let no = match row.touch {
+            Touch::Read => continue,
+            Touch::Insert => insert_key(client, name, &row.value).await?,
+            Touch::Update => update_key(client, name, &row.value).await?,
+        };
+        numbers.insert(&**name, no);
+    }
+    for v in &rows.versions {
+        let key = numbers.get(&*v.name).copied();
+        insert_version(client, v, key).await?;
+    }
+    for c in &rows.commits {
+        insert_commit(client, c).await?;
+    }
+    for r in &rows.removals {
+        remove(client, *r).await?;
+    }
+    Ok(())
+}
+
+/// The columns by which a resume point is found, for keys whose newest value is a step's record.
+fn step<'a>(name: &'a Name, c: &Current) -> (Option<&'a [u8]>, Option<i64>) {
+    let step = c.progress.and_then(|_| StepKey::of(&name.key));
+    (step.map(|s| s.stem.as_bytes()), step.map(|s| s.n))
+}
+
+/// Returns the key's number.
+async fn insert_key(client: &Client, name: &Name, c: &Current) -> Result<i64> {
+    let names = [&name.namespace, &name.agent, &name.key].map(|n| n.as_bytes());
+    let sql = "INSERT INTO outlast.agents (namespace_no, name, removed_to) SELECT n.no, $2, 0 \
+               FROM outlast.namespaces n WHERE sha256(n.name) = sha256($1) AND NOT EXISTS (SELECT 1 \
+               FROM outlast.agents a WHERE a.namespace_no = n.no AND sha256(a.name) = sha256($2))";
+    client.execute_typed(sql, params![names[0], names[1]]).await.map_err(failure)?;
+    let (stem, n) = step(name, c);
+    let sql = "INSERT INTO outlast.keys (namespace_no, agent_no, key, version, live, replaced, position, commit_no, \
+               at, first, oldest, progress, stem, n) \
+               SELECT n.no, a.no, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14 FROM outlast.namespaces n \
+               JOIN outlast.agents a ON a.namespace_no = n.no AND sha256(a.name) = sha256($2) \
+               WHERE sha256(n.name) = sha256($1) RETURNING no";
+    let (replaced, progress) = (c.oldest < c.version, c.progress.map(Progress::code));
+    let made = maybe(
+        client,
+        sql,
+        params![
+            names[0],
+            names[1],
+            names[2],
+            c.version,
+            c.live,
+            replaced,
+            c.position.0,
+            c.commit,
+            c.at.0,
+            c.first.0,
+            c.oldest,
+            progress,
+            stem,
+            n
+        ],
+        number,
+    )
+    .await?;
+    made.ok_or_else(|| Error::Corrupt { what: format!("the agent of {name:?} is missing") })
+}
+
+async fn update_key(client: &Client, name: &Name, c: &Current) -> Result<i64> {
+    let (stem, n) = step(name, c);
+    let sql = "UPDATE outlast.keys SET version = $2, live = $3, replaced = $4, position = $5, commit_no = $6, \
+               at = $7, progress = $8, stem = $9, n = $10 WHERE no = $1";
+    let progress = c.progress.map(Progress::code);
+    let replaced = c.oldest < c.version;
+    let params: &[Param<'_>] =
+        params![c.no, c.version, c.live, replaced, c.position.0, c.commit, c.at.0, progress, stem, n];
+    write_one(client, sql, params).await?;
+    Ok(c.no)
+}
+
+async fn insert_version(client: &Client, v: &NewVersion, key: Option<i64>) -> Result<()> {
+    let sql = "INSERT INTO outlast.items (position, agent_no, key_no, version, commit_no, at, run_no, attempt, value) \
+               SELECT $1, agent_no, no, $3, $4, $5, $6, $7, $8 FROM outlast.keys WHERE no = $2";
+    let stored = v.value.as_ref().map(|v| &v.stored()[..]);
+    let (run, attempt) = (v.run.map(|n| n.0), v.attempt.map(|n| n.0));
+    let params = params![v.position.0, key, v.version, v.commit, v.at.0, run, attempt, stored];
+    write_one(client, sql, params).await
+}
+
+async fn insert_commit(client: &Client, c: &NewCommit) -> Result<()> {
+    let sql = "INSERT INTO outlast.commits (namespace_no, commit_no, at, position, txn) \
+               SELECT no, $2, $3, $4, $5 FROM outlast.namespaces WHERE sha256(name) = sha256($1)";
+    let id = c.transaction.as_deref().map(str::as_bytes);
+    write_one(client, sql, params![c.namespace.as_bytes(), c.commit, c.at.0, c.position.0, id]).await
+}
+
+async fn remove(client: &Client, r: Removal) -> Result<()> {
+    // Positions grow with versions: the last one removed is that of the highest version.
+    let sql = "UPDATE outlast.agents SET removed_to = greatest(removed_to, (SELECT position FROM outlast.items \
+               WHERE key_no = $1 AND version < $2 ORDER BY version DESC LIMIT 1)) \
+               WHERE no = (SELECT agent_no FROM outlast.keys WHERE no = $1)";
+    write_one(client, sql, params![r.no, r.below]).await?;
+    let sql = "DELETE FROM outlast.items WHERE key_no = $1 AND version < $2";
+    client.execute_typed(sql, params![r.no, r.below]).await.map_err(failure)?;
+    let sql = "UPDATE outlast.keys SET oldest = $2, replaced = version > $2 WHERE no = $1";
+    write_one(client, sql, params![r.no, r.below]).await
+}
+
+fn count(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// From column 0.
+fn namespace(r: &tokio_postgres::Row) -> Result<Namespace> {
+    Ok(Namespace {
+        name: text(r, 0)?,
+        commit: get(r, 1)?,
+        at: Micros(get(r, 2)?),
+        keep: get::<Option<i64>>(r, 3)?.map_or(Keep::All, Keep::Last),
+    })
+}
+
+/// From column 5.
+fn current(r: &tokio_postgres::Row) -> Result<Current> {
+    Ok(Current {
+        version: get(r, 5)?,
+        live: get(r, 6)?,
+        position: Position(get(r, 7)?),
+        commit: get(r, 8)?,
+        at: Micros(get(r, 9)?),
+        first: Position(get(r, 10)?),
+        oldest: get(r, 11)?,
+        progress: get::<Option<i64>>(r, 12)?.and_then(Progress::from_code),
+        no: get(r, 13)?,
+    })
+}

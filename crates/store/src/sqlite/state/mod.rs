@@ -1,0 +1,336 @@
+//! The state in SQLite: what operations load of it and write.
+
+mod read;
+pub mod schema;
+
+use std::{collections::HashMap, sync::Arc};
+
+use bytes::Bytes;
+use outlast_core::{
+    id::{AttemptNo, Micros, RunNo},
+    loaded::{Loaded, Row, Touch},
+    state::{
+        At, Committed, Item, Keep, Name, Namespace, Position, Progress, StepKey, Value,
+        rows::{Compactable, Current, NewCommit, NewVersion, Removal, Rows},
+    },
+    store::Error,
+};
+use rusqlite::{Connection, OptionalExtension as _, Params, params};
+
+use super::failure;
+use schema::{BY_TIME, BY_TRANSACTION, COMPACTABLE, NEWEST_UNTIL};
+
+type Result<T> = std::result::Result<T, Error>;
+
+pub fn load_key(conn: &Connection, l: &mut Loaded, name: &Arc<Name>) -> Result<()> {
+    let newest = maybe(conn, "SELECT max(position) FROM items", [], |r| r.get::<_, Option<i64>>(0))?;
+    l.state.position = Position(newest.flatten().unwrap_or(0));
+    load_namespace(conn, l, &name.namespace)?;
+    if !l.state.keys.contains_key(name) {
+        let sql = "SELECT k.version, k.live, k.position, k.commit_no, k.at, k.first, k.oldest, k.progress, k.no \
+                   FROM namespaces n JOIN agents a ON a.namespace_no = n.no AND a.name = ?2 \
+                   JOIN keys k ON k.agent_no = a.no AND k.key = ?3 WHERE n.name = ?1";
+        let found = maybe(conn, sql, named(name), current)?;
+        l.state.keys.extend(found.map(|c| (name.clone(), Row::read(c))));
+    }
+    Ok(())
+}
+
+pub fn load_namespace(conn: &Connection, l: &mut Loaded, name: &str) -> Result<()> {
+    if !l.state.namespaces.contains_key(name) {
+        let sql = "SELECT name, commit_no, at, keep FROM namespaces WHERE name = ?1";
+        let found = maybe(conn, sql, (name.as_bytes(),), namespace)?;
+        l.state.namespaces.extend(found.map(|n| (name.to_owned(), Row::read(n))));
+    }
+    Ok(())
+}
+
+pub fn load_compactable(
+    conn: &Connection,
+    l: &mut Loaded,
+    namespace: &str,
+    before: Option<i64>,
+    after: i64,
+    limit: usize,
+) -> Result<()> {
+    let Some(no) = namespace_no(conn, namespace)? else { return Ok(()) };
+    let seen = bound(conn, no, At::Commit(before.unwrap_or(0)))?;
+    l.state.compactable = all(conn, COMPACTABLE, (no, after, seen.0, count(limit)), |r| {
+        let (oldest, at_commit): (i64, Option<i64>) = (r.get(1)?, r.get(3)?);
+        let at_commit = at_commit.unwrap_or(oldest);
+        Ok(Compactable { no: r.get(0)?, oldest, version: r.get(2)?, at_commit })
+    })?;
+    Ok(())
+}
+
+pub fn outcome(conn: &Connection, id: &str) -> Result<Option<Committed>> {
+    maybe(conn, BY_TRANSACTION, (id.as_bytes(),), |r| {
+        Ok(Committed { commit: r.get(0)?, at: Micros(r.get(1)?), versions: Vec::new() })
+    })
+}
+
+/// Writes what a decision touched of the state.
+pub fn apply(conn: &Connection, rows: &Rows) -> rusqlite::Result<()> {
+    for row in rows.namespaces.values().filter(|r| r.touch != Touch::Read) {
+        let n = &row.value;
+        execute(
+            conn,
+            "INSERT INTO namespaces (name, commit_no, at, keep) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (name) \
+             DO UPDATE SET commit_no = excluded.commit_no, at = excluded.at, keep = excluded.keep",
+            params![n.name.as_bytes(), n.commit, n.at.0, kept(n.keep)],
+        )?;
+    }
+    let mut numbers: HashMap<&Name, i64> = HashMap::new();
+    for (name, row) in &rows.keys {
+        match row.touch {
+            Touch::Read => {}
+            Touch::Insert => {
+                insert_key(conn, name, &row.value)?;
+                numbers.insert(&**name, conn.last_insert_rowid());
+            }
+            Touch::Update => {
+                update_key(conn, name, &row.value)?;
+                numbers.insert(&**name, row.value.no);
+            }
+        }
+    }
+    for v in &rows.versions {
+        insert_version(conn, v, numbers.get(&*v.name).copied())?;
+    }
+    rows.commits.iter().try_for_each(|c| insert_commit(conn, c))?;
+    rows.removals.iter().try_for_each(|r| remove(conn, *r))
+}
+
+/// The columns by which a resume point is found, for keys whose newest value is a step's record.
+fn step<'a>(name: &'a Name, c: &Current) -> (Option<&'a [u8]>, Option<i64>) {
+    let step = c.progress.and_then(|_| StepKey::of(&name.key));
+    (step.map(|s| s.stem.as_bytes()), step.map(|s| s.n))
+}
+
+fn insert_key(conn: &Connection, name: &Name, c: &Current) -> rusqlite::Result<()> {
+    let namespace: i64 = conn
+        .prepare_cached("SELECT no FROM namespaces WHERE name = ?1")?
+        .query_row((name.namespace.as_bytes(),), |r| r.get(0))?;
+    let agent = conn
+        .prepare_cached("SELECT no FROM agents WHERE namespace_no = ?1 AND name = ?2")?
+        .query_row((namespace, name.agent.as_bytes()), |r| r.get(0))
+        .optional()?;
+    let agent = match agent {
+        Some(agent) => agent,
+        None => {
+            let sql = "INSERT INTO agents (namespace_no, name, removed_to) VALUES (?1, ?2, 0)";
+            execute(conn, sql, (namespace, name.agent.as_bytes()))?;
+            conn.last_insert_rowid()
+        }
+    };
+    let (stem, n) = step(name, c);
+    execute(
+        conn,
+        "INSERT INTO keys (namespace_no, agent_no, key, version, live, position, commit_no, at, first, oldest, \
+         progress, stem, n) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+        params![
+            namespace,
+            agent,
+            name.key.as_bytes(),
+            c.version,
+            c.live,
+            c.position.0,
+            c.commit,
+            c.at.0,
+            c.first.0,
+            c.oldest,
+            c.progress.map(Progress::code),
+            stem,
+            n
+        ],
+    )
+}
+
+fn update_key(conn: &Connection, name: &Name, c: &Current) -> rusqlite::Result<()> {
+    let (stem, n) = step(name, c);
+    execute(
+        conn,
+        "UPDATE keys SET version = ?2, live = ?3, position = ?4, commit_no = ?5, at = ?6, progress = ?7, \
+         stem = ?8, n = ?9 WHERE no = ?1",
+        params![
+            c.no,
+            c.version,
+            c.live,
+            c.position.0,
+            c.commit,
+            c.at.0,
+            c.progress.map(Progress::code),
+            stem,
+            n
+        ],
+    )
+}
+
+fn insert_version(conn: &Connection, v: &NewVersion, key: Option<i64>) -> rusqlite::Result<()> {
+    execute(
+        conn,
+        "INSERT INTO items (position, agent_no, key_no, version, commit_no, at, run_no, attempt, value) VALUES \
+         (?1, (SELECT agent_no FROM keys WHERE no = ?2), ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        params![
+            v.position.0,
+            key,
+            v.version,
+            v.commit,
+            v.at.0,
+            v.run.map(|n| n.0),
+            v.attempt.map(|n| n.0),
+            v.value.as_ref().map(|v| &v.stored()[..])
+        ],
+    )
+}
+
+fn insert_commit(conn: &Connection, c: &NewCommit) -> rusqlite::Result<()> {
+    execute(
+        conn,
+        "INSERT INTO commits (namespace_no, commit_no, at, position, txn) VALUES \
+         ((SELECT no FROM namespaces WHERE name = ?1), ?2, ?3, ?4, ?5)",
+        params![
+            c.namespace.as_bytes(),
+            c.commit,
+            c.at.0,
+            c.position.0,
+            c.transaction.as_deref().map(str::as_bytes)
+        ],
+    )
+}
+
+fn remove(conn: &Connection, r: Removal) -> rusqlite::Result<()> {
+    // Positions grow with versions: the last one removed is that of the highest version.
+    execute(
+        conn,
+        "UPDATE agents SET removed_to = max(removed_to, (SELECT position FROM items \
+         WHERE key_no = ?1 AND version < ?2 ORDER BY version DESC LIMIT 1)) \
+         WHERE no = (SELECT agent_no FROM keys WHERE no = ?1)",
+        (r.no, r.below),
+    )?;
+    execute(conn, "DELETE FROM items WHERE key_no = ?1 AND version < ?2", (r.no, r.below))?;
+    execute(conn, "UPDATE keys SET oldest = ?2 WHERE no = ?1", (r.no, r.below))
+}
+
+/// The last position that counts at `at`; 0 before the first commit.
+fn bound(conn: &Connection, namespace: i64, at: At) -> Result<Position> {
+    let until = match at {
+        At::Newest => return Ok(Position(i64::MAX)),
+        At::Position(p) => return Ok(p),
+        At::Commit(n) => {
+            let sql = "SELECT position FROM commits WHERE namespace_no = ?1 AND commit_no <= ?2 \
+                       ORDER BY commit_no DESC LIMIT 1";
+            maybe(conn, sql, (namespace, n), |r| r.get(0))?
+        }
+        At::Time(t) => maybe(conn, BY_TIME, (namespace, t.0), |r| r.get(0))?,
+    };
+    Ok(Position(until.unwrap_or(0)))
+}
+
+/// The version of a key that was the newest at `bound`, as far as it is kept.
+fn newest_until<T>(
+    conn: &Connection,
+    key: i64,
+    bound: Position,
+    map: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Option<T>> {
+    maybe(conn, NEWEST_UNTIL, (key, bound.0), map)
+}
+
+fn namespace_no(conn: &Connection, name: &str) -> Result<Option<i64>> {
+    maybe(conn, "SELECT no FROM namespaces WHERE name = ?1", (name.as_bytes(),), |r| r.get(0))
+}
+
+fn kept(keep: Keep) -> Option<i64> {
+    match keep {
+        Keep::All => None,
+        Keep::Last(n) => Some(n),
+    }
+}
+
+fn named(name: &Name) -> [&[u8]; 3] {
+    [name.namespace.as_bytes(), name.agent.as_bytes(), name.key.as_bytes()]
+}
+
+fn count(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+fn current(r: &rusqlite::Row<'_>) -> rusqlite::Result<Current> {
+    Ok(Current {
+        version: r.get(0)?,
+        live: r.get(1)?,
+        position: Position(r.get(2)?),
+        commit: r.get(3)?,
+        at: Micros(r.get(4)?),
+        first: Position(r.get(5)?),
+        oldest: r.get(6)?,
+        progress: r.get::<_, Option<i64>>(7)?.and_then(Progress::from_code),
+        no: r.get(8)?,
+    })
+}
+
+fn namespace(r: &rusqlite::Row<'_>) -> rusqlite::Result<Namespace> {
+    Ok(Namespace {
+        name: text(r, 0)?,
+        commit: r.get(1)?,
+        at: Micros(r.get(2)?),
+        keep: r.get::<_, Option<i64>>(3)?.map_or(Keep::All, Keep::Last),
+    })
+}
+
+/// Names are blobs: compared by their bytes, whatever they hold.
+fn text(r: &rusqlite::Row<'_>, i: usize) -> rusqlite::Result<String> {
+    String::from_utf8(r.get(i)?).map_err(|e| {
+        let at = rusqlite::types::Type::Blob;
+        rusqlite::Error::FromSqlConversionFailure(i, at, Box::new(e))
+    })
+}
+
+/// The columns of an item, from `items i` and `keys k`.
+const ITEM: &str = "k.key, i.version, i.value, i.commit_no, i.at, i.run_no, i.attempt, i.position";
+
+/// Reads `ITEM`'s columns. A value that is not what was written is a conversion failure: damage.
+fn item(r: &rusqlite::Row<'_>, namespace: &str, agent: &str) -> rusqlite::Result<Item> {
+    let stored = r.get::<_, Option<Vec<u8>>>(2)?.map(Bytes::from);
+    let value = stored.map(Value::decode).transpose().map_err(|e| {
+        let at = rusqlite::types::Type::Blob;
+        rusqlite::Error::FromSqlConversionFailure(2, at, Box::new(e))
+    })?;
+    Ok(Item {
+        namespace: namespace.to_owned(),
+        agent: agent.to_owned(),
+        key: text(r, 0)?,
+        version: r.get(1)?,
+        value,
+        commit: r.get(3)?,
+        at: Micros(r.get(4)?),
+        run: r.get::<_, Option<i64>>(5)?.map(RunNo),
+        attempt: r.get::<_, Option<i64>>(6)?.map(AttemptNo),
+        position: Position(r.get(7)?),
+    })
+}
+
+fn execute(conn: &Connection, sql: &str, params: impl Params) -> rusqlite::Result<()> {
+    conn.prepare_cached(sql)?.execute(params).map(drop)
+}
+
+fn maybe<T, P: Params>(
+    conn: &Connection,
+    sql: &str,
+    params: P,
+    map: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Option<T>> {
+    conn.prepare_cached(sql).and_then(|mut s| s.query_row(params, map).optional()).map_err(failure)
+}
+
+fn all<T, P: Params>(
+    conn: &Connection,
+    sql: &str,
+    params: P,
+    map: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Vec<T>> {
+    let mut statement = conn.prepare_cached(sql).map_err(failure)?;
+    let rows = statement.query_map(params, map).map_err(failure)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(failure)
+}

@@ -1,0 +1,113 @@
+//! The state's tables, and the queries whose cost depends on an index.
+
+// A namespace, an agent and a key are stored once, under a number; versions name the key's. Names are
+// blobs: compared by their UTF-8 bytes, NUL included. `position` is the order of all writes, and every
+// index on `items` ends in it, as it is the table's key. `keys` is the newest of each key, so that
+// listing reads no versions; its `stem` and `n` are there while its value records a step's progress.
+pub const TABLES: &str = "
+CREATE TABLE namespaces (
+    no INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, commit_no INTEGER NOT NULL, at INTEGER NOT NULL,
+    keep INTEGER);
+
+CREATE TABLE agents (
+    no INTEGER PRIMARY KEY, namespace_no INTEGER NOT NULL, name BLOB NOT NULL, removed_to INTEGER NOT NULL,
+    UNIQUE (namespace_no, name));
+
+CREATE TABLE keys (
+    no INTEGER PRIMARY KEY, namespace_no INTEGER NOT NULL, agent_no INTEGER NOT NULL, key BLOB NOT NULL,
+    version INTEGER NOT NULL, live INTEGER NOT NULL, position INTEGER NOT NULL, commit_no INTEGER NOT NULL,
+    at INTEGER NOT NULL, first INTEGER NOT NULL, oldest INTEGER NOT NULL, progress INTEGER, stem BLOB, n INTEGER,
+    UNIQUE (agent_no, key));
+CREATE INDEX keys_live ON keys (agent_no, key) WHERE live = 1;
+CREATE INDEX keys_steps ON keys (agent_no, stem, progress, n) WHERE stem IS NOT NULL;
+CREATE INDEX keys_with_history ON keys (namespace_no, no) WHERE oldest < version;
+
+CREATE TABLE items (
+    position INTEGER PRIMARY KEY, agent_no INTEGER NOT NULL, key_no INTEGER NOT NULL, version INTEGER NOT NULL,
+    commit_no INTEGER NOT NULL, at INTEGER NOT NULL, run_no INTEGER, attempt INTEGER, value BLOB);
+CREATE UNIQUE INDEX items_by_version ON items (key_no, version);
+CREATE INDEX items_by_key ON items (key_no);
+CREATE INDEX items_by_agent ON items (agent_no);
+
+CREATE TABLE commits (
+    namespace_no INTEGER NOT NULL, commit_no INTEGER NOT NULL, at INTEGER NOT NULL, position INTEGER NOT NULL,
+    txn BLOB, PRIMARY KEY (namespace_no, commit_no)) WITHOUT ROWID;
+CREATE INDEX commits_by_time ON commits (namespace_no, at, commit_no);
+CREATE INDEX commits_by_transaction ON commits (txn) WHERE txn IS NOT NULL;
+";
+
+pub const NEWEST_UNTIL: &str = "SELECT position FROM items INDEXED BY items_by_key \
+    WHERE key_no = ?1 AND position <= ?2 ORDER BY position DESC LIMIT 1";
+
+pub const BY_TIME: &str = "SELECT position FROM commits INDEXED BY commits_by_time \
+    WHERE namespace_no = ?1 AND at <= ?2 ORDER BY at DESC, commit_no DESC LIMIT 1";
+
+pub const BY_TRANSACTION: &str =
+    "SELECT commit_no, at FROM commits INDEXED BY commits_by_transaction WHERE txn = ?1 LIMIT 1";
+
+pub const COMPACTABLE: &str = "SELECT no, oldest, version, \
+    (SELECT i.version FROM items i INDEXED BY items_by_key WHERE i.key_no = k.no AND i.position <= ?3 \
+     ORDER BY i.position DESC LIMIT 1) \
+    FROM keys k INDEXED BY keys_with_history WHERE namespace_no = ?1 AND oldest < version AND no > ?2 \
+    ORDER BY no LIMIT ?4";
+
+pub const FURTHEST: &str = "SELECT n FROM keys INDEXED BY keys_steps \
+    WHERE agent_no = ?1 AND stem = ?2 AND progress = ?3 ORDER BY n DESC LIMIT 1";
+
+pub const EVENTS: &str = "items i INDEXED BY items_by_agent JOIN keys k ON k.no = i.key_no \
+    LEFT JOIN commits c ON c.namespace_no = ?1 AND c.commit_no = i.commit_no \
+    WHERE i.agent_no = ?2 AND i.position > ?3 AND i.position <= ?4 ORDER BY i.position LIMIT ?5";
+
+/// Live keys of an agent; the bounds of the key follow.
+pub const LIVE: &str = "keys k INDEXED BY keys_live JOIN items i ON i.position = k.position \
+    WHERE k.agent_no = ?1 AND k.live = 1";
+
+/// The same without a look at the versions.
+pub const LISTED: &str = "keys k INDEXED BY keys_live WHERE k.agent_no = ?1 AND k.live = 1";
+
+/// Keys of an agent as they stood at a position, those whose version of then is gone with NULLs.
+pub const STOOD: &str = "keys k LEFT JOIN items i ON i.position = \
+    (SELECT x.position FROM items x INDEXED BY items_by_key WHERE x.key_no = k.no AND x.position <= ?5 \
+     ORDER BY x.position DESC LIMIT 1) \
+    WHERE k.agent_no = ?1 AND k.first <= ?5 AND (i.position IS NULL OR i.value IS NOT NULL)";
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+
+    #[test]
+    fn no_query_of_the_state_walks_more_than_it_returns() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(TABLES).unwrap();
+        let check = |sql: &str, wanted: &[&str]| {
+            let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            let nulls = vec![rusqlite::types::Null; statement.parameter_count()];
+            let plan: Vec<String> = statement
+                .query_map(rusqlite::params_from_iter(nulls), |r| r.get(3))
+                .unwrap()
+                .collect::<Result<_, _>>()
+                .unwrap();
+            let walks = plan.iter().any(|p| p.contains("SCAN") || p.contains("TEMP B-TREE"));
+            assert!(!walks, "{sql}: {plan:?}");
+            for wanted in wanted {
+                assert!(plan.iter().any(|p| p.contains(wanted)), "{sql}: {plan:?}");
+            }
+        };
+        let bounds = "AND k.key > ?2 AND k.key < ?3 ORDER BY k.key LIMIT ?4";
+        check(NEWEST_UNTIL, &["items_by_key (key_no=? AND rowid<?)"]);
+        check(BY_TIME, &["commits_by_time (namespace_no=? AND at<?)"]);
+        check(BY_TRANSACTION, &["commits_by_transaction (txn=?)"]);
+        check(COMPACTABLE, &["keys_with_history (namespace_no=? AND no>?)"]);
+        check(FURTHEST, &["keys_steps (agent_no=? AND stem=? AND progress=?)"]);
+        check(&format!("SELECT * FROM {EVENTS}"), &["items_by_agent (agent_no=? AND rowid>? AND rowid<?)"]);
+        check(&format!("SELECT * FROM {LIVE} {bounds}"), &["keys_live (agent_no=? AND key>? AND key<?)"]);
+        check(
+            &format!("SELECT k.key FROM {LISTED} {bounds}"),
+            &["keys_live (agent_no=? AND key>? AND key<?)"],
+        );
+        check(&format!("SELECT * FROM {STOOD} {bounds}"), &["(agent_no=? AND key>? AND key<?)"]);
+        check("SELECT max(position) FROM items", &[]);
+    }
+}

@@ -1,0 +1,128 @@
+//! How much of the past is kept, and that what is gone is said to be gone.
+
+use outlast_core::{
+    engine::{compact::Compact, retain::Retain},
+    state::{At, EventRange, Keep, Moment, Scan},
+};
+
+use crate::{
+    stage::Stage,
+    state::{change, commit, delete, within},
+};
+
+fn keep(s: &Stage, keep: Keep) {
+    s.ask(Retain { namespace: "ns".into(), keep }).unwrap();
+}
+
+/// Compacts all of a namespace, and returns how many versions that removed.
+fn compact(s: &Stage, before: Option<i64>) -> i64 {
+    let (mut removed, mut after) = (0, 0);
+    loop {
+        let piece = s.ask(Compact { namespace: "ns".into(), before, after }).unwrap();
+        removed += piece.removed;
+        match piece.next {
+            Some(next) => after = next,
+            None => return removed,
+        }
+    }
+}
+
+fn versions(s: &Stage, key: &str) -> (Vec<i64>, i64) {
+    let h = s.store().state_history("ns", "agent", key, 0, 10_000).unwrap();
+    (h.items.iter().map(|i| i.version).collect(), h.oldest)
+}
+
+fn written(s: &Stage) {
+    for i in 1..=5 {
+        commit(s, vec![change("k", &i.to_string()), within("other", change("k", "x"))]);
+    }
+    commit(s, vec![delete("gone"), change("once", "x")]);
+}
+
+pub fn everything_is_kept_unless_it_is_said_otherwise(s: &Stage) {
+    written(s);
+    assert_eq!(s.store().namespace("ns").unwrap().unwrap().keep, Keep::All);
+    assert_eq!(compact(s, None), 0);
+    assert_eq!(versions(s, "k"), (vec![1, 2, 3, 4, 5], 1));
+}
+
+pub fn compaction_leaves_the_last_versions_and_says_what_is_gone(s: &Stage) {
+    written(s);
+    keep(s, Keep::Last(2));
+    assert_eq!(versions(s, "k").1, 1, "retain removes nothing by itself");
+    assert_eq!((compact(s, None), compact(s, None)), (3, 0));
+    s.reopen();
+    let store = s.store();
+    assert_eq!(versions(s, "k"), (vec![4, 5], 4));
+    assert_eq!((versions(s, "gone"), versions(s, "once")), ((vec![1], 1), (vec![1], 1)));
+    let gone = |e: outlast_core::store::Error| (e.code(), e.to_string().contains("versions below 4"));
+    let says_so = ("compacted", true);
+    assert_eq!(gone(store.state_version("ns", "agent", "k", 3).unwrap_err()), says_so);
+    assert_eq!(gone(store.state_at("ns", "agent", "k", At::Commit(3)).unwrap_err()), says_so);
+    assert_eq!(store.state_at("ns", "agent", "k", At::Commit(0)).unwrap(), None, "it was not there yet");
+    assert_eq!(store.state_at("ns", "agent", "k", At::Commit(4)).unwrap().unwrap().version, 4);
+    assert_eq!(store.state_at("ns", "agent", "once", At::Commit(3)).unwrap(), None);
+    let (namespace, agent) = ("ns".to_owned(), "agent".to_owned());
+    let scan = Scan { namespace, agent, at: At::Commit(3), limit: 9, ..Scan::default() };
+    assert_eq!(gone(store.state_scan(&scan).unwrap_err()), says_so);
+    assert_eq!(gone(store.state_keys(&scan).unwrap_err()), says_so);
+    assert_eq!(store.state_keys(&Scan { at: At::Commit(4), ..scan }).unwrap().len(), 1);
+    let (namespace, agent) = ("ns".to_owned(), "agent".to_owned());
+    let range = EventRange { namespace, agent, limit: 99, ..EventRange::default() };
+    let page = store.state_events(&range).unwrap();
+    assert!(page.compacted);
+    assert_eq!(page.events.iter().map(|e| e.item.commit).collect::<Vec<_>>(), [4, 5, 6, 6]);
+    let page = store.state_events(&EventRange { from: Some(Moment::Commit(4)), ..range.clone() }).unwrap();
+    assert!(!page.compacted && page.events.len() == 4);
+    let empty = EventRange { to: Some(Moment::Commit(2)), ..range };
+    let page = store.state_events(&empty).unwrap();
+    assert!(page.compacted && page.events.is_empty());
+    // Other namespaces keep theirs, and this one goes on counting.
+    assert_eq!(store.state_history("other", "agent", "k", 0, 9).unwrap().items.len(), 5);
+    commit(s, vec![change("k", "six")]);
+    assert_eq!((versions(s, "k"), compact(s, None)), ((vec![4, 5, 6], 4), 1));
+}
+
+pub fn what_was_replaced_before_a_commit_can_be_removed(s: &Stage) {
+    written(s);
+    assert_eq!(compact(s, Some(0)), 0);
+    assert_eq!(compact(s, Some(3)), 2);
+    assert_eq!(versions(s, "k"), (vec![3, 4, 5], 3));
+    let stood = s.store().state_at("ns", "agent", "k", At::Commit(3)).unwrap().unwrap();
+    assert_eq!(stood.version, 3, "what stood at the commit is still there");
+    assert_eq!(compact(s, Some(i64::MAX)), 2);
+    assert_eq!(versions(s, "k"), (vec![5], 5));
+}
+
+pub fn a_compaction_goes_on_in_bounded_pieces(s: &Stage) {
+    for _ in 0..3 {
+        commit(s, (0..700).map(|i| change(&format!("k{i}"), "v")).collect());
+    }
+    commit(s, (0..2500).map(|_| change("busy", "v")).collect());
+    keep(s, Keep::Last(1));
+    let first = s.ask(Compact { namespace: "ns".into(), before: None, after: 0 }).unwrap();
+    assert!(first.removed > 0 && first.removed <= 1024 && first.next.is_some(), "{first:?}");
+    assert_eq!(compact(s, None) + first.removed, 1400 + 2499);
+    assert_eq!((versions(s, "busy"), versions(s, "k699")), ((vec![2500], 2500), (vec![3], 3)));
+}
+
+pub fn fewer_than_one_version_cannot_be_kept(s: &Stage) {
+    written(s);
+    for n in [0, -1, i64::MIN] {
+        s.refuses("bad_keep", Retain { namespace: "ns".into(), keep: Keep::Last(n) });
+    }
+    keep(s, Keep::Last(i64::MAX));
+    assert_eq!(compact(s, None), 0);
+    keep(s, Keep::Last(1));
+    keep(s, Keep::All);
+    assert_eq!(compact(s, None), 0);
+}
+
+pub fn an_unknown_namespace_can_be_told_what_to_keep(s: &Stage) {
+    keep(s, Keep::Last(1));
+    assert_eq!(compact(s, None), 0);
+    let namespace = s.store().namespace("ns").unwrap().unwrap();
+    assert_eq!((namespace.commit, namespace.keep), (0, Keep::Last(1)));
+    assert_eq!(commit(s, vec![change("k", "1"), change("k", "2")]), 1);
+    assert_eq!((compact(s, None), versions(s, "k")), (1, (vec![2], 2)));
+}
