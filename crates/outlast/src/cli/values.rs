@@ -1,6 +1,6 @@
 //! Values as they are typed, read into the domain's types.
 
-use std::ffi::OsStr;
+use std::{ffi::OsStr, net::SocketAddr};
 
 use clap::{
     Arg,
@@ -110,6 +110,14 @@ pub fn ms_limit(text: &str) -> Result<Limit, BadValue> {
 }
 
 /// `KEY=VALUE`.
+/// An address of this machine alone.
+pub fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let bad = |wanted: &str| format!("{text:?} is not an address ({wanted})");
+    let address: SocketAddr =
+        text.parse().map_err(|_| bad("wanted for example 127.0.0.1:50051, and `--` before the command"))?;
+    if address.ip().is_loopback() { Ok(address) } else { Err(bad("wanted one on loopback")) }
+}
+
 pub fn tag(text: &str) -> Result<(String, String), BadValue> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),

@@ -26,13 +26,14 @@ use outlast_server::{
 use tokio::{net::TcpListener, sync::mpsc};
 
 use super::{
+    Served,
     attempt::{self, AttemptError, EndedBy, KillPoint, Outcome, Watch},
     beat::Beat,
     environment::{self, Mark},
+    state::StateFace,
     story,
 };
 use crate::{
-    cli::{shared::ProxyArgs, values::KillAt},
     context::Context,
     error::CliError,
     exit_code,
@@ -65,8 +66,7 @@ pub struct Plan {
     pub view: RunView,
     pub node: Arc<Node>,
     pub providers: Providers,
-    pub proxy: ProxyArgs,
-    pub kill_at: Option<KillAt>,
+    pub served: Served,
     pub context: Context,
 }
 
@@ -104,6 +104,7 @@ struct Driver {
     seen: mpsc::UnboundedReceiver<Seen>,
     kill_at: Option<KillPoint>,
     backoff: Backoff,
+    state: Option<StateFace>,
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
     serving: tokio::task::JoinHandle<()>,
     terminal: Option<Terminal>,
@@ -130,7 +131,7 @@ struct Life {
 
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
-        let Plan { view, node, providers, proxy, kill_at, context } = plan;
+        let Plan { view, node, providers, served: Served { proxy, grpc, kill_at }, context } = plan;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| failed("no_command", "the run has no command".into()))?;
@@ -155,6 +156,10 @@ impl Driver {
             },
             DRAIN,
         ));
+        let state = match grpc {
+            Some(address) => Some(StateFace::start(address, &node, &context).await?),
+            None => None,
+        };
         let stdin = kept_stdin(store.as_ref(), &view, &command)?;
         let mark = Mark::new(&view, &store.token_keys()?);
         Ok(Driver {
@@ -168,6 +173,7 @@ impl Driver {
             seen,
             kill_at: kill_at.map(KillPoint::new),
             backoff: Backoff::default(),
+            state,
             shutdown: Some(shutdown),
             serving,
             terminal: Terminal::of_stdin(),
@@ -231,7 +237,13 @@ impl Driver {
             }
             self.beat.open(attempt, instance);
             let began = Instant::now();
+            if let Some(state) = &self.state {
+                state.drive(claims, instance);
+            }
             let outcome = self.one(claims).await;
+            if let Some(state) = &self.state {
+                state.rest();
+            }
             let active_ms = self.beat.close();
             if outcome.as_ref().map_or(true, |o| o.exit != Exit::code(0))
                 && let Some(terminal) = &self.terminal
@@ -293,6 +305,7 @@ impl Driver {
             keys: &keys,
             providers: &self.providers,
             proxy: self.address,
+            grpc: self.state.as_ref().map(StateFace::address),
             last_exit,
         }
         .variables(self.context.around.variables());

@@ -42,6 +42,8 @@ pub struct Attempt<'a> {
     pub keys: &'a [TokenKey],
     pub providers: &'a Providers,
     pub proxy: SocketAddr,
+    /// Where the state is served over gRPC.
+    pub grpc: Option<SocketAddr>,
     /// How the attempt before ended.
     pub last_exit: Option<String>,
 }
@@ -70,6 +72,9 @@ impl Attempt<'_> {
         set("OUTLAST_ATTEMPT", self.claims.attempt.to_string());
         set("OUTLAST_URL", url.clone());
         set("OUTLAST_TOKEN", token.clone());
+        if let Some(grpc) = self.grpc {
+            set("OUTLAST_GRPC_URL", grpc.to_string());
+        }
         if self.claims.attempt.0 > 1 {
             set("OUTLAST_RECOVERED", "1".into());
         }
@@ -106,6 +111,7 @@ mod tests {
             keys: &[key],
             providers: &Providers { openai: provider(openai), anthropic: provider(None) },
             proxy: "127.0.0.1:9".parse().unwrap(),
+            grpc: None,
             last_exit: Some("signal 9 (SIGKILL)".into()),
         };
         attempt.variables([("OPENAI_API_KEY".into(), "sk-secret".into()), ("X".into(), "y".into())])
