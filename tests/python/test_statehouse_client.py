@@ -17,6 +17,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.struct_pb2 import ListValue, Struct
 from statehouse import Statehouse, StatehouseError, TransactionError
 
 OUTLAST = os.environ.get("OUTLAST_BIN", str(Path(__file__).resolve().parents[2] / "target" / "debug" / "outlast"))
@@ -100,9 +101,9 @@ def put(client, agent, key, value):
 
 def plain(value):
     """What the client gives, with its protobuf types made Python's."""
-    if hasattr(value, "items"):
+    if isinstance(value, (dict, Struct)):
         return {k: plain(v) for k, v in value.items()}
-    if hasattr(value, "values") or isinstance(value, (list, tuple)):
+    if isinstance(value, ListValue):
         return [plain(v) for v in value]
     return value
 
