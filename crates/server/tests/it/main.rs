@@ -1,4 +1,4 @@
-//! The proxy as a whole: over real sockets, a real store and the fake provider, in this process.
+//! The proxy and the state as a whole: over real sockets, a real store and the fake provider, in this process.
 #![allow(clippy::unwrap_used)]
 
 mod access;
@@ -13,4 +13,6 @@ mod replay;
 mod restart;
 mod rig;
 mod scripted;
+mod state_grpc;
+mod state_rest;
 mod stream;
