@@ -42,10 +42,13 @@ pub async fn start(store: Arc<dyn Store>, mut commits: Commits) -> Result<Respon
             if let Some(compacted) = compacted.take() {
                 let _ = compacted.send(commits.compacted());
             }
-            let is_end = page.as_ref().map_or(true, Vec::is_empty);
+            if matches!(&page, Ok(page) if page.is_empty()) {
+                return;
+            }
             let batch = page.and_then(translated).map_err(status);
             let failed = batch.is_err();
-            if (!is_end || failed) && sender.blocking_send(batch).is_err() || is_end || failed {
+            let gone = sender.blocking_send(batch).is_err();
+            if failed || gone {
                 return;
             }
         }

@@ -41,6 +41,7 @@ pub enum Kind {
     NotFound,
     /// What stands there is not what was expected.
     Conflict,
+    Exists,
     /// It was there, and is not any more.
     Gone,
     TooLarge,
@@ -115,7 +116,8 @@ impl Kind {
             "transaction_not_found" | "transaction_expired" | "unknown_run" | "no_such_key" | "no_route" => {
                 Kind::NotFound
             }
-            "conflict" | "transaction_exists" => Kind::Conflict,
+            "conflict" => Kind::Conflict,
+            "transaction_exists" => Kind::Exists,
             "compacted" | "not_json" => Kind::Gone,
             "transaction_too_large" | "reply_too_large" | "body_too_large" => Kind::TooLarge,
             "too_many_transactions" => Kind::TooMany,
@@ -133,7 +135,7 @@ impl Kind {
             Kind::NoCredential => 401,
             Kind::Forbidden => 403,
             Kind::NotFound => 404,
-            Kind::Conflict => 409,
+            Kind::Conflict | Kind::Exists => 409,
             Kind::Gone => 410,
             Kind::TooLarge => 413,
             Kind::TooMany => 429,
@@ -149,6 +151,7 @@ impl Kind {
             Kind::Forbidden => tonic::Code::PermissionDenied,
             Kind::NotFound => tonic::Code::NotFound,
             Kind::Conflict => tonic::Code::Aborted,
+            Kind::Exists => tonic::Code::AlreadyExists,
             Kind::Gone => tonic::Code::FailedPrecondition,
             Kind::TooLarge | Kind::TooMany => tonic::Code::ResourceExhausted,
             Kind::Unavailable => tonic::Code::Unavailable,
