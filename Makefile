@@ -29,7 +29,7 @@ test: system venv
 bench: venv
 	@scripts/setup.sh cc nginx
 	cargo build --release -p outlast -p outlast-bench
-	PYTHON=$(PYTHON) $(TARGET)/release/outlast-bench
+	@PYTHON=$(PYTHON) $(TARGET)/release/outlast-bench
 
 # The whole workspace, so that features are the same as in `make test` and nothing is built twice.
 build: | system
