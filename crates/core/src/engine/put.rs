@@ -109,12 +109,16 @@ impl Change {
         let version = match l.state.keys.get_mut(&self.name) {
             Some(row) => {
                 let c = row.touched();
-                *c = Current { version: c.version + 1, live, position, commit, at, progress, ..c.clone() };
+                let moved = c.moved || c.live != live || c.progress != progress || c.oldest == c.version;
+                let version = c.version + 1;
+                *c = Current { version, live, position, commit, at, progress, moved, ..c.clone() };
                 c.version
             }
             None => {
                 let (version, oldest, first, no) = (1, 1, position, 0);
-                let current = Current { version, live, position, commit, at, first, oldest, progress, no };
+                let moved = true;
+                let current =
+                    Current { version, live, position, commit, at, first, oldest, progress, moved, no };
                 l.state.keys.insert(self.name.clone(), Row::insert(current));
                 version
             }

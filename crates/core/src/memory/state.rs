@@ -94,6 +94,7 @@ impl StateTables {
                     assert!(old.version < current.version && old.position < current.position);
                 }
             }
+            current.moved = false;
             self.keys.insert(name, current);
         }
         for v in rows.versions {

@@ -25,6 +25,9 @@ pub struct Current {
     pub oldest: i64,
     /// What the newest version records of a step.
     pub progress: Option<Progress>,
+    /// This operation has changed `live` or `progress`, or made the first older version: what a store
+    /// finds keys by. Most writes do not.
+    pub moved: bool,
     /// The store's own number of the key; 0 before it has one. No decision looks at it.
     pub no: i64,
 }

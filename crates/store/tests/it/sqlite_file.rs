@@ -8,10 +8,15 @@ use std::{
 };
 
 use outlast_core::{
-    engine::start::Start,
+    clock::{Entropy as _, SeededEntropy},
+    engine::{
+        put::{Change, Put},
+        start::Start,
+    },
     id::RunId,
     op::Durability,
     run::{Policy, Spec},
+    state::Name,
     store::{Ask as _, Error, Store},
     unit::Limits,
 };
@@ -191,4 +196,53 @@ fn opening_reads_no_more_of_a_large_store() {
         large.0
     );
     assert!(large.1 <= small.1 + 16 * 4096, "a run took {} bytes, and {} in the large one", small.1, large.1);
+}
+
+/// Names are stored once, and indexes are small. The text in the values repeats nothing.
+#[test]
+fn a_value_of_a_kilobyte_costs_at_most_half_as_much_again() {
+    const VALUES: usize = 3000;
+    let (_directory, path) = directory();
+    let store = open_at(place(&path), true).unwrap();
+    let entropy = SeededEntropy::new(1);
+    let mut bytes = 0;
+    let pending: Vec<_> = (0..VALUES)
+        .map(|i| {
+            let mut noise = [0; 480];
+            entropy.fill(&mut noise);
+            let text: String = noise.iter().map(|b| format!("{b:02x}")).collect();
+            let value = format!(r#"{{"action": {{"id": {i}}}, "status": "done", "result": "{text}"}}"#);
+            bytes += value.len();
+            let name = Name::new("namespace", "research-agent-001", format!("step:{}", i / 2));
+            let put = Put { changes: vec![Change::set(name, value.as_bytes())], ..Put::default() };
+            let put = Put { transaction: Some(format!("0190c0de-0000-7000-8000-{i:012x}").into()), ..put };
+            store.ask(put, Durability::Committed)
+        })
+        .collect();
+    pending.into_iter().for_each(|p| drop(p.wait().unwrap()));
+    drop(store);
+    let size = fs::metadata(&path).unwrap().len() as f64;
+    let ratio = size / bytes as f64;
+    println!("{ratio:.2} x the values' bytes");
+    assert!(ratio <= 1.5, "{ratio:.2} x the values' bytes");
+}
+
+/// Steps that were done are found by an index, whatever their number.
+#[test]
+fn a_resume_point_costs_the_same_at_any_number_of_steps() {
+    const STEPS: usize = 20_000;
+    let (_directory, path) = directory();
+    let store = open_at(place(&path), true).unwrap();
+    let done =
+        |n: usize| Change::set(Name::new("ns", "agent", format!("step:{n}")), br#"{"status": "done"}"#);
+    for piece in 0..STEPS / 1000 {
+        let changes = (0..1000).map(|i| done(piece * 1000 + i)).collect();
+        store.ask(Put { changes, ..Put::default() }, Durability::Committed).wait().unwrap();
+    }
+    let (began, turns) = (std::time::Instant::now(), 20);
+    for _ in 0..turns {
+        assert_eq!(store.resume_point("ns", "agent", "step:").unwrap().done, STEPS as i64 - 1);
+    }
+    let each = began.elapsed() / turns;
+    assert!(each.as_millis() < 5, "{each:?} for each");
 }

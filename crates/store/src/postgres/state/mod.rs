@@ -234,6 +234,7 @@ fn current(r: &tokio_postgres::Row) -> Result<Current> {
         first: Position(get(r, 10)?),
         oldest: get(r, 11)?,
         progress: get::<Option<i64>>(r, 12)?.and_then(Progress::from_code),
+        moved: false,
         no: get(r, 13)?,
     })
 }

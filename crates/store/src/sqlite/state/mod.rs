@@ -23,8 +23,10 @@ use schema::{BY_TIME, BY_TRANSACTION, COMPACTABLE, NEWEST_UNTIL};
 type Result<T> = std::result::Result<T, Error>;
 
 pub fn load_key(conn: &Connection, l: &mut Loaded, name: &Arc<Name>) -> Result<()> {
-    let newest = maybe(conn, "SELECT max(position) FROM items", [], |r| r.get::<_, Option<i64>>(0))?;
-    l.state.position = Position(newest.flatten().unwrap_or(0));
+    if l.state.position == Position(0) {
+        let newest = maybe(conn, "SELECT max(position) FROM items", [], |r| r.get::<_, Option<i64>>(0))?;
+        l.state.position = Position(newest.flatten().unwrap_or(0));
+    }
     load_namespace(conn, l, &name.namespace)?;
     if !l.state.keys.contains_key(name) {
         let sql = "SELECT k.version, k.live, k.position, k.commit_no, k.at, k.first, k.oldest, k.progress, k.no \
@@ -126,14 +128,15 @@ fn insert_key(conn: &Connection, name: &Name, c: &Current) -> rusqlite::Result<(
     let (stem, n) = step(name, c);
     execute(
         conn,
-        "INSERT INTO keys (namespace_no, agent_no, key, version, live, position, commit_no, at, first, oldest, \
-         progress, stem, n) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+        "INSERT INTO keys (namespace_no, agent_no, key, version, live, replaced, position, commit_no, at, first, \
+         oldest, progress, stem, n) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
         params![
             namespace,
             agent,
             name.key.as_bytes(),
             c.version,
             c.live,
+            c.oldest < c.version,
             c.position.0,
             c.commit,
             c.at.0,
@@ -147,11 +150,16 @@ fn insert_key(conn: &Connection, name: &Name, c: &Current) -> rusqlite::Result<(
 }
 
 fn update_key(conn: &Connection, name: &Name, c: &Current) -> rusqlite::Result<()> {
+    if !c.moved {
+        // SQLite writes the index entries of every column that is named, changed or not.
+        let sql = "UPDATE keys SET version = ?2, position = ?3, commit_no = ?4, at = ?5 WHERE no = ?1";
+        return execute(conn, sql, (c.no, c.version, c.position.0, c.commit, c.at.0));
+    }
     let (stem, n) = step(name, c);
     execute(
         conn,
         "UPDATE keys SET version = ?2, live = ?3, position = ?4, commit_no = ?5, at = ?6, progress = ?7, \
-         stem = ?8, n = ?9 WHERE no = ?1",
+         stem = ?8, n = ?9, replaced = oldest < ?2 WHERE no = ?1",
         params![
             c.no,
             c.version,
@@ -209,7 +217,7 @@ fn remove(conn: &Connection, r: Removal) -> rusqlite::Result<()> {
         (r.no, r.below),
     )?;
     execute(conn, "DELETE FROM items WHERE key_no = ?1 AND version < ?2", (r.no, r.below))?;
-    execute(conn, "UPDATE keys SET oldest = ?2 WHERE no = ?1", (r.no, r.below))
+    execute(conn, "UPDATE keys SET oldest = ?2, replaced = ?2 < version WHERE no = ?1", (r.no, r.below))
 }
 
 /// The last position that counts at `at`; 0 before the first commit.
@@ -266,6 +274,7 @@ fn current(r: &rusqlite::Row<'_>) -> rusqlite::Result<Current> {
         first: Position(r.get(5)?),
         oldest: r.get(6)?,
         progress: r.get::<_, Option<i64>>(7)?.and_then(Progress::from_code),
+        moved: false,
         no: r.get(8)?,
     })
 }

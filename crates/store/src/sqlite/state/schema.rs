@@ -3,7 +3,8 @@
 // A namespace, an agent and a key are stored once, under a number; versions name the key's. Names are
 // blobs: compared by their UTF-8 bytes, NUL included. `position` is the order of all writes, and every
 // index on `items` ends in it, as it is the table's key. `keys` is the newest of each key, so that
-// listing reads no versions; its `stem` and `n` are there while its value records a step's progress.
+// listing reads no versions; `replaced` says that older ones are kept, so that most new versions of a
+// key change no index of `keys`; its `stem` and `n` are there while its value records a step's progress.
 pub const TABLES: &str = "
 CREATE TABLE namespaces (
     no INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, commit_no INTEGER NOT NULL, at INTEGER NOT NULL,
@@ -15,12 +16,12 @@ CREATE TABLE agents (
 
 CREATE TABLE keys (
     no INTEGER PRIMARY KEY, namespace_no INTEGER NOT NULL, agent_no INTEGER NOT NULL, key BLOB NOT NULL,
-    version INTEGER NOT NULL, live INTEGER NOT NULL, position INTEGER NOT NULL, commit_no INTEGER NOT NULL,
+    version INTEGER NOT NULL, live INTEGER NOT NULL, replaced INTEGER NOT NULL, position INTEGER NOT NULL, commit_no INTEGER NOT NULL,
     at INTEGER NOT NULL, first INTEGER NOT NULL, oldest INTEGER NOT NULL, progress INTEGER, stem BLOB, n INTEGER,
     UNIQUE (agent_no, key));
 CREATE INDEX keys_live ON keys (agent_no, key) WHERE live = 1;
 CREATE INDEX keys_steps ON keys (agent_no, stem, progress, n) WHERE stem IS NOT NULL;
-CREATE INDEX keys_with_history ON keys (namespace_no, no) WHERE oldest < version;
+CREATE INDEX keys_with_history ON keys (namespace_no, no) WHERE replaced = 1;
 
 CREATE TABLE items (
     position INTEGER PRIMARY KEY, agent_no INTEGER NOT NULL, key_no INTEGER NOT NULL, version INTEGER NOT NULL,
@@ -48,7 +49,7 @@ pub const BY_TRANSACTION: &str =
 pub const COMPACTABLE: &str = "SELECT no, oldest, version, \
     (SELECT i.version FROM items i INDEXED BY items_by_key WHERE i.key_no = k.no AND i.position <= ?3 \
      ORDER BY i.position DESC LIMIT 1) \
-    FROM keys k INDEXED BY keys_with_history WHERE namespace_no = ?1 AND oldest < version AND no > ?2 \
+    FROM keys k INDEXED BY keys_with_history WHERE namespace_no = ?1 AND replaced = 1 AND no > ?2 \
     ORDER BY no LIMIT ?4";
 
 pub const FURTHEST: &str = "SELECT n FROM keys INDEXED BY keys_steps \
