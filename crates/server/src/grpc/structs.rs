@@ -160,8 +160,8 @@ mod tests {
         check(-0.0, "-0.0");
         check(0.1, "0.1");
         check(9_007_199_254_740_993.0, "9007199254740992");
-        check(1e300, "1e300");
-        check(f64::MAX, "1.7976931348623157e308");
+        check(1e300, "1e+300");
+        check(f64::MAX, "1.7976931348623157e+308");
         check(5e-324, "5e-324");
         for n in [f64::NAN, f64::INFINITY] {
             assert_eq!(to_json(&number(n)).unwrap_err().code(), "bad_value");
