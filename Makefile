@@ -30,7 +30,7 @@ test: system venv
 bench: venv
 	@scripts/setup.sh cc nginx
 	cargo build --release -p outlast -p outlast-bench
-	$(TARGET)/release/outlast-bench
+	@PYTHON=$(PYTHON) $(TARGET)/release/outlast-bench
 
 # In release, into target/wheels. Tests use the extension of the workspace's own build.
 python: venv
