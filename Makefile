@@ -25,7 +25,7 @@ demo: build venv
 	@$(PYTHON) scripts/demo.py --usd $(USD) --outlast $(OUTLAST)
 
 test: system venv
-	@OUTLAST_BIN=$(OUTLAST) PYTHON=$(abspath $(PYTHON)) scripts/test.sh
+	@OUTLAST_BIN=$(abspath $(OUTLAST)) PYTHON=$(abspath $(PYTHON)) scripts/test.sh
 
 bench: venv
 	@scripts/setup.sh cc nginx
