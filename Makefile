@@ -25,12 +25,12 @@ demo: build venv
 	@$(PYTHON) scripts/demo.py --usd $(USD) --outlast $(OUTLAST)
 
 test: system venv
-	@OUTLAST_BIN=$(OUTLAST) PYTHON=$(abspath $(PYTHON)) scripts/test.sh
+	@OUTLAST_BIN=$(abspath $(OUTLAST)) PYTHON=$(abspath $(PYTHON)) scripts/test.sh
 
 bench: venv
 	@scripts/setup.sh cc nginx
 	cargo build --release -p outlast -p outlast-bench
-	$(TARGET)/release/outlast-bench
+	@PYTHON=$(PYTHON) $(TARGET)/release/outlast-bench
 
 # In release, into target/wheels. Tests use the extension of the workspace's own build.
 python: venv

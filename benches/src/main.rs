@@ -7,6 +7,7 @@ mod client;
 mod proxy;
 mod raw;
 mod servers;
+mod state;
 mod stats;
 mod store;
 
@@ -19,14 +20,20 @@ fn main() {
     {
         return store::second_writer(Path::new(place), seconds.parse().unwrap_or(3));
     }
-    let seconds: u64 = args.get(1).and_then(|s| s.parse().ok()).unwrap_or(4);
+    // `outlast-bench state [SECONDS]`: the state alone.
+    let state_alone = args.get(1).is_some_and(|word| word == "state");
+    let seconds: u64 = args.get(1 + usize::from(state_alone)).and_then(|s| s.parse().ok()).unwrap_or(4);
     // On the disk that the checkout is on: a tmpfs has no fdatasync worth measuring.
     let base = PathBuf::from("target").join("bench");
     std::fs::create_dir_all(&base).expect("a directory to measure in");
     let dir = tempfile::tempdir_in(&base).expect("a directory to measure in");
     println!("{} s per figure, in {}\n", seconds, base.display());
 
+    if state_alone {
+        return state::measure(dir.path(), seconds);
+    }
     let raw = raw::measure(dir.path(), seconds);
     store::measure(dir.path(), seconds, &raw);
     proxy::measure(dir.path(), seconds, &raw);
+    state::measure(dir.path(), seconds);
 }

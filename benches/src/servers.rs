@@ -78,6 +78,16 @@ pub fn serve(upstream: &str, store: &Path) -> Server {
     up(child.expect("outlast serve"), port)
 }
 
+/// The state over gRPC; its address is gRPC's.
+pub fn serve_state(store: &Path) -> Server {
+    let port = free_port();
+    let child = outlast()
+        .args(["serve", "--listen", "127.0.0.1:0", "--grpc", &format!("127.0.0.1:{port}")])
+        .args(["--store", &store.to_string_lossy()])
+        .spawn();
+    up(child.expect("outlast serve"), port)
+}
+
 /// nginx's `proxy_pass` with upstream keep-alive; `None` where it is not installed.
 pub fn nginx(upstream: &str, dir: &Path) -> Option<Server> {
     let port = free_port();

@@ -43,7 +43,7 @@ pub enum Need {
     Matching(RunNo, MatchKey),
     /// The newest entry of this kind, scope and key.
     Keyed(RunNo, Kind, String, String),
-    /// Open entries of an instance with what they were made in, its leases, the open attempts it drives, and all their runs.
+    /// Open calls of an instance with what they were made in, its leases, the open attempts it drives, and all their runs.
     OwnedBy(InstanceNo),
     /// A key of the state as it stands, its namespace, and the store's newest position.
     State(Arc<Name>),

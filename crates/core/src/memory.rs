@@ -227,7 +227,9 @@ impl Tables {
 
     fn load_owned(&self, l: &mut Loaded, instance: InstanceNo) {
         let mut runs: Vec<RunNo> = Vec::new();
-        for e in self.entries.values().filter(|e| e.instance == Some(instance) && e.state == State::Open) {
+        let open =
+            |e: &&Entry| e.instance == Some(instance) && e.state == State::Open && e.kind == Kind::Call;
+        for e in self.entries.values().filter(open) {
             self.load_with_outer(l, e);
             runs.push(e.run);
         }

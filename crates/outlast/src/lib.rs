@@ -98,7 +98,12 @@ fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
         Command::Serve(args) => serve::serve(args, context),
         Command::Doctor(_) => printed_code(look, |page| commands::doctor::doctor(&context, page)),
         other => {
-            let store = context.open(false, Default::default())?;
+            // A dump may be brought to a place where there is nothing yet.
+            let create = matches!(
+                &other,
+                Command::State(cli::StateArgs { command: cli::state::StateCommand::Restore(_) })
+            );
+            let store = context.open(create, Default::default())?;
             // A person who looks after a kill -9 is not told that it runs.
             proxy_setup::bury(&*store);
             on_store(other, &*store, look)
@@ -116,6 +121,9 @@ fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliEr
         }),
         Command::Budget(args) => printed(look, |page| commands::budget::budget(store, &args, page)),
         Command::Spend(args) => printed(look, |page| commands::spend::spend(store, &args, page)),
+        Command::State(args) => {
+            printed(look, |page| commands::state::state(store, &args, page, &mut || thread::sleep(FOLLOW)))
+        }
         Command::Stop(args) => {
             printed_code(look, |page| commands::stop::stop(store, &args, page, &mut thread::sleep))
         }

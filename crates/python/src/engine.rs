@@ -260,7 +260,7 @@ impl Engine {
     fn put(&self, changes: Vec<RawChange>) -> PyResult<Ticket> {
         let core = self.shared.core()?;
         let put = Put { changes: changes_of(changes), ..Put::default() };
-        Ok(Ticket::new(core.store.submit(put.into(), Durability::Synced), core.runtime.clone(), ""))
+        Ok(Ticket::new(core.store.clone(), put.into(), Durability::Synced, core.runtime.clone(), ""))
     }
 
     /// The address of this process's proxy, which is started when it is first asked for.

@@ -93,7 +93,7 @@ impl Seat {
 
     fn submit(&self, op: impl Into<Op>, durability: Durability) -> Result<Ticket, Failure> {
         let core = self.shared.core()?;
-        Ok(Ticket::new(core.store.submit(op.into(), durability), core.runtime.clone(), &self.id))
+        Ok(Ticket::new(core.store.clone(), op.into(), durability, core.runtime.clone(), &self.id))
     }
 }
 

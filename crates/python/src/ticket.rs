@@ -1,10 +1,10 @@
 //! A commit on its way, for Python: waited for, or told to a callback.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use outlast_core::{
-    op::{Outcome, Step, Turn},
-    store::{self, Ticket as Commit},
+    op::{Durability, Op, Outcome, Step, Turn},
+    store::{self, Store},
 };
 use pyo3::prelude::*;
 use tokio::runtime::Handle;
@@ -12,22 +12,34 @@ use tokio::runtime::Handle;
 use crate::error::Failure;
 
 /// One operation whose commit has not been heard of yet. It happens also when nobody waits.
+///
+/// It is submitted when it is known how it is waited for: a thread that blocks does the store's work itself
+/// where nobody else is at work.
 #[pyclass(frozen, module = "outlast._native")]
 pub struct Ticket {
-    commit: Mutex<Option<Commit>>,
+    asked: Mutex<Option<(Op, Durability)>>,
+    store: Arc<dyn Store>,
     runtime: Handle,
     /// For the hints of refusals.
     run: String,
 }
 
 impl Ticket {
-    pub fn new(commit: Commit, runtime: Handle, run: &str) -> Ticket {
-        Ticket { commit: Mutex::new(Some(commit)), runtime, run: run.to_owned() }
+    pub fn new(store: Arc<dyn Store>, op: Op, durability: Durability, runtime: Handle, run: &str) -> Ticket {
+        Ticket { asked: Mutex::new(Some((op, durability))), store, runtime, run: run.to_owned() }
     }
 
-    fn take(&self) -> Result<Commit, Failure> {
-        let taken = self.commit.lock().unwrap_or_else(PoisonError::into_inner).take();
+    fn take(&self) -> Result<(Op, Durability), Failure> {
+        let taken = self.asked.lock().unwrap_or_else(PoisonError::into_inner).take();
         taken.ok_or_else(|| Failure::new("internal", "this ticket was waited for already", None))
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Ok((op, durability)) = self.take() {
+            drop(self.store.submit(op, durability));
+        }
     }
 }
 
@@ -35,14 +47,15 @@ impl Ticket {
 impl Ticket {
     /// Blocks until the commit, without the interpreter's lock, and gives its answer.
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let commit = self.take()?;
-        let outcome = py.detach(|| commit.wait());
+        let (op, durability) = self.take()?;
+        let outcome = py.detach(|| self.store.submit_here(op, durability).wait());
         answer(py, outcome, &self.run)
     }
 
     /// Calls `done(answer, error)` from another thread when it is committed; one of the two is None.
     fn then(&self, done: Py<PyAny>) -> PyResult<()> {
-        let commit = self.take()?;
+        let (op, durability) = self.take()?;
+        let commit = self.store.submit(op, durability);
         let run = self.run.clone();
         self.runtime.spawn(async move {
             let outcome = commit.await;

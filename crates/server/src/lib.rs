@@ -1,7 +1,11 @@
-//! The faces over Outlast's engine: the LLM proxy, and the fake provider it is tested and measured against.
+//! The faces over Outlast's engine: the LLM proxy, with the fake provider it is tested and measured
+//! against, and the state over gRPC and REST.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod dialect;
+pub mod grpc;
+pub mod http;
 pub mod mock;
 pub mod node;
 pub mod proxy;
+pub mod state;

@@ -5,6 +5,7 @@ pub mod look;
 pub mod run;
 pub mod serve;
 pub mod shared;
+pub mod state;
 pub mod values;
 
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ pub use self::{
     run::{ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
+    state::StateArgs,
 };
 use crate::{config, error::CliError, surroundings::Surroundings};
 
@@ -63,6 +65,7 @@ pub enum Command {
     Resume(ResumeArgs),
     Cancel(CancelArgs),
     Spend(SpendArgs),
+    State(StateArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
     Mock(MockArgs),

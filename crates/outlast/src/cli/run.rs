@@ -4,7 +4,7 @@ use clap::Args;
 use outlast_core::id::RunId;
 
 use super::{
-    shared::{LimitArgs, PolicyArgs, ProxyArgs},
+    shared::{GrpcArgs, LimitArgs, PolicyArgs, ProxyArgs},
     values::{self, KillAt},
 };
 
@@ -35,6 +35,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "POINT", value_parser = values::kill_at)]
     pub kill_at: Option<KillAt>,
     #[command(flatten)]
+    pub grpc: GrpcArgs,
+    #[command(flatten)]
     pub limits: LimitArgs,
     #[command(flatten)]
     pub policy: PolicyArgs,
@@ -50,6 +52,7 @@ Examples:
   outlast run -- python agent.py
   outlast run --usd 2 --wall 1h --name nightly --tag team=search -- python agent.py --deep
   outlast run --run invoice-42 --env AWS_PROFILE -- node agent.js < invoice.json
+  outlast run --grpc -- python steps.py                   state over gRPC on 127.0.0.1:50051
   outlast run --kill-at call:3:mid -- python agent.py     test your own recovery
 
 Keys are taken from OPENAI_API_KEY and ANTHROPIC_API_KEY, or from ~/.config/outlast/env (mode 0600).";
@@ -66,6 +69,8 @@ pub struct ResumeArgs {
     /// Every run that a death, a signal or a reboot interrupted, but not those a person stopped
     #[arg(long)]
     pub all: bool,
+    #[command(flatten)]
+    pub grpc: GrpcArgs,
     #[command(flatten)]
     pub proxy: ProxyArgs,
 }

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
-use outlast_core::unit::Unit;
+use outlast_core::{state::transaction::Conflicts, unit::Unit};
 use outlast_server::mock::{Encoding, Failure, FixedUsage};
 
 use super::{
@@ -26,6 +26,12 @@ pub struct ServeArgs {
     /// A name under which callers reach it, beside its addresses; can be repeated
     #[arg(long, value_name = "NAME", value_parser = values::host_name)]
     pub allow_host: Vec<String>,
+    /// Serve the state over gRPC too, as the Statehouse client speaks it
+    #[arg(long, value_name = "ADDRESS")]
+    pub grpc: Option<SocketAddr>,
+    /// What decides between transactions that overlap: nothing, or who commits a key first
+    #[arg(long, value_name = "RULE", default_value = "last_writer", value_parser = values::conflicts())]
+    pub grpc_conflicts: Conflicts,
     #[command(flatten)]
     pub defaults: DefaultArgs,
     #[command(flatten)]
@@ -64,6 +70,7 @@ Examples:
   outlast serve
   outlast serve --listen 127.0.0.1:7077 --default-usd 2 --default-wall none
   outlast serve --listen 0.0.0.0:7077 --api-token-file /etc/outlast/token
+  outlast serve --grpc 127.0.0.1:50051 --grpc-conflicts first-committer
 
 Then: OPENAI_BASE_URL=http://127.0.0.1:7077/v1, and a header X-Outlast-Run: my-run with each request.";
 

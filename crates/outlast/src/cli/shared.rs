@@ -1,6 +1,6 @@
 //! Flags that several commands have.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 use outlast_core::{
@@ -132,6 +132,14 @@ impl PolicyArgs {
             unpriced: self.unpriced,
         }
     }
+}
+
+/// What is served for the run beside its proxy.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GrpcArgs {
+    /// Serve the state to the command over gRPC; what it writes is the run's [without an address: 127.0.0.1:50051]
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:50051", value_parser = values::loopback)]
+    pub grpc: Option<SocketAddr>,
 }
 
 /// How the proxy treats calls.

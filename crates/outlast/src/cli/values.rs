@@ -1,6 +1,6 @@
 //! Values as they are typed, read into the domain's types.
 
-use std::ffi::OsStr;
+use std::{ffi::OsStr, net::SocketAddr};
 
 use clap::{
     Arg,
@@ -10,6 +10,7 @@ use outlast_core::{
     duration,
     money::NanoUsd,
     run, size,
+    state::transaction::Conflicts,
     unit::{Limits, Unit},
 };
 
@@ -111,6 +112,14 @@ pub fn ms_limit(text: &str) -> Result<Limit, BadValue> {
 }
 
 /// `KEY=VALUE`.
+/// An address of this machine alone.
+pub fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let bad = |wanted: &str| format!("{text:?} is not an address ({wanted})");
+    let address: SocketAddr =
+        text.parse().map_err(|_| bad("wanted for example 127.0.0.1:50051, and `--` before the command"))?;
+    if address.ip().is_loopback() { Ok(address) } else { Err(bad("wanted one on loopback")) }
+}
+
 pub fn tag(text: &str) -> Result<(String, String), BadValue> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -254,6 +263,10 @@ pub fn record() -> impl TypedValueParser<Value = run::Record> {
 
 pub fn unpriced() -> impl TypedValueParser<Value = run::Unpriced> {
     Words(&[("deny", run::Unpriced::Deny), ("free", run::Unpriced::Free)])
+}
+
+pub fn conflicts() -> impl TypedValueParser<Value = Conflicts> {
+    Words(&[("last_writer", Conflicts::Expected), ("first_committer", Conflicts::FirstCommitter)])
 }
 
 pub fn unit() -> impl TypedValueParser<Value = Unit> {

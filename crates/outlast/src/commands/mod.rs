@@ -9,4 +9,5 @@ pub mod journal;
 pub mod ls;
 pub mod show;
 pub mod spend;
+pub mod state;
 pub mod stop;

@@ -27,13 +27,14 @@ use outlast_server::{
 use tokio::{net::TcpListener, sync::mpsc};
 
 use super::{
+    Served,
     attempt::{self, AttemptError, EndedBy, KillPoint, Outcome, Watch},
     beat::Beat,
     environment::{self, Mark},
+    state::StateFace,
     story,
 };
 use crate::{
-    cli::{shared::ProxyArgs, values::KillAt},
     context::Context,
     error::CliError,
     exit_code,
@@ -67,8 +68,7 @@ pub struct Plan {
     pub node: Arc<Node>,
     pub providers: Providers,
     pub prices: PriceTable,
-    pub proxy: ProxyArgs,
-    pub kill_at: Option<KillAt>,
+    pub served: Served,
     pub context: Context,
 }
 
@@ -106,6 +106,7 @@ struct Driver {
     seen: mpsc::UnboundedReceiver<Seen>,
     kill_at: Option<KillPoint>,
     backoff: Backoff,
+    state: Option<StateFace>,
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
     serving: tokio::task::JoinHandle<()>,
     terminal: Option<Terminal>,
@@ -132,7 +133,7 @@ struct Life {
 
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
-        let Plan { view, node, providers, prices, proxy, kill_at, context } = plan;
+        let Plan { view, node, providers, prices, served: Served { proxy, grpc, kill_at }, context } = plan;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| failed("no_command", "the run has no command".into()))?;
@@ -163,6 +164,10 @@ impl Driver {
             },
             DRAIN,
         ));
+        let state = match grpc {
+            Some(address) => Some(StateFace::start(address, &node, &context).await?),
+            None => None,
+        };
         let stdin = kept_stdin(store.as_ref(), &view, &command)?;
         let mark = Mark::new(&view, &store.token_keys()?);
         Ok(Driver {
@@ -176,6 +181,7 @@ impl Driver {
             seen,
             kill_at: kill_at.map(KillPoint::new),
             backoff: Backoff::default(),
+            state,
             shutdown: Some(shutdown),
             serving,
             terminal: Terminal::of_stdin(),
@@ -239,7 +245,13 @@ impl Driver {
             }
             self.beat.open(attempt, instance);
             let began = Instant::now();
+            if let Some(state) = &self.state {
+                state.drive(claims, instance);
+            }
             let outcome = self.one(claims).await;
+            if let Some(state) = &self.state {
+                state.rest();
+            }
             let active_ms = self.beat.close();
             if outcome.as_ref().map_or(true, |o| o.exit != Exit::code(0))
                 && let Some(terminal) = &self.terminal
@@ -302,6 +314,7 @@ impl Driver {
             providers: &self.providers,
             proxy: self.address,
             store: self.context.place.without_secret(),
+            grpc: self.state.as_ref().map(StateFace::address),
             last_exit,
         }
         .variables(self.context.around.variables());

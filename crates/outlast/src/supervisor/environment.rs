@@ -44,6 +44,8 @@ pub struct Attempt<'a> {
     pub proxy: SocketAddr,
     /// The store's file, so that a process of the agent's finds its run. An address with a password is not told.
     pub store: Option<String>,
+    /// Where the state is served over gRPC.
+    pub grpc: Option<SocketAddr>,
     /// How the attempt before ended.
     pub last_exit: Option<String>,
 }
@@ -74,6 +76,9 @@ impl Attempt<'_> {
         set("OUTLAST_TOKEN", token.clone());
         if let Some(store) = &self.store {
             set("OUTLAST_STORE", store.clone());
+        }
+        if let Some(grpc) = self.grpc {
+            set("OUTLAST_GRPC_URL", grpc.to_string());
         }
         if self.claims.attempt.0 > 1 {
             set("OUTLAST_RECOVERED", "1".into());
@@ -112,6 +117,7 @@ mod tests {
             providers: &Providers { openai: provider(openai), anthropic: provider(None) },
             proxy: "127.0.0.1:9".parse().unwrap(),
             store: Some("/var/runs.db".into()),
+            grpc: None,
             last_exit: Some("signal 9 (SIGKILL)".into()),
         };
         attempt.variables([("OPENAI_API_KEY".into(), "sk-secret".into()), ("X".into(), "y".into())])

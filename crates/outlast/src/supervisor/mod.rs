@@ -5,9 +5,10 @@ mod beat;
 mod choose;
 mod drive;
 mod environment;
+mod state;
 mod story;
 
-use std::{process::Stdio, sync::Arc};
+use std::{net::SocketAddr, process::Stdio, sync::Arc};
 
 use outlast_core::{
     engine::tell::{Tell, Word},
@@ -51,7 +52,8 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let left = node.clone();
     let done = (|| {
         let view = choose::run(&args, &context, &node, begun_with)?;
-        go_on(view, node, &keys, args.proxy, args.kill_at, context)
+        let served = Served { proxy: args.proxy, grpc: args.grpc.grpc, kill_at: args.kill_at };
+        go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
 }
@@ -87,7 +89,8 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         if view.run.status != Status::Halted {
             say(&format!("resuming {id}"));
         }
-        go_on(view, node, &keys, args.proxy, None, context)
+        let served = Served { proxy: args.proxy, grpc: args.grpc.grpc, kill_at: None };
+        go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
 }
@@ -100,13 +103,20 @@ fn leave(node: &Node, done: Result<u8, CliError>) -> Result<u8, CliError> {
     Ok(code)
 }
 
+/// What is served for the run, and how it is tried.
+struct Served {
+    proxy: ProxyArgs,
+    /// Where the state is served over gRPC.
+    grpc: Option<SocketAddr>,
+    kill_at: Option<KillAt>,
+}
+
 /// Drives the run, if it can go on.
 fn go_on(
     view: RunView,
     node: Arc<Node>,
     keys: &Keys,
-    proxy: ProxyArgs,
-    kill_at: Option<KillAt>,
+    served: Served,
     context: Context,
 ) -> Result<u8, CliError> {
     let id = &view.run.id;
@@ -122,12 +132,12 @@ fn go_on(
         });
     }
     all_keys_are_there(&view, keys)?;
-    let (prices, said) = prices::of_run(id.as_str(), view.spec.prices.as_ref(), &proxy)?;
+    let (prices, said) = prices::of_run(id.as_str(), view.spec.prices.as_ref(), &served.proxy)?;
     if let Some(said) = said {
         say(&said);
     }
-    let providers = proxy_setup::providers(&proxy, keys, &view.spec.upstreams, &context)?;
-    drive::drive(drive::Plan { view, node, providers, prices, proxy, kill_at, context })
+    let providers = proxy_setup::providers(&served.proxy, keys, &view.spec.upstreams, &context)?;
+    drive::drive(drive::Plan { view, node, providers, prices, served, context })
 }
 
 /// A run begun with a provider's key needs it again: else its agent would die until it was given up.

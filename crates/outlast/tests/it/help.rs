@@ -16,6 +16,7 @@ fn help_is_as_recorded() {
         "resume",
         "cancel",
         "spend",
+        "state",
         "doctor",
         "completions",
         "mock",

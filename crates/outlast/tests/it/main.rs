@@ -6,5 +6,6 @@ mod follow;
 mod help;
 mod line;
 mod settings;
+mod state;
 mod story;
 mod tidy;

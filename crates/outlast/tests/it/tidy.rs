@@ -13,7 +13,7 @@ const ARROWS: [(&str, &[&str]); 7] = [
     ("crates/sim", &["outlast-core"]),
     ("crates/outlast", &["outlast-core", "outlast-store", "outlast-server"]),
     ("crates/python", &["outlast-core", "outlast-store", "outlast-server", "outlast"]),
-    ("benches", &["outlast-core", "outlast-store", "outlast"]),
+    ("benches", &["outlast-core", "outlast-store", "outlast-server", "outlast"]),
 ];
 
 /// What the domain must not name: clocks, entropy, the environment, tasks, files, sockets.
@@ -86,7 +86,8 @@ fn a_file_tells_one_noun_or_one_verb() {
         for (path, text) in sources(krate) {
             let name = path.file_stem().unwrap().to_string_lossy().into_owned();
             assert!(name != "util" && name != "utils" && name != "helpers", "{}", path.display());
-            let lines = text.lines().count();
+            // What a tool wrote nobody reads from the top.
+            let lines = if name == "generated" { 0 } else { text.lines().count() };
             assert!(lines <= LONGEST, "{} has {lines} lines (at most {LONGEST})", path.display());
         }
     }

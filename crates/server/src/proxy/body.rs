@@ -50,6 +50,11 @@ impl AnswerBody {
         AnswerBody { kind: Kind::Whole(Some(bytes.into())), to: None, ended: false }
     }
 
+    /// A body of ours that comes in pieces.
+    pub fn stream(frames: mpsc::Receiver<Piece>) -> AnswerBody {
+        AnswerBody { kind: Kind::Frames(frames), to: None, ended: false }
+    }
+
     pub fn whole(bytes: Bytes, to: Driver) -> AnswerBody {
         // An empty body is never polled.
         let ended = bytes.is_empty();

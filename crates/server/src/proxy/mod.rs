@@ -30,12 +30,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use outlast_core::{clock::Entropy, store::Error};
 use tokio::net::TcpListener;
 
+pub(crate) use body::{AnswerBody, Piece};
 pub use host::{Config, Observer, Seen};
 pub use upstream::{BadBase, Key, Provider, Providers};
-pub use who::Access;
+pub use who::{Access, NotLetIn, bare};
 
 use self::{
-    body::AnswerBody,
     call::{Call, credential},
     host::Host,
     refuse::Refusal,
@@ -44,13 +44,16 @@ use self::{
 };
 use crate::{
     dialect::{HeaderFacts, Route, Upstream, route},
+    http::Rest,
     node::Node,
+    state::StateDesk,
 };
 
 /// The proxy. Cheap to clone.
 #[derive(Clone)]
 pub struct Proxy {
     host: Arc<Host>,
+    rest: Option<Rest>,
 }
 
 impl Proxy {
@@ -61,7 +64,12 @@ impl Proxy {
         config: Config,
         observer: Option<Observer>,
     ) -> Result<Proxy, Error> {
-        Ok(Proxy { host: Host::new(node, entropy, config, observer)? })
+        Ok(Proxy { host: Host::new(node, entropy, config, observer)?, rest: None })
+    }
+
+    /// Serves the state's routes too.
+    pub fn with_state(self, desk: Arc<StateDesk>) -> Proxy {
+        Proxy { rest: Some(Rest::new(desk)), ..self }
     }
 
     /// Serves `listener` until `shutdown` resolves. What is in flight upstream goes on for up to
@@ -147,6 +155,14 @@ impl Proxy {
         }
         if parts.uri.path() == "/livez" && parts.method == Method::GET {
             return Ok(Response::new(AnswerBody::plain("ok\n")));
+        }
+        if let Some(rest) = self.rest.as_ref().filter(|_| Rest::takes(parts.uri.path())) {
+            let let_in = who::api(&host.config.access, &parts.headers);
+            let body = match let_in {
+                Ok(()) => self.body(body).await.map_err(bare)?,
+                Err(e) => return Ok(crate::http::refused(&e.into())),
+            };
+            return Ok(rest.answer(&parts, body).await);
         }
         let caller = who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)
             .map_err(|e| bare(e.into()))?;

@@ -167,6 +167,19 @@ pub fn caller(
     Ok(Caller { who, target, credential, within })
 }
 
+/// Lets a caller of our own routes in: by the API token where there is one, else on loopback.
+pub fn api(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
+    check_origin(access, headers)?;
+    if access.only_run.is_some() {
+        return Err(NotLetIn::RunTokenWanted);
+    }
+    match access.api_token.as_deref() {
+        Some(token) if credentials(headers)?.iter().any(|c| same(c.1, token)) => Ok(()),
+        None if access.loopback => Ok(()),
+        _ => Err(NotLetIn::NoToken),
+    }
+}
+
 fn same(a: &str, b: &str) -> bool {
     a.as_bytes().ct_eq(b.as_bytes()).into()
 }

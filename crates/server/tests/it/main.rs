@@ -1,4 +1,4 @@
-//! The proxy as a whole: over real sockets, a real store and the fake provider, in this process.
+//! The proxy and the state as a whole: over real sockets, a real store and the fake provider, in this process.
 #![allow(clippy::unwrap_used)]
 
 mod access;
@@ -14,4 +14,6 @@ mod restart;
 mod rig;
 mod scope;
 mod scripted;
+mod state_grpc;
+mod state_rest;
 mod stream;

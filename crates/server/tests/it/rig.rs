@@ -22,6 +22,7 @@ use outlast_core::{
     op::{Claimed, Durability},
     price::PriceTable,
     run::{Policy, Spec},
+    state::transaction::Conflicts,
     status::Status,
     store::{Ask as _, RunView, Store},
     token::{self, Claims},
@@ -31,6 +32,7 @@ use outlast_server::{
     mock,
     node::{Census, Node},
     proxy::{Access, Config, Key, Provider, Providers, Proxy, Seen},
+    state::{StateDesk, Writer},
 };
 use outlast_store::sqlite::SqliteStore;
 
@@ -124,6 +126,7 @@ pub struct Server {
     pub store: Arc<dyn Store>,
     pub node: Arc<Node>,
     pub proxy: Proxy,
+    pub desk: Arc<StateDesk>,
     pub seen: Arc<Mutex<Vec<Seen>>>,
     life: Life,
     pid: u32,
@@ -209,6 +212,11 @@ impl Rig {
     }
 
     pub async fn serve_with(&self, config: Config) -> Server {
+        self.serve_state(config, Conflicts::Expected).await
+    }
+
+    /// A server whose transactions are decided by `conflicts`.
+    pub async fn serve_state(&self, config: Config, conflicts: Conflicts) -> Server {
         let pid = self.pids.fetch_add(1, Ordering::SeqCst);
         let store = self.store(pid);
         let (census, clock) = (self.killed.clone(), self.clock.clone());
@@ -221,11 +229,13 @@ impl Rig {
             let identity = Identity { pid, program: "outlast serve".into(), ..Identity::default() };
             let node = Node::join(store.clone(), clock, census, identity).unwrap();
             let observer = Arc::new(move |s: &Seen| theirs.lock().unwrap().push(s.clone()));
-            let entropy = SeededEntropy::new(u64::from(pid));
-            let proxy = Proxy::new(node.clone(), &entropy, config, Some(observer)).unwrap();
-            (runtime, store, node, proxy)
+            let entropy = Arc::new(SeededEntropy::new(u64::from(pid)));
+            let proxy = Proxy::new(node.clone(), &*entropy, config, Some(observer)).unwrap();
+            let clock = node.clock().clone();
+            let desk = StateDesk::new(store.clone(), clock, entropy, conflicts, Writer::NoRun);
+            (runtime, store, node, proxy.with_state(desk.clone()), desk)
         });
-        let (runtime, store, node, proxy) = made.await.unwrap();
+        let (runtime, store, node, proxy, desk) = made.await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let addr = listener.local_addr().unwrap();
@@ -235,7 +245,7 @@ impl Rig {
             serving.serve(listener, std::future::pending(), Duration::ZERO).await;
         });
         let killed = self.killed.clone();
-        Server { addr, store, node, proxy, seen, life: Life(Some(runtime)), pid, killed }
+        Server { addr, store, node, proxy, desk, seen, life: Life(Some(runtime)), pid, killed }
     }
 
     fn store(&self, pid: u32) -> Arc<dyn Store> {

@@ -207,7 +207,10 @@ impl Loading<'_> {
     }
 
     async fn owned(&mut self, instance: InstanceNo) -> Result<(), Error> {
-        let sql = select(ENTRY, "outlast.entries WHERE state = 0 AND instance = $1 ORDER BY run_no, seq");
+        let sql = select(
+            ENTRY,
+            "outlast.entries WHERE state = 0 AND kind = 0 AND instance = $1 ORDER BY run_no, seq",
+        );
         let entries = all(self.client, &sql, params![instance.0], rows::entry).await?;
         let sql = select(LEASE, "outlast.leases WHERE instance = $1 ORDER BY run_no, slot");
         let leases = all(self.client, &sql, params![instance.0], rows::lease).await?;

@@ -29,7 +29,7 @@ const KEYED: &str = "entries INDEXED BY entries_by_key \
     WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND scope = ?4 ORDER BY seq DESC LIMIT 1";
 const OPEN_ATTEMPTS: &str =
     "attempts INDEXED BY attempts_open WHERE run_no = ?1 AND ended_at IS NULL ORDER BY no";
-const OPEN_ENTRIES: &str = "entries INDEXED BY entries_open WHERE state = 0 AND instance = ?1";
+const OPEN_CALLS: &str = "entries INDEXED BY calls_open WHERE state = 0 AND kind = 0 AND instance = ?1";
 
 type Map<T> = fn(&rusqlite::Row<'_>) -> rusqlite::Result<T>;
 
@@ -226,7 +226,7 @@ impl Loader<'_> {
     }
 
     fn owned(&mut self, l: &mut Loaded, instance: InstanceNo) -> Result<(), Error> {
-        let sql = select(rows::ENTRY, OPEN_ENTRIES);
+        let sql = select(rows::ENTRY, OPEN_CALLS);
         let entries = self.all(&sql, (instance.0,), rows::entry)?;
         let sql = select(rows::LEASE, "leases WHERE instance = ?1");
         let leases = self.all(&sql, (instance.0,), rows::lease)?;
@@ -299,6 +299,6 @@ mod tests {
             "SEARCH entries USING INDEX entries_by_key (run_no=? AND kind=? AND key=? AND scope=?)",
         );
         check(OPEN_ATTEMPTS, 1, "SEARCH attempts USING INDEX attempts_open (run_no=?)");
-        check(OPEN_ENTRIES, 1, "SEARCH entries USING INDEX entries_open (instance=?)");
+        check(OPEN_CALLS, 1, "SEARCH entries USING INDEX calls_open (instance=?)");
     }
 }

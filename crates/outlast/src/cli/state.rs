@@ -1,0 +1,154 @@
+//! `outlast state …`: what agents know.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::values;
+use crate::render::time::When;
+
+/// Look at what agents know: now, at a version, at a time
+///
+/// A key has a place: a namespace, an agent and the key itself. Each write and each delete of it is a version.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct StateArgs {
+    #[command(subcommand)]
+    pub command: StateCommand,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  outlast state get agent-1 plan --at 2026-11-20T08:00:00Z
+  outlast state diff agent-1 12 15          what changed from commit 12 to commit 15
+  outlast state replay agent-1 --follow
+  outlast state keys agent-1 --namespace run:nightly
+  outlast state dump > state.jsonl";
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum StateCommand {
+    Get(GetArgs),
+    Keys(KeysArgs),
+    History(HistoryArgs),
+    Diff(DiffArgs),
+    Replay(ReplayArgs),
+    Dump(DumpArgs),
+    Restore(RestoreArgs),
+}
+
+/// Where keys are.
+#[derive(Args, Clone, Debug)]
+pub struct PlaceArgs {
+    /// The namespace; a run's own is run:ID
+    #[arg(long, short, value_name = "NAME", default_value = "default")]
+    pub namespace: String,
+}
+
+/// A version or a commit, or a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    Number(i64),
+    Time(When),
+}
+
+fn mark(text: &str) -> Result<Mark, values::BadValue> {
+    match text.parse::<i64>() {
+        Ok(n) if n >= 0 => Ok(Mark::Number(n)),
+        _ => values::when(text).map(Mark::Time),
+    }
+}
+
+/// Print a key's value
+#[derive(Args, Clone, Debug)]
+pub struct GetArgs {
+    /// The agent
+    pub agent: String,
+    /// The key
+    pub key: String,
+    /// Its version, or a time: 3, 2026-11-20T08:00:00Z, 7d
+    #[arg(long, value_name = "VERSION|TIME", value_parser = mark)]
+    pub at: Option<Mark>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// List an agent's keys
+#[derive(Args, Clone, Debug)]
+pub struct KeysArgs {
+    /// The agent
+    pub agent: String,
+    /// Only keys that start with it
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub prefix: String,
+    /// A commit of the namespace, or a time
+    #[arg(long, value_name = "COMMIT|TIME", value_parser = mark)]
+    pub at: Option<Mark>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Print all versions of a key, oldest first
+#[derive(Args, Clone, Debug)]
+pub struct HistoryArgs {
+    /// The agent
+    pub agent: String,
+    /// The key
+    pub key: String,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Tell what an agent learnt, forgot and changed between two moments
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast state diff agent-1 12 15\n  outlast state diff agent-1 1h       the last hour\n  outlast state diff agent-1 0 12     what it knew at commit 12"
+)]
+pub struct DiffArgs {
+    /// The agent
+    pub agent: String,
+    /// From this commit or time on: 12, 2026-11-20T08:00:00Z, 1h
+    #[arg(value_name = "FROM", value_parser = mark)]
+    pub from: Mark,
+    /// Up to this commit or time; else up to now
+    #[arg(value_name = "TO", value_parser = mark)]
+    pub to: Option<Mark>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Print what an agent's keys went through, commit by commit
+#[derive(Args, Clone, Debug)]
+pub struct ReplayArgs {
+    /// The agent
+    pub agent: String,
+    /// The first commit, or a time
+    #[arg(long, value_name = "COMMIT|TIME", value_parser = mark)]
+    pub from: Option<Mark>,
+    /// The last commit, or a time
+    #[arg(long, value_name = "COMMIT|TIME", value_parser = mark)]
+    pub to: Option<Mark>,
+    /// Go on with what is committed from now on, until Ctrl-C; with --json a line of JSON each
+    #[arg(long, short)]
+    pub follow: bool,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Write all of the state with its history as lines of JSON, one a commit
+#[derive(Args, Clone, Debug)]
+pub struct DumpArgs {
+    /// Only this namespace; can be repeated
+    #[arg(long, short, value_name = "NAME")]
+    pub namespace: Vec<String>,
+}
+
+/// Commit what a dump holds, in its order
+///
+/// What was committed by an interrupted restore is not done again. Versions and commits are as they were where
+/// the namespace is new; times are those of the restore. Namespaces of runs are left out: only their runs write there.
+#[derive(Args, Clone, Debug)]
+pub struct RestoreArgs {
+    /// The dump; without it standard input
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}

@@ -1,0 +1,246 @@
+//! `outlast state dump` and `restore`: all of the state with its history, as lines of JSON, one a commit.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    fs::File,
+    io::{self, BufRead, BufReader},
+    sync::Arc,
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use outlast_core::{
+    engine::put::{Change, Put},
+    op::Durability,
+    state::{Event, EventRange, Name, Position, is_a_runs},
+    store::{Ask as _, Store},
+};
+use outlast_server::{
+    http::show::{By, Runs, Version, value_text},
+    state::PAGE,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{
+    cli::state::{DumpArgs, RestoreArgs},
+    error::CliError,
+    exit_code,
+    render::{amount::some, look::Page},
+    say::say,
+};
+
+/// Events of one agent that are read at once: there may be many agents.
+const AHEAD: usize = 64;
+
+#[derive(Serialize)]
+struct Line {
+    #[serde(flatten)]
+    by: By,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transaction: Option<String>,
+    operations: Vec<Version>,
+}
+
+#[derive(Deserialize)]
+struct Dumped {
+    commit: i64,
+    #[serde(default)]
+    transaction: Option<String>,
+    operations: Vec<Operation>,
+}
+
+#[derive(Deserialize)]
+struct Operation {
+    namespace: String,
+    agent: String,
+    key: String,
+    #[serde(default, deserialize_with = "there")]
+    value: Option<Box<RawValue>>,
+    #[serde(default)]
+    value_base64: Option<String>,
+    #[serde(default)]
+    deleted: bool,
+}
+
+fn there<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(from).map(Some)
+}
+
+/// One agent's events, as they are needed.
+struct Agent {
+    range: EventRange,
+    ready: VecDeque<Event>,
+    done: bool,
+}
+
+impl Agent {
+    /// Where its next event stands.
+    fn next(&mut self, store: &dyn Store) -> Result<Option<Position>, CliError> {
+        if self.ready.is_empty() && !self.done {
+            let page = store.state_events(&self.range)?;
+            self.done = page.events.len() < self.range.limit;
+            self.ready = page.events.into();
+            if let Some(last) = self.ready.back() {
+                self.range.after = last.item.position;
+            }
+        }
+        Ok(self.ready.front().map(|e| e.item.position))
+    }
+}
+
+/// The order is that of all writes of the store: agents are merged by position.
+pub fn dump(store: &dyn Store, args: &DumpArgs, page: &mut Page) -> Result<(), CliError> {
+    // What is committed meanwhile is left to the next dump.
+    let until = store.state_position()?;
+    let mut agents = agents(store, &args.namespace)?;
+    let mut heap = BinaryHeap::new();
+    for (n, agent) in agents.iter_mut().enumerate() {
+        heap.extend(agent.next(store)?.map(|p| Reverse((p, n))));
+    }
+    let mut runs = Runs::default();
+    let mut commit: Vec<Event> = Vec::new();
+    while let Some(Reverse((position, n))) = heap.pop() {
+        if position > until {
+            break;
+        }
+        if let Some(event) = agents[n].ready.pop_front() {
+            if commit.last().is_some_and(|before| !of_one_commit(before, &event)) {
+                print(store, &mut runs, &mut commit, page)?;
+            }
+            commit.push(event);
+        }
+        heap.extend(agents[n].next(store)?.map(|p| Reverse((p, n))));
+    }
+    print(store, &mut runs, &mut commit, page)
+}
+
+/// A transaction over several namespaces has one number, and its id, in all of them.
+fn of_one_commit(a: &Event, b: &Event) -> bool {
+    a.item.commit == b.item.commit
+        && a.transaction == b.transaction
+        && (a.item.namespace == b.item.namespace || a.transaction.is_some())
+}
+
+fn print(
+    store: &dyn Store,
+    runs: &mut Runs,
+    commit: &mut Vec<Event>,
+    page: &mut Page,
+) -> Result<(), CliError> {
+    let Some(first) = commit.first() else { return Ok(()) };
+    let (by, transaction) = (runs.by(store, &first.item)?, first.transaction.clone());
+    let placed = |e: &Event| Version {
+        namespace: Some(e.item.namespace.clone()),
+        agent: Some(e.item.agent.clone()),
+        ..Version::bare(&e.item)
+    };
+    let operations = commit.drain(..).map(|e| placed(&e)).collect();
+    Ok(page.json_line(&Line { by, transaction, operations })?)
+}
+
+fn agents(store: &dyn Store, only: &[String]) -> Result<Vec<Agent>, CliError> {
+    let mut namespaces = only.to_vec();
+    let mut after: Option<String> = None;
+    while only.is_empty() {
+        let some = store.namespaces(after.as_deref(), PAGE)?;
+        let Some(last) = some.last() else { break };
+        after = Some(last.name.clone());
+        namespaces.extend(some.into_iter().map(|n| n.name));
+    }
+    let mut agents = Vec::new();
+    for namespace in namespaces {
+        let mut after: Option<String> = None;
+        loop {
+            let some = store.agents(&namespace, after.as_deref(), PAGE)?;
+            let Some(last) = some.last() else { break };
+            after = Some(last.clone());
+            agents.extend(some.into_iter().map(|agent| Agent {
+                range: EventRange {
+                    namespace: namespace.clone(),
+                    agent,
+                    limit: AHEAD,
+                    ..EventRange::default()
+                },
+                ready: VecDeque::new(),
+                done: false,
+            }));
+        }
+    }
+    Ok(agents)
+}
+
+pub fn restore(store: &dyn Store, args: &RestoreArgs, page: &mut Page) -> Result<(), CliError> {
+    let input: Box<dyn BufRead> = match &args.file {
+        Some(path) => Box::new(BufReader::new(File::open(path).map_err(|e| bad(0, e.to_string()))?)),
+        None => Box::new(io::stdin().lock()),
+    };
+    let (mut commits, mut left_out) = (0, 0);
+    for (n, line) in (1..).zip(input.lines()) {
+        let line = line.map_err(|e| bad(n, e.to_string()))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let dumped: Dumped = serde_json::from_str(&line).map_err(|e| bad(n, e.to_string()))?;
+        let id = dumped.id();
+        let mut changes = Vec::with_capacity(dumped.operations.len());
+        for operation in dumped.operations {
+            match operation.change(n)? {
+                Some(change) => changes.push(change),
+                None => left_out += 1,
+            }
+        }
+        if changes.is_empty() {
+            continue;
+        }
+        let put = Put { actor: None, changes, transaction: Some(id) };
+        store.ask(put, Durability::Synced).wait()?;
+        commits += 1;
+    }
+    if left_out > 0 {
+        say(&format!("{} of runs left out: only their runs write there", some(left_out, "operation")));
+    }
+    if page.look.json {
+        return Ok(page.json(&serde_json::json!({ "commits": commits, "operations_left_out": left_out }))?);
+    }
+    Ok(page.line(&format!("{} restored", some(commits, "commit")))?)
+}
+
+impl Dumped {
+    /// What makes a restore that is done twice be done once: its own id, or where it stood.
+    fn id(&self) -> Arc<str> {
+        match (&self.transaction, self.operations.first()) {
+            (Some(id), _) => id.as_str().into(),
+            (None, Some(first)) => format!("restored:{}:{}", self.commit, first.namespace).into(),
+            (None, None) => format!("restored:{}", self.commit).into(),
+        }
+    }
+}
+
+impl Operation {
+    /// `None` for what only a run may write.
+    fn change(self, line: usize) -> Result<Option<Change>, CliError> {
+        if is_a_runs(&self.namespace) {
+            return Ok(None);
+        }
+        let name = Name::new(self.namespace, self.agent, self.key);
+        Ok(Some(match (self.value, self.value_base64, self.deleted) {
+            (Some(raw), None, false) => Change::set(name, &value_text(&raw)),
+            (None, Some(text), false) => {
+                Change::set(name, &STANDARD.decode(text).map_err(|e| bad(line, e.to_string()))?)
+            }
+            (None, None, true) => Change::delete(name),
+            _ => return Err(bad(line, format!("key {:?} has to have a value, or be deleted", name.key))),
+        }))
+    }
+}
+
+fn bad(line: usize, why: String) -> CliError {
+    let at = if line == 0 { String::new() } else { format!(", line {line}") };
+    CliError::Other {
+        exit: exit_code::REFUSED,
+        code: "bad_dump",
+        message: format!("the dump{at}: {why}"),
+        hint: Some("what came before that line was restored; the same restore goes on behind it".into()),
+    }
+}

@@ -1,0 +1,244 @@
+//! `outlast state get | keys | history | replay`: what agents know, and knew.
+
+mod diff;
+mod dump;
+
+use outlast_core::{
+    id::Micros,
+    state::{At, EventRange, Item, Moment, Scan},
+    store::Store,
+};
+use outlast_server::{
+    http::show::{self, Runs},
+    state::{Commits, PAGE},
+};
+use serde::Serialize;
+
+use crate::{
+    cli::state::{GetArgs, HistoryArgs, KeysArgs, Mark, ReplayArgs, StateArgs, StateCommand},
+    error::CliError,
+    exit_code,
+    render::{
+        look::{Page, Paint, clean, clean_line},
+        table::{Cell, Side, Table},
+        time::rfc3339,
+    },
+};
+
+/// Keys that are read at once.
+const KEYS: usize = 1_000;
+
+/// How much of a value stands in a line.
+const WIDTH: usize = 100;
+
+/// `wait` passes the time between two looks at a followed replay.
+pub fn state(
+    store: &dyn Store,
+    args: &StateArgs,
+    page: &mut Page,
+    wait: &mut dyn FnMut(),
+) -> Result<(), CliError> {
+    match &args.command {
+        StateCommand::Get(args) => get(store, args, page),
+        StateCommand::Keys(args) => keys(store, args, page),
+        StateCommand::History(args) => history(store, args, page),
+        StateCommand::Diff(args) => diff::diff(store, args, page),
+        StateCommand::Replay(args) => replay(store, args, page, wait),
+        StateCommand::Dump(args) => dump::dump(store, args, page),
+        StateCommand::Restore(args) => dump::restore(store, args, page),
+    }
+}
+
+fn get(store: &dyn Store, args: &GetArgs, page: &mut Page) -> Result<(), CliError> {
+    let (namespace, agent, key) = (&args.place.namespace, &args.agent, &args.key);
+    let item = match args.at {
+        None => store.state(namespace, agent, key)?,
+        Some(Mark::Number(version)) => store.state_version(namespace, agent, key, version)?,
+        Some(Mark::Time(when)) => {
+            store.state_at(namespace, agent, key, At::Time(when.resolve(store.now()?)))?
+        }
+    };
+    let Some(item) = item.filter(|i| i.value.is_some()) else {
+        return Err(CliError::Other {
+            exit: exit_code::REFUSED,
+            code: "no_such_key",
+            message: format!("key {key:?} of agent {agent:?} is not there in namespace {namespace:?}"),
+            hint: Some(
+                "`outlast state keys AGENT` lists keys, `outlast state history AGENT KEY` its past".into(),
+            ),
+        });
+    };
+    if page.look.json {
+        return Ok(page.json(&Runs::default().item(store, &item)?)?);
+    }
+    Ok(page.line(&text(&item, usize::MAX))?)
+}
+
+fn keys(store: &dyn Store, args: &KeysArgs, page: &mut Page) -> Result<(), CliError> {
+    let mut scan = Scan {
+        namespace: args.place.namespace.clone(),
+        agent: args.agent.clone(),
+        prefix: args.prefix.clone(),
+        after: None,
+        at: at(args.at, store)?,
+        limit: KEYS,
+    };
+    let mut listed = Vec::new();
+    loop {
+        let more = store.state_keys(&scan)?;
+        let is_last = more.len() < scan.limit;
+        listed.extend(more);
+        if is_last {
+            break;
+        }
+        scan.after = listed.last().map(|l| l.key.clone());
+    }
+    if page.look.json {
+        let keys: Vec<_> = listed.iter().map(show::listed).collect();
+        return Ok(page.json(&serde_json::json!({ "keys": keys }))?);
+    }
+    if listed.is_empty() {
+        return Ok(page.line("no keys")?);
+    }
+    let mut table = Table::new(&[
+        ("KEY", Side::Left),
+        ("VERSION", Side::Right),
+        ("COMMIT", Side::Right),
+        ("WRITTEN", Side::Left),
+    ]);
+    for l in &listed {
+        let key = clean_line(&l.key, WIDTH);
+        table.row(vec![
+            Cell::new(key),
+            Cell::new(l.version.to_string()),
+            Cell::new(l.commit.to_string()),
+            Cell::new(rfc3339(l.at)),
+        ]);
+    }
+    let look = page.look;
+    Ok(page.text(&table.render(look, 0))?)
+}
+
+#[derive(Serialize)]
+struct Versions {
+    versions: Vec<show::Version>,
+    oldest: i64,
+}
+
+fn history(store: &dyn Store, args: &HistoryArgs, page: &mut Page) -> Result<(), CliError> {
+    let mut items: Vec<Item> = Vec::new();
+    let oldest = loop {
+        let after = items.last().map_or(0, |i| i.version);
+        let more = store.state_history(&args.place.namespace, &args.agent, &args.key, after, PAGE)?;
+        let is_last = more.items.len() < PAGE;
+        items.extend(more.items);
+        if is_last {
+            break more.oldest;
+        }
+    };
+    let mut runs = Runs::default();
+    if page.look.json {
+        let versions = items.iter().map(|i| runs.version(store, i)).collect::<Result<_, _>>()?;
+        return Ok(page.json(&Versions { versions, oldest })?);
+    }
+    if items.is_empty() {
+        return Ok(page.line("it was never written")?);
+    }
+    if oldest > 1 {
+        page.line(&format!("versions below {oldest} were removed by compaction"))?;
+    }
+    for item in &items {
+        let by = runs.by(store, item)?;
+        let who = writer(&by);
+        let value = text(item, WIDTH);
+        let head = format!("version {}  commit {}  {}{who}", item.version, item.commit, rfc3339(item.at));
+        let head = page.look.paint(Paint::Faint, &head);
+        page.line(&format!("{head}\n  {value}"))?;
+    }
+    Ok(())
+}
+
+fn replay(
+    store: &dyn Store,
+    args: &ReplayArgs,
+    page: &mut Page,
+    wait: &mut dyn FnMut(),
+) -> Result<(), CliError> {
+    let now = store.now()?;
+    let mut commits = Commits::new(EventRange {
+        namespace: args.place.namespace.clone(),
+        agent: args.agent.clone(),
+        from: args.from.map(|m| moment(m, now)),
+        to: args.to.map(|m| moment(m, now)),
+        limit: PAGE,
+        ..EventRange::default()
+    });
+    let (mut runs, mut told) = (Runs::default(), false);
+    loop {
+        let some = commits.page(store)?;
+        if commits.compacted() && !told {
+            told = true;
+            if !page.look.json {
+                page.line("compaction has removed some of what was asked for")?;
+            }
+        }
+        for events in &some {
+            let Some(commit) = runs.commit(store, events)? else { continue };
+            if page.look.json {
+                page.json_line(&commit)?;
+                continue;
+            }
+            let head = format!(
+                "commit {}  {}{}",
+                commit.by.commit,
+                rfc3339(Micros(commit.by.at)),
+                writer(&commit.by)
+            );
+            let head = page.look.paint(Paint::Faint, &head);
+            page.line(&head)?;
+            for event in events {
+                let key = clean_line(&event.item.key, WIDTH);
+                page.line(&format!("  {key} v{}  {}", event.item.version, text(&event.item, WIDTH)))?;
+            }
+        }
+        if some.is_empty() {
+            page.flush()?;
+            if !args.follow {
+                return Ok(());
+            }
+            wait();
+        }
+    }
+}
+
+fn writer(by: &show::By) -> String {
+    match (&by.run, by.attempt) {
+        (Some(run), Some(attempt)) => format!("  by {run}, attempt {attempt}"),
+        _ => String::new(),
+    }
+}
+
+/// A value in a line, without what could steer a terminal.
+fn text(item: &Item, width: usize) -> String {
+    match &item.value {
+        None => "(deleted)".into(),
+        Some(bytes) if width == usize::MAX => clean(&String::from_utf8_lossy(bytes)),
+        Some(bytes) => clean_line(&String::from_utf8_lossy(bytes), width),
+    }
+}
+
+fn moment(mark: Mark, now: Micros) -> Moment {
+    match mark {
+        Mark::Number(n) => Moment::Commit(n),
+        Mark::Time(when) => Moment::Time(when.resolve(now)),
+    }
+}
+
+/// When to look; without a mark now, as one moment for all pages.
+fn at(mark: Option<Mark>, store: &dyn Store) -> Result<At, CliError> {
+    Ok(match mark.map(|m| store.now().map(|now| moment(m, now))).transpose()? {
+        None => At::Position(store.state_position()?),
+        Some(Moment::Commit(n)) => At::Commit(n),
+        Some(Moment::Time(t)) => At::Time(t),
+    })
+}

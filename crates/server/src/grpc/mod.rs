@@ -1,0 +1,79 @@
+//! gRPC: the service that the published Statehouse client speaks, and the health service.
+//!
+//! Plain HTTP/2. On loopback, or with an API token as `authorization: Bearer`.
+
+mod replay;
+mod service;
+mod structs;
+
+#[rustfmt::skip]
+#[allow(clippy::all, clippy::pedantic, clippy::unwrap_used, missing_docs)]
+mod generated;
+
+use std::sync::Arc;
+
+use subtle::ConstantTimeEq as _;
+use tokio::net::TcpListener;
+use tonic::{
+    Request, Status,
+    metadata::MetadataValue,
+    service::interceptor::InterceptedService,
+    transport::{self, Server, server::TcpIncoming},
+};
+
+pub use generated::*;
+
+use self::{service::Statehouse, statehouse_service_server::StatehouseServiceServer};
+use crate::{
+    proxy::NotLetIn,
+    state::{Error, StateDesk},
+};
+
+/// What the published client takes as one message: gRPC's default. A longer reply it would refuse
+/// itself, with less to say.
+pub const MAX_REPLY: usize = 4 << 20;
+
+/// Serves until `shutdown` resolves. `api_token` is wanted from every call when it is set; without
+/// one the listener has to be on loopback, which the caller sees to.
+pub async fn serve(
+    desk: Arc<StateDesk>,
+    listener: TcpListener,
+    api_token: Option<String>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), transport::Error> {
+    let expiring = tokio::spawn(desk.clone().keep_expiring());
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<StatehouseServiceServer<Statehouse>>().await;
+    let service = StatehouseServiceServer::new(Statehouse::new(desk));
+    let guarded = InterceptedService::new(service, move |request| let_in(request, api_token.as_deref()));
+    // A small reply must not wait for an acknowledgement.
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let served = Server::builder()
+        .add_service(health_service)
+        .add_service(guarded)
+        .serve_with_incoming_shutdown(incoming, shutdown)
+        .await;
+    expiring.abort();
+    served
+}
+
+fn let_in(request: Request<()>, api_token: Option<&str>) -> Result<Request<()>, Status> {
+    let Some(wanted) = api_token else { return Ok(request) };
+    let had = request.metadata().get("authorization").and_then(|v| v.to_str().ok());
+    let had = had.map_or("", crate::proxy::bare);
+    match bool::from(had.as_bytes().ct_eq(wanted.as_bytes())) {
+        true => Ok(request),
+        false => Err(status(Error::NotLetIn(NotLetIn::NoToken))),
+    }
+}
+
+/// An error as its status: the code stands in the metadata `outlast-code`.
+fn status(error: Error) -> Status {
+    let text = match error.hint() {
+        Some(hint) => format!("{error} (hint: {hint})"),
+        None => error.to_string(),
+    };
+    let mut status = Status::new(error.kind().grpc(), text);
+    status.metadata_mut().insert("outlast-code", MetadataValue::from_static(error.code()));
+    status
+}

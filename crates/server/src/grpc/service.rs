@@ -1,0 +1,226 @@
+//! The service: each call translated, asked, and translated back.
+
+use std::sync::Arc;
+
+use outlast_core::{
+    engine::put::Change,
+    state::{EventRange, Item, Moment, Name, Position, Scan},
+    store::{self, Store},
+};
+use prost::Message;
+use tonic::{Request, Response, Status};
+
+use super::{
+    AbortRequest, AbortResponse, BeginTransactionRequest, BeginTransactionResponse, CommitRequest,
+    CommitResponse, DeleteRequest, DeleteResponse, GetStateAtVersionRequest, GetStateAtVersionResponse,
+    GetStateRequest, GetStateResponse, HealthRequest, HealthResponse, ListKeysRequest, ListKeysResponse,
+    MAX_REPLY, ReplayRequest, ScanEntry, ScanPrefixRequest, ScanPrefixResponse, VersionRequest,
+    VersionResponse, WriteRequest, WriteResponse,
+    replay::{self, Events},
+    statehouse_service_server::StatehouseService,
+    status, structs,
+};
+use crate::state::{Commits, Error, PAGE, StateDesk};
+
+/// Keys, or items, that are read at once.
+const SCAN: usize = 2_000;
+
+/// What a key takes in a reply beside its text, at least.
+const KEY_OVERHEAD: usize = 2;
+
+pub struct Statehouse {
+    desk: Arc<StateDesk>,
+}
+
+impl Statehouse {
+    pub fn new(desk: Arc<StateDesk>) -> Statehouse {
+        Statehouse { desk }
+    }
+
+    fn change(&self, txn_id: &str, change: Change) -> Result<(), Status> {
+        self.desk.change(txn_id, change).map_err(status)
+    }
+}
+
+#[tonic::async_trait]
+impl StatehouseService for Statehouse {
+    async fn health(&self, _: Request<HealthRequest>) -> Result<Response<HealthResponse>, Status> {
+        Ok(Response::new(HealthResponse { status: "ok".into() }))
+    }
+
+    async fn version(&self, _: Request<VersionRequest>) -> Result<Response<VersionResponse>, Status> {
+        let version = format!("outlast {}", env!("CARGO_PKG_VERSION"));
+        Ok(Response::new(VersionResponse { version, git_sha: String::new() }))
+    }
+
+    async fn begin_transaction(
+        &self,
+        request: Request<BeginTransactionRequest>,
+    ) -> Result<Response<BeginTransactionResponse>, Status> {
+        let timeout_ms = request.into_inner().timeout_ms;
+        // The wire has no reads within a transaction.
+        let txn_id = self.desk.begin(timeout_ms, false).await.map_err(status)?;
+        Ok(Response::new(BeginTransactionResponse { txn_id }))
+    }
+
+    async fn write(&self, request: Request<WriteRequest>) -> Result<Response<WriteResponse>, Status> {
+        let r = request.into_inner();
+        let value = structs::to_json(&r.value.unwrap_or_default()).map_err(status)?;
+        let change = self.desk.set(Name::new(r.namespace, r.agent_id, r.key), value).await;
+        self.change(&r.txn_id, change)?;
+        Ok(Response::new(WriteResponse {}))
+    }
+
+    async fn delete(&self, request: Request<DeleteRequest>) -> Result<Response<DeleteResponse>, Status> {
+        let r = request.into_inner();
+        self.change(&r.txn_id, Change::delete(Name::new(r.namespace, r.agent_id, r.key)))?;
+        Ok(Response::new(DeleteResponse {}))
+    }
+
+    async fn commit(&self, request: Request<CommitRequest>) -> Result<Response<CommitResponse>, Status> {
+        let committed = self.desk.commit(&request.into_inner().txn_id).await.map_err(status)?;
+        Ok(Response::new(CommitResponse { commit_ts: number(committed.commit) }))
+    }
+
+    async fn abort(&self, request: Request<AbortRequest>) -> Result<Response<AbortResponse>, Status> {
+        self.desk.abort(&request.into_inner().txn_id);
+        Ok(Response::new(AbortResponse {}))
+    }
+
+    async fn get_state(
+        &self,
+        request: Request<GetStateRequest>,
+    ) -> Result<Response<GetStateResponse>, Status> {
+        let r = request.into_inner();
+        let read = move |s: &dyn Store| s.state(&r.namespace, &r.agent_id, &r.key);
+        fitting(shown(self.desk.read(read).await.map_err(status)?)?)
+    }
+
+    async fn get_state_at_version(
+        &self,
+        request: Request<GetStateAtVersionRequest>,
+    ) -> Result<Response<GetStateAtVersionResponse>, Status> {
+        let r = request.into_inner();
+        // A version that cannot be is not there.
+        let version = i64::try_from(r.version).unwrap_or(0);
+        let read = move |s: &dyn Store| s.state_version(&r.namespace, &r.agent_id, &r.key, version);
+        let GetStateResponse { value, version, commit_ts, exists } =
+            shown(self.desk.read(read).await.map_err(status)?)?;
+        fitting(GetStateAtVersionResponse { value, version, commit_ts, exists })
+    }
+
+    async fn list_keys(
+        &self,
+        request: Request<ListKeysRequest>,
+    ) -> Result<Response<ListKeysResponse>, Status> {
+        let r = request.into_inner();
+        let keys = self
+            .desk
+            .read(move |store| {
+                let mut scan = whole(store, r.namespace, r.agent_id, String::new())?;
+                let (mut keys, mut bytes) = (Vec::new(), 0);
+                loop {
+                    let page = store.state_keys(&scan)?;
+                    let is_last = page.len() < SCAN;
+                    for listed in page {
+                        bytes += listed.key.len() + KEY_OVERHEAD;
+                        keys.push(listed.key);
+                    }
+                    // Too long for a reply: how much too long need not be known.
+                    if is_last || bytes > 2 * MAX_REPLY {
+                        return Ok(keys);
+                    }
+                    scan.after = keys.last().cloned();
+                }
+            })
+            .await
+            .map_err(status)?;
+        fitting(ListKeysResponse { keys })
+    }
+
+    async fn scan_prefix(
+        &self,
+        request: Request<ScanPrefixRequest>,
+    ) -> Result<Response<ScanPrefixResponse>, Status> {
+        let r = request.into_inner();
+        let items = self
+            .desk
+            .read(move |store| {
+                let mut scan = whole(store, r.namespace, r.agent_id, r.prefix)?;
+                let (mut items, mut bytes): (Vec<Item>, usize) = (Vec::new(), 0);
+                loop {
+                    let page = store.state_scan(&scan)?;
+                    let is_last = page.len() < SCAN;
+                    for item in page {
+                        bytes += item.key.len() + item.value.as_ref().map_or(0, |v| v.len());
+                        items.push(item);
+                    }
+                    // JSON can be up to four times as long as the Struct it stands for.
+                    if is_last || bytes > 8 * MAX_REPLY {
+                        return Ok(items);
+                    }
+                    scan.after = items.last().map(|i| i.key.clone());
+                }
+            })
+            .await
+            .map_err(status)?;
+        let entries = items.into_iter().map(entry).collect::<Result<_, Error>>().map_err(status)?;
+        fitting(ScanPrefixResponse { entries })
+    }
+
+    type ReplayStream = Events;
+
+    async fn replay(&self, request: Request<ReplayRequest>) -> Result<Response<Events>, Status> {
+        let r = request.into_inner();
+        let desk = &self.desk;
+        let namespace = r.namespace.clone();
+        let head = desk.read(move |s| s.namespace(&namespace)).await.map_err(status)?;
+        let commit = |ts: u64| i64::try_from(ts).unwrap_or(i64::MAX);
+        // What is committed meanwhile is not waited for.
+        let newest = head.map_or(0, |n| n.commit);
+        let range = EventRange {
+            namespace: r.namespace,
+            agent: r.agent_id,
+            from: r.start_ts.map(|ts| Moment::Commit(commit(ts))),
+            to: Some(Moment::Commit(r.end_ts.map_or(newest, commit).min(newest))),
+            after: Position::default(),
+            limit: PAGE,
+        };
+        replay::start(desk.store().clone(), Commits::new(range)).await.map_err(status)
+    }
+}
+
+/// A scan of all keys, at the moment it begins.
+fn whole(store: &dyn Store, namespace: String, agent: String, prefix: String) -> Result<Scan, store::Error> {
+    let at = outlast_core::state::At::Position(store.state_position()?);
+    Ok(Scan { namespace, agent, prefix, after: None, at, limit: SCAN })
+}
+
+/// A tombstone and a key that was never written do not exist.
+fn shown(item: Option<Item>) -> Result<GetStateResponse, Status> {
+    let Some(item) = item else { return Ok(GetStateResponse::default()) };
+    let value =
+        item.value.as_deref().map(|v| structs::from_json(v, &item.key)).transpose().map_err(status)?;
+    let exists = value.is_some();
+    Ok(GetStateResponse { value, version: number(item.version), commit_ts: number(item.commit), exists })
+}
+
+fn entry(item: Item) -> Result<ScanEntry, Error> {
+    let value = item.value.as_deref().map(|v| structs::from_json(v, &item.key)).transpose()?;
+    Ok(ScanEntry { key: item.key, value, version: number(item.version), commit_ts: number(item.commit) })
+}
+
+/// Versions and commits are never negative.
+pub(super) fn number(n: i64) -> u64 {
+    u64::try_from(n).unwrap_or(0)
+}
+
+fn fitting<M: Message>(reply: M) -> Result<Response<M>, Status> {
+    let had = reply.encoded_len();
+    if had > MAX_REPLY {
+        let instead = "page through it: GET /v1/state/scan and /v1/state/keys with `cursor`, \
+                       or `outlast state keys` and `outlast state get`";
+        return Err(status(Error::ReplyTooLarge { had, limit: MAX_REPLY, instead: instead.into() }));
+    }
+    Ok(Response::new(reply))
+}

@@ -1,0 +1,107 @@
+//! One key: get, put, delete, history.
+
+use std::sync::Arc;
+
+use http::Response;
+use outlast_core::{
+    engine::put::Change,
+    state::{Committed, Name},
+};
+use serde::Serialize;
+use serde_json::{Value, json, value::RawValue};
+
+use super::{Asked, answered, show};
+use crate::{proxy::AnswerBody, state::Error};
+
+/// Versions of a history at once.
+const HISTORY: usize = 100;
+const MOST: usize = 1_000;
+
+pub async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let (version, at) = (asked.query.number("version")?, asked.query.at()?);
+    if version.is_some() && at != Default::default() {
+        return Err(Error::BadRequest("version excludes commit and time".into()));
+    }
+    let name = name(&asked);
+    let found = {
+        let name = name.clone();
+        let read = move |store: &dyn outlast_core::store::Store| {
+            let Name { namespace, agent, key } = &*name;
+            let item = match version {
+                Some(version) => store.state_version(namespace, agent, key, version)?,
+                None => store.state_at(namespace, agent, key, at)?,
+            };
+            let shown = item.as_ref().map(|i| show::Runs::default().item(store, i)).transpose()?;
+            Ok(item.zip(shown))
+        };
+        asked.desk.read(read).await?
+    };
+    match found {
+        Some((item, shown)) if item.value.is_some() => answered(&shown),
+        found => Err(Error::NoSuchKey {
+            namespace: name.namespace.clone(),
+            agent: name.agent.clone(),
+            key: name.key.clone(),
+            deleted_in: found.map(|(item, _)| item.version),
+        }),
+    }
+}
+
+pub async fn put(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let raw: &RawValue = serde_json::from_slice(&asked.body)
+        .map_err(|e| Error::BadRequest(format!("the body is not JSON: {e}")))?;
+    let change = asked.desk.set(name(&asked), show::value_text(raw)).await;
+    one(asked, change).await
+}
+
+pub async fn delete(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let change = Change::delete(name(&asked));
+    one(asked, change).await
+}
+
+async fn one(asked: Asked<'_>, change: Change) -> Result<Response<AnswerBody>, Error> {
+    let change = Change { expected: asked.query.number("expected_version")?, ..change };
+    let transaction = asked.query.text("transaction").map(Arc::from);
+    let done = asked.desk.put(vec![change], transaction).await?;
+    answered(&committed(&done))
+}
+
+pub async fn history(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let name = name(&asked);
+    let after = asked.query.number("after")?.unwrap_or(0);
+    let limit = asked.query.limit(HISTORY, MOST)?;
+    let (oldest, versions, last) = asked
+        .desk
+        .read(move |store| {
+            let found = store.state_history(&name.namespace, &name.agent, &name.key, after, limit)?;
+            let mut runs = show::Runs::default();
+            let versions: Vec<show::Version> =
+                found.items.iter().map(|i| runs.version(store, i)).collect::<Result<_, _>>()?;
+            let last = found.items.last().filter(|_| found.items.len() == limit).map(|i| i.version);
+            Ok((found.oldest, versions, last))
+        })
+        .await?;
+    answered(&History { versions, oldest, after: last })
+}
+
+/// Values stand in it as they are kept.
+#[derive(Serialize)]
+struct History {
+    versions: Vec<show::Version>,
+    oldest: i64,
+    /// Where the next page goes on; none behind the last one.
+    after: Option<i64>,
+}
+
+/// What a change or a transaction came to.
+pub fn committed(done: &Committed) -> Value {
+    json!({ "commit": done.commit, "at": done.at.0, "versions": done.versions })
+}
+
+fn name(asked: &Asked<'_>) -> Arc<Name> {
+    match asked.path.as_slice() {
+        [namespace, agent, key] => Name::new(namespace, agent, key),
+        // The route's path has three open segments.
+        _ => Name::new("", "", ""),
+    }
+}

@@ -1,0 +1,101 @@
+//! Many keys: listed, scanned, and where a loop over them goes on.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::Response;
+use outlast_core::state::{At, Position, Scan};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Asked, answered, show};
+use crate::{proxy::AnswerBody, state::Error};
+
+/// Where nothing else is said.
+pub const NAMESPACE: &str = "default";
+
+const KEYS: usize = 1_000;
+const MOST_KEYS: usize = 10_000;
+const VALUES: usize = 100;
+const MOST_VALUES: usize = 1_000;
+
+pub async fn keys(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let scan = scan_of(&asked, KEYS, MOST_KEYS).await?;
+    let (keys, scan) = asked.desk.read(move |s| Ok((s.state_keys(&scan)?, scan))).await?;
+    let cursor = keys.last().filter(|_| keys.len() == scan.limit).map(|k| cursor(scan.at, &k.key));
+    let keys: Vec<Value> = keys.iter().map(show::listed).collect();
+    answered(&json!({ "keys": keys, "cursor": cursor }))
+}
+
+pub async fn scan(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let scan = scan_of(&asked, VALUES, MOST_VALUES).await?;
+    let (items, cursor) = asked
+        .desk
+        .read(move |store| {
+            let items = store.state_scan(&scan)?;
+            let cursor = items.last().filter(|_| items.len() == scan.limit).map(|i| cursor(scan.at, &i.key));
+            let mut runs = show::Runs::default();
+            let items: Result<Vec<show::Version>, _> = items.iter().map(|i| runs.version(store, i)).collect();
+            Ok((items?, cursor))
+        })
+        .await?;
+    answered(&Scanned { items, cursor })
+}
+
+/// Values stand in it as they are kept.
+#[derive(Serialize)]
+struct Scanned {
+    items: Vec<show::Version>,
+    cursor: Option<String>,
+}
+
+pub async fn resume_point(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let (namespace, agent) = (asked.query.or("namespace", NAMESPACE), asked.query.wanted("agent")?);
+    let prefix = asked.query.or("prefix", "step:");
+    let asked_for = prefix.clone();
+    let point = asked.desk.read(move |s| s.resume_point(&namespace, &agent, &asked_for)).await?;
+    answered(&show::resume_point(&point, &prefix))
+}
+
+/// All pages are read at the position of the first: they show one moment.
+async fn scan_of(asked: &Asked<'_>, default: usize, most: usize) -> Result<Scan, Error> {
+    let query = &asked.query;
+    let (namespace, agent) = (query.or("namespace", NAMESPACE), query.wanted("agent")?);
+    let (prefix, limit) = (query.or("prefix", ""), query.limit(default, most)?);
+    let (at, after) = match query.text("cursor") {
+        Some(text) => read_cursor(text).map(|(at, after)| (at, Some(after)))?,
+        None => match query.at()? {
+            At::Newest => (At::Position(asked.desk.read(|s| s.state_position()).await?), None),
+            at => (at, None),
+        },
+    };
+    Ok(Scan { namespace, agent, prefix, after, at, limit })
+}
+
+/// The page behind `key`, at the same moment: a letter, its number, the key.
+fn cursor(at: At, key: &str) -> String {
+    let moment = match at {
+        At::Newest => "n:0".to_owned(),
+        At::Commit(n) => format!("c:{n}"),
+        At::Time(t) => format!("t:{}", t.0),
+        At::Position(p) => format!("p:{}", p.0),
+    };
+    URL_SAFE_NO_PAD.encode(format!("{moment}:{key}"))
+}
+
+fn read_cursor(text: &str) -> Result<(At, String), Error> {
+    let bad = || Error::BadRequest("the cursor is none that was given here".into());
+    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| bad())?;
+    let text = String::from_utf8(bytes).map_err(|_| bad())?;
+    let mut parts = text.splitn(3, ':');
+    let (Some(letter), Some(number), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(bad());
+    };
+    let number: i64 = number.parse().map_err(|_| bad())?;
+    let at = match letter {
+        "n" => At::Newest,
+        "c" => At::Commit(number),
+        "t" => At::Time(outlast_core::id::Micros(number)),
+        "p" => At::Position(Position(number)),
+        _ => return Err(bad()),
+    };
+    Ok((at, key.to_owned()))
+}

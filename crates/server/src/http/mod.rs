@@ -1,0 +1,103 @@
+//! REST over the state, below `/v1/state/`. `docs/openapi.json` describes it; a test holds it to [`ROUTES`].
+//!
+//! Times are microseconds since the Unix epoch.
+
+mod item;
+mod list;
+mod query;
+mod replay;
+mod routes;
+pub mod show;
+mod transaction;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header, request::Parts};
+use serde::Serialize;
+use serde_json::json;
+
+use self::query::Query;
+pub use self::routes::{ROUTES, Route, Verb};
+use crate::{
+    proxy::AnswerBody,
+    state::{Error, StateDesk},
+};
+
+/// The routes over one store. Cheap to clone. Who may ask is settled before.
+#[derive(Clone)]
+pub struct Rest {
+    desk: Arc<StateDesk>,
+}
+
+/// A request on its way through a route.
+struct Asked<'a> {
+    desk: &'a Arc<StateDesk>,
+    query: Query,
+    /// What the path has for `{…}`, decoded.
+    path: Vec<String>,
+    parts: &'a Parts,
+    body: Bytes,
+}
+
+impl Rest {
+    pub fn new(desk: Arc<StateDesk>) -> Rest {
+        Rest { desk }
+    }
+
+    /// Whether a path is one of these routes', or would be.
+    pub fn takes(path: &str) -> bool {
+        path.starts_with(routes::ROOT)
+    }
+
+    pub(crate) async fn answer(&self, parts: &Parts, body: Bytes) -> Response<AnswerBody> {
+        self.route(parts, body).await.unwrap_or_else(|e| refused(&e))
+    }
+
+    async fn route(&self, parts: &Parts, body: Bytes) -> Result<Response<AnswerBody>, Error> {
+        let path = parts.uri.path();
+        let (route, segments) = routes::find(&parts.method, path).ok_or_else(|| Error::NoRoute {
+            method: parts.method.to_string(),
+            path: path.chars().take(120).collect(),
+        })?;
+        let path = segments.into_iter().map(query::decode).collect::<Result<_, _>>()?;
+        let query = Query::parse(parts.uri.query().unwrap_or_default(), route)?;
+        let asked = Asked { desk: &self.desk, query, path, parts, body };
+        match route.verb {
+            Verb::Get => item::get(asked).await,
+            Verb::Put => item::put(asked).await,
+            Verb::Delete => item::delete(asked).await,
+            Verb::History => item::history(asked).await,
+            Verb::Keys => list::keys(asked).await,
+            Verb::Scan => list::scan(asked).await,
+            Verb::ResumePoint => list::resume_point(asked).await,
+            Verb::Replay => replay::replay(asked).await,
+            Verb::Transact => transaction::transact(asked).await,
+            Verb::Outcome => transaction::outcome(asked).await,
+        }
+    }
+}
+
+/// An error as every route answers it.
+pub(crate) fn refused(error: &Error) -> Response<AnswerBody> {
+    let body = json!({ "error": {
+        "code": error.code(),
+        "message": error.to_string(),
+        "hint": error.hint(),
+    }});
+    let mut response = Response::new(AnswerBody::plain(body.to_string()));
+    *response.status_mut() =
+        StatusCode::from_u16(error.kind().http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert("x-outlast-code", HeaderValue::from_static(error.code()));
+    response
+}
+
+fn answered(body: &impl Serialize) -> Result<Response<AnswerBody>, Error> {
+    let text = serde_json::to_vec(body).map_err(|e| Error::BadValue(e.to_string()))?;
+    let mut response = Response::new(AnswerBody::plain(text));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}

@@ -1,0 +1,150 @@
+//! What a request says in its path and query, decoded and checked.
+
+use outlast_core::{
+    id::Micros,
+    state::{At, Moment},
+};
+
+use super::routes::Route;
+use crate::state::Error;
+
+/// The words of a query, each once.
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Errors: a word the route does not have, or that is there twice; what is not UTF-8.
+    pub fn parse(text: &str, route: &Route) -> Result<Query, Error> {
+        let mut words: Vec<(String, String)> = Vec::new();
+        for pair in text.split('&').filter(|p| !p.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let plain = |t: &str| decode(&t.replace('+', " "));
+            let (name, value) = (plain(name)?, plain(value)?);
+            if !route.query.contains(&name.as_str()) {
+                let known = route.query.join(", ");
+                return Err(Error::BadRequest(format!(
+                    "unknown parameter {name:?} (wanted some of: {known})"
+                )));
+            }
+            if words.iter().any(|(n, _)| *n == name) {
+                return Err(Error::BadRequest(format!("the parameter {name:?} is there twice")));
+            }
+            words.push((name, value));
+        }
+        Ok(Query(words))
+    }
+
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+    }
+
+    pub fn or(&self, name: &str, default: &str) -> String {
+        self.text(name).unwrap_or(default).to_owned()
+    }
+
+    pub fn wanted(&self, name: &str) -> Result<String, Error> {
+        let missing = || Error::BadRequest(format!("the parameter {name:?} is wanted"));
+        self.text(name).map(str::to_owned).ok_or_else(missing)
+    }
+
+    /// A whole number of at least 0.
+    pub fn number(&self, name: &str) -> Result<Option<i64>, Error> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        match text.parse::<i64>() {
+            Ok(n) if n >= 0 => Ok(Some(n)),
+            _ => Err(Error::BadRequest(format!("{name} is {text:?}, and a whole number is wanted"))),
+        }
+    }
+
+    /// How many at once: at least 1, at most `most`.
+    pub fn limit(&self, default: usize, most: usize) -> Result<usize, Error> {
+        let Some(n) = self.number("limit")? else { return Ok(default) };
+        match usize::try_from(n) {
+            Ok(n) if (1..=most).contains(&n) => Ok(n),
+            _ => Err(Error::BadRequest(format!("limit is {n}, and 1 to {most} is wanted"))),
+        }
+    }
+
+    pub fn flag(&self, name: &str) -> Result<bool, Error> {
+        match self.text(name) {
+            None | Some("false") => Ok(false),
+            Some("true" | "") => Ok(true),
+            Some(other) => {
+                Err(Error::BadRequest(format!("{name} is {other:?}, and true or false is wanted")))
+            }
+        }
+    }
+
+    /// When to look: `commit` or `time` (microseconds since the Unix epoch), at most one of them.
+    pub fn at(&self) -> Result<At, Error> {
+        match self.moment("commit", "time")? {
+            None => Ok(At::Newest),
+            Some(Moment::Commit(n)) => Ok(At::Commit(n)),
+            Some(Moment::Time(t)) => Ok(At::Time(t)),
+        }
+    }
+
+    pub fn moment(&self, commit: &str, time: &str) -> Result<Option<Moment>, Error> {
+        match (self.number(commit)?, self.number(time)?) {
+            (Some(_), Some(_)) => Err(Error::BadRequest(format!("{commit} and {time} exclude each other"))),
+            (Some(n), None) => Ok(Some(Moment::Commit(n))),
+            (None, t) => Ok(t.map(|t| Moment::Time(Micros(t)))),
+        }
+    }
+}
+
+/// Undoes percent-encoding. Errors: half an escape, or what is not UTF-8.
+pub fn decode(text: &str) -> Result<String, Error> {
+    let bad = || {
+        let shown: String = text.chars().take(80).collect();
+        Error::BadRequest(format!("{shown:?} is not percent-encoded UTF-8"))
+    };
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, more @ ..] = rest {
+        rest = more;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let [high, low, behind @ ..] = rest else { return Err(bad()) };
+        let digit = |b: &u8| char::from(*b).to_digit(16);
+        let (Some(high), Some(low)) = (digit(high), digit(low)) else { return Err(bad()) };
+        // Two hexadecimal digits are a byte.
+        bytes.push((high * 16 + low) as u8);
+        rest = behind;
+    }
+    String::from_utf8(bytes).map_err(|_| bad())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::routes::ROUTES, *};
+
+    #[test]
+    fn any_text_can_be_written_in_a_path() {
+        let check = |text: &str, want: Option<&str>| assert_eq!(decode(text).ok().as_deref(), want, "{text}");
+        check("a%2Fb%3A%00%e2%82%ac", Some("a/b:\0€"));
+        check("", Some(""));
+        check("a+b", Some("a+b"));
+        check("%", None);
+        check("%4", None);
+        check("%zz", None);
+        check("%ff", None);
+    }
+
+    #[test]
+    fn a_query_is_read_whole_or_refused() {
+        let get = &ROUTES[0];
+        let check = |text: &str, want: Option<At>| {
+            assert_eq!(Query::parse(text, get).and_then(|q| q.at()).ok(), want, "{text}");
+        };
+        check("", Some(At::Newest));
+        check("commit=3", Some(At::Commit(3)));
+        check("time=5", Some(At::Time(Micros(5))));
+        check("commit=3&time=5", None);
+        check("commit=3&commit=3", None);
+        check("comit=3", None);
+        check("commit=-1", None);
+        check("commit=", None);
+    }
+}

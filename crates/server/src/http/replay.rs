@@ -1,0 +1,115 @@
+//! Replay as server-sent events: an event per commit, its id the position to go on behind.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, header};
+use outlast_core::state::{EventRange, Moment, Position};
+use tokio::{sync::mpsc, time::Instant};
+
+use super::{Asked, answered, list::NAMESPACE, show};
+use crate::{
+    proxy::{AnswerBody, Piece},
+    state::{Commits, Error, PAGE, StateDesk},
+};
+
+/// Pieces that may be ready before they are taken.
+const AHEAD: usize = 4;
+
+/// How often it is looked for new commits while a replay is followed.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long nothing is said: what is in between may hang up on silence.
+const QUIET: Duration = Duration::from_secs(15);
+
+pub async fn replay(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let query = &asked.query;
+    let (namespace, agent) = (query.or("namespace", NAMESPACE), query.wanted("agent")?);
+    let follow = query.flag("follow")?;
+    let mut to = query.moment("to_commit", "to_time")?;
+    if to.is_none() && !follow {
+        // What is committed meanwhile is not waited for.
+        let of = namespace.clone();
+        let head = asked.desk.read(move |s| s.namespace(&of)).await?;
+        to = Some(Moment::Commit(head.map_or(0, |n| n.commit)));
+    }
+    let range = EventRange {
+        namespace,
+        agent,
+        from: query.moment("from_commit", "from_time")?,
+        to,
+        after: Position(resumed(&asked)?.or(query.number("after")?).unwrap_or(0)),
+        limit: PAGE,
+    };
+    let (sender, pieces) = mpsc::channel(AHEAD);
+    tokio::spawn(feed(asked.desk.clone(), Commits::new(range), follow, sender));
+    let mut response = answered(&())?.map(|_| AnswerBody::stream(pieces));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    Ok(response)
+}
+
+/// A client that lost its connection says what it saw last.
+fn resumed(asked: &Asked<'_>) -> Result<Option<i64>, Error> {
+    let Some(said) = asked.parts.headers.get("last-event-id") else { return Ok(None) };
+    let position = said.to_str().ok().and_then(|s| s.parse().ok());
+    position.map(Some).ok_or_else(|| Error::BadRequest("Last-Event-ID is none that was given here".into()))
+}
+
+/// Sends pages until the end; when it is followed, until the client goes.
+async fn feed(desk: Arc<StateDesk>, mut commits: Commits, follow: bool, to: mpsc::Sender<Piece>) {
+    let (mut said, mut told) = (Instant::now(), false);
+    loop {
+        let read = desk
+            .read(move |store| {
+                let page = commits.page(store)?;
+                let mut runs = show::Runs::default();
+                let mut text = String::new();
+                for commit in &page {
+                    let id = commit.last().map_or(0, |e| e.item.position.0);
+                    let data = runs.commit(store, commit)?;
+                    // What was read back as JSON is written as JSON.
+                    let data = serde_json::to_string(&data).unwrap_or_default();
+                    text.push_str(&format!("id: {id}\nevent: commit\ndata: {data}\n\n"));
+                }
+                Ok((commits, page.is_empty(), text))
+            })
+            .await;
+        let (again, is_end, mut text) = match read {
+            Ok(read) => read,
+            Err(e) => {
+                let data = serde_json::json!({ "code": e.code(), "message": e.to_string() });
+                let _ = to.send(frame(format!("event: error\ndata: {data}\n\n"))).await;
+                let _ = to.send(Piece::End).await;
+                return;
+            }
+        };
+        commits = again;
+        if commits.compacted() && !told {
+            told = true;
+            text.insert_str(0, "event: compacted\ndata: {}\n\n");
+        }
+        if text.is_empty() && follow && said.elapsed() >= QUIET {
+            text.push_str(":\n\n");
+        }
+        if !text.is_empty() {
+            said = Instant::now();
+            if to.send(frame(text)).await.is_err() {
+                return;
+            }
+        }
+        if is_end && !follow {
+            let _ = to.send(Piece::End).await;
+            return;
+        }
+        if is_end {
+            tokio::select! {
+                () = to.closed() => return,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+        }
+    }
+}
+
+fn frame(text: String) -> Piece {
+    Piece::Frame(Bytes::from(text))
+}

@@ -1,0 +1,94 @@
+//! The routes of the state, in one table: the router and docs/openapi.json are both held to it.
+
+use http::Method;
+
+/// What a route does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Get,
+    Put,
+    Delete,
+    History,
+    Keys,
+    Scan,
+    Replay,
+    ResumePoint,
+    Transact,
+    Outcome,
+}
+
+/// A route: `{…}` in the path is one segment, percent-encoded, that may be empty.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    pub method: &'static str,
+    pub path: &'static str,
+    pub verb: Verb,
+    /// The words of its query. Any other is refused: a word mistyped is not one left out.
+    pub query: &'static [&'static str],
+}
+
+pub const ROOT: &str = "/v1/state/";
+
+const ITEM: &str = "/v1/state/{namespace}/{agent}/{key}";
+const CHANGE: &[&str] = &["expected_version", "transaction"];
+const PAGES: &[&str] = &["namespace", "agent", "prefix", "commit", "time", "cursor", "limit"];
+const RANGE: &[&str] =
+    &["namespace", "agent", "from_commit", "to_commit", "from_time", "to_time", "after", "follow"];
+
+pub const ROUTES: &[Route] = &[
+    Route { method: "GET", path: ITEM, verb: Verb::Get, query: &["version", "commit", "time"] },
+    Route { method: "PUT", path: ITEM, verb: Verb::Put, query: CHANGE },
+    Route { method: "DELETE", path: ITEM, verb: Verb::Delete, query: CHANGE },
+    Route {
+        method: "GET",
+        path: "/v1/state/{namespace}/{agent}/{key}/history",
+        verb: Verb::History,
+        query: &["after", "limit"],
+    },
+    Route { method: "GET", path: "/v1/state/keys", verb: Verb::Keys, query: PAGES },
+    Route { method: "GET", path: "/v1/state/scan", verb: Verb::Scan, query: PAGES },
+    Route { method: "GET", path: "/v1/state/replay", verb: Verb::Replay, query: RANGE },
+    Route {
+        method: "GET",
+        path: "/v1/state/resume_point",
+        verb: Verb::ResumePoint,
+        query: &["namespace", "agent", "prefix"],
+    },
+    Route { method: "POST", path: "/v1/state/transaction", verb: Verb::Transact, query: &[] },
+    Route { method: "GET", path: "/v1/state/transaction", verb: Verb::Outcome, query: &["id"] },
+];
+
+/// The route of a request, with the segments its path has for `{…}`, as they came.
+pub fn find<'a>(method: &Method, path: &'a str) -> Option<(&'static Route, Vec<&'a str>)> {
+    let segments: Vec<&str> = path.strip_prefix(ROOT)?.split('/').collect();
+    ROUTES.iter().filter(|r| r.method == method.as_str()).find_map(|route| {
+        let wanted: Vec<&str> = route.path.strip_prefix(ROOT)?.split('/').collect();
+        let is_open = |s: &str| s.starts_with('{');
+        let fits =
+            wanted.len() == segments.len() && wanted.iter().zip(&segments).all(|(w, s)| is_open(w) || w == s);
+        let open = wanted.iter().zip(&segments).filter(|(w, _)| is_open(w));
+        fits.then(|| (route, open.map(|(_, s)| *s).collect()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_at_most_one_route() {
+        let check = |method: Method, path: &str, want: Option<(Verb, &[&str])>| {
+            let found = find(&method, path);
+            assert_eq!(found.as_ref().map(|(r, s)| (r.verb, s.as_slice())), want, "{method} {path}");
+        };
+        check(Method::GET, "/v1/state/ns/a/k", Some((Verb::Get, &["ns", "a", "k"])));
+        check(Method::PUT, "/v1/state//a%2Fb/", Some((Verb::Put, &["", "a%2Fb", ""])));
+        check(Method::GET, "/v1/state/ns/a/k/history", Some((Verb::History, &["ns", "a", "k"])));
+        check(Method::GET, "/v1/state/ns/a/history", Some((Verb::Get, &["ns", "a", "history"])));
+        check(Method::GET, "/v1/state/keys", Some((Verb::Keys, &[])));
+        check(Method::POST, "/v1/state/transaction", Some((Verb::Transact, &[])));
+        check(Method::POST, "/v1/state/ns/a/k", None);
+        check(Method::GET, "/v1/state/ns/a", None);
+        check(Method::GET, "/v1/statehouse", None);
+    }
+}

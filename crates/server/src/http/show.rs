@@ -1,0 +1,134 @@
+//! The state's nouns as JSON.
+
+use std::collections::HashMap;
+
+use base64::Engine as _;
+use outlast_core::{
+    id::RunNo,
+    state::{Event, Item, Listed, ResumePoint},
+    store::{self, Store},
+};
+use serde::Serialize;
+use serde_json::{Value, json, value::RawValue};
+
+/// A version of a key. Values stand as they are kept: no number loses a digit.
+#[derive(Debug, Serialize)]
+pub struct Version {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    pub key: String,
+    pub version: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<Box<RawValue>>,
+    /// Of a value that is no JSON its bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value_base64: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub deleted: bool,
+    #[serde(flatten)]
+    pub by: Option<By>,
+}
+
+/// What all operations of a commit have in common.
+#[derive(Clone, Debug, Serialize)]
+pub struct By {
+    pub commit: i64,
+    /// Microseconds since the Unix epoch.
+    pub at: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<i64>,
+}
+
+/// A commit's operations on one agent's keys.
+#[derive(Debug, Serialize)]
+pub struct Commit {
+    #[serde(flatten)]
+    pub by: By,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transaction: Option<String>,
+    pub operations: Vec<Version>,
+}
+
+/// The ids of runs, looked up once each.
+#[derive(Default)]
+pub struct Runs(HashMap<RunNo, Option<String>>);
+
+impl Runs {
+    fn id(&mut self, store: &dyn Store, run: RunNo) -> Result<Option<String>, store::Error> {
+        if let Some(known) = self.0.get(&run) {
+            return Ok(known.clone());
+        }
+        let id = store.run(run)?.map(|view| view.run.id.to_string());
+        self.0.insert(run, id.clone());
+        Ok(id)
+    }
+
+    /// Who wrote a version, and when.
+    pub fn by(&mut self, store: &dyn Store, item: &Item) -> Result<By, store::Error> {
+        let run = item.run.map(|run| self.id(store, run)).transpose()?.flatten();
+        Ok(By { commit: item.commit, at: item.at.0, run, attempt: item.attempt.map(|a| a.0) })
+    }
+
+    /// A version of a key, with its place.
+    pub fn item(&mut self, store: &dyn Store, item: &Item) -> Result<Version, store::Error> {
+        let (namespace, agent) = (Some(item.namespace.clone()), Some(item.agent.clone()));
+        Ok(Version { namespace, agent, ..self.version(store, item)? })
+    }
+
+    /// A version of a key among others of its agent.
+    pub fn version(&mut self, store: &dyn Store, item: &Item) -> Result<Version, store::Error> {
+        Ok(Version { by: Some(self.by(store, item)?), ..Version::bare(item) })
+    }
+
+    /// A commit's events on one agent; `None` of none.
+    pub fn commit(&mut self, store: &dyn Store, events: &[Event]) -> Result<Option<Commit>, store::Error> {
+        let Some(first) = events.first() else { return Ok(None) };
+        let by = self.by(store, &first.item)?;
+        let operations = events.iter().map(|e| Version::bare(&e.item)).collect();
+        Ok(Some(Commit { by, transaction: first.transaction.clone(), operations }))
+    }
+}
+
+impl Version {
+    /// Without its place, and without who wrote it.
+    pub fn bare(item: &Item) -> Version {
+        let (value, value_base64) = match &item.value {
+            None => (None, None),
+            Some(bytes) => match serde_json::from_slice::<Box<RawValue>>(bytes) {
+                Ok(raw) => (Some(raw), None),
+                Err(_) => (None, Some(base64::engine::general_purpose::STANDARD.encode(bytes))),
+            },
+        };
+        Version {
+            namespace: None,
+            agent: None,
+            key: item.key.clone(),
+            version: item.version,
+            value,
+            value_base64,
+            deleted: item.value.is_none(),
+            by: None,
+        }
+    }
+}
+
+pub fn listed(key: &Listed) -> Value {
+    json!({ "key": key.key, "version": key.version, "commit": key.commit, "at": key.at.0 })
+}
+
+pub fn resume_point(point: &ResumePoint, prefix: &str) -> Value {
+    json!({
+        "done": point.done,
+        "pending": point.pending,
+        "pending_key": point.pending.map(|n| format!("{prefix}{n}")),
+    })
+}
+
+/// A value as it is kept: the JSON text as it came, without the blanks around it.
+pub fn value_text(raw: &RawValue) -> Vec<u8> {
+    raw.get().trim().as_bytes().to_vec()
+}

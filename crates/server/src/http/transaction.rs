@@ -1,0 +1,71 @@
+//! Many keys at once, all or none; and what became of a transaction whose answer was lost.
+
+use std::sync::Arc;
+
+use http::Response;
+use outlast_core::{engine::put::Change, state::Name};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use super::{Asked, answered, item::committed, list::NAMESPACE, show};
+use crate::{proxy::AnswerBody, state::Error};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Transaction {
+    /// The caller's own name of it: sent again, it is not done again.
+    #[serde(default)]
+    id: Option<String>,
+    changes: Vec<Wanted>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    #[serde(default)]
+    namespace: Option<String>,
+    agent: String,
+    key: String,
+    #[serde(default, deserialize_with = "there")]
+    value: Option<Box<RawValue>>,
+    #[serde(default)]
+    delete: bool,
+    #[serde(default)]
+    expected_version: Option<u32>,
+}
+
+/// A value that is `null` is there all the same.
+fn there<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(from).map(Some)
+}
+
+pub async fn transact(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let wanted: Transaction = serde_json::from_slice(&asked.body)
+        .map_err(|e| Error::BadRequest(format!("the body is no transaction: {e}")))?;
+    let mut changes = Vec::with_capacity(wanted.changes.len());
+    for one in wanted.changes {
+        let namespace = one.namespace.unwrap_or_else(|| NAMESPACE.to_owned());
+        let name = Name::new(namespace, one.agent, one.key);
+        let change = match (one.value, one.delete) {
+            (Some(value), false) => asked.desk.set(name, show::value_text(&value)).await,
+            (None, true) => Change::delete(name),
+            _ => {
+                let key = &name.key;
+                let text = format!("the change of {key:?} has to have a value, or else \"delete\": true");
+                return Err(Error::BadRequest(text));
+            }
+        };
+        changes.push(Change { expected: one.expected_version.map(i64::from), ..change });
+    }
+    let done = asked.desk.put(changes, wanted.id.map(Arc::from)).await?;
+    answered(&committed(&done))
+}
+
+pub async fn outcome(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let id = asked.query.wanted("id")?;
+    let of = id.clone();
+    match asked.desk.read(move |s| s.transaction_outcome(&of)).await? {
+        Some(done) => answered(&committed(&done)),
+        None => Err(outlast_core::state::transaction::Error::NotFound { id }.into()),
+    }
+}

@@ -1,0 +1,162 @@
+//! Why a face did not do what it was asked. The one place where codes become statuses.
+
+use outlast_core::{state::transaction, store};
+
+use crate::proxy::NotLetIn;
+
+/// What is answered instead.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error(transparent)]
+    Transaction(#[from] transaction::Error),
+    #[error(transparent)]
+    NotLetIn(#[from] NotLetIn),
+    #[error("no attempt of the run is open, and only an attempt writes here")]
+    NoAttempt,
+    #[error("{0}")]
+    BadRequest(String),
+    #[error("the value cannot be kept: {0}")]
+    BadValue(String),
+    #[error("{what} is not JSON, and this way of asking has only JSON")]
+    NotJson { what: String },
+    #[error("the reply would have {had} bytes, and at most {limit} fit")]
+    ReplyTooLarge { had: usize, limit: usize, instead: String },
+    #[error("the body is larger than {limit} bytes")]
+    BodyTooLarge { limit: usize },
+    #[error("key {key:?} of agent {agent:?} in namespace {namespace:?} is not there{}", deleted(*deleted_in))]
+    NoSuchKey { namespace: String, agent: String, key: String, deleted_in: Option<i64> },
+    #[error("{method} {path} is no route of the state")]
+    NoRoute { method: String, path: String },
+}
+
+/// What kind of answer a code is. HTTP and gRPC each have one status per kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It was asked wrongly.
+    Invalid,
+    NoCredential,
+    Forbidden,
+    NotFound,
+    /// What stands there is not what was expected.
+    Conflict,
+    Exists,
+    /// It was there, and is not any more.
+    Gone,
+    TooLarge,
+    TooMany,
+    /// It may work later.
+    Unavailable,
+    /// It is not known whether it was done.
+    Unknown,
+    Internal,
+}
+
+impl Error {
+    /// The stable code, the same in every face.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Store(e) => e.code(),
+            Error::Transaction(e) => e.code(),
+            Error::NotLetIn(e) => e.code(),
+            Error::NoAttempt => "no_attempt",
+            Error::BadRequest(_) => "bad_request",
+            Error::BadValue(_) => "bad_value",
+            Error::NotJson { .. } => "not_json",
+            Error::ReplyTooLarge { .. } => "reply_too_large",
+            Error::BodyTooLarge { .. } => "body_too_large",
+            Error::NoSuchKey { .. } => "no_such_key",
+            Error::NoRoute { .. } => "no_route",
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Error::Store(e) => e.hint(),
+            Error::NoAttempt => Some("write from within the run's command".into()),
+            Error::NotJson { .. } => Some("`outlast state get` shows its bytes".into()),
+            Error::ReplyTooLarge { instead, .. } => Some(instead.clone()),
+            Error::BodyTooLarge { .. } => Some("raise it with --max-body".into()),
+            Error::NoRoute { .. } => Some("the routes are in docs/openapi.json".into()),
+            _ => None,
+        }
+    }
+
+    pub fn kind(&self) -> Kind {
+        if let Error::NotLetIn(e) = self {
+            return match e.status() {
+                400 => Kind::Invalid,
+                401 => Kind::NoCredential,
+                _ => Kind::Forbidden,
+            };
+        }
+        Kind::of(self.code())
+    }
+}
+
+fn deleted(version: Option<i64>) -> String {
+    version.map_or_else(String::new, |v| format!(": version {v} deleted it"))
+}
+
+impl Kind {
+    /// The kind of a code of the engine, the store or a face.
+    pub fn of(code: &str) -> Kind {
+        match code {
+            "bad_request" | "bad_value" | "bad_keep" | "bad_limit" => Kind::Invalid,
+            "read_only_namespace"
+            | "lease_lost"
+            | "label_ended"
+            | "instance_dead"
+            | "no_attempt"
+            | "run_ended"
+            | "run_halted"
+            | "not_running" => Kind::Forbidden,
+            "transaction_not_found" | "transaction_expired" | "unknown_run" | "no_such_key" | "no_route" => {
+                Kind::NotFound
+            }
+            "conflict" => Kind::Conflict,
+            "transaction_exists" => Kind::Exists,
+            "compacted" | "not_json" => Kind::Gone,
+            "transaction_too_large" | "reply_too_large" | "body_too_large" => Kind::TooLarge,
+            "too_many_transactions" => Kind::TooMany,
+            "store_full" | "store_io" | "store_refused" | "store_unavailable" | "store_closed" => {
+                Kind::Unavailable
+            }
+            "commit_unknown" => Kind::Unknown,
+            _ => Kind::Internal,
+        }
+    }
+
+    pub fn http(self) -> u16 {
+        match self {
+            Kind::Invalid => 400,
+            Kind::NoCredential => 401,
+            Kind::Forbidden => 403,
+            Kind::NotFound => 404,
+            Kind::Conflict | Kind::Exists => 409,
+            Kind::Gone => 410,
+            Kind::TooLarge => 413,
+            Kind::TooMany => 429,
+            Kind::Unavailable => 503,
+            Kind::Unknown | Kind::Internal => 500,
+        }
+    }
+
+    pub fn grpc(self) -> tonic::Code {
+        match self {
+            Kind::Invalid => tonic::Code::InvalidArgument,
+            Kind::NoCredential => tonic::Code::Unauthenticated,
+            Kind::Forbidden => tonic::Code::PermissionDenied,
+            Kind::NotFound => tonic::Code::NotFound,
+            Kind::Conflict => tonic::Code::Aborted,
+            Kind::Exists => tonic::Code::AlreadyExists,
+            Kind::Gone => tonic::Code::FailedPrecondition,
+            Kind::TooLarge | Kind::TooMany => tonic::Code::ResourceExhausted,
+            Kind::Unavailable => tonic::Code::Unavailable,
+            Kind::Unknown => tonic::Code::Unknown,
+            Kind::Internal => tonic::Code::Internal,
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! REST over the state, and docs/openapi.json held to its routes.
+
+use std::collections::BTreeSet;
+
+use outlast_server::{
+    http::{ROUTES, Route},
+    mock,
+    proxy::Access,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Answer, Ask},
+    rig::{Rig, Server},
+};
+
+async fn ask(server: &Server, method: &str, target: &str, body: &str) -> Answer {
+    Ask::new(method, target).bytes(body.to_owned()).to(server).await
+}
+
+async fn says(server: &Server, method: &str, target: &str, body: &str) -> Value {
+    let answer = ask(server, method, target, body).await;
+    assert_eq!(answer.status, 200, "{method} {target}: {}", answer.text());
+    answer.json()
+}
+
+async fn refuses(server: &Server, method: &str, target: &str, body: &str, want: (u16, &str)) {
+    let answer = ask(server, method, target, body).await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.code().as_str()),
+        want,
+        "{method} {target}: {}",
+        answer.text()
+    );
+}
+
+async fn served() -> (Rig, Server) {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    (rig, server)
+}
+
+#[tokio::test]
+async fn a_key_is_put_got_deleted_and_remembered() {
+    let (_rig, server) = served().await;
+    let key = "/v1/state/default/a/plan%2Fk%00%C3%A9";
+    let done = says(&server, "PUT", key, r#" {"n": 12345678901234567890123, "x": 1.10} "#).await;
+    assert_eq!((&done["commit"], &done["versions"]), (&json!(1), &json!([1])));
+    // As it was written, to the digit.
+    let had = ask(&server, "GET", key, "").await;
+    assert!(had.text().contains(r#""value":{"n": 12345678901234567890123, "x": 1.10}"#), "{}", had.text());
+    says(&server, "DELETE", key, "").await;
+    refuses(&server, "GET", key, "", (404, "no_such_key")).await;
+    refuses(&server, "GET", "/v1/state/default/a/never", "", (404, "no_such_key")).await;
+    assert_eq!(says(&server, "GET", &format!("{key}?version=1"), "").await["version"], 1);
+    assert_eq!(says(&server, "GET", &format!("{key}?commit=1"), "").await["version"], 1);
+    let at = done["at"].as_i64().unwrap();
+    assert_eq!(says(&server, "GET", &format!("{key}?time={at}"), "").await["version"], 1);
+    refuses(&server, "GET", &format!("{key}?time={}", at - 1), "", (404, "no_such_key")).await;
+    let history = says(&server, "GET", &format!("{key}/history"), "").await;
+    assert_eq!(history["versions"].as_array().unwrap().len(), 2);
+    assert_eq!((&history["versions"][1]["deleted"], &history["oldest"]), (&json!(true), &json!(1)));
+}
+
+#[tokio::test]
+async fn a_version_that_is_not_the_expected_one_is_a_conflict_and_writes_nothing() {
+    let (_rig, server) = served().await;
+    let key = "/v1/state/default/a/k";
+    says(&server, "PUT", &format!("{key}?expected_version=0"), "1").await;
+    refuses(&server, "PUT", &format!("{key}?expected_version=0"), "2", (409, "conflict")).await;
+    says(&server, "PUT", &format!("{key}?expected_version=1"), "3").await;
+    let two = json!({"changes": [
+        {"agent": "a", "key": "other", "value": null},
+        {"agent": "a", "key": "k", "value": 4, "expected_version": 1},
+    ]});
+    refuses(&server, "POST", "/v1/state/transaction", &two.to_string(), (409, "conflict")).await;
+    refuses(&server, "GET", "/v1/state/default/a/other", "", (404, "no_such_key")).await;
+}
+
+#[tokio::test]
+async fn a_transaction_is_done_once_under_its_id_and_tells_its_outcome() {
+    let (_rig, server) = served().await;
+    let sent = json!({"id": "mine", "changes": [
+        {"agent": "a", "key": "k", "value": null},
+        {"namespace": "n2", "agent": "b", "key": "k", "value": [1]},
+        {"agent": "a", "key": "gone", "delete": true},
+    ]})
+    .to_string();
+    refuses(&server, "GET", "/v1/state/transaction?id=mine", "", (404, "transaction_not_found")).await;
+    let first = says(&server, "POST", "/v1/state/transaction", &sent).await;
+    let again = says(&server, "POST", "/v1/state/transaction", &sent).await;
+    let told = says(&server, "GET", "/v1/state/transaction?id=mine", "").await;
+    assert_eq!((&first["commit"], &first["versions"]), (&json!(1), &json!([1, 1, 1])));
+    assert_eq!((&again["commit"], &told["commit"]), (&json!(1), &json!(1)));
+    assert_eq!(says(&server, "GET", "/v1/state/n2/b/k", "").await["value"], json!([1]));
+    assert_eq!(says(&server, "GET", "/v1/state/default/a/k", "").await["value"], Value::Null);
+}
+
+#[tokio::test]
+async fn pages_of_keys_and_of_values_show_the_moment_of_the_first() {
+    let (_rig, server) = served().await;
+    for n in 0..7 {
+        says(&server, "PUT", &format!("/v1/state/default/a/k{n}"), &n.to_string()).await;
+    }
+    for (what, list) in [("keys", "keys"), ("scan", "items")] {
+        let mut target = format!("/v1/state/{what}?agent=a&prefix=k&limit=3");
+        let mut found = Vec::new();
+        loop {
+            let page = says(&server, "GET", &target, "").await;
+            found.extend(page[list].as_array().unwrap().iter().map(|k| k["key"].clone()));
+            let Some(cursor) = page["cursor"].as_str() else { break };
+            target = format!("/v1/state/{what}?agent=a&prefix=k&limit=3&cursor={cursor}");
+            // Between two pages: not seen.
+            says(&server, "PUT", &format!("/v1/state/default/a/k5{}", found.len()), "0").await;
+        }
+        let had = found.iter().filter(|k| k.as_str().is_some_and(|k| k.len() == 2)).count();
+        assert_eq!(had, 7, "{found:?}");
+        says(&server, "DELETE", "/v1/state/default/a/k53", "").await;
+        says(&server, "DELETE", "/v1/state/default/a/k56", "").await;
+    }
+    refuses(&server, "GET", "/v1/state/keys?agent=a&cursor=x", "", (400, "bad_request")).await;
+}
+
+#[tokio::test]
+async fn a_replay_tells_each_commit_and_goes_on_behind_the_last_one_seen() {
+    let (_rig, server) = served().await;
+    for n in 0..3 {
+        says(&server, "PUT", "/v1/state/default/a/k", &format!("{{\"n\":{n}}}")).await;
+        says(&server, "PUT", "/v1/state/default/b/k", "0").await;
+    }
+    let replay = |more: &str| format!("/v1/state/replay?agent=a{more}");
+    let told = ask(&server, "GET", &replay(""), "").await;
+    assert_eq!(told.header("content-type"), Some("text/event-stream"));
+    let of = |text: &str| text.lines().filter_map(|l| l.strip_prefix("data: ").map(str::to_owned)).collect();
+    let data: Vec<String> = of(told.text());
+    let commits: Vec<i64> =
+        data.iter().map(|d| serde_json::from_str::<Value>(d).unwrap()["commit"].as_i64().unwrap()).collect();
+    assert_eq!(commits, [1, 3, 5]);
+    let second = told.text().lines().filter_map(|l| l.strip_prefix("id: ")).nth(1).unwrap().to_owned();
+    let rest = Ask::new("GET", &replay("")).header("last-event-id", &second).to(&server).await;
+    assert_eq!(of(rest.text()), data[2..]);
+    let part = ask(&server, "GET", &replay("&from_commit=3&to_commit=4"), "").await;
+    assert_eq!(of(part.text()), data[1..2]);
+    let mut followed = Ask::new("GET", &replay("&follow=true")).open(server.addr).await;
+    followed.read_until("\"commit\":5").await;
+    says(&server, "PUT", "/v1/state/default/a/k", "7").await;
+    followed.read_until("\"commit\":7").await;
+}
+
+#[tokio::test]
+async fn the_resume_point_is_the_last_step_done_and_the_one_pending() {
+    let (_rig, server) = served().await;
+    for n in 0..12 {
+        says(&server, "PUT", &format!("/v1/state/default/a/step%3A{n}"), r#"{"status":"done"}"#).await;
+    }
+    says(&server, "PUT", "/v1/state/default/a/step%3A12", r#"{"status":"pending"}"#).await;
+    let point = says(&server, "GET", "/v1/state/resume_point?agent=a", "").await;
+    assert_eq!(point, json!({"done": 11, "pending": 12, "pending_key": "step:12"}));
+}
+
+#[tokio::test]
+async fn what_is_asked_wrongly_is_told_apart() {
+    let (_rig, server) = served().await;
+    let check = async |method, target, body, status, code| {
+        refuses(&server, method, target, body, (status, code)).await;
+    };
+    check("GET", "/v1/state/a/b", "", 404, "no_route").await;
+    check("PUT", "/v1/state/a/b/c", "{", 400, "bad_request").await;
+    check("GET", "/v1/state/a/b/c?vresion=1", "", 400, "bad_request").await;
+    check("GET", "/v1/state/a/b/%ff", "", 400, "bad_request").await;
+    check("GET", "/v1/state/keys", "", 400, "bad_request").await;
+    check("PUT", "/v1/state/run%3Ax/a/k", "1", 403, "read_only_namespace").await;
+    check("POST", "/v1/state/transaction", r#"{"changes":[{"agent":"a","key":"k"}]}"#, 400, "bad_request")
+        .await;
+    let foreign = Ask::new("GET", "/v1/state/a/b/c").header("origin", "https://evil.example");
+    assert_eq!(foreign.to(&server).await.code(), "foreign_origin");
+}
+
+#[tokio::test]
+async fn the_api_token_is_wanted_where_there_is_one() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let access = Access { api_token: Some("the-right-token".into()), loopback: true, ..Access::default() };
+    let server = rig.serve_with(outlast_server::proxy::Config { access, ..rig.config() }).await;
+    for (header, want) in [("Bearer the-right-token", 200), ("Bearer the-wrong-token", 401)] {
+        let ask = Ask::new("GET", "/v1/state/keys?agent=a").header("authorization", header);
+        assert_eq!(ask.to(&server).await.status, want);
+    }
+    refuses(&server, "GET", "/v1/state/keys?agent=a", "", (401, "no_token")).await;
+}
+
+#[test]
+fn the_openapi_file_has_the_routes_and_no_other() {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json")).unwrap();
+    let file: Value = serde_json::from_str(&text).unwrap();
+    let names = |list: &Value, at: &str| -> Vec<String> {
+        let all = list.as_array().into_iter().flatten().filter(|p| p["in"] == at);
+        all.map(|p| p["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut told = BTreeSet::new();
+    for (path, item) in file["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap().iter().filter(|(m, _)| *m != "parameters") {
+            let open = path.split('/').filter_map(|s| s.strip_prefix('{')?.strip_suffix('}'));
+            assert_eq!(names(&item["parameters"], "path"), open.collect::<Vec<_>>(), "{path}");
+            told.insert((method.to_uppercase(), path.clone(), names(&operation["parameters"], "query")));
+        }
+    }
+    let words = |r: &Route| r.query.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+    let routes = ROUTES.iter().map(|r| (r.method.to_owned(), r.path.to_owned(), words(r))).collect();
+    assert_eq!(told, routes);
+    // Every schema that is named is there, and every one that is there is named.
+    let schemas = file["components"]["schemas"].as_object().unwrap();
+    for name in schemas.keys() {
+        assert!(text.contains(&format!("#/components/schemas/{name}\"")), "{name}");
+    }
+    let named = text.split("#/components/schemas/").skip(1).map(|rest| rest.split('"').next().unwrap());
+    named.for_each(|name| assert!(schemas.contains_key(name), "{name}"));
+}
