@@ -321,7 +321,7 @@ impl States {
             return Ok(0);
         }
         put.actor = seat.map(|s| (s.actor(), s.slot()));
-        let committed = py.detach(|| core.store.ask(put, Durability::Synced).wait());
+        let committed = py.detach(|| core.store.ask_here(put, Durability::Synced).wait());
         Ok(committed.map_err(Failure::from)?.commit)
     }
 

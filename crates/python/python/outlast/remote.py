@@ -32,7 +32,7 @@ class Remote:
         except ImportError as e:
             raise Error(
                 "outlast.Statehouse(url=…) needs the package grpcio, which is not installed",
-                hint="pip install grpcio; without a url the store is opened here, and nothing is needed",
+                hint="pip install 'outlast[grpc]'; without a url the store is opened here, and nothing is needed",
                 code="no_grpcio",
             ) from e
         self._grpc = grpc

@@ -33,7 +33,7 @@ class Statehouse:
     """The versioned, transactional state of agents: (namespace, agent, key) to JSON.
 
     Without arguments it is the default store, opened in this process; `path` is a file, `store` a file, a
-    `postgres://` URL or a `Runtime`. `url` is the gRPC address of `outlast serve --grpc` (it needs `grpcio`).
+    `postgres://` URL or a `Runtime`. `url` is the gRPC address of `outlast serve --grpc` (for it: `pip install 'outlast[grpc]'`).
 
     Inside `rt.run()` of the same store, writes carry the run, its attempt and its fence: a process that lost the run
     writes nothing. Inside a step, they commit with the step's result. Threads may share a client.
@@ -100,12 +100,12 @@ class Statehouse:
         `fn` is called again when another writer was first: it should have no other effect. What it raises ends the
         update. Inside a step it is the step that fails with `Conflict`, to be tried again with `retries=`.
         """
+        self._backend.compares()
         tried = 0
         while True:
             tx = self.begin_transaction(namespace=namespace)
             try:
                 with tx:
-                    self._backend.compares()
                     found = tx.get(agent_id=agent_id, key=key)
                     value = fn(found.value)
                     tx.write(agent_id=agent_id, key=key, value=value, expect_version=self._backend.expected(found.version))
