@@ -92,6 +92,10 @@ pub struct Engine {
 }
 
 impl Engine {
+    pub fn shared(&self) -> Arc<Shared> {
+        self.shared.clone()
+    }
+
     fn view_of(core: &Core, id: &str) -> Result<RunView, Failure> {
         let unknown = || outlast_core::engine::Error::UnknownRun { id: id.chars().take(140).collect() };
         let id = RunId::new(id).map_err(|_| unknown())?;

@@ -11,6 +11,7 @@ mod error;
 mod face;
 mod recorded;
 mod seat;
+mod state;
 mod ticket;
 mod view;
 
@@ -32,6 +33,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<seat::Seat>()?;
     module.add_class::<recorded::Recorded>()?;
+    module.add_class::<state::States>()?;
     module.add_class::<ticket::Ticket>()?;
     module.add_function(wrap_pyfunction!(main, module)?)
 }

@@ -31,6 +31,18 @@ _HOMES = {
     "reserve": "reservation",
     "settle": "reservation",
     "Reservation": "reservation",
+    "Statehouse": "statehouse",
+    "Transaction": "statehouse",
+    "StateResult": "versions",
+    "ReplayEvent": "versions",
+    "Operation": "versions",
+    "ResumePoint": "versions",
+    "Compacted": "errors",
+    "CompactedWarning": "errors",
+    "NoServer": "errors",
+    "NotOnTheWire": "errors",
+    "ReadOnlyNamespace": "errors",
+    "TransactionError": "errors",
     "Error": "errors",
     "AlreadySettled": "errors",
     "AlreadyTaken": "errors",
@@ -71,7 +83,9 @@ if TYPE_CHECKING:
     from .retry import Retry as Retry
     from .runs import Run as Run
     from .runtime import Runtime as Runtime, connect as connect
+    from .statehouse import Statehouse as Statehouse, Transaction as Transaction
     from .steps import step as step
+    from .versions import Operation as Operation, ReplayEvent as ReplayEvent, ResumePoint as ResumePoint, StateResult as StateResult
     from .views import RunView as RunView
 
     __version__: str

@@ -112,6 +112,36 @@ class Conflict(Error):
     code = "conflict"
 
 
+class ReadOnlyNamespace(Error):
+    """A namespace `run:<id>` is written by its own run only."""
+
+    code = "read_only_namespace"
+
+
+class TransactionError(Error):
+    """A transaction that does not go on: expired, ended, too large; `code` says which."""
+
+    code = "transaction"
+
+
+class Compacted(Error):
+    """What was asked of a key was removed by compaction."""
+
+    code = "compacted"
+
+
+class NotOnTheWire(Error):
+    """The gRPC of the Statehouse client cannot say this; a store that is opened here can."""
+
+    code = "not_on_the_wire"
+
+
+class NoServer(Error):
+    """The server of a `Statehouse(url=…)` cannot be reached."""
+
+    code = "no_server"
+
+
 class AlreadySettled(Error):
     """The entry is closed already."""
 
@@ -170,6 +200,10 @@ class Skip(Exception):
     """Raised by an item's function: the item is done with, without a result."""
 
 
+class CompactedWarning(UserWarning):
+    """A replay of which compaction has removed some."""
+
+
 class DivergenceWarning(UserWarning):
     """A step that earlier lives did not do, with `on_divergence="live"`."""
 
@@ -182,7 +216,7 @@ _BY_CODE: dict[str, type[Error]] = {
     cls.code: cls
     for cls in (
         UnknownRun, RunHeld, RunEnded, RunHalted, BadLimit, LeaseLost, StopRequested, ForkedHandle, Conflict,
-        AlreadySettled, AlreadyTaken,
+        AlreadySettled, AlreadyTaken, ReadOnlyNamespace, Compacted,
     )
 }  # fmt: skip
 _BY_CODE["label_ended"] = LeaseLost
@@ -198,6 +232,8 @@ def of(code: str, message: str, hint: str | None = None) -> Error:
         cls: type[Error] = BudgetExceeded
     elif code.startswith("store_") or code == "commit_unknown":
         cls = StoreError
+    elif code.startswith("transaction_") or code == "too_many_transactions":
+        cls = TransactionError
     else:
         cls = _BY_CODE.get(code, Error)
     return cls(message, hint=hint, code=code)

@@ -7,7 +7,7 @@ import random
 import time
 from typing import Any, Callable
 
-from .errors import Error, Skip, StepTimeout
+from .errors import Conflict, Error, Skip, StepTimeout
 
 # Of HTTP: what a provider means to be asked again.
 _AGAIN = {408, 409, 425, 429}
@@ -55,7 +55,8 @@ class Retry:
 
 def is_retryable(error: BaseException) -> bool:
     """Whether another try may help, as far as the error tells."""
-    if isinstance(error, StepTimeout):
+    # A conflict: what it read is not true any more, and the next try reads anew.
+    if isinstance(error, (StepTimeout, Conflict)):
         return True
     if isinstance(error, (Error, Skip)):
         return False

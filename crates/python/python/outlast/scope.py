@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from .errors import NoRun
 
 if TYPE_CHECKING:
+    from .buffer import Changes
     from .runs import Run
 
 
@@ -24,6 +25,8 @@ class Current:
     seq: int | None = None
     #: Which try of the step in this life, from 1; 0 outside of one.
     try_: int = 0
+    #: What the open step changes in the state, to be committed with its result.
+    changes: "Changes | None" = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def idempotency_key(self) -> str:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import TYPE_CHECKING, Any
 
-from . import codec
+from . import _native, codec, scope, versions
+from .versions import StateResult
 
 if TYPE_CHECKING:
+    from .buffer import Changes
     from .runs import Run
+
+_PAGE = 500
 
 
 class State:
-    """`run.state`: values by key, in the namespace `run:<id>`. Each write is on disk before it returns."""
+    """`run.state`: values by key, in the namespace `run:<id>`. Each write is on disk before it returns.
+
+    Inside a step of the run, what is written commits with the step's result: neither is there without the other, and
+    a try that raises leaves nothing. The step itself reads what it has written.
+    """
 
     _AGENT = ""
 
     def __init__(self, run: "Run") -> None:
         self._run = run
+        self._states: _native.States | None = None
 
     @property
     def _namespace(self) -> str:
@@ -25,7 +35,8 @@ class State:
     def put(self, key: str, value: Any, *, expected: int | None = None) -> None:
         """Stores a JSON value, dataclass or pydantic model as the newest version of `key`.
 
-        Errors: `Conflict` unless the newest version is `expected` (0: absent), when that is given; `LeaseLost`.
+        Errors: `Conflict` unless the newest version is `expected` (0: absent), when that is given; in a step it is the
+        step that raises it. `LeaseLost`.
         """
         self._change({key: codec.encode(value).encode()}, expected)
 
@@ -38,16 +49,64 @@ class State:
         return self.get_versioned(key, default)[1]
 
     def get_versioned(self, key: str, default: Any = None) -> tuple[int, Any]:
-        """Version and value; version 0 with `default` where there is none."""
-        found = self._run._engine.state(self._namespace, self._AGENT, key)
-        return (0, default) if found is None else (found[0], codec.decode(found[1]))
+        """Version and value; `default` where there is none: version 0 if there never was one."""
+        found = self._read().get(self._namespace, self._AGENT, key)
+        version, value = (found[1], found[2]) if found else (0, None)
+        changes = self._open_step()
+        if changes is not None:
+            mine, newest = changes.last(self._namespace, self._AGENT, key)
+            version, value = version + mine, newest if mine else value
+        return version, default if value is None else codec.decode(value)
+
+    def history(self, key: str) -> list[StateResult]:
+        """All versions of `key` that are kept, oldest first, deletes among them."""
+        found: list[StateResult] = []
+        while True:
+            after = found[-1].version if found else 0
+            _, page = self._read().history(self._namespace, self._AGENT, key, after, _PAGE)
+            found += [self._result(key, raw) for raw in page]
+            if len(page) < _PAGE:
+                return found
+
+    def at(
+        self,
+        key: str,
+        *,
+        version: int | None = None,
+        commit: int | None = None,
+        time: datetime.datetime | float | None = None,
+    ) -> StateResult:
+        """What `key` was at a version, after a commit of this run's state, or at a time (a datetime, or seconds).
+
+        Errors: `Compacted` where that was removed.
+        """
+        by, moment = versions.which(version, commit, time)
+        return self._result(key, self._read().at(self._namespace, self._AGENT, key, by, moment))
+
+    def _result(self, key: str, raw: "versions.Raw | None") -> StateResult:
+        # Nobody else writes here.
+        return versions.result(key, raw, lambda _: self._run.id, codec.decode)
+
+    def _read(self) -> _native.States:
+        if self._states is None:
+            self._states = _native.States(self._run._engine)
+        return self._states
+
+    def _open_step(self) -> "Changes | None":
+        current = scope.variable.get()
+        return current.changes if current is not None and current.run is self._run else None
 
     def _change(self, values: dict[str, bytes | None], expected: int | None = None) -> None:
-        changes = [(self._namespace, self._AGENT, key, value, expected) for key, value in values.items()]
+        made = [(self._namespace, self._AGENT, key, value, expected) for key, value in values.items()]
         seat = self._run._seat_or_replay()
         # A completed run only replays: its state is what it was.
-        if seat is not None:
-            seat.put(changes).wait()
+        if seat is None:
+            return
+        changes = self._open_step()
+        if changes is None:
+            seat.put(made).wait()
+        else:
+            changes.add(made)
 
 
 class Context(State):

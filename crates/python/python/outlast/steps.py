@@ -15,7 +15,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
 from . import codec, scope
-from .errors import DivergenceWarning, DuplicateKey, RunHalted, StepDiverged, StepInDoubt, StepTimeout, UnrecordedWarning
+from .buffer import Changes
+from .errors import Conflict, DivergenceWarning, DuplicateKey, RunHalted, StepDiverged, StepInDoubt, StepTimeout, UnrecordedWarning
 from .retry import Retry
 
 if TYPE_CHECKING:
@@ -145,11 +146,13 @@ class Call:
                 begun = self._begun(self._begin(), lambda ticket: ticket.wait())
                 if begun is None:
                     return self._value(self._seq)
-                token = scope.variable.set(scope.Current(self.run_, self.key, begun, tried))
+                changes = Changes(self.run_.id)
+                token = scope.variable.set(scope.Current(self.run_, self.key, begun, tried, changes))
                 try:
                     result = self._invoke()
                     text = codec.encode(result)
                 except Exception as e:
+                    changes.seal()
                     scope.variable.reset(token)
                     delay = self._failed(e, tried)
                     self._record_error(begun, e).wait()
@@ -158,10 +161,19 @@ class Call:
                     _sleep(delay)
                     continue
                 except BaseException:
+                    changes.seal()
                     scope.variable.reset(token)
                     raise
                 scope.variable.reset(token)
-                self._record(begun, text).wait()
+                try:
+                    self._record(begun, text, changes).wait()
+                except Conflict as e:
+                    delay = self._failed(e, tried)
+                    self._record_error(begun, e).wait()
+                    if delay is None:
+                        raise
+                    _sleep(delay)
+                    continue
                 return codec.decode(text)
         except BaseException:
             self._came_to_nothing()
@@ -179,11 +191,13 @@ class Call:
                 begun = self._begun(answer, lambda answer: answer)
                 if begun is None:
                     return self._value(self._seq)
-                token = scope.variable.set(scope.Current(self.run_, self.key, begun, tried))
+                changes = Changes(self.run_.id)
+                token = scope.variable.set(scope.Current(self.run_, self.key, begun, tried, changes))
                 try:
                     result = await self._invoke_async()
                     text = codec.encode(result)
                 except Exception as e:
+                    changes.seal()
                     scope.variable.reset(token)
                     delay = self._failed(e, tried)
                     await done(self._record_error(begun, e))
@@ -192,10 +206,19 @@ class Call:
                     await asyncio.sleep(delay)
                     continue
                 except BaseException:
+                    changes.seal()
                     scope.variable.reset(token)
                     raise
                 scope.variable.reset(token)
-                await done(self._record(begun, text))
+                try:
+                    await done(self._record(begun, text, changes))
+                except Conflict as e:
+                    delay = self._failed(e, tried)
+                    await done(self._record_error(begun, e))
+                    if delay is None:
+                        raise
+                    await asyncio.sleep(delay)
+                    continue
                 return codec.decode(text)
         except BaseException:
             self._came_to_nothing()
@@ -283,11 +306,12 @@ class Call:
             self._doubt(seq, "open")
         return int(seq)
 
-    def _record(self, seq: int, text: str) -> "_native.Ticket":
+    def _record(self, seq: int, text: str, changes: Changes) -> "_native.Ticket":
+        """The result, with what the step changed in the state. Errors, when committed: `Conflict`, and it is a failed try."""
         args = json.dumps(codec.shown(self.args, self.kwargs), ensure_ascii=False, separators=(",", ":"))
         # A lone surrogate in an argument is no reason to lose a result.
         whole = f'{{"args":{args},"value":{text}}}'.encode("utf-8", "replace")
-        return self._seat_of_entry().record(seq, whole)
+        return self._seat_of_entry().record(seq, whole, False, changes.seal())
 
     def _record_error(self, seq: int, error: BaseException) -> "_native.Ticket":
         whole = {"args": codec.shown(self.args, self.kwargs), "error": told(error)}

@@ -1,0 +1,117 @@
+"""What is read of the state: versions, events, and the JSON they hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from typing import Any, Callable
+
+from .errors import NotSerializable
+
+#: As the engine gives a version: key, version, value, commit, microseconds, run and attempt by number.
+Raw = tuple[str, int, "bytes | None", int, int, "int | None", "int | None"]
+
+
+@dataclasses.dataclass
+class StateResult:
+    """A key as it was found. `exists` is False for one that was never written (version 0), and for a deleted one."""
+
+    value: Any
+    #: Of this key: 1 for its first write, and one more for each write and delete.
+    version: int
+    #: The number of the commit, in its namespace; 0 for what an open step or transaction has changed itself.
+    commit_ts: int
+    exists: bool
+    key: str = ""
+    #: When it was committed, in UTC. None where it is not, and over gRPC, which has no times.
+    at: datetime.datetime | None = None
+    #: The run that wrote it and its attempt, None for writers without a run, and over gRPC.
+    run: str | None = None
+    attempt: int | None = None
+
+
+@dataclasses.dataclass
+class Operation:
+    """One change of one key. `value` is None for a delete: see `deleted`."""
+
+    key: str
+    value: Any
+    version: int
+    deleted: bool = False
+
+
+@dataclasses.dataclass
+class ReplayEvent:
+    """What one commit did to an agent's keys, in order."""
+
+    #: Empty for a commit of no transaction: a step's, a single write's.
+    txn_id: str
+    commit_ts: int
+    operations: list[Operation]
+    #: When it was committed, in UTC; None over gRPC.
+    at: datetime.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ResumePoint:
+    """Where a loop over `step:0`, `step:1`, … goes on."""
+
+    #: The largest N whose value has `"status": "done"`; -1 without one.
+    done: int
+    #: The largest N whose value has `"status": "pending"`, None without one, and its key.
+    pending: int | None = None
+    pending_key: str | None = None
+
+    @property
+    def next(self) -> int:
+        """The step to go on with: the one after the last that is done."""
+        return self.done + 1
+
+
+def encode(value: Any) -> bytes:
+    """A value of a shared namespace: plain JSON. Errors: `NotSerializable`."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as e:
+        raise NotSerializable(
+            f"a value cannot be kept as JSON: {e}",
+            hint="write numbers, texts, lists and dicts",
+        ) from e
+
+
+def result(
+    key: str, raw: Raw | None, run_id: Callable[[int], str | None], decode: Callable[[bytes], Any] = json.loads
+) -> StateResult:
+    """What was found of `key`. `run_id` knows the run of a number."""
+    if raw is None:
+        return StateResult(None, 0, 0, False, key)
+    _, version, value, commit, at_us, run, attempt = raw
+    return StateResult(
+        None if value is None else decode(value), version, commit, value is not None, key,
+        moment(at_us), None if run is None else run_id(run), attempt,
+    )  # fmt: skip
+
+
+def moment(at_us: int) -> datetime.datetime:
+    """Microseconds since the Unix epoch, exactly."""
+    return datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(microseconds=at_us)
+
+
+def which(
+    version: int | None = None, commit: int | None = None, time: datetime.datetime | float | None = None
+) -> tuple[str, int]:
+    """The one moment that was named, as the engine wants it. Errors: ValueError unless it is one."""
+    named = [(by, at) for by, at in (("version", version), ("commit", commit), ("time", time)) if at is not None]
+    if len(named) != 1:
+        raise ValueError(f"one of version, commit and time is wanted, had {len(named)}")
+    by, at = named[0]
+    return (by, int(at)) if by != "time" else ("time", micros(at))  # type: ignore[arg-type]
+
+
+def micros(time: datetime.datetime | float) -> int:
+    """Microseconds since the Unix epoch, of a datetime (without a zone: local time) or of seconds like `time.time()`."""
+    if isinstance(time, datetime.datetime):
+        since = time.astimezone(datetime.timezone.utc) - moment(0)
+        return since // datetime.timedelta(microseconds=1)
+    return round(time * 1_000_000)

@@ -1,0 +1,400 @@
+//! The state for Python: what is committed, and the transactions that are open in this process.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use outlast_core::{
+    clock::random,
+    engine::put::Change,
+    id::{Micros, RunNo, uuid_v7},
+    op::Durability,
+    state::{
+        At, EventRange, Item, Moment, Name, Position, ResumePoint, Scan,
+        transaction::{self, Conflicts, Seen, Transactions},
+    },
+    store::{self, Ask as _, Store},
+};
+use pyo3::{prelude::*, types::PyBytes};
+
+use crate::{
+    engine::{Core, Engine, RawChange, Shared},
+    error::Failure,
+    seat::Seat,
+};
+
+/// How often expired transactions are freed while some are open.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Beyond this a value is compressed without the interpreter's lock.
+const LARGE: usize = 32 << 10;
+
+/// A version as Python sees it: key, version, value (None: deleted), commit, time in microseconds since
+/// the Unix epoch, and the number of the run and of the attempt that wrote it.
+type RawItem<'py> = (String, i64, Option<Bound<'py, PyBytes>>, i64, i64, Option<i64>, Option<i64>);
+
+/// What a transaction sees of a key: how many changes of its own, the last one's value, and what stood
+/// when it began.
+type RawSeen<'py> = (i64, Option<Bound<'py, PyBytes>>, Option<RawItem<'py>>);
+
+/// The state of one store.
+#[pyclass(frozen, module = "outlast._native")]
+pub struct States {
+    shared: Arc<Shared>,
+    open: Arc<Mutex<Open>>,
+}
+
+#[derive(Default)]
+struct Open {
+    transactions: Transactions,
+    /// A task frees what expires.
+    watched: bool,
+}
+
+fn locked(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
+    open.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl States {
+    fn read<T: Send>(
+        &self,
+        py: Python<'_>,
+        look: impl FnOnce(&dyn Store) -> Result<T, store::Error> + Send,
+    ) -> PyResult<T> {
+        let core = self.shared.core()?;
+        Ok(py.detach(|| look(core.store.as_ref())).map_err(Failure::from)?)
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        locked(&self.open)
+    }
+
+    /// Frees what expires, as long as something is open: in a process where nothing else happens, too.
+    fn watch(&self, core: &Core) {
+        let mut open = self.open();
+        if std::mem::replace(&mut open.watched, true) {
+            return;
+        }
+        let (shared, clock) = (self.open.clone(), core.context.clock.clone());
+        core.runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(TICK).await;
+                let mut open = locked(&shared);
+                open.transactions.expire(clock.monotonic_ms());
+                if open.transactions.next_deadline().is_none() {
+                    open.watched = false;
+                    return;
+                }
+            }
+        });
+    }
+}
+
+#[pymethods]
+impl States {
+    #[new]
+    fn new(engine: &Engine) -> States {
+        States { shared: engine.shared(), open: Arc::default() }
+    }
+
+    // --- what is committed
+
+    /// The newest version of a key: of a deleted one its tombstone, of an unknown one None.
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        namespace: &str,
+        agent: &str,
+        key: &str,
+    ) -> PyResult<Option<RawItem<'py>>> {
+        let item = self.read(py, |s| s.state(namespace, agent, key))?;
+        Ok(item.map(|i| raw(py, i)))
+    }
+
+    /// What stood at `moment`: a "version", or after a "commit", a "time" (microseconds), a "position".
+    fn at<'py>(
+        &self,
+        py: Python<'py>,
+        namespace: &str,
+        agent: &str,
+        key: &str,
+        by: &str,
+        moment: i64,
+    ) -> PyResult<Option<RawItem<'py>>> {
+        let at = match by {
+            "commit" => At::Commit(moment),
+            "time" => At::Time(Micros(moment)),
+            "position" => At::Position(Position(moment)),
+            _ => {
+                let item = self.read(py, |s| s.state_version(namespace, agent, key, moment))?;
+                return Ok(item.map(|i| raw(py, i)));
+            }
+        };
+        let item = self.read(py, |s| s.state_at(namespace, agent, key, at))?;
+        Ok(item.map(|i| raw(py, i)))
+    }
+
+    /// Versions of a key above `after`, oldest first: (oldest that is kept, versions).
+    fn history<'py>(
+        &self,
+        py: Python<'py>,
+        namespace: &str,
+        agent: &str,
+        key: &str,
+        after: i64,
+        limit: usize,
+    ) -> PyResult<(i64, Vec<RawItem<'py>>)> {
+        let history = self.read(py, |s| s.state_history(namespace, agent, key, after, limit))?;
+        Ok((history.oldest, history.items.into_iter().map(|i| raw(py, i)).collect()))
+    }
+
+    /// The store's newest position: pages of one scan are read at one.
+    fn position(&self, py: Python<'_>) -> PyResult<i64> {
+        Ok(self.read(py, |s| s.state_position())?.0)
+    }
+
+    /// The namespace's newest commit, 0 before the first.
+    fn head(&self, py: Python<'_>, namespace: &str) -> PyResult<i64> {
+        Ok(self.read(py, |s| s.namespace(namespace))?.map_or(0, |n| n.commit))
+    }
+
+    /// A page of live keys, without reading values.
+    #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
+    fn keys(
+        &self,
+        py: Python<'_>,
+        namespace: &str,
+        agent: &str,
+        prefix: &str,
+        after: Option<String>,
+        position: i64,
+        limit: usize,
+    ) -> PyResult<Vec<String>> {
+        let scan = scan(namespace, agent, prefix, after, position, limit);
+        let page = self.read(py, |s| s.state_keys(&scan))?;
+        Ok(page.into_iter().map(|listed| listed.key).collect())
+    }
+
+    /// A page of live keys with their values.
+    #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
+    fn scan<'py>(
+        &self,
+        py: Python<'py>,
+        namespace: &str,
+        agent: &str,
+        prefix: &str,
+        after: Option<String>,
+        position: i64,
+        limit: usize,
+    ) -> PyResult<Vec<RawItem<'py>>> {
+        let scan = scan(namespace, agent, prefix, after, position, limit);
+        let page = self.read(py, |s| s.state_scan(&scan))?;
+        Ok(page.into_iter().map(|i| raw(py, i)).collect())
+    }
+
+    /// A page of what an agent's keys went through, behind the position `after`: (some were removed by
+    /// compaction, events as (position, transaction, version)). Ends are a (what, moment) as in `at`.
+    #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
+    fn events<'py>(
+        &self,
+        py: Python<'py>,
+        namespace: &str,
+        agent: &str,
+        from: Option<(String, i64)>,
+        to: Option<(String, i64)>,
+        after: i64,
+        limit: usize,
+    ) -> PyResult<(bool, Vec<(i64, Option<String>, RawItem<'py>)>)> {
+        let moment = |(by, at): (String, i64)| match by.as_str() {
+            "time" => Moment::Time(Micros(at)),
+            _ => Moment::Commit(at),
+        };
+        let range = EventRange {
+            namespace: namespace.to_owned(),
+            agent: agent.to_owned(),
+            from: from.map(moment),
+            to: to.map(moment),
+            after: Position(after),
+            limit,
+        };
+        let page = self.read(py, |s| s.state_events(&range))?;
+        let events =
+            page.events.into_iter().map(|e| (e.item.position.0, e.transaction, raw(py, e.item))).collect();
+        Ok((page.compacted, events))
+    }
+
+    /// Where a loop over `prefix0`, `prefix1`, … goes on: (the last that is done, -1 without one; the
+    /// last that is pending).
+    fn resume_point(
+        &self,
+        py: Python<'_>,
+        namespace: &str,
+        agent: &str,
+        prefix: &str,
+    ) -> PyResult<(i64, Option<i64>)> {
+        let ResumePoint { done, pending } = self.read(py, |s| s.resume_point(namespace, agent, prefix))?;
+        Ok((done, pending))
+    }
+
+    /// The id of the run with this number.
+    fn run_id(&self, py: Python<'_>, run: i64) -> PyResult<Option<String>> {
+        let view = self.read(py, |s| s.run(RunNo(run)))?;
+        Ok(view.map(|v| v.run.id.to_string()))
+    }
+
+    // --- transactions
+
+    /// Begins a transaction that reads what stands now; its id is never used twice.
+    fn begin(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<String> {
+        let core = self.shared.core()?;
+        let snapshot = py.detach(|| core.store.state_position()).map_err(Failure::from)?;
+        let clock = &core.context.clock;
+        let id = format!("txn_{}", uuid_v7(clock.now(), random(core.context.entropy.as_ref())));
+        let begun = self.open().transactions.begin(&id, timeout_ms, snapshot, clock.monotonic_ms());
+        begun.map_err(Failure::from)?;
+        self.watch(&core);
+        Ok(id)
+    }
+
+    /// Adds a change to an open transaction; `value` None deletes.
+    #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
+    fn change(
+        &self,
+        py: Python<'_>,
+        id: &str,
+        namespace: &str,
+        agent: &str,
+        key: &str,
+        value: Option<&[u8]>,
+        expected: Option<i64>,
+    ) -> PyResult<()> {
+        let core = self.shared.core()?;
+        let name = Name::new(namespace, agent, key);
+        let change = match value {
+            Some(value) if value.len() > LARGE => py.detach(|| Change::set(name, value)),
+            Some(value) => Change::set(name, value),
+            None => Change::delete(name),
+        };
+        let change = Change { expected, ..change };
+        let now = core.context.clock.monotonic_ms();
+        Ok(self.open().transactions.change(id, change, now).map_err(Failure::from)?)
+    }
+
+    /// What an open transaction sees of a key.
+    fn see<'py>(
+        &self,
+        py: Python<'py>,
+        id: &str,
+        namespace: &str,
+        agent: &str,
+        key: &str,
+    ) -> PyResult<RawSeen<'py>> {
+        let core = self.shared.core()?;
+        let now = core.context.clock.monotonic_ms();
+        let name = Name::new(namespace, agent, key);
+        let (seen, snapshot) = {
+            let mut open = self.open();
+            let seen = open.transactions.see(id, &name, now).map_err(Failure::from)?;
+            (seen, open.transactions.snapshot(id, now).map_err(Failure::from)?)
+        };
+        let before = self.read(py, |s| s.state_at(namespace, agent, key, At::Position(snapshot)))?;
+        let before = before.map(|i| raw(py, i));
+        let (changes, value) = match seen {
+            Seen::Own { value, changes } => (changes, value),
+            Seen::Snapshot(_) => (0, None),
+        };
+        let value = value.map(|v| v.decoded()).transpose().map_err(damaged)?;
+        Ok((changes, value.map(|v| PyBytes::new(py, &v)), before))
+    }
+
+    /// Commits all of a transaction or nothing, under the run of `seat`, and returns its commit number: 0
+    /// when there was nothing to commit. `first_committer`: fails with `Conflict` when a key it writes was
+    /// written since it began. Synced.
+    #[pyo3(signature = (id, seat=None, first_committer=false))]
+    fn commit(&self, py: Python<'_>, id: &str, seat: Option<&Seat>, first_committer: bool) -> PyResult<i64> {
+        let core = self.shared.core()?;
+        let conflicts = if first_committer { Conflicts::FirstCommitter } else { Conflicts::Expected };
+        let now = core.context.clock.monotonic_ms();
+        let mut put = self.open().transactions.commit(id, conflicts, now).map_err(Failure::from)?;
+        if put.changes.is_empty() {
+            return Ok(0);
+        }
+        put.actor = seat.map(|s| (s.actor(), s.slot()));
+        let committed = py.detach(|| core.store.ask_here(put, Durability::Synced).wait());
+        Ok(committed.map_err(Failure::from)?.commit)
+    }
+
+    /// Ends a transaction without a commit, and returns where it read and what it would have changed: an
+    /// open step commits that with its result.
+    fn take(&self, id: &str) -> PyResult<(i64, Vec<RawChange>)> {
+        let core = self.shared.core()?;
+        let now = core.context.clock.monotonic_ms();
+        let (snapshot, put) = {
+            let open = &mut self.open().transactions;
+            let snapshot = open.snapshot(id, now).map_err(Failure::from)?;
+            (snapshot, open.commit(id, Conflicts::Expected, now).map_err(Failure::from)?)
+        };
+        let raw = |c: Change| {
+            let Name { namespace, agent, key } = (*c.name).clone();
+            let value = c.value.map(|v| v.decoded().map(|b| b.to_vec())).transpose().map_err(damaged)?;
+            Ok((namespace, agent, key, value, c.expected))
+        };
+        Ok((snapshot.0, put.changes.into_iter().map(raw).collect::<PyResult<_>>()?))
+    }
+
+    /// Ends a transaction without a commit. False when it was over.
+    fn abort(&self, id: &str) -> bool {
+        self.open().transactions.abort(id)
+    }
+
+    /// The commit number of a transaction that was committed; None of any other.
+    fn outcome(&self, py: Python<'_>, id: &str) -> PyResult<Option<i64>> {
+        Ok(self.read(py, |s| s.transaction_outcome(id))?.map(|c| c.commit))
+    }
+
+    /// How many transactions are open, and the bytes they hold.
+    fn held(&self) -> (usize, usize) {
+        self.open().transactions.held()
+    }
+}
+
+fn scan(
+    namespace: &str,
+    agent: &str,
+    prefix: &str,
+    after: Option<String>,
+    position: i64,
+    limit: usize,
+) -> Scan {
+    let at = At::Position(Position(position));
+    let (namespace, agent, prefix) = (namespace.to_owned(), agent.to_owned(), prefix.to_owned());
+    Scan { namespace, agent, prefix, after, at, limit }
+}
+
+fn raw(py: Python<'_>, item: Item) -> RawItem<'_> {
+    let value = item.value.map(|v| PyBytes::new(py, &v));
+    let (run, attempt) = (item.run.map(|r| r.0), item.attempt.map(|a| a.0));
+    (item.key, item.version, value, item.commit, item.at.0, run, attempt)
+}
+
+fn damaged(e: outlast_core::payload::PayloadError) -> PyErr {
+    Failure::from(store::Error::Corrupt { what: format!("a value held in memory: {e}") }).into()
+}
+
+impl From<transaction::Error> for Failure {
+    fn from(e: transaction::Error) -> Failure {
+        let hint = match &e {
+            transaction::Error::Expired { .. } => Some("begin again, with a longer timeout_ms"),
+            transaction::Error::NotFound { .. } => None,
+            transaction::Error::Exists { .. } => None,
+            transaction::Error::TooManyOpen { .. } | transaction::Error::Full { .. } => {
+                Some("commit or abort what is open")
+            }
+            transaction::Error::TooManyChanges { .. } | transaction::Error::TooLarge { .. } => {
+                Some("commit it in parts")
+            }
+        };
+        Failure::new(e.code(), e.to_string(), hint)
+    }
+}
