@@ -1,5 +1,6 @@
 # make demo [USD=0.25]   an agent and its proxy are killed; the receipt beside a clean run's
 # make test              everything that is checked, as CI does it
+# make python            the wheel of the Python package, with the `outlast` command in it
 # make bench             the cost of it all, beside the disk, nginx and a direct call
 #
 # Each does all set-up itself and can be run again. Debian's packages that are missing are installed when we
@@ -15,7 +16,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 OUTLAST := $(TARGET)/debug/outlast
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test bench build system venv clean
+.PHONY: help demo test python bench build system venv clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -30,6 +31,11 @@ bench: venv
 	@scripts/setup.sh cc nginx
 	cargo build --release -p outlast -p outlast-bench
 	$(TARGET)/release/outlast-bench
+
+# In release, into target/wheels. Tests use the extension of the workspace's own build.
+python: venv
+	@scripts/setup.sh cc
+	$(PYTHON) -m maturin build --release --manifest-path crates/python/Cargo.toml --out $(TARGET)/wheels
 
 # The whole workspace, so that features are the same as in `make test` and nothing is built twice.
 build: | system

@@ -158,6 +158,8 @@ impl Slot {
     pub const IMPLICIT: Slot = Slot(-1);
     /// In a claim: the lowest free worker's slot, from 1.
     pub const ANY: Slot = Slot(-2);
+    /// Whose lease the process holds that acts in a supervisor's attempt.
+    pub const ADOPTER: Slot = Slot(-3);
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 
 use crate::{
     engine::{
-        admit::Admit, checkpoint::Checkpoint, claim::Claim, claim_item::ClaimItem, count_loop::CountLoop,
-        declare_dead::DeclareDead, delivered::Delivered, end_attempt::EndAttempt, enter::Enter, keep::Keep,
-        next_try::NextTry, put::Put, raise::Raise, record::Record, record_item::RecordItem,
-        register::Register, renew::Renew, reset_item::ResetItem, return_item::ReturnItem, settle::Settle,
-        start::Start, step::BeginStep, tell::Tell,
+        admit::Admit, adopt::Adopt, checkpoint::Checkpoint, claim::Claim, claim_item::ClaimItem,
+        count_loop::CountLoop, declare_dead::DeclareDead, delivered::Delivered, end_attempt::EndAttempt,
+        enter::Enter, keep::Keep, next_try::NextTry, put::Put, raise::Raise, record::Record,
+        record_item::RecordItem, register::Register, renew::Renew, reset_item::ResetItem,
+        return_item::ReturnItem, settle::Settle, start::Start, step::BeginStep, tell::Tell,
     },
     envelope::Refusal,
     id::{AttemptNo, Fence, InstanceNo, RunId, RunNo, Seq, Slot},
@@ -94,6 +94,7 @@ ops! {
     Start => Started(Started),
     Claim => Claimed(Claimed),
     Enter => Entered(Entered),
+    Adopt => Adopted(()),
     EndAttempt => Ended(Status),
     Admit => Admitted(Admission),
     Settle => Settled(Settled),

@@ -16,9 +16,9 @@ pub mod keys;
 mod log;
 pub mod mock;
 pub mod place;
-mod prices;
+pub mod prices;
 pub mod process;
-mod proxy_setup;
+pub mod proxy_setup;
 pub mod render;
 mod say;
 pub mod serve;
@@ -29,7 +29,9 @@ mod untaken;
 use std::{
     ffi::OsString,
     io::{self, Write},
+    path::PathBuf,
     process::ExitCode,
+    sync::OnceLock,
     thread,
     time::Duration,
 };
@@ -51,13 +53,31 @@ const FOLLOW: Duration = Duration::from_millis(200);
 ///
 /// Blocks until the command is done. Prints to this process's stdout and stderr.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    ExitCode::from(exit_of(args))
+}
+
+/// What `main` does, with the code as a number: for callers that are no Rust program.
+pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let around = Surroundings::of_process();
     let (json, done) = match cli::parse(&args, &around) {
         Ok(cli) => (cli.globals.json, dispatch(cli, around)),
         Err(e) => (cli::wants_json(&args, &around), Err(e)),
     };
-    ExitCode::from(done.unwrap_or_else(|e| e.report(json)))
+    done.unwrap_or_else(|e| e.report(json))
+}
+
+/// The program to start for another `outlast`, where this process's own file is not it: an interpreter.
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says which program starts another `outlast`. The first word counts.
+pub fn set_program(program: PathBuf) {
+    let _ = PROGRAM.set(program);
+}
+
+/// The program that starts another `outlast`: this one's own file, unless another was named.
+pub fn program() -> io::Result<PathBuf> {
+    PROGRAM.get().cloned().map_or_else(std::env::current_exe, Ok)
 }
 
 fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {

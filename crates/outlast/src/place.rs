@@ -58,6 +58,14 @@ impl Place {
     }
 }
 
+impl Place {
+    /// The address, where it holds no password.
+    pub fn without_secret(&self) -> Option<String> {
+        let address = self.address();
+        (address == self.to_string()).then_some(address)
+    }
+}
+
 /// For people: without a password.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

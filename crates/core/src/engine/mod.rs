@@ -3,6 +3,7 @@
 mod error;
 
 pub mod admit;
+pub mod adopt;
 pub mod checkpoint;
 pub mod claim;
 pub mod claim_item;

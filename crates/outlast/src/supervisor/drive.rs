@@ -301,6 +301,7 @@ impl Driver {
             keys: &keys,
             providers: &self.providers,
             proxy: self.address,
+            store: self.context.place.without_secret(),
             last_exit,
         }
         .variables(self.context.around.variables());

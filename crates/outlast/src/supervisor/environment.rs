@@ -42,6 +42,8 @@ pub struct Attempt<'a> {
     pub keys: &'a [TokenKey],
     pub providers: &'a Providers,
     pub proxy: SocketAddr,
+    /// The store's file, so that a process of the agent's finds its run. An address with a password is not told.
+    pub store: Option<String>,
     /// How the attempt before ended.
     pub last_exit: Option<String>,
 }
@@ -70,6 +72,9 @@ impl Attempt<'_> {
         set("OUTLAST_ATTEMPT", self.claims.attempt.to_string());
         set("OUTLAST_URL", url.clone());
         set("OUTLAST_TOKEN", token.clone());
+        if let Some(store) = &self.store {
+            set("OUTLAST_STORE", store.clone());
+        }
         if self.claims.attempt.0 > 1 {
             set("OUTLAST_RECOVERED", "1".into());
         }
@@ -106,6 +111,7 @@ mod tests {
             keys: &[key],
             providers: &Providers { openai: provider(openai), anthropic: provider(None) },
             proxy: "127.0.0.1:9".parse().unwrap(),
+            store: Some("/var/runs.db".into()),
             last_exit: Some("signal 9 (SIGKILL)".into()),
         };
         attempt.variables([("OPENAI_API_KEY".into(), "sk-secret".into()), ("X".into(), "y".into())])
@@ -119,6 +125,7 @@ mod tests {
         assert_eq!(env[&OsString::from("OPENAI_BASE_URL")], "http://127.0.0.1:9/v1");
         assert_eq!(env[&OsString::from("X")], "y");
         assert_eq!(env[&OsString::from("OUTLAST_RECOVERED")], "1");
+        assert_eq!(env[&OsString::from("OUTLAST_STORE")], "/var/runs.db");
     }
 
     #[test]

@@ -200,7 +200,7 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
     drop(node);
     drop(store);
     say(&format!("{} to resume", crate::render::amount::some(runs.len() as i64, "run")));
-    let me = std::env::current_exe()?;
+    let me = crate::program()?;
     let mut children = Vec::new();
     for view in runs.into_iter().rev() {
         let mut command = std::process::Command::new(&me);

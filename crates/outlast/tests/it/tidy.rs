@@ -6,12 +6,13 @@ use std::{
 };
 
 /// Each crate with the crates of ours that it may depend on.
-const ARROWS: [(&str, &[&str]); 6] = [
+const ARROWS: [(&str, &[&str]); 7] = [
     ("crates/core", &[]),
     ("crates/store", &["outlast-core"]),
     ("crates/server", &["outlast-core"]),
     ("crates/sim", &["outlast-core"]),
     ("crates/outlast", &["outlast-core", "outlast-store", "outlast-server"]),
+    ("crates/python", &["outlast-core", "outlast-store", "outlast-server", "outlast"]),
     ("benches", &["outlast-core", "outlast-store", "outlast"]),
 ];
 
@@ -98,6 +99,7 @@ fn heavy_dependencies_live_in_one_crate_each() {
         ("tokio-postgres", "crates/store"),
         ("hyper-rustls", "crates/server"),
         ("clap", "crates/outlast"),
+        ("pyo3", "crates/python"),
     ] {
         for (krate, _) in ARROWS {
             let manifest = fs::read_to_string(root().join(krate).join("Cargo.toml")).unwrap();

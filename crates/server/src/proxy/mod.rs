@@ -150,6 +150,7 @@ impl Proxy {
         }
         let caller = who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)
             .map_err(|e| bare(e.into()))?;
+        seat::serves(host, &caller.who).map_err(bare)?;
         if parts.headers.get("upgrade").is_some_and(|u| u.as_bytes().eq_ignore_ascii_case(b"websocket")) {
             // Codex tries a WebSocket first; told so, it goes on over HTTP at once.
             return Err(bare(Refusal::new(426, "no_websocket", "WebSockets are not metered; use HTTP")));

@@ -18,7 +18,7 @@ use super::{
     call::Seat,
     host::{Host, lock},
     refuse::Refusal,
-    who::Who,
+    who::{NotLetIn, Who},
 };
 
 /// Finds the seat, and creates what a header names first: the run under the default budget, the
@@ -40,6 +40,17 @@ pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
 pub fn forget(host: &Host, seat: &Seat, label: Option<String>) {
     lock(&host.seats).remove(&(seat.id.clone(), label));
     host.registry().taken.forget(seat.run, seat.attempt);
+}
+
+/// A supervisor's proxy serves its own run, and the runs that spend of its budget: its children.
+pub fn serves(host: &Host, who: &Who) -> Result<(), Refusal> {
+    let (Some(own), Who::Token(claims)) = (host.config.access.only_run, who) else { return Ok(()) };
+    if claims.run == own {
+        return Ok(());
+    }
+    let (own, other) = (host.store.run(own)?, host.store.run(claims.run)?);
+    let charged = own.zip(other).is_some_and(|(own, other)| other.run.charges.contains(&own.run.envelope()));
+    if charged { Ok(()) } else { Err(NotLetIn::ForeignRun.into()) }
 }
 
 fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {

@@ -1,14 +1,17 @@
 //! Who may act for a run: leases, fences, attempts, labels.
 
 use outlast_core::{
-    engine::{checkpoint::Checkpoint, claim::Claim, end_attempt::EndAttempt, put::Put},
+    engine::{adopt::Adopt, checkpoint::Checkpoint, claim::Claim, end_attempt::EndAttempt, put::Put},
     id::{AttemptNo, RunNo, Slot},
-    op::{Claimed, Then},
+    op::{Actor, Claimed, Then},
     payload::Payload,
     status::Status,
 };
 
-use crate::{agent::*, stage::Stage};
+use crate::{
+    agent::*,
+    stage::{Process, Stage},
+};
 
 fn worker(claim: Claim, slot: i64) -> Claim {
     Claim { slot: Slot(slot), ..claim }
@@ -161,6 +164,34 @@ pub fn another_process_may_adopt_an_attempt(s: &Stage) {
     let call = adopted.call("x");
     adopted.done(call, 5);
     assert_eq!(s.spent(agent.run, outlast_core::unit::Unit::CostNanoUsd), 5);
+}
+
+pub fn one_living_process_at_a_time_adopts_an_attempt(s: &Stage) {
+    let agent = s.process("supervisor").claim(s.run("r").create());
+    let (one, two) = (s.process("one"), s.process("two"));
+    let adopting = |p: &Process| Adopt { actor: Actor { instance: p.no, ..agent.actor() } };
+    one.ask(adopting(&one)).unwrap();
+    one.ask(adopting(&one)).unwrap();
+    s.refuses("run_held", adopting(&two));
+    one.dies();
+    // The attempt is its supervisor's: it outlives who adopted it.
+    assert_eq!(open_attempts(s, agent.run), [agent.attempt.0]);
+    assert_eq!(s.status(agent.run), Status::Running);
+    two.ask(adopting(&two)).unwrap();
+}
+
+pub fn an_attempt_that_is_over_or_has_no_driver_is_not_adopted(s: &Stage) {
+    let supervisor = s.process("supervisor");
+    let old = supervisor.claim(s.run("r").create());
+    let one = s.process("one");
+    let adopting = |actor: Actor| Adopt { actor: Actor { instance: one.no, ..actor } };
+    one.ask(adopting(old.actor())).unwrap();
+    let new = supervisor.claim(old.run);
+    s.refuses("lease_lost", adopting(old.actor()));
+    // A new attempt is free for whoever comes first.
+    s.process("two").ask(Adopt { actor: Actor { instance: one.no, ..new.actor() } }).unwrap();
+    let header = supervisor.enter(s.run("header").create(), Some("label"));
+    s.refuses("lease_lost", adopting(header.actor()));
 }
 
 pub fn a_label_names_one_attempt_for_ever(s: &Stage) {

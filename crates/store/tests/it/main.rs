@@ -92,6 +92,8 @@ macro_rules! stories {
                 only_its_own_process_closes_a_call,
                 only_its_own_process_ends_an_attempt,
                 another_process_may_adopt_an_attempt,
+                one_living_process_at_a_time_adopts_an_attempt,
+                an_attempt_that_is_over_or_has_no_driver_is_not_adopted,
                 a_label_names_one_attempt_for_ever,
                 a_label_is_unique_over_claims_and_header_callers,
                 header_callers_without_a_label_share_one_attempt,

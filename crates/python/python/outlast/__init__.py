@@ -1,0 +1,97 @@
+"""Crash recovery for AI agents: steps, batches and budgets that survive `kill -9`, no server needed.
+
+    import outlast
+
+    rt = outlast.connect()
+    with rt.run("research-42", budget=outlast.Budget(usd=5)) as run:
+        plan = run.step("plan", make_plan, topic)
+
+Names are loaded when they are first used, so that `import outlast` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+# Each public name and the module that has it.
+_HOMES = {
+    "connect": "runtime",
+    "Runtime": "runtime",
+    "Run": "runs",
+    "RunView": "views",
+    "Budget": "budget",
+    "Retry": "retry",
+    "step": "steps",
+    "current": "scope",
+    "Current": "scope",
+    "openai": "clients",
+    "anthropic": "clients",
+    "endpoint": "clients",
+    "Endpoint": "clients",
+    "reserve": "reservation",
+    "settle": "reservation",
+    "Reservation": "reservation",
+    "Error": "errors",
+    "AlreadySettled": "errors",
+    "AlreadyTaken": "errors",
+    "BadLimit": "errors",
+    "BudgetChanged": "errors",
+    "BudgetExceeded": "errors",
+    "Conflict": "errors",
+    "DuplicateKey": "errors",
+    "ForkedHandle": "errors",
+    "LeaseLost": "errors",
+    "NoRun": "errors",
+    "NotSerializable": "errors",
+    "RunCompleted": "errors",
+    "RunEnded": "errors",
+    "RunHalted": "errors",
+    "RunHeld": "errors",
+    "RunNotOpen": "errors",
+    "Skip": "errors",
+    "StepDiverged": "errors",
+    "StepFailed": "errors",
+    "StepInDoubt": "errors",
+    "StepTimeout": "errors",
+    "StopRequested": "errors",
+    "StoreError": "errors",
+    "UnknownRun": "errors",
+    "DivergenceWarning": "errors",
+    "UnrecordedWarning": "errors",
+}
+
+__all__ = sorted(_HOMES)
+
+if TYPE_CHECKING:
+    from .budget import Budget as Budget
+    from .clients import Endpoint as Endpoint, anthropic as anthropic, endpoint as endpoint, openai as openai
+    from .scope import Current as Current, current as current
+    from .errors import *  # noqa: F403
+    from .reservation import Reservation as Reservation, reserve as reserve, settle as settle
+    from .retry import Retry as Retry
+    from .runs import Run as Run
+    from .runtime import Runtime as Runtime, connect as connect
+    from .steps import step as step
+    from .views import RunView as RunView
+
+    __version__: str
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "__version__":
+        from . import _native
+
+        return _native.__version__
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'outlast' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"outlast.{home}"), name)
+    # A submodule of the same name is bound by its import: the name is the function's.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,125 @@
+"""Clients of LLM providers, sent through the proxy: each request is bound to the run and step it is made in.
+
+The proxy is the supervisor's under `outlast run`, the server's that `OUTLAST_URL` names, else one in this process. That
+one dies with the process: what was paid is recorded and replayed, and a call that was in flight stays charged at its
+reservation, in doubt. Under a supervisor it would have been recorded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+from .errors import NoRun
+from .scope import Current, variable
+
+#: Names the open step of a request; taken with a token of the attempt that has it open only.
+SCOPE_HEADER = "X-Outlast-Scope"
+
+
+@dataclasses.dataclass(frozen=True)
+class Endpoint:
+    """Where requests of the current run go: for clients that are configured by hand."""
+
+    #: Without a path; OpenAI's base URL is `url + "/v1"`, Anthropic's is `url`.
+    url: str
+    #: To be sent as the API key.
+    token: str
+    #: To be sent with each request, as they are when it is made.
+    headers: dict[str, str]
+
+
+def endpoint() -> Endpoint:
+    """The proxy's URL and the run token, as they are here and now. Errors: `NoRun`, `RunCompleted`."""
+    url, token, seq = _where()
+    return Endpoint(url, token, {} if seq is None else {SCOPE_HEADER: str(seq)})
+
+
+def openai(aio: bool = False) -> dict[str, Any]:
+    """Arguments for `openai.OpenAI(**…)`, or with `aio=True` for `openai.AsyncOpenAI(**…)`.
+
+    The client may be made anywhere, once; each request belongs to the run and step in whose context it is made.
+    Inside steps the SDK does not retry an answer by itself: that is the step's `retries`.
+    """
+    import openai as sdk
+
+    client = sdk.DefaultAsyncHttpxClient if aio else sdk.DefaultHttpxClient
+    return {
+        "base_url": f"{_base()}/v1",
+        "api_key": "outlast",
+        "http_client": client(event_hooks=_hooks(aio)),
+    }
+
+
+def anthropic(aio: bool = False) -> dict[str, Any]:
+    """Arguments for `anthropic.Anthropic(**…)`, or with `aio=True` for `anthropic.AsyncAnthropic(**…)`: see `openai`."""
+    import anthropic as sdk
+
+    client = sdk.DefaultAsyncHttpxClient if aio else sdk.DefaultHttpxClient
+    return {"base_url": _base(), "api_key": "outlast", "http_client": client(event_hooks=_hooks(aio))}
+
+
+def _hooks(aio: bool) -> dict[str, list[Any]]:
+    if not aio:
+        return {"request": [_bind], "response": [_answered]}
+
+    async def bind(request: Any) -> None:
+        _bind(request)
+
+    async def answered(response: Any) -> None:
+        _answered(response)
+
+    return {"request": [bind], "response": [answered]}
+
+
+def _bind(request: Any) -> None:
+    """Sends the request to the current run's proxy, with its token and its open step."""
+    url, token, seq = _where()
+    parts = urlsplit(url)
+    request.url = request.url.copy_with(scheme=parts.scheme, host=parts.hostname, port=parts.port)
+    request.headers["Host"] = parts.netloc
+    if "x-api-key" in request.headers:
+        request.headers["x-api-key"] = token
+    else:
+        request.headers["Authorization"] = f"Bearer {token}"
+    if seq is not None:
+        request.headers[SCOPE_HEADER] = str(seq)
+
+
+def _answered(response: Any) -> None:
+    current = variable.get()
+    if current is not None and current.step is not None and response.status_code >= 400:
+        # Tries of a step are the step's to count: the SDKs heed this header.
+        response.headers["x-should-retry"] = "false"
+
+
+def _where() -> tuple[str, str, int | None]:
+    """The proxy's URL, the token, and the open step of the context that a request is made in."""
+    current: Current | None = variable.get()
+    supervisor, token = os.environ.get("OUTLAST_URL"), os.environ.get("OUTLAST_TOKEN")
+    if current is None:
+        if supervisor and token:
+            return supervisor, token, None
+        raise NoRun(
+            "a request was made outside of a run",
+            hint="make it inside `with rt.run(…):`; a new thread needs contextvars.copy_context().run(…)",
+        )
+    seat = current.run._seat_or_raise("a request")
+    # A supervisor's proxy serves its own run and its children only; a server's serves all of its store.
+    if supervisor and (not seat.driven or current.run._is_child or "OUTLAST_RUN_ID" not in os.environ):
+        return supervisor, seat.token, current.seq
+    return current.run._engine.face(), seat.token, current.seq
+
+
+def _base() -> str:
+    """A client's base URL when it is made; each request is sent where its run is."""
+    from .runtime import default
+
+    supervisor = os.environ.get("OUTLAST_URL")
+    if supervisor:
+        return supervisor
+    current = variable.get()
+    engine = current.run._engine if current is not None else default()._engine
+    return engine.face()

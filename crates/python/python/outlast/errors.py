@@ -1,0 +1,206 @@
+"""What can go wrong: one class for each fact, all of them `Error`.
+
+`code` is the same in every face of Outlast (HTTP, the command line, Python); `hint` says what to do.
+"""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """The base of all. `str(e)` is the fact and, on a second line, what to do about it."""
+
+    code: str = "error"
+    hint: str | None = None
+
+    def __init__(self, message: str = "", *, hint: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if hint is not None:
+            self.hint = hint
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Pools of processes pickle exceptions.
+        return (type(self), (self.message,), self.__dict__)
+
+
+class UnknownRun(Error):
+    """No run has this id."""
+
+    code = "unknown_run"
+
+
+class RunHeld(Error):
+    """Another live process drives the run; the message says which."""
+
+    code = "run_held"
+
+
+class RunEnded(Error):
+    """The run is completed, failed or cancelled: nothing more can be opened in it."""
+
+    code = "run_ended"
+
+
+class RunCompleted(RunEnded):
+    """A new step in a completed run: it only replays what is recorded."""
+
+    code = "run_completed"
+
+
+class RunHalted(Error):
+    """The run is halted: by a limit, or by what its rules refuse. `code` says which."""
+
+    code = "run_halted"
+
+
+class BudgetExceeded(RunHalted):
+    """A limit of the run's budget refused something; `code` names it, for example `loop_budget_exceeded`."""
+
+    code = "budget_exceeded"
+
+
+class BudgetChanged(Error):
+    """The run has another limit than the one asked for; nothing was changed."""
+
+    code = "budget_changed"
+
+
+class BadLimit(Error):
+    """A limit that is negative or no number."""
+
+    code = "bad_limit"
+
+
+class LeaseLost(Error):
+    """Another attempt drives the run now: this process changes nothing more in it."""
+
+    code = "lease_lost"
+
+
+class StopRequested(Error):
+    """A person asked the run to stop (`outlast stop`)."""
+
+    code = "stop_requested"
+
+
+class RunNotOpen(Error):
+    """The handle is used before `with`, or after it was left."""
+
+    code = "run_not_open"
+
+
+class NoRun(Error):
+    """Nothing here runs inside a run."""
+
+    code = "no_run"
+
+
+class ForkedHandle(Error):
+    """The handle was opened by the process this one was forked from."""
+
+    code = "forked_handle"
+
+
+class Conflict(Error):
+    """The state has another version than the one expected; nothing was written."""
+
+    code = "conflict"
+
+
+class AlreadySettled(Error):
+    """The entry is closed already."""
+
+    code = "already_settled"
+
+
+class AlreadyTaken(Error):
+    """Another process began the step anew: its result counts, this one's is dropped."""
+
+    code = "already_taken"
+
+
+class NotSerializable(Error, TypeError):
+    """A result that cannot be recorded as JSON. The step is recorded as failed."""
+
+    code = "not_serializable"
+
+
+class DuplicateKey(Error):
+    """The same `key=` names two steps of one life of the run."""
+
+    code = "duplicate_key"
+
+
+class StepDiverged(Error):
+    """A step that earlier lives did not do, while steps of its name that they did remain unused."""
+
+    code = "step_diverged"
+
+
+class StepInDoubt(Error):
+    """An `at_most_once` step was begun before, and what came of it is not known: it is not run again."""
+
+    code = "step_in_doubt"
+
+
+class StepFailed(Error):
+    """A recorded failure, told again."""
+
+    code = "step_failed"
+
+
+class StepTimeout(Error, TimeoutError):
+    """A step took longer than its `timeout`."""
+
+    code = "step_timeout"
+
+
+class StoreError(Error):
+    """The store cannot be opened, read or written; `code` says which."""
+
+    code = "store"
+
+
+class Skip(Exception):
+    """Raised by an item's function: the item is done with, without a result."""
+
+
+class DivergenceWarning(UserWarning):
+    """A step that earlier lives did not do, with `on_divergence="live"`."""
+
+
+class UnrecordedWarning(UserWarning):
+    """An `@outlast.step` function was called where there is no current run, while a run is open."""
+
+
+_BY_CODE: dict[str, type[Error]] = {
+    cls.code: cls
+    for cls in (
+        UnknownRun, RunHeld, RunEnded, RunHalted, BadLimit, LeaseLost, StopRequested, ForkedHandle, Conflict,
+        AlreadySettled, AlreadyTaken,
+    )
+}  # fmt: skip
+_BY_CODE["label_ended"] = LeaseLost
+_BY_CODE["instance_dead"] = LeaseLost
+_BY_CODE["not_running"] = LeaseLost
+_BY_CODE["price_unknown"] = RunHalted
+_BY_CODE["diverged"] = RunHalted
+
+
+def of(code: str, message: str, hint: str | None = None) -> Error:
+    """The exception of an engine's code."""
+    if code.endswith("_budget_exceeded"):
+        cls: type[Error] = BudgetExceeded
+    elif code.startswith("store_") or code == "commit_unknown":
+        cls = StoreError
+    else:
+        cls = _BY_CODE.get(code, Error)
+    return cls(message, hint=hint, code=code)
+
+
+__all__ = [name for name, value in list(globals().items()) if isinstance(value, type)]

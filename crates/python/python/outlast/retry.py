@@ -1,0 +1,102 @@
+"""When a step is tried again, and after how long."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from typing import Any, Callable
+
+from .errors import Error, Skip, StepTimeout
+
+# Of HTTP: what a provider means to be asked again.
+_AGAIN = {408, 409, 425, 429}
+
+
+@dataclasses.dataclass(frozen=True)
+class Retry:
+    """Up to `retries` more tries after the first one.
+
+    Between them is a random time up to `base * 2**n` seconds, at most `cap` (exponential backoff with full jitter);
+    a `Retry-After` that the error carries is honoured instead. An error with an HTTP status is tried again for 408,
+    409, 425, 429 and 5xx only, never for a 402, and never when it says `x-should-retry: false`; any other exception
+    always, but not Outlast's own. `on` narrows that: exception classes, or a function of the exception.
+    """
+
+    retries: int = 4
+    base: float = 0.5
+    cap: float = 60.0
+    on: tuple[type[BaseException], ...] | Callable[[BaseException], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if self.retries < 0 or self.base < 0 or self.cap < 0:
+            raise ValueError(f"Retry wants no negative numbers, had {self}")
+
+    @staticmethod
+    def of(retries: "Retry | int | None") -> "Retry | None":
+        return Retry(retries) if isinstance(retries, int) else retries
+
+    def delay(self, error: BaseException, tried: int) -> float | None:
+        """Seconds until the next try after `tried` that raised; None: it is not tried again."""
+        if tried > self.retries or not self._is_again(error):
+            return None
+        asked = retry_after(error)
+        if asked is not None:
+            return asked
+        return random.uniform(0.0, min(self.cap, self.base * 2 ** (tried - 1)))
+
+    def _is_again(self, error: BaseException) -> bool:
+        if not is_retryable(error):
+            return False
+        if isinstance(self.on, tuple):
+            return isinstance(error, self.on)
+        return self.on is None or self.on(error)
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Whether another try may help, as far as the error tells."""
+    if isinstance(error, StepTimeout):
+        return True
+    if isinstance(error, (Error, Skip)):
+        return False
+    if _header(error, "x-should-retry") == "false":
+        return False
+    status = status_of(error)
+    return status is None or status in _AGAIN or 500 <= status < 600
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status an error carries, under the names that HTTP libraries give it."""
+    response = getattr(error, "response", None)
+    for holder, name in ((error, "status_code"), (error, "status"), (response, "status_code"), (response, "status"), (error, "code")):
+        value = getattr(holder, name, None)
+        if isinstance(value, int) and not isinstance(value, bool) and 100 <= value < 600:
+            return value
+    return None
+
+
+def retry_after(error: BaseException) -> float | None:
+    """Seconds the error asks to wait: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        text = _header(error, name)
+        if text is None:
+            continue
+        try:
+            return max(0.0, float(text) / unit)
+        except ValueError:
+            pass
+        try:
+            from email.utils import parsedate_to_datetime
+
+            return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        except (TypeError, ValueError):
+            pass
+    return None
+
+
+def _header(error: BaseException, name: str) -> str | None:
+    headers: Any = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
+    if headers is None or not hasattr(headers, "get"):
+        return None
+    found = headers.get(name) or headers.get(name.title())
+    return str(found) if found is not None else None

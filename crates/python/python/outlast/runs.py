@@ -1,0 +1,355 @@
+"""A run, opened in this process: its steps, loops, checkpoints and state."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Literal, TypeVar, overload
+
+from . import _native, budget as budgets, codec, scope, steps
+from .budget import Budget
+from .errors import BudgetChanged, LeaseLost, RunCompleted, RunEnded, RunHalted, RunHeld, RunNotOpen, StopRequested, StoreError, of
+from .retry import Retry
+from .state import Context, State
+from .views import RunView
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+T = TypeVar("T")
+
+#: What a run may spend that is created without a budget.
+DEFAULT = Budget(usd=5)
+
+
+class Run:
+    """One agent's task, as this process drives it. Made by `rt.run(id)`; opened by `with` or `async with`.
+
+    Left cleanly, the run is completed; left by an exception, it is `interrupted`, to be resumed by opening it again.
+    Its methods may be called from any thread and task.
+    """
+
+    def __init__(
+        self,
+        runtime: "Runtime",
+        id: str | None,
+        *,
+        budget: Budget | None,
+        tags: dict[str, str],
+        name: str | None,
+        on_divergence: Literal["live", "halt"] | None,
+        if_held: Literal["raise", "takeover"],
+        lazy: bool = False,
+    ) -> None:
+        if on_divergence not in (None, "live", "halt"):
+            raise ValueError(f"on_divergence wants 'live' or 'halt', had {on_divergence!r}")
+        if if_held not in ("raise", "takeover"):
+            raise ValueError(f"if_held wants 'raise' or 'takeover', had {if_held!r}")
+        self._runtime = runtime
+        self._engine = runtime._engine
+        self._id = id if id is not None else os.environ.get("OUTLAST_RUN_ID") or None
+        self._budget = budget
+        self._tags = tags
+        self._name = name
+        self._on_divergence = on_divergence
+        self._if_held = if_held
+        # Opened by the first step or loop.
+        self._lazy = lazy
+        self._lock = threading.RLock()
+        self._state: Literal["new", "open", "left"] = "new"
+        self._seat: _native.Seat | None = None
+        self._no = 0
+        # The supervisor's run, of which this may be a child.
+        self._parent: int | None = None
+        self._tokens: list[Any] = []
+        self.steps = steps.Memory(self)
+        self.state = State(self)
+        self.context = Context(self)
+
+    # --- what it is
+
+    @property
+    def id(self) -> str:
+        """The run's id. Of a new run without one it is known once the run is open."""
+        if self._id is None:
+            raise RunNotOpen("the run has no id before it is opened", hint="use `with rt.run() as run:`")
+        return self._id
+
+    @property
+    def attempt(self) -> int:
+        """The number of this life, from 1; 0 while a completed run is replayed."""
+        seat = self._seat_or_replay()
+        return 0 if seat is None else seat.attempt
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether the run is completed, and only replays what is recorded."""
+        return self._state == "open" and self._seat is None
+
+    @property
+    def _is_child(self) -> bool:
+        return self._parent is not None and self.view().raw["parent"] == self._parent
+
+    def view(self) -> RunView:
+        """The run as it is committed."""
+        return RunView.parse(self._engine.view(self.id))
+
+    def __repr__(self) -> str:
+        return f"<outlast.Run {self._id or '(new)'} {self._state}>"
+
+    # --- opening and leaving
+
+    def __enter__(self) -> "Run":
+        if not self._lazy:
+            self._open()
+        self._enter_scope()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._exit_scope()
+        self._leave(_how(kind), quiet=kind is not None)
+
+    async def __aenter__(self) -> "Run":
+        if not self._lazy:
+            # A run may be held for a lease: the loop goes on meanwhile.
+            await asyncio.to_thread(self._open)
+        self._enter_scope()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._exit_scope()
+        # Not to be cancelled half way, and a matter of milliseconds.
+        self._leave(_how(kind), quiet=kind is not None)
+
+    def _enter_scope(self) -> None:
+        self._tokens.append(scope.variable.set(scope.Current(self)))
+
+    def _exit_scope(self) -> None:
+        if self._tokens:
+            try:
+                scope.variable.reset(self._tokens.pop())
+            except ValueError:
+                # Entered in another task's context, as fixtures do: that context ends by itself.
+                pass
+
+    def _open(self) -> None:
+        with self._lock:
+            if self._state == "open":
+                raise RunNotOpen(f"run {self._id} is open already by this handle")
+            found = self._runtime._live.get(self._id or "")
+            if found is not None and found is not self:
+                if self._if_held == "raise":
+                    raise RunHeld(
+                        f"run {self._id} is open in this process already",
+                        hint='use that handle, or take it over with if_held="takeover"',
+                    )
+                found._state = "left"
+            status = self._create()
+            self._seat = None if status == "completed" else self._claim()
+            iteration = self._seat.iteration if self._seat else int(self.view().raw["iteration"])  # type: ignore[call-overload]
+            self.steps.begin(self._engine.recorded(self._no, iteration))
+            self._state = "open"
+            self._runtime._live[self.id] = self
+
+    def _create(self) -> str:
+        from .runtime import parent_of
+
+        if self._lazy:
+            raw = self.view().raw
+            self._no = int(raw["no"])  # type: ignore[call-overload]
+            return str(raw["status"])
+        parent = parent_of(self._runtime, self._id)
+        self._parent = parent
+        budget = self._budget
+        if budget is None and parent is None:
+            budget = DEFAULT
+        limits = budget.limits() if budget else {}
+        self._no, self._id, created, status = self._engine.start(
+            self._id, limits, self._tags, self._name, self._on_divergence, parent
+        )
+        if created and budget is DEFAULT:
+            print(f"outlast: run {self._id} may spend 5.00 usd (budget=outlast.Budget(usd=…) sets it)", file=sys.stderr)
+        if created:
+            asked = codec.encode(limits).encode()
+            self._engine.put([(f"run:{self._id}", "python", "budget", asked, None)]).wait()
+        elif self._budget is not None:
+            status = self._compare(self._budget, status)
+        return status
+
+    def _compare(self, budget: Budget, status: str) -> str:
+        """Holds the limits asked for against the run's own. Returns the run's status, which a raise can change."""
+        wanted = budget.limits()
+        has: dict[str, int | None] = self.view().raw["limits"]  # type: ignore[assignment]
+        other = {unit: value for unit, value in wanted.items() if has[unit] != value}
+        if not other:
+            return status
+        if budget.amend:
+            return self._engine.amend(self._no, other)
+        asked_first = self._engine.state(f"run:{self.id}", "python", "budget")
+        if asked_first is not None and codec.decode(asked_first[1]) == wanted:
+            # The script says what it said; a person has raised the limit since.
+            return status
+        unit, value = next(iter(other.items()))
+        raise BudgetChanged(
+            f"run {self.id} has {budgets.shown(unit, has[unit])} as its limit, and {budgets.shown(unit, value)} was asked for",
+            hint="a run keeps its limits; Budget(…, amend=True) sets the new total",
+        )
+
+    def _claim(self) -> "_native.Seat | None":
+        token = os.environ.get("OUTLAST_TOKEN")
+        try:
+            if token and os.environ.get("OUTLAST_RUN_ID") == self._id:
+                return self._engine.adopt(self.id, token)
+            return self._engine.claim(self.id, self._if_held == "takeover")
+        except RunHalted as e:
+            raise self._halted(e) from None
+        except RunEnded as e:
+            if self.view().status == "completed":
+                # Another process finished it between our look and our claim.
+                return None
+            raise RunEnded(e.message, hint="open a run with another id") from None
+
+    def _halted(self, error: RunHalted) -> RunHalted:
+        """The same, with the limit that halted the run as its class and code."""
+        if error.code != "run_halted":
+            return error
+        view = self.view()
+        if view.halt_reason is None:
+            return error
+        made = of(view.halt_reason, f"run {self.id} is halted: {view.halt_message}", error.hint)
+        return made if isinstance(made, RunHalted) else error
+
+    def _leave(self, how: str, quiet: bool = False) -> None:
+        with self._lock:
+            if self._state != "open":
+                if self._state == "new":
+                    self._state = "left" if not self._lazy else "new"
+                return
+            self._state = "left"
+            seat, self._seat = self._seat, None
+            if self._runtime._live.get(self.id) is self:
+                del self._runtime._live[self.id]
+        if seat is None:
+            return
+        try:
+            seat.end(how)
+        except Exception:
+            # What brought us here is the news; the run is found interrupted when our heartbeat ends.
+            if not quiet:
+                raise
+
+    def _seat_or_replay(self) -> "_native.Seat | None":
+        """The open attempt; None where a completed run is replayed. Errors: `RunNotOpen`, `StopRequested`, `LeaseLost`."""
+        if self._state != "open":
+            if not (self._lazy and self._state == "new"):
+                raise RunNotOpen(
+                    f"run {self._id or '(new)'} is not open: it was left, or never entered",
+                    hint="work inside `with rt.run(…) as run:`",
+                )
+            self._open()
+        seat = self._seat
+        if seat is not None:
+            word = seat.word()
+            if word == "stop":
+                raise StopRequested(f"run {self._id} was asked to stop", hint="open it again to go on")
+            if word == "vanished":
+                raise StoreError(
+                    f"the store {self._runtime.place} vanished while run {self._id} was open: its file was removed or replaced",
+                    hint="put it back and start again; what is done now could not be kept",
+                    code="store_vanished",
+                )
+            if word == "lost":
+                raise LeaseLost(
+                    f"the lease of run {self._id} is lost: this process was declared dead",
+                    hint="another attempt may drive the run now; open it again",
+                )
+        return seat
+
+    def _seat_or_raise(self, what: str) -> "_native.Seat":
+        seat = self._seat_or_replay()
+        if seat is None:
+            raise RunCompleted(
+                f"run {self._id} is completed, and {what} is not recorded in it",
+                hint="open a run with another id, to do more",
+            )
+        return seat
+
+    # --- what it does
+
+    @overload
+    def step(self, name: str, fn: Callable[..., Awaitable[T]], *args: Any, key: str | None = None, retries: Retry | int | None = None, timeout: float | None = None, at_most_once: bool = False, **kwargs: Any) -> Awaitable[T]: ...
+    @overload
+    def step(self, name: str, fn: Callable[..., T], *args: Any, key: str | None = None, retries: Retry | int | None = None, timeout: float | None = None, at_most_once: bool = False, **kwargs: Any) -> T: ...
+    def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        key: str | None = None,
+        retries: Retry | int | None = None,
+        timeout: float | None = None,
+        at_most_once: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Calls `fn(*args, **kwargs)` and records its result; a later life gets the recorded result instead.
+
+        An async function makes the step awaitable. The result is JSON, a dataclass or a pydantic model, and what is
+        returned is what was recorded, from the first life on. It is on disk before it is returned.
+
+        A step is known by `key`, else by its name, the digest of its arguments, and its place among equal ones.
+        `retries` tries again what raised (see `Retry`); `timeout` is in seconds for each try. With
+        `at_most_once=True` it is on disk that the step begins before it does, and it never runs a second time:
+        `StepInDoubt`, until `resolve` says what came of it.
+
+        Errors: what `fn` raises (recorded with its traceback; a later life runs the step again), `StepDiverged`,
+        `StepInDoubt`, `StepTimeout`, `NotSerializable`, `DuplicateKey`, `BudgetExceeded`, `RunCompleted`, `LeaseLost`.
+        """
+        if key is None and self._state == "open" and type(name) is str and callable(fn):
+            recorded = self.steps.replay(name, args, kwargs)
+            if recorded is not None:
+                return steps.replayed(recorded, fn)
+        call = steps.Call(self, name, fn, args, kwargs, key, Retry.of(retries), timeout, at_most_once)
+        return call.run_async() if steps.is_async(fn) else call.run()
+
+    def resolve(self, name: str, *args: Any, key: str | None = None, rerun: bool = False, result: Any = None, **kwargs: Any) -> None:
+        """Says what came of an `at_most_once` step in doubt: its result, or that it may run again.
+
+        The step is named as `step` names it, without its function. Errors: `UnknownStep` is `KeyError`.
+        """
+        steps.resolve(self, name, args, kwargs, key, rerun, result)
+
+    def loop(self, key: Any = None) -> int:
+        """Counts a turn of the agent's loop, and returns how many there are.
+
+        A key counts once over all lives of the run; without one every call counts. On disk before it returns.
+        Errors: `BudgetExceeded` at the limit, and the run is halted.
+        """
+        seat = self._seat_or_replay()
+        if seat is None:
+            return self.view().loops
+        try:
+            return seat.count_loop(None if key is None else str(key)).wait()  # type: ignore[no-any-return]
+        except RunHalted as e:
+            raise self._halted(e) from None
+
+    def checkpoint(self, name: str, value: Any) -> None:
+        """Saves a value under a name; the newest one counts. On disk before it returns."""
+        text = codec.encode(value)
+        seat = self._seat_or_replay()
+        # A completed run has its checkpoints.
+        if seat is not None:
+            seat.checkpoint(name, text.encode()).wait()
+
+    def latest_checkpoint(self, name: str, default: Any = None) -> Any:
+        """The newest value saved under `name` in any life of the run, or `default`."""
+        self._seat_or_replay()
+        found = self._engine.latest_checkpoint(self._no, name)
+        return default if found is None else codec.decode(found)
+
+
+def _how(kind: type[BaseException] | None) -> str:
+    if kind is None:
+        return "complete"
+    return "stopped" if issubclass(kind, (KeyboardInterrupt, StopRequested)) else "interrupt"

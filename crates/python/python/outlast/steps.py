@@ -1,0 +1,516 @@
+"""A step: its key, its recorded result, its tries."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import json
+import threading
+import time
+import traceback
+import warnings
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
+
+from . import codec, scope
+from .errors import DivergenceWarning, DuplicateKey, RunHalted, StepDiverged, StepInDoubt, StepTimeout, UnrecordedWarning
+from .retry import Retry
+
+if TYPE_CHECKING:
+    from . import _native
+    from .runs import Run
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# A traceback as it is journaled: its end says most.
+_TRACEBACK = 16 << 10
+
+# Waits between tries; tests put their own in.
+_sleep = time.sleep
+
+
+class Memory:
+    """What one life of a run has recorded before it, and which keys it has used itself."""
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+        self._lock = threading.Lock()
+        self.recorded: "_native.Recorded | None" = None
+        self._explicit: set[str] = set()
+        # The one thread or task that steps came from so far; another makes the order of steps a matter of timing.
+        self._strand: tuple[int, int] | None = None
+        self._concurrent = False
+        self._warned = False
+
+    def begin(self, recorded: "_native.Recorded") -> None:
+        self.recorded = recorded
+        self._explicit.clear()
+        self._strand, self._concurrent, self._warned = None, False, False
+
+    def replay(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
+        """The recorded value of a step that is finished, in a few microseconds; None where it is to be done."""
+        if not self._concurrent:
+            self._note_strand()
+        return self.recorded.replay(name, codec.identity(args, kwargs))  # type: ignore[union-attr]
+
+    def take(self, base: str, explicit: bool) -> str:
+        """The key of a step that begins: `base`, or the next one among equals."""
+        self._note_strand()
+        if not explicit:
+            return self.recorded.take(base)  # type: ignore[union-attr]
+        with self._lock:
+            if base in self._explicit:
+                raise DuplicateKey(
+                    f"the key {base!r} names two steps of run {self._run.id}",
+                    hint="give each step a key of its own, or none",
+                )
+            self._explicit.add(base)
+            return base
+
+    def give_back(self, base: str, key: str, explicit: bool) -> None:
+        """The step came to nothing: the next equal one stands in its place."""
+        if not explicit:
+            self.recorded.give_back(base, key)  # type: ignore[union-attr]
+            return
+        with self._lock:
+            self._explicit.discard(key)
+
+    def _note_strand(self) -> None:
+        loop = asyncio._get_running_loop()
+        task = asyncio.current_task(loop) if loop is not None else None
+        strand = (threading.get_ident(), id(task))
+        if self._strand is None:
+            self._strand = strand
+        elif self._strand != strand:
+            self._concurrent = True
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether one strand did all steps so far, so that their order is no matter of timing."""
+        return not self._concurrent
+
+    def warn_once(self, message: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(message, DivergenceWarning, stacklevel=5)
+
+
+class Call:
+    """One call of `run.step`."""
+
+    def __init__(
+        self,
+        run: "Run",
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: str | None,
+        retry: Retry | None,
+        timeout: float | None,
+        at_most_once: bool,
+    ) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"a step wants a name first, had {type(name).__name__}")
+        if not callable(fn):
+            raise TypeError(f"step {name!r} wants a function, had {type(fn).__name__}")
+        if key is not None and not isinstance(key, str):
+            raise TypeError(f"step {name!r}: key wants a text, had {type(key).__name__}")
+        if at_most_once and retry is not None and retry.retries:
+            raise ValueError(f"step {name!r}: at_most_once and retries exclude each other")
+        self.run_ = run
+        self.name = name
+        self.fn = fn
+        self.args = args
+        self.kwargs = kwargs
+        self.explicit = key is not None
+        self.base = key if key is not None else key_of(name, args, kwargs)
+        self.retry = retry
+        self.timeout = timeout
+        self.at_most_once = at_most_once
+        self.key = ""
+
+    # --- the two ways to run
+
+    def run(self) -> Any:
+        recorded, value = self._find()
+        if recorded:
+            return value
+        tried = 0
+        try:
+            while True:
+                tried += 1
+                begun = self._begun(self._begin(), lambda ticket: ticket.wait())
+                if begun is None:
+                    return self._value(self._seq)
+                token = scope.variable.set(scope.Current(self.run_, self.key, begun, tried))
+                try:
+                    result = self._invoke()
+                    text = codec.encode(result)
+                except Exception as e:
+                    scope.variable.reset(token)
+                    delay = self._failed(e, tried)
+                    self._record_error(begun, e).wait()
+                    if delay is None:
+                        raise
+                    _sleep(delay)
+                    continue
+                except BaseException:
+                    scope.variable.reset(token)
+                    raise
+                scope.variable.reset(token)
+                self._record(begun, text).wait()
+                return codec.decode(text)
+        except BaseException:
+            self._came_to_nothing()
+            raise
+
+    async def run_async(self) -> Any:
+        recorded, value = self._find()
+        if recorded:
+            return value
+        tried = 0
+        try:
+            while True:
+                tried += 1
+                answer = await done(self._begin())
+                begun = self._begun(answer, lambda answer: answer)
+                if begun is None:
+                    return self._value(self._seq)
+                token = scope.variable.set(scope.Current(self.run_, self.key, begun, tried))
+                try:
+                    result = await self._invoke_async()
+                    text = codec.encode(result)
+                except Exception as e:
+                    scope.variable.reset(token)
+                    delay = self._failed(e, tried)
+                    await done(self._record_error(begun, e))
+                    if delay is None:
+                        raise
+                    await asyncio.sleep(delay)
+                    continue
+                except BaseException:
+                    scope.variable.reset(token)
+                    raise
+                scope.variable.reset(token)
+                await done(self._record(begun, text))
+                return codec.decode(text)
+        except BaseException:
+            self._came_to_nothing()
+            raise
+
+    # --- what is recorded
+
+    def _find(self) -> tuple[bool, Any]:
+        """The recorded result, if there is one. Errors: `StepInDoubt`, `StepDiverged`, `RunCompleted`."""
+        run, memory = self.run_, self.run_.steps
+        seat = run._seat_or_replay()
+        self.key = memory.take(self.base, self.explicit)
+        try:
+            assert memory.recorded is not None
+            found = memory.recorded.find(self.key)
+            if found is not None and found[1] == "done":
+                return True, self._value(found[0])
+            if seat is None:
+                run._seat_or_raise(f"step {self._shown()}")
+            if self.at_most_once and found is not None:
+                self._doubt(found[0], found[1])
+            if found is None and not self.explicit:
+                self._check_divergence()
+            return False, None
+        except BaseException:
+            self._came_to_nothing()
+            raise
+
+    def _value(self, seq: int) -> Any:
+        return codec.decode(self.run_._engine.value(self.run_._no, seq))["value"]
+
+    def _doubt(self, seq: int, state: str) -> None:
+        came = ""
+        if state == "failed":
+            recorded = json.loads(self.run_._engine.value(self.run_._no, seq))
+            if recorded.get("resolved") == "rerun":
+                return
+            error = recorded.get("error", {})
+            came = f" and raised {error.get('type', 'an exception')}: {error.get('message', '')}"
+        raise StepInDoubt(
+            f"step {self._shown()} of run {self.run_.id} was begun before{came}, and may have had its effect",
+            hint="look whether it had, then say so: run.resolve(name, …, result=…) or run.resolve(name, …, rerun=True)",
+        )
+
+    def _check_divergence(self) -> None:
+        memory = self.run_.steps
+        assert memory.recorded is not None
+        # Where several tasks or threads do steps, one may well be ahead of what another has yet to replay.
+        unused = memory.recorded.unused(self.name) if memory.is_sequential else None
+        if unused is None:
+            return
+        seq, _, count = unused
+        had = json.loads(self.run_._engine.value(self.run_._no, seq)).get("args", [])
+        now = codec.shown(self.args, self.kwargs)
+        message = (
+            f"step {self._shown()} was not done by earlier lives of run {self.run_.id}, which have {count} of its name "
+            f"left unused: {_difference(now, had)}"
+        )
+        if self.run_._on_divergence == "live":
+            memory.warn_once(message)
+            return
+        raise StepDiverged(
+            message,
+            hint='make the program do the same steps again, give the step a key=, or open the run with on_divergence="live"',
+        )
+
+    def _shown(self) -> str:
+        return f"{self.name}({', '.join(codec.shown(self.args, self.kwargs, 40, 120))})"
+
+    # --- opening and closing
+
+    def _begin(self) -> "_native.Ticket":
+        return self.run_._seat_or_raise(f"step {self.name!r}").begin(self.key, self.at_most_once)
+
+    def _begun(self, ticket: Any, wait: Callable[[Any], Any]) -> int | None:
+        """The opened entry's number; None when it is recorded meanwhile, as `self._seq`."""
+        try:
+            seq, before, is_done = wait(ticket)
+        except RunHalted as e:
+            raise self.run_._halted(e) from None
+        if is_done:
+            self._seq = seq
+            return None
+        if before and self.at_most_once:
+            self._doubt(seq, "open")
+        return int(seq)
+
+    def _record(self, seq: int, text: str) -> "_native.Ticket":
+        args = json.dumps(codec.shown(self.args, self.kwargs), ensure_ascii=False, separators=(",", ":"))
+        # A lone surrogate in an argument is no reason to lose a result.
+        whole = f'{{"args":{args},"value":{text}}}'.encode("utf-8", "replace")
+        return self._seat_of_entry().record(seq, whole)
+
+    def _record_error(self, seq: int, error: BaseException) -> "_native.Ticket":
+        whole = {"args": codec.shown(self.args, self.kwargs), "error": told(error)}
+        ticket = self._seat_of_entry().record(seq, json.dumps(whole).encode(), True)
+        if self.at_most_once and self.run_.steps.recorded is not None:
+            self.run_.steps.recorded.note(self.key, seq, False)
+        return ticket
+
+    def _seat_of_entry(self) -> "_native.Seat":
+        # Closing is the entry's own right: also of a run that was asked to stop.
+        seat = self.run_._seat
+        if seat is None:
+            return self.run_._seat_or_raise(f"step {self.name!r}")
+        return seat
+
+    def _failed(self, error: BaseException, tried: int) -> float | None:
+        return self.retry.delay(error, tried) if self.retry is not None else None
+
+    def _came_to_nothing(self) -> None:
+        if self.key:
+            self.run_.steps.give_back(self.base, self.key, self.explicit)
+            self.key = ""
+
+    # --- calling the function
+
+    def _invoke(self) -> Any:
+        if self.timeout is None:
+            result = self.fn(*self.args, **self.kwargs)
+        else:
+            result = _in_thread(self.fn, self.args, self.kwargs, self.timeout, self.name)
+        if inspect.iscoroutine(result):
+            result.close()
+            raise TypeError(f"step {self.name!r}: its function returned a coroutine; pass an async function, and await the step")
+        return result
+
+    async def _invoke_async(self) -> Any:
+        awaitable = self.fn(*self.args, **self.kwargs)
+        if self.timeout is None:
+            return await awaitable
+        waiting = asyncio.ensure_future(awaitable)
+        finished, _ = await _wait(waiting, self.timeout)
+        if finished:
+            return waiting.result()
+        waiting.cancel()
+        # It has the chance to tidy up; what it says then does not count.
+        await asyncio.wait([waiting], timeout=1.0)
+        raise _late(self.name, self.timeout)
+
+
+async def _wait(waiting: "asyncio.Future[Any]", timeout: float) -> tuple[Any, Any]:
+    try:
+        return await asyncio.wait([waiting], timeout=timeout)
+    except asyncio.CancelledError:
+        waiting.cancel()
+        raise
+
+
+def _late(name: str, timeout: float) -> StepTimeout:
+    return StepTimeout(f"step {name!r} took longer than its timeout of {timeout:g} s")
+
+
+def _in_thread(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float, name: str) -> Any:
+    """Calls `fn` in a thread of its own. A thread cannot be ended: a late one goes on, and its result is dropped."""
+    result: list[Any] = []
+    error: list[BaseException] = []
+    context = contextvars.copy_context()
+
+    def body() -> None:
+        try:
+            result.append(context.run(fn, *args, **kwargs))
+        except BaseException as e:
+            error.append(e)
+
+    thread = threading.Thread(target=body, name=f"outlast step {name}", daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if error:
+        raise error[0]
+    if not result:
+        raise _late(name, timeout)
+    return result[0]
+
+
+async def done(ticket: "_native.Ticket") -> Any:
+    """Waits for a commit without blocking the loop."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def resolve(answer: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(answer)
+
+    def tell(answer: Any, error: BaseException | None) -> None:
+        try:
+            loop.call_soon_threadsafe(resolve, answer, error)
+        except RuntimeError:
+            # The loop is closed: nobody waits any more.
+            pass
+
+    ticket.then(tell)
+    return await future
+
+
+def told(error: BaseException) -> dict[str, str]:
+    """An exception as it is journaled."""
+    cls = type(error)
+    text = "".join(traceback.format_exception(cls, error, error.__traceback__))
+    return {"type": f"{cls.__module__}.{cls.__qualname__}", "message": str(error)[:4096], "traceback": text[-_TRACEBACK:]}
+
+
+def resolve(run: "Run", name: str, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None, rerun: bool, result: Any) -> None:
+    """What `Run.resolve` does."""
+    base = key if key is not None else key_of(name, args, kwargs)
+    seat = run._seat_or_raise(f"step {name!r}")
+    recorded = run.steps.recorded
+    assert recorded is not None
+    found = recorded.find(base)
+    if found is not None and found[1] == "done":
+        raise StepInDoubt(f"step {name!r} is not in doubt: its result is recorded")
+    seq, _, is_done = seat.begin(base, True).wait()
+    if is_done:
+        return
+    shown = codec.shown(args, kwargs)
+    if rerun:
+        seat.record(seq, json.dumps({"args": shown, "resolved": "rerun"}).encode(), True).wait()
+    else:
+        text = f'{{"args":{json.dumps(shown)},"value":{codec.encode(result)}}}'
+        seat.record(seq, text.encode()).wait()
+    recorded.note(base, seq, not rerun)
+
+
+def _difference(now: list[str], had: list[str]) -> str:
+    for i, (a, b) in enumerate(zip(now, had)):
+        if a != b:
+            return f"argument {i + 1} is {a}, and was {b}"
+    if len(now) != len(had):
+        return f"it has {len(now)} arguments, and had {len(had)}"
+    return "its arguments differ beyond what is shown" if now else "it is done more often"
+
+
+def key_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """A step's key but for its place among equals: the name, and a digest of the arguments."""
+    from . import _native
+
+    return _native.Recorded.base(name, codec.identity(args, kwargs))
+
+
+def replayed(recorded: bytes, fn: Callable[..., Any]) -> Any:
+    """The value of a recorded step, as calling it would give it: of an async function, to be awaited."""
+    value = codec.decode(recorded)["value"]
+    return _ready(value) if is_async(fn) else value
+
+
+async def _ready(value: Any) -> Any:
+    return value
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether calling `fn` gives an awaitable."""
+    if type(fn) is FunctionType and not fn.__dict__:
+        # The usual case, without the half dozen looks of `inspect`.
+        return bool(fn.__code__.co_flags & inspect.CO_COROUTINE)
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))
+
+
+@overload
+def step(fn: F) -> F: ...
+@overload
+def step(*, name: str | None = None, retries: Retry | int | None = None, timeout: float | None = None, at_most_once: bool = False) -> Callable[[F], F]: ...
+def step(
+    fn: Any = None,
+    *,
+    name: str | None = None,
+    retries: Retry | int | None = None,
+    timeout: float | None = None,
+    at_most_once: bool = False,
+) -> Any:
+    """Makes each call of a function a step of the run that it is called in; a plain call outside of one.
+
+    For module level: `@outlast.step` or `@outlast.step(retries=outlast.Retry(4))`. The parameters are those of
+    `Run.step`; the name is the function's. Within another step it is a plain call: the outer step is what is recorded.
+    """
+
+    def decorate(fn: F) -> F:
+        label = name or fn.__name__
+        retry = Retry.of(retries)
+
+        @functools.wraps(fn)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            current = scope.variable.get()
+            if current is None:
+                _warn_if_lost(label)
+                return fn(*args, **kwargs)
+            if current.step is not None:
+                return fn(*args, **kwargs)
+            if current.run._state == "open":
+                recorded = current.run.steps.replay(label, args, kwargs)
+                if recorded is not None:
+                    return replayed(recorded, fn)
+            call = Call(current.run, label, fn, args, kwargs, None, retry, timeout, at_most_once)
+            return call.run_async() if asynchronous else call.run()
+
+        asynchronous = is_async(fn)
+        if asynchronous and hasattr(inspect, "markcoroutinefunction"):
+            inspect.markcoroutinefunction(called)
+        return called  # type: ignore[return-value]
+
+    return decorate(fn) if fn is not None else decorate
+
+
+def _warn_if_lost(name: str) -> None:
+    from .runtime import _open
+
+    if threading.current_thread() is not threading.main_thread() and any(r._live for r in _open.values()):
+        warnings.warn(
+            f"{name}() was called in a thread that has no current run: it is not recorded. "
+            "Start the thread's work with contextvars.copy_context().run(…), or use run.step(…)",
+            UnrecordedWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,100 @@
+//! Reserve and settle for calls that do not pass the proxy: SDKs without a base URL.
+
+use std::{sync::Arc, time::Duration};
+
+use outlast_core::{
+    clock::random,
+    digest::{Digest, MatchKey},
+    engine::{
+        admit::Admit,
+        settle::{Bill, Close, Settle},
+    },
+    id::Seq,
+    journal::iteration_scope,
+    op::{Admission, Durability},
+    price::Bound,
+    store::Ask as _,
+    usage::{ServiceTier, Usage},
+};
+
+use crate::{engine::Core, error::Failure, seat::Seat};
+
+/// How often it is asked again for room that calls in flight may give back, and for how long.
+const AGAIN: Duration = Duration::from_millis(50);
+const TRIES: u32 = 900;
+/// Of one nano-USD.
+const PICO: i128 = 1_000;
+
+/// Opens a call entry that holds the amounts. Errors: `BudgetExceeded`, and the run halts.
+pub fn reserve(core: &Core, seat: &Seat, label: &str, nano_usd: i64, tokens: i64) -> Result<Seq, Failure> {
+    let scope = iteration_scope(seat.iteration_of());
+    // Of its own: what did not pass the proxy cannot be replayed by it.
+    let chance: [u8; 32] = random(core.context.entropy.as_ref());
+    let digest = Digest::of(&chance);
+    let admit = Admit {
+        actor: seat.actor(),
+        slot: seat.slot(),
+        match_key: MatchKey::new(&digest, &scope, None),
+        scope,
+        digest,
+        within: None,
+        upstream: Arc::from("reserved"),
+        path: Arc::from(""),
+        model: Arc::from(label),
+        stream: false,
+        idempotency_key: None,
+        bound: Bound {
+            input_tokens: u64::try_from(tokens).unwrap_or(0),
+            input_pico: 0,
+            output_pico_per_token: 0,
+            fixed_pico: i128::from(nano_usd) * PICO,
+            choices: 1,
+            cap: 0,
+            floor_cap: 0,
+        },
+        priced: true,
+        taken: Vec::new(),
+        retry_count: 0,
+        answered_with_error: false,
+        behind: false,
+        active_ms: 0,
+        request: None,
+    };
+    for _ in 0..TRIES {
+        match core.store.ask(admit.clone(), Durability::Synced).wait()? {
+            Admission::Go { seq, .. } => return Ok(seq),
+            Admission::Refused(refusal) => return Err(Failure::refused(&refusal, seat.id_of())),
+            Admission::Wait { .. } => std::thread::sleep(AGAIN),
+            Admission::Replay { seq } | Admission::Join { seq, .. } => return Ok(seq),
+        }
+    }
+    Err(Failure::new(
+        "admission_timeout",
+        format!("run {}: no room for the reservation within 45 s", seat.id_of()),
+        Some("calls in flight hold the rest of the budget"),
+    ))
+}
+
+/// Closes it at what it cost; None: it never left, and nothing is charged.
+pub fn settle(core: &Core, seat: &Seat, seq: Seq, nano_usd: Option<i64>, tokens: i64) -> Result<(), Failure> {
+    let actor = seat.actor();
+    let close = nano_usd.map_or(Close::Void, |cost_nano_usd| {
+        let usage = Usage { input: u64::try_from(tokens).unwrap_or(0), ..Usage::default() };
+        let (tier, price_hash) = (ServiceTier::default(), "said by the caller".to_owned());
+        Close::Done(Bill::Usage { usage, tier, cost_nano_usd, price_hash })
+    });
+    let settle = Settle {
+        run: actor.run,
+        seq,
+        attempt: actor.attempt,
+        instance: actor.instance,
+        close,
+        active_ms: 0,
+        http_status: None,
+        upstream_request_id: None,
+        error: None,
+        answer: None,
+    };
+    core.store.ask(settle, Durability::Synced).wait()?;
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! Taking a run: a new attempt of this process's own, or a part in a supervisor's.
+
+use std::time::{Duration, Instant};
+
+use outlast::process::identity::{self, Liveness};
+use outlast_core::{
+    engine::{self, adopt::Adopt, claim::Claim, declare_dead::DeclareDead},
+    id::{AttemptNo, InstanceNo, RunNo, Slot},
+    instance::{Instance, Life},
+    op::{Actor, Claimed as Answer, Durability},
+    store::{Ask as _, Error, RunView},
+    token::{self, Claims},
+};
+use outlast_server::node::{HEARTBEAT, LEASE_MS};
+
+use crate::{engine::Core, error::Failure};
+
+/// How often a silent holder is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// An attempt this process acts in.
+pub struct Claimed {
+    pub run: RunNo,
+    pub id: String,
+    pub attempt: AttemptNo,
+    pub slot: Slot,
+    pub iteration: i64,
+    pub instance: InstanceNo,
+    pub token: String,
+    /// False for a supervisor's attempt, which is not ours to end.
+    pub driven: bool,
+}
+
+/// Claims the run's driver's slot.
+///
+/// Held by a process that is known to live: `RunHeld` at once, unless `force`. By one of which only its
+/// silence can tell (another container, another host): after one lease. By one that is gone: taken over at once.
+pub fn claim(core: &Core, view: &RunView, force: bool) -> Result<Claimed, Failure> {
+    let began = Instant::now();
+    let patience = Duration::from_millis(LEASE_MS) + 2 * HEARTBEAT;
+    loop {
+        let instance = core.node.instance();
+        let claim = Claim {
+            run: view.run.no,
+            slot: Slot::DRIVER,
+            instance,
+            label: None,
+            fresh: false,
+            restart: died(core, view.run.no)?,
+        };
+        let held = match core.store.ask(claim, Durability::Synced).wait() {
+            Ok(Answer::Refused(refusal)) => return Err(Failure::refused(&refusal, view.run.id.as_str())),
+            Ok(Answer::Attempt { attempt, fence, iteration, .. }) => {
+                let claims = Claims { run: view.run.no, attempt, slot: Slot::DRIVER, fence: Some(fence) };
+                return Ok(claimed(core, view, claims, iteration, instance, true));
+            }
+            Err(held @ Error::Engine(engine::Error::RunHeld { .. })) => held,
+            Err(e) => return Err(e.into()),
+        };
+        // Whoever is certainly gone is found here: the claim then succeeds.
+        if core.node.sweep()?.iter().any(|swept| swept.ended_attempts > 0) {
+            continue;
+        }
+        let Some(holder) = holder(core, view.run.no)? else { continue };
+        if force {
+            declare_dead(core, holder.no)?;
+            continue;
+        }
+        if lives(&holder) || began.elapsed() > patience {
+            return Err(Failure {
+                hint: Some(
+                    "wait until it ends, or give this one another id; your own forgotten notebook: \
+                     rt.run(…, if_held=\"takeover\")"
+                        .into(),
+                ),
+                ..held.into()
+            });
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Joins the attempt that `token` names, and whose supervisor goes on driving it.
+pub fn adopt(core: &Core, view: &RunView, token: &str) -> Result<Claimed, Failure> {
+    let claims = token::verify(token, &core.token_keys).map_err(|e| {
+        Failure::new(e.code(), e.to_string(), Some("is OUTLAST_STORE the supervisor's store?"))
+    })?;
+    if claims.run != view.run.no {
+        return Err(Failure::new(
+            "foreign_run",
+            "OUTLAST_TOKEN is another run's than OUTLAST_RUN_ID says",
+            None,
+        ));
+    }
+    let instance = core.node.instance();
+    let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
+    let ask = || core.store.ask(Adopt { actor }, Durability::Synced).wait();
+    let mut adopted = ask();
+    if matches!(adopted, Err(Error::Engine(engine::Error::RunHeld { .. }))) {
+        // Whoever had adopted it may be gone.
+        core.node.sweep()?;
+        adopted = ask();
+    }
+    if let Err(held @ Error::Engine(engine::Error::RunHeld { .. })) = adopted {
+        let hint = "give this process a child run: rt.run() with another id".to_owned();
+        return Err(Failure { hint: Some(hint), ..held.into() });
+    }
+    adopted?;
+    let attempts = core.store.attempts(claims.run)?;
+    let iteration =
+        attempts.iter().find(|a| a.no == claims.attempt).map_or(view.run.iteration, |a| a.iteration);
+    Ok(claimed(core, view, claims, iteration, instance, false))
+}
+
+fn claimed(
+    core: &Core,
+    view: &RunView,
+    claims: Claims,
+    iteration: i64,
+    instance: InstanceNo,
+    driven: bool,
+) -> Claimed {
+    Claimed {
+        run: claims.run,
+        id: view.run.id.to_string(),
+        attempt: claims.attempt,
+        slot: claims.slot,
+        iteration,
+        instance,
+        token: core.token_keys.first().map(|key| token::mint(key, &claims)).unwrap_or_default(),
+        driven,
+    }
+}
+
+/// Whether the newest attempt ended by a death: the next one counts as a restart.
+fn died(core: &Core, run: RunNo) -> Result<bool, Failure> {
+    Ok(core.store.attempts(run)?.last().is_some_and(|a| a.ended_at.is_some() && a.died()))
+}
+
+/// The live process that has the run's driver's attempt open, if it is another one than ours.
+fn holder(core: &Core, run: RunNo) -> Result<Option<Instance>, Failure> {
+    let attempts = core.store.attempts(run)?;
+    let open = attempts.iter().rev().find(|a| a.slot == Slot::DRIVER && a.is_open());
+    let Some(no) = open.or(attempts.last()).and_then(|a| a.instance) else { return Ok(None) };
+    Ok(core.store.instance(no)?.filter(|i| i.life == Life::Live))
+}
+
+/// Whether it is known to live: same boot and namespace, and its pid is its own.
+fn lives(holder: &Instance) -> bool {
+    let other = identity::Identity {
+        host: holder.identity.host.clone(),
+        boot_id: holder.identity.boot_id.clone(),
+        pid_ns: holder.identity.pid_ns,
+        pid: holder.identity.pid,
+        start_time: holder.identity.start_time,
+    };
+    identity::Identity::of_self().is_ok_and(|me| me.liveness(&other) == Liveness::Alive)
+}
+
+/// The user's own word that the holder is a forgotten one: it loses its leases, and is told so.
+fn declare_dead(core: &Core, holder: InstanceNo) -> Result<(), Failure> {
+    loop {
+        let Some(instance) = core.store.instance(holder)? else { return Ok(()) };
+        let verdict = DeclareDead { instance: holder, heartbeat_seen: instance.heartbeat, left: false };
+        match core.store.ask(verdict, Durability::Synced).wait() {
+            Err(Error::Engine(engine::Error::HeartbeatMoved { .. })) => {}
+            told => return Ok(told.map(drop)?),
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! The engine of one store in this process: its instance, its heartbeat, its proxy when one is wanted.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use outlast::{
+    cli::{self, Command},
+    context::Context,
+    place::{Durability as Durable, Place},
+    proxy_setup,
+    surroundings::Surroundings,
+};
+use outlast_core::{
+    clock::random,
+    engine::{put::Change, put::Put, raise::Raise, start::Start},
+    id::{RunId, RunNo, Seq},
+    journal::{Kind, Role},
+    op::Durability,
+    run::{OnDivergence, Policy, Spec},
+    store::{Ask as _, RunView, Store},
+    token::TokenKey,
+    unit::{Limits, PerUnit, Unit},
+};
+use outlast_server::node::Node;
+use pyo3::{prelude::*, types::PyBytes};
+use tokio::runtime::{Handle, Runtime};
+
+use crate::{beat::Beat, claim, error::Failure, face, recorded::Recorded, seat::Seat, ticket::Ticket, view};
+
+/// What still runs beside at the end has this long.
+const LAST_TASKS: Duration = Duration::from_secs(2);
+
+/// What everything in this process shares.
+pub struct Core {
+    pub context: Context,
+    pub store: Arc<dyn Store>,
+    pub node: Arc<Node>,
+    pub beat: Arc<Beat>,
+    pub runtime: Handle,
+    pub token_keys: Vec<TokenKey>,
+    face: Mutex<Option<SocketAddr>>,
+}
+
+/// The core, as long as it is open and this is the process that opened it.
+pub struct Shared {
+    pid: u32,
+    core: Mutex<Option<(Arc<Core>, Runtime)>>,
+}
+
+impl Shared {
+    /// Errors: `ForkedHandle` in a child of the process that opened it; `Closed`.
+    pub fn core(&self) -> Result<Arc<Core>, Failure> {
+        // The pid first: a forked child must not touch a lock whose holder does not exist there.
+        if self.pid != std::process::id() {
+            return Err(Failure::new(
+                "forked_handle",
+                format!(
+                    "this handle was opened by process {}, and this is process {}, forked from it",
+                    self.pid,
+                    std::process::id()
+                ),
+                Some("call outlast.connect() in the child, or start processes with the `spawn` method"),
+            ));
+        }
+        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        core.as_ref().map(|(core, _)| core.clone()).ok_or_else(Failure::closed)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.pid != std::process::id()
+            && let Ok(core) = self.core.get_mut()
+        {
+            // The store's threads are the parent's: closing it here would wait for them for ever.
+            std::mem::forget(core.take());
+        }
+    }
+}
+
+#[pyclass(frozen, module = "outlast._native")]
+pub struct Engine {
+    shared: Arc<Shared>,
+    #[pyo3(get)]
+    place: String,
+}
+
+impl Engine {
+    fn view_of(core: &Core, id: &str) -> Result<RunView, Failure> {
+        let unknown = || outlast_core::engine::Error::UnknownRun { id: id.chars().take(140).collect() };
+        let id = RunId::new(id).map_err(|_| unknown())?;
+        let no = core.store.run_no(&id)?.ok_or_else(unknown)?;
+        Ok(core.store.run(no)?.ok_or_else(unknown)?)
+    }
+}
+
+#[pymethods]
+impl Engine {
+    /// Opens the store at `place`, the default one without it, and joins it as this process.
+    #[staticmethod]
+    fn open(py: Python<'_>, place: Option<String>) -> PyResult<Engine> {
+        py.detach(|| open(place)).map_err(PyErr::from)
+    }
+
+    /// The store that `place` names, as `open` would open it; makes nothing.
+    #[staticmethod]
+    fn resolve(place: Option<String>) -> PyResult<String> {
+        Ok(context(place)?.0.place.to_string())
+    }
+
+    /// Says goodbye and closes the store. Idempotent; nothing in a forked child.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.shared.pid != std::process::id() {
+            return Ok(());
+        }
+        let taken = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((core, runtime)) = taken else { return Ok(()) };
+        py.detach(|| {
+            // The heart first: it would register us anew when we have left.
+            runtime.shutdown_timeout(LAST_TASKS);
+            core.node.leave()
+        })
+        .map_err(|e| Failure::from(e).into())
+    }
+
+    /// Creates the run, or finds it: (number, created, status). `limits` by unit name; synced.
+    #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
+    fn start(
+        &self,
+        py: Python<'_>,
+        id: Option<String>,
+        limits: HashMap<String, i64>,
+        tags: BTreeMap<String, String>,
+        name: Option<String>,
+        on_divergence: Option<String>,
+        parent: Option<i64>,
+    ) -> PyResult<(i64, String, bool, &'static str)> {
+        let core = self.shared.core()?;
+        let id = match id {
+            Some(id) => RunId::new(&id).map_err(|e| Failure::new("bad_run_id", e.to_string(), None))?,
+            None => RunId::generate(core.context.clock.now(), random(core.context.entropy.as_ref())),
+        };
+        let mut policy = Policy::default();
+        if on_divergence.as_deref() == Some("halt") {
+            policy.on_divergence = OnDivergence::Halt;
+        }
+        let start = Start {
+            id: id.clone(),
+            limits: limits_of(&limits)?,
+            policy,
+            spec: Spec { name, tags, ..Spec::default() },
+            parent: parent.map(RunNo),
+            command_key: None,
+            stdin: None,
+        };
+        let started =
+            py.detach(|| core.store.ask(start, Durability::Synced).wait()).map_err(Failure::from)?;
+        Ok((started.run.0, id.to_string(), started.created, started.status.name()))
+    }
+
+    /// Sets limits of a run by unit name; None lifts one. Returns the run's status. Synced.
+    fn amend(&self, py: Python<'_>, run: i64, limits: HashMap<String, i64>) -> PyResult<&'static str> {
+        let core = self.shared.core()?;
+        let raise = Raise {
+            run: RunNo(run),
+            add: Limits::default(),
+            set: limits_of(&limits)?,
+            lift: PerUnit::default(),
+        };
+        let status = py.detach(|| core.store.ask(raise, Durability::Synced).wait()).map_err(Failure::from)?;
+        Ok(status.name())
+    }
+
+    /// The run as JSON: see `view`. Errors: `UnknownRun`.
+    fn view(&self, py: Python<'_>, id: &str) -> PyResult<String> {
+        let core = self.shared.core()?;
+        let text = py.detach(|| {
+            let view = Self::view_of(&core, id)?;
+            Ok::<_, Failure>(view::json(&view, core.store.now()?.0))
+        });
+        Ok(text?)
+    }
+
+    /// Takes the run: a new attempt in its driver's slot. `force` also from a living process.
+    fn claim(&self, py: Python<'_>, id: &str, force: bool) -> PyResult<Seat> {
+        let core = self.shared.core()?;
+        let claimed = py.detach(|| {
+            let view = Self::view_of(&core, id)?;
+            claim::claim(&core, &view, force)
+        })?;
+        Ok(Seat::new(self.shared.clone(), &core, claimed))
+    }
+
+    /// Acts in the attempt of a supervisor, which `token` names.
+    fn adopt(&self, py: Python<'_>, id: &str, token: &str) -> PyResult<Seat> {
+        let core = self.shared.core()?;
+        let claimed = py.detach(|| {
+            let view = Self::view_of(&core, id)?;
+            claim::adopt(&core, &view, token)
+        })?;
+        Ok(Seat::new(self.shared.clone(), &core, claimed))
+    }
+
+    /// The recorded steps of a run's current iteration.
+    fn recorded(&self, py: Python<'_>, run: i64, iteration: i64) -> PyResult<Recorded> {
+        let core = self.shared.core()?;
+        let scope = outlast_core::journal::iteration_scope(iteration);
+        let recorded = Recorded::new(self.shared.clone(), RunNo(run));
+        py.detach(|| recorded.read(core.store.as_ref(), &scope)).map_err(Failure::from)?;
+        Ok(recorded)
+    }
+
+    /// A recorded value: a step's result or error, a checkpoint.
+    fn value<'py>(&self, py: Python<'py>, run: i64, seq: i64) -> PyResult<Bound<'py, PyBytes>> {
+        let core = self.shared.core()?;
+        let value = py.detach(|| value(core.store.as_ref(), RunNo(run), Seq(seq)))?;
+        Ok(PyBytes::new(py, &value))
+    }
+
+    /// The newest checkpoint of this name, None without one.
+    fn latest_checkpoint<'py>(
+        &self,
+        py: Python<'py>,
+        run: i64,
+        name: &str,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let core = self.shared.core()?;
+        let found = py.detach(|| {
+            let newest = core.store.newest(RunNo(run), Kind::Checkpoint, name)?;
+            newest.map(|e| value(core.store.as_ref(), RunNo(run), e.seq)).transpose()
+        })?;
+        Ok(found.map(|v| PyBytes::new(py, &v)))
+    }
+
+    /// A state value with its version: None when it never was or is deleted.
+    fn state<'py>(
+        &self,
+        py: Python<'py>,
+        namespace: &str,
+        agent: &str,
+        key: &str,
+    ) -> PyResult<Option<(i64, Bound<'py, PyBytes>)>> {
+        let core = self.shared.core()?;
+        let item = py.detach(|| core.store.state(namespace, agent, key)).map_err(Failure::from)?;
+        Ok(item.and_then(|i| Some((i.version, PyBytes::new(py, &i.value?)))))
+    }
+
+    /// Changes the state outside of any run. Synced.
+    fn put(&self, changes: Vec<RawChange>) -> PyResult<Ticket> {
+        let core = self.shared.core()?;
+        let put = Put { actor: None, changes: changes_of(changes) };
+        Ok(Ticket::new(core.store.submit(put.into(), Durability::Synced), core.runtime.clone(), ""))
+    }
+
+    /// The address of this process's proxy, which is started when it is first asked for.
+    fn face(&self, py: Python<'_>) -> PyResult<String> {
+        let core = self.shared.core()?;
+        let address = py.detach(|| {
+            let mut face = core.face.lock().unwrap_or_else(PoisonError::into_inner);
+            match *face {
+                Some(address) => Ok(address),
+                None => Ok::<_, Failure>(*face.insert(face::start(&core)?)),
+            }
+        })?;
+        Ok(format!("http://{address}"))
+    }
+}
+
+/// A state change as Python gives it: namespace, agent, key, value (None deletes), expected version.
+pub type RawChange = (String, String, String, Option<Vec<u8>>, Option<i64>);
+
+pub fn changes_of(raw: Vec<RawChange>) -> Vec<Change> {
+    let change = |(namespace, agent, key, value, expected): RawChange| Change {
+        namespace,
+        agent,
+        key,
+        value: value.map(Into::into),
+        expected,
+    };
+    raw.into_iter().map(change).collect()
+}
+
+fn limits_of(by_name: &HashMap<String, i64>) -> Result<Limits, Failure> {
+    let mut limits = Limits::default();
+    for (name, value) in by_name {
+        let unit = Unit::ALL.into_iter().find(|u| u.name() == name);
+        let unit =
+            unit.ok_or_else(|| Failure::new("bad_limit", format!("bad limit: no unit {name:?}"), None))?;
+        limits[unit] = Some(*value);
+    }
+    Ok(limits)
+}
+
+/// A recorded value, decoded.
+pub fn value(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failure> {
+    let mut whole = Vec::new();
+    for part in store.payload(run, seq, Role::Value)? {
+        let part = part.decode().map_err(|e| {
+            Failure::from(outlast_core::store::Error::Corrupt {
+                what: format!("entry {seq} of run {run}: {e}"),
+            })
+        })?;
+        whole.extend_from_slice(&part);
+    }
+    Ok(whole)
+}
+
+/// What a command would work with, and the durability that variables and settings ask for.
+fn context(place: Option<String>) -> Result<(Context, Durable), Failure> {
+    let around = Surroundings::of_process();
+    let mut line = vec!["outlast".into(), "serve".into()];
+    if let Some(place) = place {
+        line.extend(["--store".into(), place.into()]);
+    }
+    // As `outlast serve` would read it, so that variables and settings mean the same in both.
+    let parsed = cli::parse(&line, &around)?;
+    let durable = match &parsed.command {
+        Command::Serve(args) => args.proxy.durability,
+        _ => Durable::default(),
+    };
+    Ok((Context::new(&parsed.globals, around)?, durable))
+}
+
+fn open(place: Option<String>) -> Result<Engine, Failure> {
+    let (context, durable) = context(place)?;
+    let store = context.open(true, durable)?;
+    let node = proxy_setup::join(store.clone(), &context, "python")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("outlast")
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::new("runtime", format!("cannot start the runtime: {e}"), None))?;
+    let file = match &context.place {
+        Place::File(path) => Some(path.clone()),
+        Place::Postgres(_) => None,
+    };
+    let beat = Arc::new(Beat::new(file));
+    runtime.spawn(beat.clone().go_on(node.clone()));
+    let core = Core {
+        token_keys: store.token_keys()?,
+        runtime: runtime.handle().clone(),
+        face: Mutex::default(),
+        context,
+        store,
+        node,
+        beat,
+    };
+    let place = core.context.place.to_string();
+    let shared = Shared { pid: std::process::id(), core: Mutex::new(Some((Arc::new(core), runtime))) };
+    Ok(Engine { shared: Arc::new(shared), place })
+}

@@ -1,0 +1,37 @@
+//! The Python package's native half: the engine inside the agent's own process.
+//!
+//! As thin as it can be: bytes go in, tickets come out, and the interpreter's lock is released while a commit
+//! is awaited. What steps, budgets and retries mean is in `python/outlast/`, where people can read it.
+
+mod beat;
+mod call;
+mod claim;
+mod engine;
+mod error;
+mod face;
+mod recorded;
+mod seat;
+mod ticket;
+mod view;
+
+use pyo3::prelude::*;
+
+/// The `outlast` command: runs `args`, the program's path first, and returns its exit code.
+#[pyfunction]
+fn main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
+    // This process's own file is the interpreter; the script beside it is the command.
+    if let Some(program) = args.first() {
+        outlast::set_program(program.into());
+    }
+    py.detach(|| outlast::exit_of(args))
+}
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<engine::Engine>()?;
+    module.add_class::<seat::Seat>()?;
+    module.add_class::<recorded::Recorded>()?;
+    module.add_class::<ticket::Ticket>()?;
+    module.add_function(wrap_pyfunction!(main, module)?)
+}

@@ -1,0 +1,219 @@
+//! An attempt this process acts in: what steps, loops, checkpoints and state are opened through.
+
+use std::sync::Arc;
+
+use outlast_core::{
+    attempt::Exit,
+    engine::{
+        checkpoint::Checkpoint, count_loop::CountLoop, end_attempt::EndAttempt, put::Put, record::Record,
+        step::BeginStep,
+    },
+    id::{AttemptNo, InstanceNo, RunNo, Seq, Slot},
+    journal::iteration_scope,
+    op::{Actor, Durability, Op, Then},
+    payload::{MAX_LEN, Payload},
+    store::Ask as _,
+};
+use pyo3::prelude::*;
+
+use crate::{
+    beat::Word,
+    call,
+    claim::Claimed,
+    engine::{Core, RawChange, Shared, changes_of},
+    error::Failure,
+    ticket::Ticket,
+};
+
+/// Beyond this a value is compressed without the interpreter's lock.
+const LARGE: usize = 32 << 10;
+
+#[pyclass(frozen, module = "outlast._native")]
+pub struct Seat {
+    shared: Arc<Shared>,
+    actor: Actor,
+    slot: Slot,
+    /// The run's number in its store.
+    #[pyo3(get)]
+    run: i64,
+    #[pyo3(get)]
+    id: String,
+    /// The attempt's number, from 1.
+    #[pyo3(get)]
+    attempt: i64,
+    #[pyo3(get)]
+    iteration: i64,
+    /// The run token of this attempt.
+    #[pyo3(get)]
+    token: String,
+    /// False for a supervisor's attempt, which is not ours to end.
+    #[pyo3(get)]
+    driven: bool,
+}
+
+impl Seat {
+    pub fn new(shared: Arc<Shared>, core: &Core, c: Claimed) -> Seat {
+        core.beat.open(&core.node, c.run, c.attempt, c.instance, c.driven);
+        Seat {
+            shared,
+            actor: Actor { run: c.run, attempt: c.attempt, instance: c.instance },
+            slot: c.slot,
+            run: c.run.0,
+            id: c.id,
+            attempt: c.attempt.0,
+            iteration: c.iteration,
+            token: c.token,
+            driven: c.driven,
+        }
+    }
+
+    pub fn actor(&self) -> Actor {
+        self.actor
+    }
+
+    pub fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    pub fn iteration_of(&self) -> i64 {
+        self.iteration
+    }
+
+    pub fn id_of(&self) -> &str {
+        &self.id
+    }
+
+    fn run_no(&self) -> RunNo {
+        self.actor.run
+    }
+
+    fn instance(&self) -> InstanceNo {
+        self.actor.instance
+    }
+
+    fn submit(&self, op: impl Into<Op>, durability: Durability) -> Result<Ticket, Failure> {
+        let core = self.shared.core()?;
+        Ok(Ticket::new(core.store.submit(op.into(), durability), core.runtime.clone(), &self.id))
+    }
+}
+
+#[pymethods]
+impl Seat {
+    /// Opens the step `key`, or finds it. `intent`: on disk before it is begun, for steps that must not
+    /// run twice; else committed, which survives kill -9. Answers (seq, begun before, done).
+    #[pyo3(signature = (key, intent=false, scope=None))]
+    fn begin(&self, key: String, intent: bool, scope: Option<String>) -> PyResult<Ticket> {
+        let scope = scope.map_or_else(|| iteration_scope(self.iteration), Into::into);
+        let step = BeginStep {
+            actor: self.actor,
+            slot: self.slot,
+            scope,
+            key,
+            within: None,
+            retries: false,
+            at_most_once: intent,
+        };
+        Ok(self.submit(step, if intent { Durability::Synced } else { Durability::Committed })?)
+    }
+
+    /// Closes the step `seq` with its result, or with its error. Synced.
+    #[pyo3(signature = (seq, value, failed=false, changes=Vec::new()))]
+    fn record(
+        &self,
+        py: Python<'_>,
+        seq: i64,
+        value: &[u8],
+        failed: bool,
+        changes: Vec<RawChange>,
+    ) -> PyResult<Ticket> {
+        let record = Record {
+            run: self.run_no(),
+            seq: Seq(seq),
+            instance: self.instance(),
+            value: encode(py, value)?,
+            failed,
+            changes: changes_of(changes),
+        };
+        Ok(self.submit(record, Durability::Synced)?)
+    }
+
+    /// Saves a value under a name; the newest counts. Synced.
+    fn checkpoint(&self, py: Python<'_>, name: String, value: &[u8]) -> PyResult<Ticket> {
+        let value = encode(py, value)?;
+        Ok(self.submit(Checkpoint { actor: self.actor, slot: self.slot, name, value }, Durability::Synced)?)
+    }
+
+    /// Counts a turn of the agent's loop, a key once. Answers how many there are. Synced.
+    #[pyo3(signature = (key=None))]
+    fn count_loop(&self, key: Option<String>) -> PyResult<Ticket> {
+        let turn = CountLoop { actor: self.actor, slot: self.slot, iteration: self.iteration, key };
+        Ok(self.submit(turn, Durability::Synced)?)
+    }
+
+    /// Changes the state under this attempt's fence. Synced.
+    fn put(&self, changes: Vec<RawChange>) -> PyResult<Ticket> {
+        let actor = Some((self.actor, self.slot));
+        Ok(self.submit(Put { actor, changes: changes_of(changes) }, Durability::Synced)?)
+    }
+
+    /// Reserves money for a call that cannot go through the proxy: answers its entry's number, and waits
+    /// where room may come back. Synced.
+    fn reserve(&self, py: Python<'_>, label: &str, nano_usd: i64, tokens: i64) -> PyResult<i64> {
+        let core = self.shared.core()?;
+        Ok(py.detach(|| call::reserve(&core, self, label, nano_usd, tokens))?.0)
+    }
+
+    /// Replaces a reservation by what it came to; None: it never left. Synced.
+    fn settle(&self, py: Python<'_>, seq: i64, nano_usd: Option<i64>, tokens: i64) -> PyResult<()> {
+        let core = self.shared.core()?;
+        Ok(py.detach(|| call::settle(&core, self, Seq(seq), nano_usd, tokens))?)
+    }
+
+    /// What the attempt is told: "go on", "stop", "lost" or "vanished".
+    fn word(&self) -> PyResult<&'static str> {
+        let core = self.shared.core()?;
+        Ok(match core.beat.word(self.run_no(), self.actor.attempt) {
+            Word::GoOn => "go on",
+            Word::Stop => "stop",
+            Word::Lost => "lost",
+            Word::Vanished => "vanished",
+        })
+    }
+
+    /// Ends the attempt: "complete", "interrupt", "stopped" (by a person) or "fail". Answers the run's
+    /// status. A supervisor's attempt goes on. Synced.
+    fn end(&self, py: Python<'_>, how: &str) -> PyResult<&'static str> {
+        let core = self.shared.core()?;
+        let active_ms = core.beat.close(&core.node, self.run_no(), AttemptNo(self.attempt));
+        if !self.driven {
+            return Ok("running");
+        }
+        let then = match how {
+            "complete" => Then::Complete,
+            _ => Then::Interrupt { by_person: how == "stopped" },
+        };
+        // An exception is no death: the agent lives, and says itself that it stops here.
+        let exit =
+            Exit { code: (how == "complete").then_some(0), stopped: how != "complete", ..Exit::default() };
+        let end = EndAttempt {
+            run: self.run_no(),
+            attempt: self.actor.attempt,
+            instance: self.instance(),
+            exit,
+            active_ms,
+            then,
+        };
+        let status = py.detach(|| core.store.ask(end, Durability::Synced).wait());
+        Ok(status.map_err(Failure::from)?.name())
+    }
+}
+
+/// Compressed on the caller's thread, never the writer's.
+fn encode(py: Python<'_>, value: &[u8]) -> Result<Payload, Failure> {
+    if value.len() as u64 > MAX_LEN {
+        let had = value.len();
+        let message = format!("a value of {had} bytes is too large: at most {MAX_LEN} can be recorded");
+        return Err(Failure::new("value_too_large", message, Some("store it elsewhere, and record where")));
+    }
+    Ok(if value.len() > LARGE { py.detach(|| Payload::encode(value)) } else { Payload::encode(value) })
+}

@@ -1,0 +1,52 @@
+//! A run as people read it, as JSON: what `rt.get(id)` shows.
+
+use outlast_core::{
+    store::RunView,
+    unit::{Amounts, Limits, Unit},
+};
+use serde_json::{Map, Value, json};
+
+/// Units: nano-USD, tokens, counts, milliseconds; times in microseconds since the Unix epoch.
+pub fn json(view: &RunView, now_us: i64) -> String {
+    let run = &view.run;
+    let mut spent = view.envelope.spent;
+    // It is not kept: it is the time since the run began.
+    spent[Unit::WallMs] = run
+        .began_at
+        .map_or(0, |began| (run.ended_at.map_or(now_us, |ended| ended.0) - began.0).max(0) / 1000);
+    json!({
+        "no": run.no.0,
+        "id": run.id.as_str(),
+        "parent": run.parent.map(|no| no.0),
+        "name": view.spec.name,
+        "tags": view.spec.tags,
+        "status": run.status.name(),
+        "halt": run.halt.as_ref().map(|halt| json!({
+            "code": halt.code, "message": halt.message(), "hint": halt.hint(run.id.as_str()),
+        })),
+        "error": run.error,
+        "created_at_us": run.created_at.0,
+        "started_at_us": run.began_at.map(|t| t.0),
+        "ended_at_us": run.ended_at.map(|t| t.0),
+        "iteration": run.iteration,
+        "attempts": run.next_attempt.0 - 1,
+        "stop_requested": run.stop_requested,
+        "limits": limits(&view.envelope.limits),
+        "spent": amounts(&spent),
+        "reserved": amounts(&view.envelope.reserved),
+        "doubt": amounts(&view.envelope.doubt),
+    })
+    .to_string()
+}
+
+fn limits(limits: &Limits) -> Value {
+    Value::Object(
+        Unit::ALL.map(|u| (u.name().to_owned(), json!(limits[u]))).into_iter().collect::<Map<_, _>>(),
+    )
+}
+
+fn amounts(amounts: &Amounts) -> Value {
+    Value::Object(
+        Unit::ALL.map(|u| (u.name().to_owned(), json!(amounts[u]))).into_iter().collect::<Map<_, _>>(),
+    )
+}

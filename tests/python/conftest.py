@@ -1,0 +1,73 @@
+"""The package as it is built here: the extension of the workspace's own build, beside its Python sources."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "crates" / "python" / "python"
+
+
+def outlast_program() -> Path:
+    named = os.environ.get("OUTLAST_BIN")
+    if named:
+        return Path(named).resolve()
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "debug" / "outlast"
+
+
+def link_extension() -> None:
+    """Links what `cargo build` made: nothing is compiled for the tests alone."""
+    built = outlast_program().parent / "lib_native.so"
+    if not built.exists():
+        raise pytest.UsageError(f"{built} is not there: run `cargo build --workspace` first")
+    place = SOURCES / "outlast" / "_native.abi3.so"
+    if not (place.is_symlink() and place.resolve() == built):
+        place.unlink(missing_ok=True)
+        place.symlink_to(built)
+
+
+link_extension()
+sys.path.insert(0, str(SOURCES))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """A home of its own: no test sees another's store, keys or settings."""
+    for name in [n for n in os.environ if n.startswith("OUTLAST_") and n not in ("OUTLAST_BIN",)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def rt(home):
+    import outlast
+
+    runtime = outlast.connect(home / "runs.db")
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture
+def life(home):
+    """Runs a program as a life of its own: `life("…", ok=True)` gives what became of it."""
+
+    def run(program, *args, ok=None, env=None, timeout=60):
+        path = home / "program.py"
+        path.write_text(textwrap.dedent(program))
+        environment = {**os.environ, "PYTHONPATH": str(SOURCES), **(env or {})}
+        done = subprocess.run(
+            [sys.executable, str(path), *map(str, args)],
+            cwd=home, env=environment, capture_output=True, text=True, timeout=timeout,
+        )  # fmt: skip
+        if ok is not None:
+            assert (done.returncode == 0) == ok, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    return run

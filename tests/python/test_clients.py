@@ -1,0 +1,189 @@
+"""Clients of providers through the proxy: bound to run and step, budgeted, replayed; and adoption of a supervisor's run."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import outlast
+from conftest import SOURCES, outlast_program
+
+
+@pytest.fixture
+def provider(home, monkeypatch):
+    """A fake provider; gives the file with a line for each request that was paid for."""
+    log = home / "paid.log"
+    program = [outlast_program(), "mock", "--listen", "127.0.0.1:0", "--usage", "1000,500", "--log", log]
+    child = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+    url = child.stdout.readline().strip()
+    for name in ("OPENAI", "ANTHROPIC"):
+        monkeypatch.setenv(f"{name}_API_KEY", "sk-a-key-of-the-tests")
+        monkeypatch.setenv(f"{name}_BASE_URL", url)
+    yield log
+    child.kill()
+    child.wait()
+
+
+def paid(log):
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def ask(client, text="hello"):
+    answer = client.chat.completions.create(
+        model="gpt-4o-mini", messages=[{"role": "user", "content": text}], max_tokens=100
+    )
+    return answer.choices[0].message.content
+
+
+def test_calls_are_paid_from_the_runs_budget_and_not_again_in_the_next_life(rt, provider):
+    import openai
+
+    client = openai.OpenAI(**outlast.openai())
+    for life in range(2):
+        with pytest.raises(ZeroDivisionError):
+            with rt.run("r") as run:
+                outside = ask(client)
+                inside = run.step("ask", lambda: ask(client, "in a step"))
+                raise ZeroDivisionError
+        assert paid(provider) == 2
+    assert outside and inside
+    budget = rt.get("r").budget
+    assert budget.calls.spent == 2 and budget.usd.spent > 0 and budget.usd.reserved == 0
+
+
+def test_a_limit_refuses_the_call_and_the_step_is_told(rt, provider):
+    import openai
+
+    client = openai.OpenAI(**outlast.openai())
+    with pytest.raises(openai.APIStatusError) as error:
+        with rt.run("r", budget=outlast.Budget(calls=1)) as run:
+            run.step("one", ask, client, retries=3)
+            run.step("two", ask, client, "other", retries=3)
+    assert error.value.status_code == 402
+    assert rt.get("r").halt_reason == "call_budget_exceeded" and paid(provider) == 1
+    with pytest.raises(outlast.BudgetExceeded):
+        rt.run("r").__enter__()
+
+
+def test_async_clients_of_both_providers_are_bound_to_their_tasks_run(rt, provider):
+    import anthropic
+    import openai
+
+    async def main():
+        one = openai.AsyncOpenAI(**outlast.openai(aio=True))
+        two = anthropic.AsyncAnthropic(**outlast.anthropic(aio=True))
+
+        async def claude():
+            answer = await two.messages.create(
+                model="claude-sonnet-4-5", max_tokens=100, messages=[{"role": "user", "content": "hello"}]
+            )
+            return answer.content[0].text
+
+        async def gpt():
+            answer = await one.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "x"}])
+            return answer.choices[0].message.content
+
+        async def life(id, fn):
+            async with rt.run(id) as run:
+                return await run.step("ask", fn)
+
+        await asyncio.gather(life("a", claude), life("b", gpt))
+
+    asyncio.run(main())
+    assert (rt.get("a").budget.calls.spent, rt.get("b").budget.calls.spent) == (1, 1)
+
+
+def test_a_request_outside_of_a_run_is_refused_before_it_leaves(rt, provider):
+    import openai
+
+    client = openai.OpenAI(**outlast.openai())
+    with pytest.raises((outlast.NoRun, openai.APIConnectionError)):
+        ask(client)
+    with pytest.raises(outlast.NoRun):
+        outlast.endpoint()
+    assert paid(provider) == 0
+
+
+def test_an_endpoint_names_url_token_and_open_step(rt, provider):
+    with rt.run("r") as run:
+        outside = outlast.endpoint()
+        inside = run.step("s", lambda: [outlast.endpoint().token, outlast.endpoint().headers, outlast.current().seq])
+        assert outside.headers == {} and outside.token.startswith("ol_") and outside.url.startswith("http://127.0.0.1:")
+        assert inside == [outside.token, {"X-Outlast-Scope": str(inside[2])}, inside[2]]
+
+
+def test_the_sdk_leaves_retries_inside_a_step_to_the_step():
+    from outlast import clients, scope
+
+    class Response:
+        def __init__(self):
+            self.status_code, self.headers = 503, {}
+
+    for step, wanted in ((None, {}), ("s", {"x-should-retry": "false"})):
+        token = scope.variable.set(scope.Current(None, step))
+        response = Response()
+        clients._answered(response)
+        scope.variable.reset(token)
+        assert response.headers == wanted
+
+
+AGENT = """
+    import os, signal, sys, openai, outlast
+    client = openai.OpenAI(**outlast.openai())
+    rt = outlast.connect()
+
+    def ask(text):
+        answer = client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": text}])
+        return answer.choices[0].message.content
+
+    with rt.run(os.environ["OUTLAST_RUN_ID"]) as run:
+        for i in range(4):
+            run.loop(i)
+            run.step("ask", ask, f"question {i}")
+            if i == 2 and os.environ["OUTLAST_ATTEMPT"] == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+        with rt.run("child") as child:
+            child.step("more", ask, "of the child")
+        with open("seen", "w") as seen:
+            print(run.attempt, run.view().loops, rt.get("child").raw["limits"]["cost_nano_usd"], file=seen)
+"""
+
+
+def test_a_supervised_agent_joins_its_supervisors_attempt(home, provider):
+    (home / "agent.py").write_text(textwrap.dedent(AGENT))
+    done = subprocess.run(
+        [outlast_program(), "--store", "mine.db", "run", "--run", "sup", "--", sys.executable, "agent.py"],
+        cwd=home, env={**os.environ, "PYTHONPATH": str(SOURCES)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (home / "seen").read_text() == "2 4 None\n"
+    # Four questions and the child's, each paid once.
+    assert paid(provider) == 5
+    rt = outlast.connect(home / "mine.db")
+    assert (rt.get("sup").status, rt.get("sup").attempts, rt.get("child").status) == ("completed", 2, "completed")
+    # The child's call is charged to its parent, too.
+    assert rt.get("sup").budget.calls.spent == 5
+    rt.close()
+
+
+def test_a_second_process_of_a_supervised_agent_is_refused_while_the_first_lives(home, provider):
+    program = """
+        import os, subprocess, sys, outlast
+        with outlast.connect().run() as run:
+            run.step("a", lambda: 1)
+            if "again" not in sys.argv:
+                done = subprocess.run([sys.executable, __file__, "again"], capture_output=True, text=True)
+                assert "RunHeld" in done.stderr and "another id" in done.stderr, done.stderr
+    """
+    (home / "agent.py").write_text(textwrap.dedent(program))
+    done = subprocess.run(
+        [outlast_program(), "run", "--run", "sup", "--", sys.executable, "agent.py"],
+        cwd=home, env={**os.environ, "PYTHONPATH": str(SOURCES)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shown = subprocess.run([outlast_program(), "show", "sup", "--json"], capture_output=True, text=True, timeout=20)
+    assert json.loads(shown.stdout)["status"] == "completed"

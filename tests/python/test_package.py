@@ -1,0 +1,100 @@
+"""The package from outside: its import, its types, its command, its guide."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import outlast
+from conftest import ROOT, SOURCES, outlast_program
+
+
+def python(*words, **options):
+    env = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    return subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, timeout=60, **options)
+
+
+def test_importing_it_loads_no_engine_and_takes_no_time():
+    program = (
+        "import sys, time; t = time.perf_counter(); import outlast; ms = (time.perf_counter() - t) * 1e3; "
+        "print(ms, sorted(m for m in sys.modules if m.startswith(('outlast.', 'asyncio', 'json'))))"
+    )
+    best, modules = min((line.split(" ", 1) for line in (python("-c", program).stdout for _ in range(3))), key=lambda x: float(x[0]))
+    assert float(best) < 50
+    assert modules.strip() == "[]"
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in outlast.__all__:
+        value = getattr(outlast, name)
+        assert value.__doc__, name
+    with pytest.raises(AttributeError):
+        outlast.nothing
+
+
+def test_the_stub_names_what_the_extension_has():
+    from outlast import _native
+
+    stub = ast.parse((SOURCES / "outlast" / "_native.pyi").read_text())
+    for node in stub.body:
+        if isinstance(node, ast.ClassDef):
+            named = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
+            has = {n for n in vars(getattr(_native, node.name)) if not n.startswith("__")} | {"__len__"} & named
+            assert named == has, node.name
+
+
+def test_every_error_has_a_code_and_is_an_outlast_error():
+    from outlast import errors
+
+    for code in ("unknown_run", "run_held", "lease_lost", "store_io", "dollar_budget_exceeded", "forked_handle", "never heard of"):
+        error = errors.of(code, "what", "do this")
+        assert isinstance(error, outlast.Error) and error.code == code
+        assert str(error) == "what\nhint: do this"
+    import pickle
+
+    again = pickle.loads(pickle.dumps(errors.of("run_held", "what", "do this")))
+    assert (type(again), again.code, str(again)) == (outlast.RunHeld, "run_held", "what\nhint: do this")
+
+
+def test_the_wheels_command_is_the_binarys(home):
+    with outlast.connect().run("seen"):
+        pass
+    outlast.connect().close()
+    ours = python("-m", "outlast", "ls", "--json")
+    binary = subprocess.run([outlast_program(), "ls", "--json"], capture_output=True, text=True, timeout=20)
+    assert ours.returncode == 0 and json.loads(ours.stdout)
+    assert "seen" in ours.stdout and ours.stdout.count("seen") == binary.stdout.count("seen")
+    bad = python("-m", "outlast", "show", "nope")
+    assert bad.returncode == 1 and "nope" in bad.stderr
+
+
+def test_the_command_runs_an_agent(home):
+    done = python("-m", "outlast", "run", "--run", "r", "--", sys.executable, "-c", "import os; print(os.environ['OUTLAST_RUN_ID'])")
+    assert done.returncode == 0 and done.stdout == "r\n", done.stderr
+
+
+def blocks():
+    text = (ROOT / "docs" / "python.md").read_text()
+    return re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+
+
+def test_the_guides_code_runs(home):
+    """All blocks of docs/python.md, in order, in one program; `…` stands for nothing to run."""
+    provider = subprocess.Popen([outlast_program(), "mock", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
+    try:
+        url = provider.stdout.readline().strip()
+        program = home / "guide.py"
+        program.write_text("\n".join(blocks()))
+        env = {
+            **os.environ, "PYTHONPATH": str(SOURCES), "OPENAI_API_KEY": "sk-of-the-guide", "OPENAI_BASE_URL": url,
+            "ANTHROPIC_API_KEY": "sk-of-the-guide", "ANTHROPIC_BASE_URL": url,
+        }  # fmt: skip
+        done = subprocess.run([sys.executable, str(program)], env=env, cwd=home, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+    finally:
+        provider.kill()
+        provider.wait()

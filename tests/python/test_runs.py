@@ -1,0 +1,395 @@
+"""Opening, leaving and resuming runs; budgets; who holds a run."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import outlast
+
+
+def interrupted(rt, id, **kwargs):
+    """A run with one recorded step, left by an exception."""
+    with pytest.raises(ZeroDivisionError):
+        with rt.run(id, **kwargs) as run:
+            run.step("a", lambda: 1)
+            raise ZeroDivisionError
+
+
+def test_a_run_left_cleanly_is_completed_and_replays(rt):
+    calls = []
+    for _ in range(2):
+        with rt.run("r") as run:
+            assert run.step("a", lambda: calls.append(1) or 7) == 7
+    assert calls == [1]
+    assert rt.get("r").status == "completed"
+
+
+def test_a_new_step_in_a_completed_run_is_refused(rt):
+    with rt.run("r") as run:
+        run.step("a", lambda: 1)
+    with pytest.raises(outlast.RunCompleted) as error:
+        with rt.run("r") as run:
+            assert run.is_replay and run.step("a", lambda: 2) == 1
+            run.loop(1)
+            run.checkpoint("c", 1)
+            run.step("b", lambda: 3)
+    assert error.value.code == "run_completed" and error.value.hint
+    assert rt.get("r").status == "completed" and rt.get("r").loops == 0
+
+
+def test_an_exception_leaves_the_run_interrupted_and_it_goes_on(rt):
+    interrupted(rt, "r")
+    view = rt.get("r")
+    assert (view.status, view.attempts, view.started_at is not None) == ("interrupted", 1, True)
+    with rt.run("r") as run:
+        assert run.attempt == 2 and run.step("a", lambda: 2) == 1
+    # An exception is no death of the agent.
+    assert rt.get("r").raw["spent"]["restarts"] == 0
+
+
+def test_async_with_opens_and_leaves_alike(rt):
+    async def double(x):
+        await asyncio.sleep(0)
+        return 2 * x
+
+    async def life():
+        async with rt.run("r") as run:
+            return await asyncio.gather(*(run.step("d", double, x) for x in (3, 1, 3)))
+
+    assert asyncio.run(life()) == [6, 2, 6]
+    assert asyncio.run(life()) == [6, 2, 6]
+    assert rt.get("r").status == "completed"
+
+
+def test_a_handle_is_of_no_use_outside_of_with(rt):
+    run = rt.run("r")
+    for use in (lambda: run.step("a", int), lambda: run.loop(), lambda: run.checkpoint("c", 1), lambda: run.state.put("k", 1)):
+        with pytest.raises(outlast.RunNotOpen):
+            use()
+    with run:
+        pass
+    with pytest.raises(outlast.RunNotOpen):
+        run.step("a", int)
+
+
+def test_loops_count_each_key_once_and_stop_at_the_limit(rt):
+    def turns(run):
+        for i in range(10):
+            run.loop(i)
+
+    for _ in range(2):
+        with pytest.raises(outlast.BudgetExceeded) as error:
+            with rt.run("r", budget=outlast.Budget(loops=3)) as run:
+                turns(run)
+        assert error.value.code == "loop_budget_exceeded" and error.value.hint
+    view = rt.get("r")
+    assert (view.status, view.halt_reason, view.loops) == ("halted", "loop_budget_exceeded", 3)
+    with rt.run("r", budget=outlast.Budget(loops=12, amend=True)) as run:
+        turns(run)
+        assert run.loop() == 11
+        assert run.loop() == 12
+    assert rt.get("r").status == "completed"
+
+
+def test_a_step_of_a_halted_run_tells_the_limit(rt):
+    with pytest.raises(outlast.BudgetExceeded):
+        with rt.run("r", budget=outlast.Budget(loops=0)) as run:
+            with pytest.raises(outlast.BudgetExceeded):
+                run.loop()
+            run.step("a", lambda: 1)
+
+
+def test_another_limit_is_never_taken_silently(rt):
+    interrupted(rt, "r", budget=outlast.Budget(usd=5, wall="1h"))
+    interrupted(rt, "r", budget=outlast.Budget(usd="5.00"))
+    interrupted(rt, "r")
+    with pytest.raises(outlast.BudgetChanged, match="5.00 usd as its limit, and 40.00 usd"):
+        rt.run("r", budget=outlast.Budget(usd=40)).__enter__()
+    with rt.run("r", budget=outlast.Budget(usd=40, amend=True)):
+        pass
+    usd = rt.get("r").budget.usd
+    assert (usd.limit, usd.spent, usd.reserved, usd.remaining) == (40, 0, 0, 40)
+    assert rt.get("r").budget.wall.limit == 3600
+
+
+def test_a_script_that_says_what_it_said_goes_on_after_a_person_raised_the_limit(rt):
+    interrupted(rt, "r", budget=outlast.Budget(usd=5))
+    rt._engine.amend(int(rt.get("r").raw["no"]), {"cost_nano_usd": 6_000_000_000})
+    interrupted(rt, "r", budget=outlast.Budget(usd=5))
+    assert rt.get("r").budget.usd.limit == 6
+
+
+@pytest.mark.parametrize(
+    "bad", [{"usd": -1}, {"usd": "x"}, {"usd": float("nan")}, {"loops": 1.5}, {"calls": -1}, {"wall": "soon"}, {"active": -1}]
+)
+def test_a_bad_limit_is_told_where_it_is_made(bad):
+    with pytest.raises(outlast.BadLimit):
+        outlast.Budget(**bad)
+
+
+def test_a_run_without_a_budget_may_spend_five_dollars_and_says_so(rt, capfd):
+    with rt.run("r"):
+        pass
+    assert "run r may spend 5.00 usd" in capfd.readouterr().err
+    assert rt.get("r").budget.usd.limit == 5
+
+
+def test_time_is_a_limit_too(rt):
+    with pytest.raises(outlast.BudgetExceeded) as error:
+        with rt.run("r", budget=outlast.Budget(wall=0)) as run:
+            run.loop()
+    assert error.value.code == "time_budget_exceeded"
+
+
+def test_unknown_and_impossible_ids_are_named(rt):
+    for unknown in ("nope", "not an id"):
+        for look in (rt.get, rt.resume_run):
+            with pytest.raises(outlast.UnknownRun, match=unknown):
+                look(unknown)
+    with pytest.raises(outlast.Error, match="not a run id"):
+        rt.run("a b").__enter__()
+
+
+def test_checkpoints_context_and_state_outlive_a_life(rt):
+    with pytest.raises(ZeroDivisionError):
+        with rt.run("r") as run:
+            assert run.latest_checkpoint("c") is None
+            run.checkpoint("c", {"i": 1})
+            run.checkpoint("c", {"i": 2})
+            run.context.set(task_id="1411", step=[1])
+            run.state.put("notes", {"a": 1})
+            run.state.put("gone", 1)
+            run.state.delete("gone")
+            raise ZeroDivisionError
+    with rt.run("r") as run:
+        assert run.latest_checkpoint("c") == {"i": 2}
+        assert (run.context.get("task_id"), run.context.get("step")) == ("1411", [1])
+        assert run.state.get_versioned("notes") == (1, {"a": 1})
+        assert run.state.get("gone", "no") == "no"
+        with pytest.raises(outlast.Conflict):
+            run.state.put("notes", 2, expected=7)
+
+
+def test_resume_run_claims_nothing_until_its_first_step(rt):
+    interrupted(rt, "run_abc123")
+    resumed = outlast.Runtime(rt.place).resume_run("run_abc123")
+    assert rt.get("run_abc123").status == "interrupted"
+    assert resumed.step("a", lambda: 2) == 1
+    assert rt.get("run_abc123").status == "running"
+    with resumed:
+        resumed.loop(1)
+    assert rt.get("run_abc123").status == "completed"
+
+
+def test_a_second_handle_in_the_process_is_refused_and_can_take_over(rt):
+    with rt.run("r") as run:
+        with pytest.raises(outlast.RunHeld, match="in this process"):
+            rt.run("r").__enter__()
+        with rt.run("r", if_held="takeover") as other:
+            assert other.attempt == 2
+            with pytest.raises(outlast.RunNotOpen):
+                run.step("a", int)
+
+
+HOLDER = """
+    import sys, time, outlast
+    with outlast.connect(sys.argv[1]).run("r") as run:
+        print(run.step("a", lambda: 1), flush=True)
+        sys.stdin.readline()
+        try:
+            run.step("b", lambda: 2)
+            print("went on")
+        except outlast.LeaseLost:
+            print("lost")
+"""
+
+
+@pytest.fixture
+def holder(home, rt):
+    """Another process that has run `r` open."""
+    import textwrap
+
+    from conftest import SOURCES
+
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(HOLDER), rt.place],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(SOURCES)},
+    )  # fmt: skip
+    assert child.stdout.readline() == "1\n"
+    yield child
+    child.kill()
+    child.communicate()
+
+
+def test_a_run_of_a_living_process_is_refused_at_once_and_told_whose_it_is(rt, holder):
+    began = time.monotonic()
+    with pytest.raises(outlast.RunHeld, match=f"pid {holder.pid}"):
+        rt.run("r").__enter__()
+    assert time.monotonic() - began < 2
+
+
+def test_a_run_of_a_killed_process_is_taken_over_at_once(rt, holder):
+    holder.kill()
+    holder.wait()
+    began = time.monotonic()
+    with rt.run("r") as run:
+        assert run.step("a", lambda: 3) == 1
+    assert time.monotonic() - began < 2
+    assert rt.get("r").raw["spent"]["restarts"] == 1
+
+
+def test_a_stopped_process_is_taken_over_when_it_is_asked_for_and_loses_its_lease(rt, holder):
+    with rt.run("r", if_held="takeover") as run:
+        assert run.step("a", lambda: 3) == 1
+        out, _ = holder.communicate("\n", timeout=20)
+        assert "lost" in out
+
+
+def test_a_person_can_stop_a_run(rt):
+    from conftest import outlast_program
+
+    with pytest.raises(outlast.StopRequested):
+        with rt.run("r") as run:
+            run.loop()
+            stop = subprocess.Popen([outlast_program(), "--store", rt.place, "stop", "r"], stderr=subprocess.PIPE)
+            deadline = time.monotonic() + 15
+            while time.monotonic() < deadline:
+                run.step("s", lambda: 1)
+    assert rt.get("r").status == "interrupted"
+    assert stop.wait(20) == 0
+
+
+def test_a_forked_child_is_told_and_its_parent_goes_on(rt):
+    with rt.run("r") as run:
+        run.step("a", lambda: 1)
+        told, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            words = []
+            try:
+                run.step("b", lambda: 2)
+            except outlast.ForkedHandle as e:
+                words.append(e.code)
+            with outlast.connect(rt.place).run("child") as mine:
+                words.append(str(mine.step("c", lambda: 3)))
+            outlast.connect(rt.place).close()
+            os.write(tell, " ".join(words).encode())
+            os._exit(0)
+        os.close(tell)
+        assert os.read(told, 100) == b"forked_handle 3"
+        os.waitpid(child, 0)
+        assert run.step("b", lambda: 4) == 4
+    assert rt.get("child").status == "completed"
+
+
+def test_multiprocessing_with_fork_ends(life, home):
+    done = life(
+        """
+        import multiprocessing, outlast
+        rt = outlast.connect("m.db")
+
+        def work(n):
+            with outlast.connect("m.db").run(f"w{n}") as run:
+                return run.step("s", lambda: n * n)
+
+        if __name__ == "__main__":
+            with rt.run("parent") as run:
+                with multiprocessing.get_context("fork").Pool(2) as pool:
+                    print(pool.map(work, range(4)))
+                print(run.step("after", lambda: "ok"))
+        """,
+        ok=True,
+    )
+    assert "[0, 1, 4, 9]" in done.stdout and "ok" in done.stdout
+
+
+def test_an_exit_with_work_in_flight_neither_hangs_nor_crashes(life, home):
+    done = life(
+        """
+        import sys, threading, time, outlast
+        rt = outlast.connect("x.db")
+        run = rt.run("r").__enter__()
+        started = threading.Event()
+
+        def busy(n):
+            while True:
+                run.step("s", lambda i: started.set() or i, n)
+                n += 100
+
+        for n in range(4):
+            threading.Thread(target=busy, args=(n,), daemon=True).start()
+        started.wait()
+        sys.exit(3)
+        """
+    )
+    assert done.returncode == 3, done.stderr
+    assert "panicked" not in done.stderr
+    rt = outlast.connect(home / "x.db")
+    assert rt.get("r").status == "interrupted"
+    rt.close()
+
+
+def test_keyboard_interrupt_in_a_step_leaves_it_to_be_run_again(rt):
+    def interrupt():
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        with rt.run("r") as run:
+            run.step("a", interrupt)
+    assert rt.get("r").status == "interrupted"
+    with rt.run("r") as run:
+        assert run.step("a", lambda: 5) == 5
+
+
+def test_a_closed_store_is_told(rt):
+    with rt.run("r") as run:
+        rt.close()
+        with pytest.raises(outlast.Error):
+            run.step("a", lambda: 1)
+
+
+def test_a_store_that_vanishes_is_told(rt):
+    with pytest.raises(outlast.StoreError, match="vanished") as error:
+        with rt.run("r") as run:
+            run.step("a", lambda: 1)
+            os.rename(rt.place, rt.place + ".away")
+            deadline = time.monotonic() + 15
+            while time.monotonic() < deadline:
+                run.step("b", lambda: 2)
+    assert error.value.code == "store_vanished"
+
+
+def test_a_place_that_is_no_store_is_told(home):
+    (home / "text.db").write_text("this is no database, and stays as it is " * 200)
+    for place in (home / "text.db", "mysql://x", "/proc/nowhere/x.db"):
+        with pytest.raises(outlast.Error) as error:
+            outlast.connect(place)
+        assert error.value.code != "error"
+
+
+def test_cells_of_a_notebook_can_be_run_twice_in_a_running_loop(rt):
+    async def notebook():
+        for _ in range(2):
+            again = outlast.connect(rt.place)
+            assert again is rt
+            with again.run("nb") as run:
+                value = run.step("a", lambda: 1)
+            async with again.run("nb2") as run:
+                assert value == 1 and run.step("b", lambda: 2) == 2
+
+    asyncio.run(notebook())
+
+
+def test_the_command_line_sees_these_runs(rt):
+    from conftest import outlast_program
+
+    with rt.run("seen", tags={"team": "search"}) as run:
+        run.step("a", lambda: 1)
+    for words in (["ls"], ["show", "seen"], ["journal", "seen"]):
+        done = subprocess.run([outlast_program(), "--store", rt.place, *words], capture_output=True, text=True, timeout=20)
+        assert done.returncode == 0 and "seen" in done.stdout + done.stderr or words[0] == "journal", done
