@@ -165,7 +165,7 @@ def main() -> int:
     for document in args.documents or documents():
         faults = check_names(document.resolve(), rust) + check_commands(args.outlast.resolve(), document)
         if document.name == "errors.md":
-            faults += check_codes(document, sources("*/src/**/*.rs"))
+            faults += check_codes(document, sources("*/src/**/*.rs") + sources("python/python/outlast/*.py"))
         for fault in faults:
             print(f"{document.name}: {fault}")
         broken += bool(faults)

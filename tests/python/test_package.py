@@ -98,3 +98,24 @@ def test_the_guides_code_runs(home):
     finally:
         provider.kill()
         provider.wait()
+
+
+def test_a_step_is_two_operations_its_opening_and_its_result(rt):
+    """Two commits a step and no more: its opening, and its result."""
+    from outlast.runs import Run
+
+    class Counting:
+        def __init__(self, seat):
+            self.seat, self.ops = seat, []
+
+        def __getattr__(self, name):
+            self.ops.append(name)
+            return getattr(self.seat, name)
+
+    with rt.run("r") as run:
+        assert isinstance(run, Run)
+        run._seat = counted = Counting(run._seat)
+        run.step("s", len, "x")
+        ops = [op for op in counted.ops if op != "word"]
+        run._seat = counted.seat
+    assert ops == ["begin", "record"]

@@ -43,7 +43,7 @@ def openai(aio: bool = False) -> dict[str, Any]:
     The client may be made anywhere, once; each request belongs to the run and step in whose context it is made.
     Inside steps the SDK does not retry an answer by itself: that is the step's `retries`.
     """
-    import openai as sdk
+    import openai as sdk  # type: ignore[import-not-found,unused-ignore]
 
     client = sdk.DefaultAsyncHttpxClient if aio else sdk.DefaultHttpxClient
     return {
@@ -55,7 +55,7 @@ def openai(aio: bool = False) -> dict[str, Any]:
 
 def anthropic(aio: bool = False) -> dict[str, Any]:
     """Arguments for `anthropic.Anthropic(**…)`, or with `aio=True` for `anthropic.AsyncAnthropic(**…)`: see `openai`."""
-    import anthropic as sdk
+    import anthropic as sdk  # type: ignore[import-not-found,unused-ignore]
 
     client = sdk.DefaultAsyncHttpxClient if aio else sdk.DefaultHttpxClient
     return {"base_url": _base(), "api_key": "outlast", "http_client": client(event_hooks=_hooks(aio))}

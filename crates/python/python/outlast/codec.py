@@ -53,7 +53,7 @@ def encode(value: Any) -> str:
 
 def decode(text: str | bytes) -> Any:
     """What `encode` was given, as it was recorded."""
-    tagged = (_QUOTED_TAG if isinstance(text, str) else _QUOTED_TAG.encode()) in text
+    tagged = _QUOTED_TAG in text if isinstance(text, str) else _QUOTED_TAG.encode() in text
     return json.loads(text, object_hook=_untag if tagged else None)
 
 
@@ -61,12 +61,12 @@ def _untag(fields: dict[str, Any]) -> Any:
     name = fields.get(TAG)
     if name is None:
         return fields
-    cls = _class(name)
+    cls: Any = _class(name)
     values = fields["value"]
     if _is_model(cls):
         return cls.model_validate(values)
     # As it was, not as its constructor would make it: what __post_init__ does was done already.
-    made = object.__new__(cls)
+    made: Any = object.__new__(cls)
     for field, value in values.items():
         object.__setattr__(made, field, value)
     return made
@@ -134,7 +134,7 @@ def identity(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    cls = type(value)
+    cls: Any = type(value)
     name = f"{cls.__module__}.{cls.__qualname__}"
     if _is_model(cls):
         return [name, value.model_dump(mode="json")]
