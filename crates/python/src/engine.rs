@@ -297,16 +297,11 @@ fn limits_of(by_name: &HashMap<String, i64>) -> Result<Limits, Failure> {
 
 /// A recorded value, decoded.
 pub fn value(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failure> {
-    let mut whole = Vec::new();
-    for part in store.payload(run, seq, Role::Value)? {
-        let part = part.decode().map_err(|e| {
-            Failure::from(outlast_core::store::Error::Corrupt {
-                what: format!("entry {seq} of run {run}: {e}"),
-            })
-        })?;
-        whole.extend_from_slice(&part);
-    }
-    Ok(whole)
+    let Some(kept) = store.payload(run, seq, Role::Value)? else { return Ok(Vec::new()) };
+    let value = kept.decode().map_err(|e| {
+        Failure::from(outlast_core::store::Error::Corrupt { what: format!("entry {seq} of run {run}: {e}") })
+    })?;
+    Ok(value.to_vec())
 }
 
 /// What a command would work with, and the durability that variables and settings ask for.
