@@ -5,6 +5,7 @@ What it calls is not in it, nor are prompts it reads: those want `version`.
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 from types import CodeType
@@ -35,17 +36,20 @@ def _function(fn: Any) -> list[str]:
     if found is None:
         return [f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', repr(type(fn)))}"]
     defaults = codec.identity(tuple(fn.__defaults__ or ()), dict(fn.__kwdefaults__ or {}))
-    return [*_code(found, fn.__doc__), defaults]
+    return [*_code(found), defaults]
 
 
-def _code(code: CodeType, doc: str | None) -> list[str]:
-    parts = [code.co_code.hex(), repr(code.co_names), repr(code.co_varnames), repr(code.co_freevars)]
-    for place, const in enumerate(code.co_consts):
-        if isinstance(const, CodeType):
-            parts += _code(const, None)
-        elif isinstance(const, frozenset):
+def _code(code: CodeType) -> list[str]:
+    # By what each instruction means: places in tables move when a comment for people is written.
+    parts = [repr(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])]
+    for instruction in dis.get_instructions(code):
+        value = instruction.argval
+        parts.append(instruction.opname)
+        if isinstance(value, CodeType):
+            parts += _code(value)
+        elif isinstance(value, frozenset):
             # The order of a set's parts changes from process to process.
-            parts.append(repr(sorted(map(repr, const))))
-        elif not (place == 0 and doc is not None and const == doc):
-            parts.append(repr(const))
+            parts.append(repr(sorted(map(repr, value))))
+        else:
+            parts.append(repr(value))
     return parts

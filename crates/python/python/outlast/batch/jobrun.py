@@ -88,6 +88,11 @@ class ItemRun(Run):
     def context(self) -> Context:  # type: ignore[override]
         return Context(self)
 
+    def begin_try(self) -> None:
+        """Another try does its steps from the first one on; those that are finished give what they recorded."""
+        self._steps = None
+        self.answers = 0
+
     def _heard(self, response: Any) -> None:
         code = response.headers.get("x-outlast-code")
         if response.status_code == 402 and code:

@@ -262,7 +262,7 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
             return
         yield Commit(_native.next_try(seat, seq))
         tries += 1
-        run.answers = 0
+        run.begin_try()
         if (yield Pause(core, delay)):
             yield from _return(core, seat, index, seq)
             return
