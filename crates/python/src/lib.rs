@@ -9,6 +9,8 @@ mod claim;
 mod engine;
 mod error;
 mod face;
+mod item;
+mod job;
 mod recorded;
 mod seat;
 mod state;
@@ -34,6 +36,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<seat::Seat>()?;
     module.add_class::<recorded::Recorded>()?;
     module.add_class::<state::States>()?;
+    module.add_class::<job::Items>()?;
     module.add_class::<ticket::Ticket>()?;
+    module.add_function(wrap_pyfunction!(item::claim_item, module)?)?;
+    module.add_function(wrap_pyfunction!(item::next_try, module)?)?;
+    module.add_function(wrap_pyfunction!(item::record_item, module)?)?;
+    module.add_function(wrap_pyfunction!(item::return_item, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)
 }

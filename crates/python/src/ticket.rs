@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use outlast_core::{
     op::{Durability, Op, Outcome, Step, Turn},
     store::{self, Store},
+    unit::Unit,
 };
 use pyo3::prelude::*;
 use tokio::runtime::Handle;
 
-use crate::error::Failure;
+use crate::{error::Failure, item};
 
 /// One operation whose commit has not been heard of yet. It happens also when nobody waits.
 ///
@@ -77,7 +78,7 @@ impl Ticket {
 }
 
 /// What an operation answered, as Python values:
-/// a step `(seq, begun before, done)`; a loop its count; anything else with a number that number.
+/// an item as `Seat.claim_item` and `record_item` say; a step `(seq, begun before, done)`; a loop its count; anything else with a number that number.
 fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str) -> PyResult<Py<PyAny>> {
     let number = |n: i64| Ok(n.into_pyobject(py)?.into_any().unbind());
     match outcome.map_err(Failure::from)? {
@@ -90,7 +91,13 @@ fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str) -> 
         Outcome::Begun(Step::Done { seq }) => Ok((seq.0, true, true).into_pyobject(py)?.into_any().unbind()),
         Outcome::Turned(Turn::Counted { loops }) => number(loops),
         Outcome::Turned(Turn::Refused(refusal)) => Err(Failure::refused(&refusal, run).into()),
-        Outcome::Recorded(seq) | Outcome::Saved(seq) => number(seq.0),
+        Outcome::Recorded(seq) | Outcome::Saved(seq) | Outcome::Reset(seq) => number(seq.0),
+        Outcome::ItemClaimed(claim) => Ok(item::told(py, claim)?.into_any().unbind()),
+        Outcome::ItemEnded(e) => Ok((e.standing.name(), e.tries, e.spent.cost(), e.spent[Unit::Calls])
+            .into_pyobject(py)?
+            .into_any()
+            .unbind()),
+        Outcome::Tried(n) => number(n),
         Outcome::Put(done) => number(done.commit),
         Outcome::Ended(status) | Outcome::Raised(status) => {
             Ok(status.name().into_pyobject(py)?.into_any().unbind())
