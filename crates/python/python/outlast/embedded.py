@@ -29,7 +29,7 @@ class Embedded:
 
     def __init__(self, runtime: "Runtime", first_committer: bool) -> None:
         self._runtime = runtime
-        self._states = _native.States(runtime._engine)
+        self._states = _native.States.of(runtime._engine)
         self._first_committer = first_committer
         self._run_ids: dict[int, str | None] = {}
 
