@@ -109,17 +109,20 @@ impl StateDesk {
     /// and has the number 0.
     pub async fn commit(&self, id: &str) -> Result<Committed, Error> {
         let now = self.clock.monotonic_ms();
-        let ended = {
+        let (ended, alone) = {
             let mut open = self.open();
-            match open.transactions.commit(id, self.conflicts, now) {
+            let ended = match open.transactions.commit(id, self.conflicts, now) {
                 Ok(put) => Ok(Put { actor: open.writer.actor()?, ..put }),
                 Err(e) => Err(e),
-            }
+            };
+            (ended, open.transactions.held().0 == 0)
         };
         match ended {
             Ok(put) if put.changes.is_empty() => {
                 Ok(Committed { commit: 0, at: self.clock.now(), versions: Vec::new() })
             }
+            // The only transaction: its own thread does the store's work, for nobody could share the commit.
+            Ok(put) if alone => Ok(self.store.ask_here(put, Durability::Synced).await?),
             Ok(put) => Ok(self.store.ask(put, Durability::Synced).await?),
             Err(e @ transaction::Error::NotFound { .. }) => {
                 let asked = id.to_owned();
