@@ -145,7 +145,8 @@ class Embedded:
                 return found
 
     def keys(self, namespace: str, agent: str, prefix: str) -> list[str]:
-        position, found = self._states.position(), []
+        position = self._states.position()
+        found: list[str] = []
         while True:
             page = self._states.keys(namespace, agent, prefix, found[-1] if found else None, position, _KEYS)
             found += page
