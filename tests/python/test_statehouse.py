@@ -3,7 +3,6 @@
 import datetime
 import itertools
 import signal
-import sqlite3
 import threading
 
 import pytest
@@ -375,6 +374,21 @@ def test_a_replay_that_follows_gives_what_is_committed_later_and_ends_at_its_end
     assert [e.commit_ts for e in client.replay(ME, end_ts=3, follow=True)] == [1, 2]
 
 
+def test_a_replay_that_is_not_whole_warns():
+    from outlast.embedded import Events
+
+    class Compacted:
+        def head(self, namespace):
+            return 7
+
+        def events(self, *range):
+            return True, []
+
+    events = Events(Compacted(), "default", ME, None, None)
+    with pytest.warns(outlast.CompactedWarning):
+        assert list(events.until_now()) == [] and events.head == 7
+
+
 def test_a_resume_point_is_the_last_step_done_in_numeric_order_and_the_pending_key(client):
     def check(done, pending=None, prefix="step:"):
         point = client.resume_point(ME, prefix) if prefix != "step:" else client.resume_point(ME)
@@ -618,8 +632,6 @@ with rt.run("r") as run:
 )
 def test_a_steps_result_and_the_state_it_changed_are_both_there_or_neither(home, life, where, there):
     assert life(STEP_AND_STATE, where).returncode == -signal.SIGKILL
-    db = sqlite3.connect(f"file:{home / 'runs.db'}?mode=ro", uri=True)
-    db.close()
     with outlast.connect(home / "runs.db") as rt:
         client = Statehouse(store=rt)
         assert client.get_state("me", "n").exists == there

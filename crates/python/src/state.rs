@@ -38,6 +38,9 @@ type RawItem<'py> = (String, i64, Option<Bound<'py, PyBytes>>, i64, i64, Option<
 /// when it began.
 type RawSeen<'py> = (i64, Option<Bound<'py, PyBytes>>, Option<RawItem<'py>>);
 
+/// A version in the order of all writes: its position there, and the transaction that made it.
+type RawEvent<'py> = (i64, Option<String>, RawItem<'py>);
+
 /// The state of one store.
 #[pyclass(frozen, module = "outlast._native")]
 pub struct States {
@@ -93,8 +96,9 @@ impl States {
 
 #[pymethods]
 impl States {
-    #[new]
-    fn new(engine: &Engine) -> States {
+    /// The state of the engine's store.
+    #[staticmethod]
+    fn of(engine: &Engine) -> States {
         States { shared: engine.shared(), open: Arc::default() }
     }
 
@@ -205,7 +209,7 @@ impl States {
         to: Option<(String, i64)>,
         after: i64,
         limit: usize,
-    ) -> PyResult<(bool, Vec<(i64, Option<String>, RawItem<'py>)>)> {
+    ) -> PyResult<(bool, Vec<RawEvent<'py>>)> {
         let moment = |(by, at): (String, i64)| match by.as_str() {
             "time" => Moment::Time(Micros(at)),
             _ => Moment::Commit(at),

@@ -29,7 +29,7 @@ class Embedded:
 
     def __init__(self, runtime: "Runtime", first_committer: bool) -> None:
         self._runtime = runtime
-        self._states = _native.States(runtime._engine)
+        self._states = _native.States.of(runtime._engine)
         self._first_committer = first_committer
         self._run_ids: dict[int, str | None] = {}
 
@@ -145,7 +145,8 @@ class Embedded:
                 return found
 
     def keys(self, namespace: str, agent: str, prefix: str) -> list[str]:
-        position, found = self._states.position(), []
+        position = self._states.position()
+        found: list[str] = []
         while True:
             page = self._states.keys(namespace, agent, prefix, found[-1] if found else None, position, _KEYS)
             found += page

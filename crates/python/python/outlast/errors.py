@@ -133,7 +133,7 @@ class Compacted(Error):
 class NotOnTheWire(Error):
     """The gRPC of the Statehouse client cannot say this; a store that is opened here can."""
 
-    code = "not_on_the_wire"
+    code = "not_on_wire"
 
 
 class NoServer(Error):

@@ -89,7 +89,7 @@ class State:
 
     def _read(self) -> _native.States:
         if self._states is None:
-            self._states = _native.States(self._run._engine)
+            self._states = _native.States.of(self._run._engine)
         return self._states
 
     def _open_step(self) -> "Changes | None":

@@ -117,7 +117,10 @@ class Statehouse:
                 _sleep(random.uniform(0, min(_AGAIN, 0.001 * 2 ** min(tried, 10))))
 
     def transaction_outcome(self, id: str) -> int | None:
-        """The commit number of a transaction whose commit's answer was lost; None when it was not committed."""
+        """The commit number of a transaction whose commit's answer was lost; None when it was not committed.
+
+        Also None of one inside a step: its commit is the step's.
+        """
         return self._backend.outcome(id)
 
     # --- reading
