@@ -123,11 +123,17 @@ def test_the_sdk_leaves_retries_inside_a_step_to_the_step():
         def __init__(self):
             self.status_code, self.headers = 503, {}
 
+    class Run:
+        def _heard(self, response):
+            pass
+
     for step, wanted in ((None, {}), ("s", {"x-should-retry": "false"})):
-        token = scope.variable.set(scope.Current(None, step))
-        response = Response()
-        clients._answered(response)
-        scope.variable.reset(token)
+        token = scope.variable.set(scope.Current(Run(), step))
+        try:
+            response = Response()
+            clients._answered(response)
+        finally:
+            scope.variable.reset(token)
         assert response.headers == wanted
 
 
