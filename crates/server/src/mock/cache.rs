@@ -69,7 +69,7 @@ impl Cache {
 /// The prefixes of a request that can be cached: none, for one that neither asks for it nor is large.
 pub(super) fn prefixes(dialect: Dialect, body: &[u8]) -> Vec<Prefix> {
     let cacheable = match dialect {
-        Dialect::OpenAi => body.len() >= AUTOMATIC_FROM_BYTES,
+        Dialect::OpenAi | Dialect::Responses => body.len() >= AUTOMATIC_FROM_BYTES,
         Dialect::Anthropic => memchr::memmem::find(body, b"\"cache_control\"").is_some(),
     };
     if !cacheable {
@@ -77,9 +77,9 @@ pub(super) fn prefixes(dialect: Dialect, body: &[u8]) -> Vec<Prefix> {
     }
     let Ok(Value::Object(mut body)) = serde_json::from_slice(body) else { return Vec::new() };
     let mut chain = Chain::new(&body);
-    for part in ["tools", "system", "messages"] {
+    for part in ["tools", "system", "instructions", "messages", "input"] {
         match body.shift_remove(part) {
-            Some(Value::Array(blocks)) if part == "messages" => {
+            Some(Value::Array(blocks)) if matches!(part, "messages" | "input") => {
                 blocks.into_iter().for_each(|message| chain.push_message(message));
             }
             Some(Value::Array(blocks)) => blocks.into_iter().for_each(|block| chain.push(part, block)),
@@ -90,7 +90,7 @@ pub(super) fn prefixes(dialect: Dialect, body: &[u8]) -> Vec<Prefix> {
     let whole = body.get("cache_control").map(ttl);
     if let Some(last) = chain.prefixes.last_mut() {
         match dialect {
-            Dialect::OpenAi => last.mark = Some(Ttl::FiveMinutes),
+            Dialect::OpenAi | Dialect::Responses => last.mark = Some(Ttl::FiveMinutes),
             Dialect::Anthropic => last.mark = last.mark.or(whole),
         }
     }

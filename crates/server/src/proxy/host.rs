@@ -32,6 +32,7 @@ use super::{
     live::Live,
     sleep::Reading,
     unrecorded::Unrecorded,
+    kept::Kept,
     upstream::{Pool, Providers},
     who::Access,
 };
@@ -215,6 +216,7 @@ pub struct RunMemory(Mutex<Remembered>);
 pub struct Remembered {
     pub bases: BodyBases,
     billed: VecDeque<Billed>,
+    pub(super) kept: Kept,
     /// Undriven attempts: calls in flight, and up to when their time is posted.
     in_flight: HashMap<AttemptNo, (usize, u64)>,
 }
