@@ -161,10 +161,7 @@ impl Events {
                     self.push("response.output_text.delta", and(&at, delta))?;
                 }
                 let whole = tokens.text();
-                self.push(
-                    "response.output_text.done",
-                    and(&at, json!({"text": whole, "logprobs": []})),
-                )?;
+                self.push("response.output_text.done", and(&at, json!({"text": whole, "logprobs": []})))?;
                 self.push("response.content_part.done", and(&at, json!({"part": part(whole)})))?;
             }
             Content::Tool { name, args } => {

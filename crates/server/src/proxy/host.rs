@@ -29,10 +29,10 @@ use tokio::sync::{mpsc, watch};
 use super::{
     call::{Call, Seat},
     drive::Signal,
+    kept::Kept,
     live::Live,
     sleep::Reading,
     unrecorded::Unrecorded,
-    kept::Kept,
     upstream::{Pool, Providers},
     who::Access,
 };

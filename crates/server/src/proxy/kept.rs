@@ -51,7 +51,8 @@ pub async fn check(host: &Arc<Host>, run: RunNo, ids: Vec<String>) -> Result<(),
             None => Ok(()),
             Some(id) => {
                 let id: String = id.chars().take(100).collect();
-                let text = format!("{id:?} is not the id of an answer in this run's journal; nothing was sent");
+                let text =
+                    format!("{id:?} is not the id of an answer in this run's journal; nothing was sent");
                 Err(Refusal::new(403, "foreign_response", text))
             }
         }
