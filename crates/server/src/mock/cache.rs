@@ -77,9 +77,9 @@ pub(super) fn prefixes(dialect: Dialect, body: &[u8]) -> Vec<Prefix> {
     }
     let Ok(Value::Object(mut body)) = serde_json::from_slice(body) else { return Vec::new() };
     let mut chain = Chain::new(&body);
-    for part in ["tools", "system", "instructions", "messages", "input"] {
+    for part in ["tools", "system", "messages"] {
         match body.shift_remove(part) {
-            Some(Value::Array(blocks)) if matches!(part, "messages" | "input") => {
+            Some(Value::Array(blocks)) if part == "messages" => {
                 blocks.into_iter().for_each(|message| chain.push_message(message));
             }
             Some(Value::Array(blocks)) => blocks.into_iter().for_each(|block| chain.push(part, block)),

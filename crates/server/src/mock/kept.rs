@@ -19,13 +19,17 @@ struct Conversation {
 }
 
 impl Kept {
-    /// The request with all that it goes on from in its `input`, as a list of items.
+    /// The request in the words of the other dialects: its items, and before them all that it goes on from, as
+    /// `messages`, its instructions as `system`.
     ///
     /// Errors: a response or an item that is not here, 404; a body that is no object is left for its reader.
     pub fn expand<'b>(&self, body: &'b [u8]) -> Result<Cow<'b, [u8]>, Refusal> {
         let Ok(mut whole) = serde_json::from_slice::<Value>(body) else { return Ok(body.into()) };
         if !whole.is_object() {
             return Ok(body.into());
+        }
+        if let Some(other) = ["messages", "system"].into_iter().find(|name| whole.get(name).is_some()) {
+            return Err(Refusal::bad(format!("{other}: unknown parameter")));
         }
         let mut items = match whole["previous_response_id"].as_str() {
             Some(id) => self.get(id)?.items.clone(),
@@ -43,14 +47,17 @@ impl Kept {
             }
             _ => {}
         }
-        whole["input"] = Value::Array(items);
+        whole["messages"] = Value::Array(items);
+        if whole["instructions"].is_string() {
+            whole["system"] = whole["instructions"].take();
+        }
         Ok(whole.to_string().into_bytes().into())
     }
 
     /// Keeps `response`, which answers the expanded request `body`, unless that asks not to.
     pub fn keep(&mut self, body: &[u8], response: Value) {
         let Ok(mut body) = serde_json::from_slice::<Value>(body) else { return };
-        let (Some(id), Value::Array(mut items)) = (response["id"].as_str(), body["input"].take()) else {
+        let (Some(id), Value::Array(mut items)) = (response["id"].as_str(), body["messages"].take()) else {
             return;
         };
         if body["store"] == false {

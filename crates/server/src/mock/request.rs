@@ -92,9 +92,9 @@ pub(super) struct Wire<'a> {
     #[serde(borrow)]
     pub model: Cow<'a, str>,
     /// Of a response its items, expanded.
-    #[serde(borrow, alias = "input")]
+    #[serde(borrow)]
     messages: Vec<Message<'a>>,
-    #[serde(borrow, default, alias = "instructions")]
+    #[serde(borrow, default)]
     system: Text<'a>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,

@@ -329,9 +329,7 @@ async fn what_the_real_apis_refuse_is_refused() {
     check(CHAT, json!({"stream_options": {"include_usage": true}}), "stream_options").await;
     check(CHAT, json!({"max_completion_tokens": 5}), "had both").await;
     check(CHAT, json!({"n": 0}), "wanted 1 to 128, had 0").await;
-    check(RESPONSES, json!({"max_tokens": 5}), "unknown parameters").await;
-    let answers = json!({"max_tokens": null, "max_output_tokens": 15});
-    check(RESPONSES, answers, "wanted at least 16, had 15").await;
+    check(RESPONSES, json!({}), "messages: unknown parameter").await;
     check(MESSAGES, json!({"max_tokens": null}), "field required").await;
     check(MESSAGES, json!({"max_tokens": 0}), "had 0").await;
     check(MESSAGES, json!({"stream": true, "stream_options": {}}), "not permitted").await;
@@ -574,6 +572,15 @@ async fn a_response_is_kept_and_gone_on_from() {
     .json();
     assert_eq!(third["output"][0]["content"][0]["text"], "all is well");
     assert!(third["usage"]["input_tokens"].as_u64() > first["usage"]["input_tokens"].as_u64());
+    for (more, expected) in [
+        (json!({"max_tokens": 20}), "unknown parameters"),
+        (json!({"max_output_tokens": 15}), "wanted at least 16, had 15"),
+        (json!({"input": [{"role": "tool", "content": "x"}]}), "wanted a role of"),
+    ] {
+        let refused = provided.ask(RESPONSES, &with(json!({"model": "m", "input": "x"}), more)).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+        assert!(refused.text().contains(expected), "{}", refused.text());
+    }
     let cut = ask(json!({"input": "mock: tokens 40", "max_output_tokens": 20, "store": false})).await.json();
     assert_eq!(cut["incomplete_details"]["reason"], "max_output_tokens");
 

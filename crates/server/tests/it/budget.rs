@@ -210,12 +210,12 @@ async fn a_cap_that_does_not_fit_is_lowered_and_everybody_sees_it() {
     for api in ALL {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve_limited(limit(Unit::Tokens, 1500)).await;
-        let body = with(api.body("mock: tokens 3000"), json!({"max_tokens": 5000}));
+        let body = with(api.body("mock: tokens 3000"), json!({api.cap(): 5000}));
         let answer = api.sends(&body).label("one").to(&server).await;
         let cap: u64 = answer.header("x-outlast-clamped").unwrap().parse().unwrap();
         assert!((256..1500).contains(&cap), "{cap}");
         let sent: Value = serde_json::from_slice(&rig.mock.requests()[0].body).unwrap();
-        assert_eq!(sent, with(body.clone(), json!({"max_tokens": cap})), "{api:?}");
+        assert_eq!(sent, with(body.clone(), json!({api.cap(): cap})), "{api:?}");
         answer.ok();
         let entry = server.closed("r", 1).await;
         assert_eq!(entry.call.unwrap().clamped_to, Some(cap));

@@ -104,7 +104,7 @@ async fn what_a_body_only_references_is_reserved_at_the_models_maximum() {
     // Its input may be all that the model takes (128,000), though the provider would bill a thousand.
     let refused = after(&id_of(&first), "go on").to(&server).await;
     assert_eq!((refused.status.as_u16(), refused.code().as_str()), (402, "token_budget_exceeded"));
-    server.raise(&"r".to_owned(), Unit::Tokens, 200_000).await;
+    server.raise("r", Unit::Tokens, 200_000).await;
     let answer = after(&id_of(&first), "go on").label("b").to(&server).await;
     let billed = answer.json()["usage"]["input_tokens"].as_u64().unwrap();
     assert!(billed > 1000, "the provider bills what it kept: {billed}");
@@ -118,7 +118,7 @@ async fn what_a_body_only_references_is_reserved_at_the_models_maximum() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_metered_yet_is_refused_by_its_field() {
     let rig = Rig::in_memory(mock::Options::default()).await;
-    let server = rig.serve().await;
+    let server = rig.serve_limited(limit(Unit::CostNanoUsd, 5_000_000_000)).await;
     for (more, code, status, says) in [
         (json!({"background": true}), "not_metered", 403, "`background`"),
         (json!({"conversation": "conv_1"}), "not_metered", 403, "`conversation`"),
