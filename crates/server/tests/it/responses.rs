@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{Answer, Api, Ask, all, with},
-    rig::{Rig, Server, limit},
+    rig::{Rig, Server, limit, until},
     scripted::{self, Scripted, Then},
     stream::towards,
 };
@@ -184,4 +184,29 @@ async fn many_at_once_find_each_others_answers() {
         answer.ok();
     }
     assert_eq!(rig.mock.paid(), 16);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_is_found_wherever_it_stands_in_the_journal_and_whoever_wrote_it() {
+    let rig = Rig::new(mock::Options::default()).await;
+    let (one, two) = (rig.serve().await, rig.serve().await);
+    let mut ids = Vec::new();
+    for n in 0..70 {
+        ids.push(id_of(&Api::Responses.says(&format!("q{n}")).to(&one).await));
+    }
+    // The newest first, then from within what was read, then from behind it.
+    for n in [69, 50, 3, 0] {
+        after(&ids[n], &format!("from {n}")).to(&two).await.ok();
+    }
+    // What was in flight when all was read, and what came later.
+    let slow = Api::Responses.says("slow\nmock: latency 300ms");
+    let addr = one.addr;
+    let slow = tokio::spawn(async move { slow.open(addr).await.rest().await });
+    until("it is in flight", || rig.mock.paid() == 75).await;
+    is_foreign(&two, after("resp_never", "x")).await;
+    let slow = id_of(&slow.await.unwrap());
+    let late = id_of(&Api::Responses.says("late").to(&one).await);
+    for id in [late, slow] {
+        after(&id, "go on").to(&two).await.ok();
+    }
 }
