@@ -36,7 +36,7 @@ impl Kept {
             None => Vec::new(),
         };
         match whole["input"].take() {
-            Value::String(text) => items.push(json!({"role": "user", "content": text})),
+            Value::String(text) => items.push(json!({"type": "message", "role": "user", "content": text})),
             Value::Array(more) => {
                 for item in more {
                     items.push(match item["type"].as_str() {

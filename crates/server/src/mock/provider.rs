@@ -373,7 +373,7 @@ fn request_id(dialect: Dialect) -> &'static str {
     }
 }
 
-/// The path decides; where both dialects share it, the header that Anthropic's clients must send.
+/// The path decides; where dialects share it, the header that Anthropic's clients must send.
 fn dialect(head: &Parts) -> Dialect {
     match head.uri.path() {
         "/v1/chat/completions" => Dialect::OpenAi,

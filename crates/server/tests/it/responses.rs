@@ -136,6 +136,7 @@ async fn what_is_not_metered_yet_is_refused_by_its_field() {
         let run = tools[0]["type"].as_str().unwrap();
         let refused = ask.clone().run(run).to(&server).await;
         assert_eq!((refused.status.as_u16(), refused.code().as_str()), (402, "price_unknown"), "{run}");
+        assert!(refused.text().contains(&format!("tools[0] {run}")), "{}", refused.text());
         ask.run(&format!("{run}-by-tokens")).to(&tokens).await.ok();
     }
     let bounded = json!({"tools": [{"type": "web_search"}], "max_tool_calls": 2});
