@@ -74,7 +74,7 @@ Examples:
 
 Then: OPENAI_BASE_URL=http://127.0.0.1:7077/v1, and a header X-Outlast-Run: my-run with each request.";
 
-/// A fake provider for tests and demos: both dialects, no network, no keys
+/// A fake provider for tests and demos: every dialect, no network, no keys
 #[derive(Args, Clone, Debug)]
 #[command(after_help = MOCK_EXAMPLES)]
 pub struct MockArgs {

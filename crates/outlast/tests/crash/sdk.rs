@@ -33,6 +33,39 @@ last = client.chat.completions.create(model="gpt-4o-mini", max_tokens=50, messag
 say(last.choices[0].message.content.splitlines()[-1])
 "#;
 
+/// The same, with its conversation kept at the provider: each request goes on from the answer before it.
+const RESPONSES: &str = r#"
+import json, os, signal
+from openai import OpenAI
+
+client = OpenAI()
+tools = [{"type": "function", "name": "look", "parameters": {
+    "type": "object", "properties": {"at": {"type": "string"}}}}]
+common = dict(model="gpt-4o-mini", max_output_tokens=50)
+
+def say(text):
+    with open("../told", "a") as told:
+        told.write(f"{os.environ['OUTLAST_ATTEMPT']} {text}\n")
+
+first = client.responses.create(
+    input="work\nmock: tool look {\"at\": \"a.txt\"}\nmock: reply all is well", tools=tools, **common)
+call = next(item for item in first.output if item.type == "function_call")
+say(f"{call.name} {json.loads(call.arguments)}")
+result = {"type": "function_call_output", "call_id": call.call_id, "output": "fine"}
+with client.responses.stream(
+        previous_response_id=first.id, input=[result], tools=tools, **common) as stream:
+    said = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+    second = stream.get_final_response()
+assert second.output_text == said and second.usage.output_tokens > 0, second
+say(said)
+if os.environ["OUTLAST_ATTEMPT"] == "2":
+    os.kill(os.getppid(), signal.SIGKILL)
+    signal.pause()
+last = client.responses.create(previous_response_id=second.id, input="and now\nmock: reply done", **common)
+assert client.responses.retrieve(last.id).output_text == last.output_text
+say(last.output_text.splitlines()[-1])
+"#;
+
 const ANTHROPIC: &str = r#"
 import os, signal
 from anthropic import Anthropic
@@ -88,6 +121,11 @@ fn check(agent: &str) {
 #[test]
 fn openai_agent_is_killed_twice_and_pays_for_three_calls() {
     check(OPENAI);
+}
+
+#[test]
+fn responses_agent_is_killed_twice_and_pays_for_three_calls() {
+    check(RESPONSES);
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub struct Outcome {
     /// The stop or finish reason; of several choices the first that was told.
     pub finish: Option<String>,
     pub error: Option<UpstreamError>,
+    /// Ids of the answer and its parts, where later requests can name what the upstream keeps by them.
+    pub kept: Vec<String>,
 }
 
 /// An error as an upstream told it, in a body or in the middle of a stream.
@@ -48,7 +50,7 @@ pub enum FrameKind {
     Data,
     /// The first frame with a stop or finish reason: held back until settled, with all that follow it.
     Stop,
-    /// The event that makes a stream complete: `[DONE]`, `message_stop`. Held back too when there was no
+    /// The event that makes a stream complete: `[DONE]`, `message_stop`, `response.completed`. Held back too when there was no
     /// `Stop`.
     Terminal,
     /// Only there because we asked for the usage: not for the client.

@@ -21,6 +21,9 @@ pub const OPENAI_IMAGE_LOW: u64 = 4_000;
 /// gpt-4o-mini bills 2,833 + 5,667 tokens per tile, at most 8 tiles.
 pub const OPENAI_IMAGE_4O_MINI: u64 = 50_000;
 
+/// The definition behind a tool that OpenAI defines and the client runs (`computer`, `local_shell`).
+pub const OPENAI_DEFINED_TOOL: u64 = 2_000;
+
 /// An Anthropic image: width × height / 750 after scaling, about 4,800 at the largest size a model takes.
 pub const ANTHROPIC_IMAGE: u64 = 8_192;
 

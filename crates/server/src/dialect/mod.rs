@@ -11,6 +11,7 @@ mod edit;
 pub mod json_spans;
 pub mod json_text;
 pub mod openai_chat;
+pub mod openai_responses;
 pub mod refusal;
 pub mod request;
 pub mod route;
@@ -37,6 +38,11 @@ pub trait Dialect: Send + Sync + std::fmt::Debug {
     fn name(&self) -> &'static str;
 
     fn upstream(&self) -> Upstream;
+
+    /// Whether the upstream keeps answers that a later request can name by their ids.
+    fn keeps_answers(&self) -> bool {
+        false
+    }
 
     /// Reads a decoded (not compressed) request body in one pass.
     ///
@@ -67,7 +73,8 @@ pub trait Dialect: Send + Sync + std::fmt::Debug {
 }
 
 /// Every dialect that is metered, for the registry by name.
-pub static DIALECTS: [&dyn Dialect; 2] = [&openai_chat::OpenAiChat, &anthropic_messages::AnthropicMessages];
+pub static DIALECTS: [&dyn Dialect; 3] =
+    [&openai_chat::OpenAiChat, &openai_responses::OpenAiResponses, &anthropic_messages::AnthropicMessages];
 
 /// The dialect that a journal entry names; `None` for one that this version does not know.
 pub fn by_name(name: &str) -> Option<&'static dyn Dialect> {

@@ -5,6 +5,7 @@ mod request;
 
 use outlast_core::usage::ServiceTier;
 
+pub(super) use self::request::reasons_by_name;
 use super::{AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream};
 
 const MAX_TOKENS: &str = "max_tokens";
@@ -40,7 +41,7 @@ impl Dialect for OpenAiChat {
 }
 
 /// `Some(None)` where the provider decides; `None` for a name without a price column.
-fn read_tier(tier: &str) -> Option<Option<ServiceTier>> {
+pub(super) fn read_tier(tier: &str) -> Option<Option<ServiceTier>> {
     match tier {
         "auto" => Some(None),
         // Scale is capacity bought beforehand: its tokens have no price of their own.

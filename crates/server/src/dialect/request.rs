@@ -47,6 +47,9 @@ pub struct Request {
     /// The body points at content that it does not hold (a file id, a PDF, a URL): the model's
     /// `max_input_tokens` applies.
     pub references: bool,
+    /// Ids of earlier answers (or their parts) that the upstream keeps and this request goes on from: they must
+    /// be of the run's own journal.
+    pub names: Vec<String>,
     pub message_count: u64,
     pub(super) spans: Spans,
 }
@@ -114,7 +117,7 @@ pub(super) fn read_body(
     Ok((frame, open))
 }
 
-/// Why a request is answered 400 without going upstream.
+/// Why a request is answered 400, or 403, without going upstream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRequest {
     #[error("the body is not UTF-8: a stray byte at {at}")]
@@ -131,6 +134,8 @@ pub enum BadRequest {
     Missing { field: &'static str },
     #[error("`{field}` is {had}, wanted {wanted}")]
     WrongType { field: String, wanted: &'static str, had: String },
+    #[error("{what} is not metered yet; nothing was sent")]
+    NotMetered { what: &'static str },
     #[error("{pointer:?} is not a JSON pointer to a member: wanted / and its name")]
     BadPointer { pointer: String },
 }
@@ -146,6 +151,15 @@ impl BadRequest {
             Self::Missing { .. } => "missing_field",
             Self::WrongType { .. } => "wrong_type",
             Self::BadPointer { .. } => "bad_pointer",
+            Self::NotMetered { .. } => "not_metered",
+        }
+    }
+
+    /// The HTTP status of its answer.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::NotMetered { .. } => 403,
+            _ => 400,
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Which requests go upstream, and who understands them. Whatever is not named here does not.
 
-use super::{Dialect, Upstream, anthropic_messages::AnthropicMessages, openai_chat::OpenAiChat};
+use super::{
+    Dialect, Upstream, anthropic_messages::AnthropicMessages, openai_chat::OpenAiChat,
+    openai_responses::OpenAiResponses,
+};
 
 /// The headers that tell two providers apart where they share a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,11 +14,13 @@ pub struct HeaderFacts {
 
 /// What becomes of a request line.
 #[derive(Clone, Copy, Debug)]
-pub enum Route {
+pub enum Route<'t> {
     /// Costs money: admitted, journaled, settled.
     Metered(&'static dyn Dialect),
     /// Costs nothing: passed on, not journaled.
     Free { upstream: Upstream },
+    /// The same, about an answer that the upstream keeps: only one of the run's own journal.
+    Kept { upstream: Upstream, id: &'t str },
     /// Costs money, or prepares something that does, in a way that is not understood: refused by name (403).
     Refused { upstream: Upstream, reason: &'static str },
     /// Not on the list (403).
@@ -27,7 +32,7 @@ pub enum Route {
 /// Routes a request by its line: `path_and_query` is its target, without the run token's part.
 ///
 /// The query is not looked at; it goes upstream as it is.
-pub fn route(method: &str, path_and_query: &str, headers: HeaderFacts) -> Route {
+pub fn route<'t>(method: &str, path_and_query: &'t str, headers: HeaderFacts) -> Route<'t> {
     if let Some(reason) = ambiguous(path_and_query) {
         return Route::Bad(reason);
     }
@@ -39,6 +44,12 @@ pub fn route(method: &str, path_and_query: &str, headers: HeaderFacts) -> Route 
     };
     match (method, segments.as_slice()) {
         ("POST", ["v1", "chat", "completions"]) => Route::Metered(&OpenAiChat),
+        ("POST", ["v1", "responses"]) => Route::Metered(&OpenAiResponses),
+        ("GET" | "DELETE", ["v1", "responses", id]) | ("GET", ["v1", "responses", id, "input_items"])
+            if !id.is_empty() =>
+        {
+            Route::Kept { upstream: Upstream::OpenAi, id }
+        }
         ("POST", ["v1", "messages"]) => Route::Metered(&AnthropicMessages),
         ("POST", ["v1", "messages", "count_tokens"]) => Route::Free { upstream: Upstream::Anthropic },
         ("GET", ["v1", "models"]) => Route::Free { upstream: shared },
@@ -99,7 +110,9 @@ fn not_understood(segments: &[&str]) -> Option<(Api, &'static str)> {
         ["v1", "sessions" | "environments" | "deployments" | "deployment_runs" | "dreams", ..] => {
             (Anthropic, "managed agents are not metered yet")
         }
-        ["v1", "responses", ..] => (OpenAi, "responses are not metered yet"),
+        ["v1", "responses", "compact"] => (OpenAi, "compactions are not metered yet"),
+        ["v1", "responses", "input_tokens"] => (OpenAi, "input tokens of responses are not counted yet"),
+        ["v1", "responses", _, "cancel"] => (OpenAi, "background responses are not metered yet"),
         ["v1", "conversations", ..] => (OpenAi, "conversations are not metered yet"),
         ["v1", "completions", ..] => (OpenAi, "text completions are not metered yet"),
         ["v1", "embeddings", ..] => (OpenAi, "embeddings are not metered yet"),
@@ -136,6 +149,7 @@ mod tests {
         match route(method, target, headers) {
             Route::Metered(dialect) => format!("metered {}", dialect.name()),
             Route::Free { upstream } => format!("free {upstream:?}"),
+            Route::Kept { upstream, id } => format!("kept {upstream:?} {id}"),
             Route::Refused { upstream, .. } => format!("refused {upstream:?}"),
             Route::Unknown => "unknown".into(),
             Route::Bad(_) => "bad".into(),
@@ -164,7 +178,16 @@ mod tests {
             ("GET", "/v1/models/", "unknown"),
             ("GET", "/v1/organizations/users", "unknown"),
             ("GET", "/", "unknown"),
-            ("POST", "/v1/responses", "refused OpenAi"),
+            ("POST", "/v1/responses", "metered openai.responses"),
+            ("POST", "/v1/responses?x=1", "metered openai.responses"),
+            ("GET", "/v1/responses", "unknown"),
+            ("GET", "/v1/responses/resp_1?include=a", "kept OpenAi resp_1"),
+            ("DELETE", "/v1/responses/resp_1", "kept OpenAi resp_1"),
+            ("GET", "/v1/responses/resp_1/input_items", "kept OpenAi resp_1"),
+            ("POST", "/v1/responses/resp_1", "unknown"),
+            ("GET", "/v1/responses/", "unknown"),
+            ("POST", "/v1/responses/resp_1/cancel", "refused OpenAi"),
+            ("POST", "/v1/responses/input_tokens", "refused OpenAi"),
             ("POST", "/v1/responses/compact", "refused OpenAi"),
             ("POST", "/v1/messages/batches", "refused Anthropic"),
             ("POST", "/v1/embeddings", "refused OpenAi"),

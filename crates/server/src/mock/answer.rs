@@ -1,4 +1,4 @@
-//! What the provider says and bills, before either dialect writes it.
+//! What the provider says and bills, before a dialect writes it.
 
 use outlast_core::usage::Usage;
 
@@ -129,7 +129,7 @@ fn usage(
     let reasoning = thought.saturating_mul(choices).min(output);
     // OpenAI caches unasked: that would make a usage that was given vary.
     let fixed = script.usage.is_some() || options.usage.is_some();
-    let cached = if fixed && request.dialect == Dialect::OpenAi { Cached::default() } else { cached };
+    let cached = if fixed && request.dialect.is_openai() { Cached::default() } else { cached };
     // Each prefix has its bytes' share of the input, rounded down, so that the columns never exceed the whole.
     let share = |bytes: u64| {
         let whole = request.body.len().max(1) as u128;
@@ -139,9 +139,9 @@ fn usage(
     let (write_5m, write_1h) = match request.dialect {
         Dialect::Anthropic => (share(cached.written_5m), share(cached.written_1h)),
         // OpenAI writes its cache for nothing, and counts what it reads in steps of 128.
-        Dialect::OpenAi => (0, 0),
+        Dialect::OpenAi | Dialect::Responses => (0, 0),
     };
-    let cache_read = if request.dialect == Dialect::OpenAi { read / 128 * 128 } else { read };
+    let cache_read = if request.dialect.is_openai() { read / 128 * 128 } else { read };
     let cache_write_5m = write_5m.min(input - cache_read);
     let cache_write_1h = write_1h.min(input - cache_read - cache_write_5m);
     Usage {

@@ -69,7 +69,7 @@ impl Cache {
 /// The prefixes of a request that can be cached: none, for one that neither asks for it nor is large.
 pub(super) fn prefixes(dialect: Dialect, body: &[u8]) -> Vec<Prefix> {
     let cacheable = match dialect {
-        Dialect::OpenAi => body.len() >= AUTOMATIC_FROM_BYTES,
+        Dialect::OpenAi | Dialect::Responses => body.len() >= AUTOMATIC_FROM_BYTES,
         Dialect::Anthropic => memchr::memmem::find(body, b"\"cache_control\"").is_some(),
     };
     if !cacheable {
@@ -90,7 +90,7 @@ pub(super) fn prefixes(dialect: Dialect, body: &[u8]) -> Vec<Prefix> {
     let whole = body.get("cache_control").map(ttl);
     if let Some(last) = chain.prefixes.last_mut() {
         match dialect {
-            Dialect::OpenAi => last.mark = Some(Ttl::FiveMinutes),
+            Dialect::OpenAi | Dialect::Responses => last.mark = Some(Ttl::FiveMinutes),
             Dialect::Anthropic => last.mark = last.mark.or(whole),
         }
     }

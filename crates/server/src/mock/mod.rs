@@ -1,12 +1,13 @@
 //! A fake LLM provider: what tests, demos and benchmarks talk to where money would be spent.
 //!
-//! It speaks OpenAI's chat completions and Anthropic's messages well enough for the official SDKs, and is
-//! stricter than both: a request they would tolerate by luck is a 400 that says why.
+//! It speaks OpenAI's chat completions and responses and Anthropic's messages well enough for the official
+//! SDKs, and is stricter than these: a request they would tolerate by luck is a 400 that says why.
 //!
 //! | path | |
 //! |---|---|
-//! | `POST /v1/chat/completions`, `POST /v1/messages` | paid: counted and logged before the first byte of the answer |
+//! | `POST /v1/chat/completions`, `/v1/responses`, `/v1/messages` | paid: counted and logged before the first byte of the answer |
 //! | `POST /v1/messages/count_tokens`, `GET /v1/models` | free |
+//! | `GET` and `DELETE /v1/responses/ID`, `GET …/input_items` | free; responses are kept for the provider's life |
 //!
 //! **Answers are deterministic.** Text and ids follow from the request's digest (path and decoded body) and its
 //! *occurrence*: how many times this process was paid for this digest, counted from 1. So two paid answers of
@@ -18,11 +19,13 @@ mod answer;
 mod anthropic;
 mod body;
 mod cache;
+mod kept;
 mod log;
 mod openai;
 pub mod options;
 mod provider;
 mod request;
+mod responses;
 pub mod script;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::answer::{Answer, Content, Stop};
 
 /// A constant, so that the same answer is the same bytes.
-const CREATED: u64 = 1_750_000_000;
+pub(super) const CREATED: u64 = 1_750_000_000;
 
 #[derive(Serialize)]
 struct Completion<'a> {
@@ -231,7 +231,7 @@ fn finish_reason(stop: Stop) -> &'static str {
 }
 
 /// The tier that was billed: never `auto`.
-fn service_tier<'a>(answer: &Answer<'a>) -> &'a str {
+pub(super) fn service_tier<'a>(answer: &Answer<'a>) -> &'a str {
     match answer.service_tier {
         tier @ ("flex" | "priority") => tier,
         _ => "default",

@@ -1,6 +1,7 @@
 //! The way of a request: is it allowed, does it fail, was it paid for, what is sent when.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     fmt, io,
     sync::{
@@ -20,10 +21,12 @@ use super::{
     anthropic,
     body::{self, Body, End},
     cache::{self, Cache},
+    kept::Kept,
     log::{Line, Log},
     openai,
     options::{Encoding, Options},
     request::{self, Dialect, Digest, MAX_BODY, Refusal, Request},
+    responses,
     script::{Fault, Script, ToolCall},
 };
 
@@ -61,6 +64,7 @@ struct Counts {
     /// Of digests with `mock: status CODE N`.
     refusals: HashMap<Digest, u64>,
     cache: Cache,
+    kept: Kept,
 }
 
 /// What becomes of a request.
@@ -70,10 +74,19 @@ enum Verdict {
 }
 
 #[derive(Clone, Copy)]
-enum Route {
+enum Route<'p> {
     Models,
+    /// A response that is kept, by its id.
+    Kept(&'p str, About),
     CountTokens,
     Message,
+}
+
+#[derive(Clone, Copy)]
+enum About {
+    Response,
+    InputItems,
+    Deletion,
 }
 
 impl Provider {
@@ -127,10 +140,19 @@ impl Provider {
         let credential = credential(&head.headers)?;
         if let Route::Models = route {
             let list = match dialect {
-                Dialect::OpenAi => openai::models(&MODELS),
+                Dialect::OpenAi | Dialect::Responses => openai::models(&MODELS),
                 Dialect::Anthropic => anthropic::models(&MODELS),
             };
             return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, list) });
+        }
+        if let Route::Kept(id, about) = route {
+            let kept = &mut lock(&self.counts).kept;
+            let told = match about {
+                About::Response => kept.response(id)?,
+                About::InputItems => kept.input_items(id)?,
+                About::Deletion => kept.delete(id)?,
+            };
+            return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, told) });
         }
         if dialect == Dialect::Anthropic && !head.headers.contains_key("anthropic-version") {
             return Err(Refusal::bad("anthropic-version: header is required"));
@@ -141,6 +163,10 @@ impl Provider {
             return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, counted) });
         }
 
+        let body = match dialect {
+            Dialect::Responses => lock(&self.counts).kept.expand(&body)?,
+            Dialect::OpenAi | Dialect::Anthropic => Cow::Borrowed(&*body),
+        };
         let request = Request::read(dialect, head.uri.path(), &body)?;
         let (script, tool_results) = request.script()?;
         let next_tool = next_tool(&request, &script, tool_results)?;
@@ -161,6 +187,9 @@ impl Provider {
         self.record(&request, &answer, n, occurrence, credential)?;
         if let (Some(received), Some(place)) = (&self.received, place) {
             lock(received)[place].paid = Some(n);
+        }
+        if dialect == Dialect::Responses {
+            lock(&self.counts).kept.keep(&body, responses::response(&request, &answer));
         }
         let after = script.latency.unwrap_or(self.options.latency);
         let response = write(&request, &answer, script.fault, after / 20)
@@ -272,8 +301,14 @@ fn write(
 ) -> serde_json::Result<Response<Body>> {
     let (media_type, mut frames) = match (request.streams(), request.dialect) {
         (true, Dialect::OpenAi) => ("text/event-stream; charset=utf-8", openai::frames(answer)?),
+        (true, Dialect::Responses) => {
+            ("text/event-stream; charset=utf-8", responses::frames(request, answer)?)
+        }
         (true, Dialect::Anthropic) => ("text/event-stream; charset=utf-8", anthropic::frames(answer)?),
         (false, Dialect::OpenAi) => ("application/json", vec![openai::whole(answer)?]),
+        (false, Dialect::Responses) => {
+            ("application/json", vec![responses::response(request, answer).to_string().into()])
+        }
         (false, Dialect::Anthropic) => ("application/json", vec![anthropic::whole(answer)?]),
     };
     let body = match fault {
@@ -312,7 +347,7 @@ fn halve(frames: &mut Vec<Bytes>) {
 fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
     let message = format!("mock: {}", refusal.message);
     let text = match dialect {
-        Dialect::OpenAi => openai::error(refusal.status, &message),
+        Dialect::OpenAi | Dialect::Responses => openai::error(refusal.status, &message),
         Dialect::Anthropic => anthropic::error(refusal.status, &message),
     };
     let mut response = json(refusal.status, text);
@@ -333,24 +368,33 @@ fn json(status: StatusCode, text: String) -> Response<Body> {
 
 fn request_id(dialect: Dialect) -> &'static str {
     match dialect {
-        Dialect::OpenAi => "x-request-id",
+        Dialect::OpenAi | Dialect::Responses => "x-request-id",
         Dialect::Anthropic => "request-id",
     }
 }
 
-/// The path decides; where both dialects share it, the header that Anthropic's clients must send.
+/// The path decides; where dialects share it, the header that Anthropic's clients must send.
 fn dialect(head: &Parts) -> Dialect {
     match head.uri.path() {
         "/v1/chat/completions" => Dialect::OpenAi,
+        path if path.starts_with("/v1/responses") => Dialect::Responses,
         path if path.starts_with("/v1/messages") => Dialect::Anthropic,
         _ if head.headers.contains_key("anthropic-version") => Dialect::Anthropic,
         _ => Dialect::OpenAi,
     }
 }
 
-fn route(head: &Parts) -> Result<Route, Refusal> {
+fn route(head: &Parts) -> Result<Route<'_>, Refusal> {
+    if let Some(kept) = head.uri.path().strip_prefix("/v1/responses/") {
+        return match (&head.method, kept.split_once('/')) {
+            (&Method::GET, None) => Ok(Route::Kept(kept, About::Response)),
+            (&Method::GET, Some((id, "input_items"))) => Ok(Route::Kept(id, About::InputItems)),
+            (&Method::DELETE, None) => Ok(Route::Kept(kept, About::Deletion)),
+            _ => Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is no {} here", head.uri.path()))),
+        };
+    }
     let (wanted, route) = match head.uri.path() {
-        "/v1/chat/completions" | "/v1/messages" => (Method::POST, Route::Message),
+        "/v1/chat/completions" | "/v1/responses" | "/v1/messages" => (Method::POST, Route::Message),
         "/v1/messages/count_tokens" => (Method::POST, Route::CountTokens),
         "/v1/models" => (Method::GET, Route::Models),
         path => return Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is no {path} here"))),

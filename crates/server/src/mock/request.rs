@@ -18,7 +18,9 @@ pub(super) const MAX_BODY: usize = 64 << 20;
 /// How a request is written and wants to be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
+    /// Chat completions.
     OpenAi,
+    Responses,
     Anthropic,
 }
 
@@ -26,8 +28,13 @@ impl Dialect {
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenAi => "openai",
+            Self::Responses => "responses",
             Self::Anthropic => "anthropic",
         }
+    }
+
+    pub fn is_openai(self) -> bool {
+        matches!(self, Self::OpenAi | Self::Responses)
     }
 }
 
@@ -79,11 +86,12 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// The fields of both dialects that an answer depends on; all others are left unread.
+/// The fields of all dialects that an answer depends on; all others are left unread.
 #[derive(Debug, Deserialize)]
 pub(super) struct Wire<'a> {
     #[serde(borrow)]
     pub model: Cow<'a, str>,
+    /// Of a response its items, expanded.
     #[serde(borrow)]
     messages: Vec<Message<'a>>,
     #[serde(borrow, default)]
@@ -93,6 +101,7 @@ pub(super) struct Wire<'a> {
     n: Option<u32>,
     max_tokens: Option<u64>,
     max_completion_tokens: Option<u64>,
+    pub max_output_tokens: Option<u64>,
     #[serde(borrow)]
     tools: Option<Vec<Tool<'a>>>,
     #[serde(borrow)]
@@ -100,13 +109,20 @@ pub(super) struct Wire<'a> {
     #[serde(borrow)]
     thinking: Option<Thinking<'a>>,
     reasoning_effort: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    reasoning: Option<Reasoning<'a>>,
+    pub previous_response_id: Option<Cow<'a, str>>,
+    pub store: Option<bool>,
     pub service_tier: Option<Cow<'a, str>>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Message<'a> {
-    #[serde(borrow)]
+    /// Items of responses that are no messages have none.
+    #[serde(borrow, default)]
     role: Cow<'a, str>,
+    #[serde(borrow, default, rename = "type")]
+    kind: Cow<'a, str>,
     #[serde(borrow, default)]
     content: Text<'a>,
 }
@@ -117,7 +133,15 @@ struct StreamOptions {
 }
 
 #[derive(Debug, Deserialize)]
+struct Reasoning<'a> {
+    #[serde(borrow)]
+    effort: Option<Cow<'a, str>>,
+}
+
+#[derive(Debug, Deserialize)]
 struct Tool<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Cow<'a, str>,
     #[serde(borrow)]
     name: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -181,7 +205,8 @@ impl<'a> Request<'a> {
 
     /// The most tokens a choice may have, reasoning included.
     pub fn cap(&self) -> u64 {
-        self.wire.max_completion_tokens.or(self.wire.max_tokens).unwrap_or(u64::MAX)
+        let wire = &self.wire;
+        wire.max_completion_tokens.or(wire.max_tokens).or(wire.max_output_tokens).unwrap_or(u64::MAX)
     }
 
     /// Whether the answer is preceded by thinking: shown by Anthropic, only billed by OpenAI.
@@ -191,6 +216,7 @@ impl<'a> Request<'a> {
                 self.wire.thinking.as_ref().is_some_and(|thinking| thinking.kind != "disabled")
             }
             Dialect::OpenAi => self.wire.reasoning_effort.as_ref().is_some_and(|effort| effort != "none"),
+            Dialect::Responses => self.wire.effort().is_some_and(|effort| effort != "none"),
         }
     }
 
@@ -207,6 +233,11 @@ impl<'a> Request<'a> {
         Ok((script, self.wire.messages[since..].iter().map(Message::tool_results).sum()))
     }
 
+    /// Whether the tool of this name takes any text, and not JSON.
+    pub fn is_custom(&self, name: &str) -> bool {
+        self.wire.tools.iter().flatten().any(|tool| tool.kind == "custom" && tool.name() == Some(name))
+    }
+
     /// The names of the tools the answer may call.
     pub fn tools(&self) -> Vec<&str> {
         if self.wire.tool_choice.as_ref().is_some_and(ToolChoice::is_none) {
@@ -217,6 +248,10 @@ impl<'a> Request<'a> {
 }
 
 impl Wire<'_> {
+    pub fn effort(&self) -> Option<&str> {
+        self.reasoning.as_ref()?.effort.as_deref()
+    }
+
     /// What the real APIs refuse as well: a proxy that writes such a request is to find out here.
     fn check(&self, dialect: Dialect) -> Result<(), String> {
         if self.messages.is_empty() {
@@ -224,7 +259,26 @@ impl Wire<'_> {
         }
         match dialect {
             Dialect::OpenAi => self.check_openai(),
+            Dialect::Responses => self.check_responses(),
             Dialect::Anthropic => self.check_anthropic(),
+        }
+    }
+
+    fn check_responses(&self) -> Result<(), String> {
+        let known = ["developer", "system", "user", "assistant"];
+        let is_message = |m: &&Message| matches!(&*m.kind, "" | "message");
+        if let Some(message) = self.messages.iter().filter(is_message).find(|m| !known.contains(&&*m.role)) {
+            return Err(format!("input: wanted a role of {known:?}, had {:?}", message.role));
+        }
+        if self.max_tokens.is_some() || self.max_completion_tokens.is_some() || self.n.is_some() {
+            return Err("max_tokens, max_completion_tokens, n: unknown parameters".into());
+        }
+        if self.stream_options.as_ref().is_some_and(|options| options.include_usage.is_some()) {
+            return Err("stream_options.include_usage: unknown parameter".into());
+        }
+        match self.max_output_tokens {
+            Some(cap @ 0..16) => Err(format!("max_output_tokens: wanted at least 16, had {cap}")),
+            _ => Ok(()),
         }
     }
 
@@ -295,6 +349,7 @@ impl Message<'_> {
     fn tool_results(&self) -> usize {
         match &*self.role {
             "tool" | "function" => 1,
+            "" if self.kind.ends_with("_output") => 1,
             _ => self.content.tool_results,
         }
     }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::*;
 
 const CHAT: &str = "/v1/chat/completions";
+const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
 
 struct Provided {
@@ -328,6 +329,7 @@ async fn what_the_real_apis_refuse_is_refused() {
     check(CHAT, json!({"stream_options": {"include_usage": true}}), "stream_options").await;
     check(CHAT, json!({"max_completion_tokens": 5}), "had both").await;
     check(CHAT, json!({"n": 0}), "wanted 1 to 128, had 0").await;
+    check(RESPONSES, json!({}), "messages: unknown parameter").await;
     check(MESSAGES, json!({"max_tokens": null}), "field required").await;
     check(MESSAGES, json!({"max_tokens": 0}), "had 0").await;
     check(MESSAGES, json!({"stream": true, "stream_options": {}}), "not permitted").await;
@@ -347,7 +349,10 @@ async fn what_the_real_apis_refuse_is_refused() {
     check("POST", CHAT, &[key], "not json", 400).await;
     check("POST", CHAT, &[key], r#"{"model": "m", "model": "m", "messages": []}"#, 400).await;
     check("GET", CHAT, &[key], "", 405).await;
-    check("POST", "/v1/responses", &[key], "{}", 404).await;
+    check("POST", "/v1/responses", &[key], "{}", 400).await;
+    check("GET", "/v1/responses", &[key], "", 405).await;
+    check("GET", "/v1/responses/resp_1", &[key], "", 404).await;
+    check("POST", "/v1/embeddings", &[key], "{}", 404).await;
     assert_eq!(provided.handle.paid(), 0);
 }
 
@@ -528,4 +533,65 @@ async fn a_log_that_cannot_be_opened_is_an_error_that_names_it() {
     let log = dir.path().join("missing").join("paid.jsonl");
     let error = start(Options { log: Some(log.clone()), ..Options::default() }).await.unwrap_err();
     assert!(error.to_string().contains(log.to_str().unwrap()), "{error}");
+}
+
+#[tokio::test]
+async fn a_response_is_kept_and_gone_on_from() {
+    let provided = provide(Options::default()).await;
+    let ask = async |body: Value| {
+        let answered = provided.ask(RESPONSES, &with(json!({"model": "m"}), body)).await;
+        assert_eq!(answered.status, StatusCode::OK, "{}", answered.text());
+        answered
+    };
+    let tools = json!([{"type": "function", "name": "look"}, {"type": "custom", "name": "patch"}]);
+    let script = "mock: tool look {\"at\": 1}\nmock: tool patch {}\nmock: reply all is well";
+    let first = ask(json!({"input": script, "tools": tools, "reasoning": {"effort": "low"}})).await.json();
+    assert_eq!((&first["status"], &first["output"][0]["type"]), (&json!("completed"), &json!("reasoning")));
+    let call = &first["output"][1];
+    assert_eq!((&call["type"], &call["arguments"]), (&json!("function_call"), &json!("{\"at\": 1}")));
+    assert!(first["usage"]["output_tokens_details"]["reasoning_tokens"].as_u64() > Some(0));
+    let result =
+        |kind: &str, call: &Value| json!([{"type": kind, "call_id": call["call_id"], "output": "fine"}]);
+    let second = ask(json!({
+        "previous_response_id": first["id"], "tools": tools, "stream": true,
+        "input": result("function_call_output", call),
+    }))
+    .await;
+    let events = second.events();
+    let kinds: Vec<&str> = events.iter().map(|e| e["type"].as_str().unwrap()).collect();
+    assert_eq!((kinds[0], *kinds.last().unwrap()), ("response.created", "response.completed"));
+    assert!(events.iter().enumerate().all(|(n, e)| e["sequence_number"] == n), "{kinds:?}");
+    let ended = &events.last().unwrap()["response"];
+    let patch = &ended["output"][0];
+    assert_eq!((&patch["type"], &patch["input"]), (&json!("custom_tool_call"), &json!("{}")));
+    let third = ask(json!({
+        "previous_response_id": ended["id"], "tools": tools,
+        "input": result("custom_tool_call_output", patch),
+    }))
+    .await
+    .json();
+    assert_eq!(third["output"][0]["content"][0]["text"], "all is well");
+    assert!(third["usage"]["input_tokens"].as_u64() > first["usage"]["input_tokens"].as_u64());
+    for (more, expected) in [
+        (json!({"max_tokens": 20}), "unknown parameters"),
+        (json!({"max_output_tokens": 15}), "wanted at least 16, had 15"),
+        (json!({"input": [{"role": "tool", "content": "x"}]}), "wanted a role of"),
+    ] {
+        let refused = provided.ask(RESPONSES, &with(json!({"model": "m", "input": "x"}), more)).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+        assert!(refused.text().contains(expected), "{}", refused.text());
+    }
+    let cut = ask(json!({"input": "mock: tokens 40", "max_output_tokens": 20, "store": false})).await.json();
+    assert_eq!(cut["incomplete_details"]["reason"], "max_output_tokens");
+
+    let about = async |method, id: &Value, more: &str| {
+        let path = format!("{RESPONSES}/{}{more}", id.as_str().unwrap());
+        Answered::read(provided.send(method, &path, &[("x-api-key", "k")], Vec::new()).await).await
+    };
+    assert_eq!(about("GET", &first["id"], "").await.json(), first);
+    assert_eq!(about("GET", &first["id"], "/input_items").await.json()["data"][0]["content"], script);
+    assert_eq!(about("GET", &cut["id"], "").await.status, StatusCode::NOT_FOUND);
+    assert_eq!(about("DELETE", &first["id"], "").await.json()["deleted"], true);
+    assert_eq!(about("GET", &first["id"], "").await.status, StatusCode::NOT_FOUND);
+    assert_eq!(provided.handle.paid(), 4);
 }

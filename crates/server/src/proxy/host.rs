@@ -29,6 +29,7 @@ use tokio::sync::{mpsc, watch};
 use super::{
     call::{Call, Seat},
     drive::Signal,
+    kept::Kept,
     live::Live,
     sleep::Reading,
     unrecorded::Unrecorded,
@@ -215,6 +216,7 @@ pub struct RunMemory(Mutex<Remembered>);
 pub struct Remembered {
     pub bases: BodyBases,
     billed: VecDeque<Billed>,
+    pub(super) kept: Kept,
     /// Undriven attempts: calls in flight, and up to when their time is posted.
     in_flight: HashMap<AttemptNo, (usize, u64)>,
 }

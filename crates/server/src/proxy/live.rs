@@ -225,7 +225,8 @@ impl Carry {
 
     fn whole(&mut self, body: Bytes, status: StatusCode) {
         self.outcome = self.call.dialect.read_json(&body);
-        let readable = !status.is_success() || is_json_object(&body);
+        // Some upstreams say 200 of what failed.
+        let readable = !status.is_success() || (is_json_object(&body) && self.outcome.error.is_none());
         let len = body.len() as u64;
         let body = if status.is_success() { body } else { self.masked(body) };
         self.live.log().frames.push(body);
@@ -416,6 +417,9 @@ impl Carry {
         match settled {
             Ok(s) => {
                 self.host.remember_billed(call, self.live.seq, usage.input_total());
+                if !self.outcome.kept.is_empty() {
+                    self.host.memory(call.seat.run).lock().kept.add(&self.outcome.kept);
+                }
                 self.host.saw(Seen::Settled { seq: self.live.seq, status: s.run_status });
                 tracing::info!(
                     run = %call.seat.id, seq = %self.live.seq, upstream = call.upstream_name(),

@@ -9,6 +9,7 @@ mod drive;
 mod encoding;
 mod headers;
 mod host;
+mod kept;
 mod live;
 mod prices;
 mod record;
@@ -183,6 +184,13 @@ impl Proxy {
                     .await
                     .map_err(|r| (r, Some(upstream)))
             }
+            Route::Kept { upstream, id } => {
+                let shaped = |r: Refusal| (r, Some(upstream));
+                let seat = seat::seat(host, caller.who.clone()).await.map_err(shaped)?;
+                kept::check(host, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
+                let raw = self.body(body).await.map_err(shaped)?;
+                self.free(caller, upstream, parts.method, parts.headers, raw).await.map_err(shaped)
+            }
             Route::Refused { upstream, reason } => {
                 let text = format!("{reason}; nothing was sent");
                 Err((Refusal::new(403, "not_metered", text), Some(upstream)))
@@ -233,6 +241,9 @@ impl Proxy {
             seat = seat::within(host, seat, seq)?;
         }
         let call = Call::read(host, seat.clone(), caller, dialect, headers, raw)?;
+        if !call.request.names.is_empty() {
+            kept::check(host, call.seat.run, call.request.names.clone()).await?;
+        }
         let (response, gone) = drive::start(host.clone(), call, wire);
         let response = response
             .await

@@ -83,7 +83,7 @@ impl From<NotLetIn> for Refusal {
 
 impl From<BadRequest> for Refusal {
     fn from(e: BadRequest) -> Refusal {
-        Refusal::new(400, e.code(), e.to_string())
+        Refusal::new(e.status(), e.code(), e.to_string())
     }
 }
 

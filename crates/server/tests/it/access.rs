@@ -12,7 +12,7 @@ use outlast_server::{
 };
 
 use crate::{
-    client::{Api, Ask, BOTH},
+    client::{ALL, Api, Ask},
     rig::{ANTHROPIC_KEY, OPENAI_KEY, Rig},
 };
 
@@ -32,7 +32,7 @@ fn nothing_of_ours_left(rig: &Rig) {
 // Cause: only `Bearer` and `bearer` were known; schemes are not case-sensitive.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_token_is_taken_wherever_a_client_puts_its_key_and_goes_no_further() {
-    for api in BOTH {
+    for api in ALL {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve().await;
         let token = server.driven("r", Limits::default(), Policy::default()).await;
@@ -62,7 +62,7 @@ async fn a_run_token_is_taken_wherever_a_client_puts_its_key_and_goes_no_further
                 .map(|v| v.to_str().unwrap())
                 .collect();
             let wanted = match api {
-                Api::Chat => format!("Bearer {OPENAI_KEY}"),
+                Api::Chat | Api::Responses => format!("Bearer {OPENAI_KEY}"),
                 Api::Messages => ANTHROPIC_KEY.to_owned(),
             };
             assert_eq!(keys, [wanted], "{ask:?}");
@@ -76,7 +76,7 @@ async fn a_run_token_is_taken_wherever_a_client_puts_its_key_and_goes_no_further
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_its_token_in_the_path_an_agent_sends_its_own_key() {
-    for api in BOTH {
+    for api in ALL {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve().await;
         let token = server.driven("r", Limits::default(), Policy::default()).await;
@@ -119,7 +119,7 @@ async fn a_foreign_forged_or_ended_token_gets_nothing() {
         ("of another slot", slot, 403, "lease_lost"),
         ("of an ended attempt", ended, 403, "lease_lost"),
     ] {
-        for api in BOTH {
+        for api in ALL {
             let refused = api.says("x").token(&token).to(&server).await;
             assert_eq!((refused.status.as_u16(), refused.code().as_str()), (status, code), "{what}");
             assert_eq!(refused.header("x-should-retry"), Some("false"));

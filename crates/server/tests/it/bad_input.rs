@@ -10,7 +10,7 @@ use outlast_server::{mock, proxy::Config};
 use serde_json::json;
 
 use crate::{
-    client::{Api, Ask, BOTH, raw, with},
+    client::{ALL, Api, Ask, raw, with},
     rig::{Rig, Server},
 };
 
@@ -47,8 +47,9 @@ async fn a_body_that_is_no_request_says_what_is_wrong() {
         ),
         ("{\"model\":\"m\",\"max_tokens\":1,\"messages\":[]} x", "invalid_json", "wanted"),
     ] {
-        for api in BOTH {
-            check(&server, api.says("").bytes(body), 400, code, says).await;
+        for api in ALL {
+            let spelt = |text: &str| text.replace("messages", api.input()).replace("max_tokens", api.cap());
+            check(&server, api.says("").bytes(spelt(body)), 400, code, &spelt(says)).await;
         }
     }
     check(&server, Api::Chat.says("").bytes(&b"{\"model\":\"\xff\"}"[..]), 400, "invalid_json", "UTF-8")
@@ -78,12 +79,12 @@ async fn a_body_in_an_encoding_that_it_is_not_in_is_refused() {
 async fn a_body_that_is_too_large_is_refused_before_it_is_read_whole() {
     let rig = Rig::in_memory(mock::Options::default()).await;
     let server = rig.serve_with(Config { max_body: 10_000, ..rig.config() }).await;
-    for api in BOTH {
+    for api in ALL {
         let ask = api.says(&"x".repeat(20_000));
         check(&server, ask, 413, "body_too_large", "larger than 10000 bytes").await;
         api.says("small").label(api.model()).to(&server).await.ok();
     }
-    assert_eq!(rig.mock.requests().len(), 2);
+    assert_eq!(rig.mock.requests().len(), ALL.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,7 +92,8 @@ async fn paths_that_are_not_understood_are_refused_by_name() {
     let rig = Rig::in_memory(mock::Options::default()).await;
     let server = rig.serve().await;
     for (method, path, code, says) in [
-        ("POST", "/v1/responses", "not_metered", "responses are not metered yet"),
+        ("POST", "/v1/responses/compact", "not_metered", "compactions are not metered yet"),
+        ("POST", "/v1/responses/resp_1/cancel", "not_metered", "background responses are not metered yet"),
         ("POST", "/v1/embeddings", "not_metered", "embeddings are not metered yet"),
         ("POST", "/v1/images/generations", "not_metered", "images are not metered yet"),
         ("POST", "/v1/messages/batches", "not_metered", "message batches are not metered yet"),
@@ -206,10 +208,10 @@ async fn a_run_that_a_person_stopped_takes_nothing_until_somebody_wants_it_to_go
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_only_the_provider_can_judge_is_left_to_it() {
-    for api in BOTH {
+    for api in ALL {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve().await;
-        let odd = api.sends(&with(api.body("x"), json!({"messages": [{"role": "nobody", "content": "x"}]})));
+        let odd = api.sends(&with(api.body("x"), json!({api.input(): [{"role": "nobody", "content": "x"}]})));
         let refused = odd.to(&server).await;
         assert_eq!(refused.status, 400);
         assert!(refused.text().contains("wanted a role of"), "{}", refused.text());

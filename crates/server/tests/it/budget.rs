@@ -17,7 +17,7 @@ use outlast_server::{
 use serde_json::{Value, json};
 
 use crate::{
-    client::{Answer, Api, Ask, BOTH, all, ask_and_leave, with},
+    client::{ALL, Answer, Api, Ask, all, ask_and_leave, with},
     failing::{Failing, Fate},
     rig::{Rig, Server, limit, until},
 };
@@ -105,7 +105,7 @@ async fn other_units_hold_as_well_and_say_which_it_was() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_has_its_dialects_shape_and_forbids_a_retry() {
-    for api in BOTH {
+    for api in ALL {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve_limited(limit(Unit::CostNanoUsd, 100)).await;
         let refused = api.says("too dear").to(&server).await;
@@ -117,7 +117,7 @@ async fn a_refusal_has_its_dialects_shape_and_forbids_a_retry() {
         let body = refused.json();
         assert_eq!(body["error"]["code"], "dollar_budget_exceeded");
         let (kind, top) = match api {
-            Api::Chat => ("insufficient_quota", Value::Null),
+            Api::Chat | Api::Responses => ("insufficient_quota", Value::Null),
             Api::Messages => ("billing_error", json!("error")),
         };
         assert_eq!((&body["error"]["type"], &body["type"]), (&json!(kind), &top));
@@ -207,15 +207,15 @@ async fn one_whose_client_leaves_while_it_waits_is_dropped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cap_that_does_not_fit_is_lowered_and_everybody_sees_it() {
-    for api in BOTH {
+    for api in ALL {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve_limited(limit(Unit::Tokens, 1500)).await;
-        let body = with(api.body("mock: tokens 3000"), json!({"max_tokens": 5000}));
+        let body = with(api.body("mock: tokens 3000"), json!({api.cap(): 5000}));
         let answer = api.sends(&body).label("one").to(&server).await;
         let cap: u64 = answer.header("x-outlast-clamped").unwrap().parse().unwrap();
         assert!((256..1500).contains(&cap), "{cap}");
         let sent: Value = serde_json::from_slice(&rig.mock.requests()[0].body).unwrap();
-        assert_eq!(sent, with(body.clone(), json!({"max_tokens": cap})), "{api:?}");
+        assert_eq!(sent, with(body.clone(), json!({api.cap(): cap})), "{api:?}");
         answer.ok();
         let entry = server.closed("r", 1).await;
         assert_eq!(entry.call.unwrap().clamped_to, Some(cap));
@@ -311,7 +311,7 @@ async fn active_time_is_posted_though_the_store_fails_at_first() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_without_a_price_needs_a_run_without_a_limit_in_usd() {
-    for api in BOTH {
+    for api in ALL {
         let unknown = api.sends(&with(api.body("x"), json!({"model": "nobody-knows-me"})));
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve_limited(limit(Unit::CostNanoUsd, 5_000_000_000)).await;

@@ -12,7 +12,7 @@ use outlast_server::mock;
 use tokio::sync::RwLock;
 
 use crate::{
-    client::{Answer, Ask, BOTH, try_and_leave},
+    client::{ALL, Answer, Ask, try_and_leave},
     rig::{Rig, Server, limit, until},
 };
 
@@ -23,7 +23,7 @@ const KILLS: usize = 3;
 /// What an agent asks at a step.
 fn ask(seed: u64, agent: usize, step: usize) -> Ask {
     let kind = seed.wrapping_add((agent * 7 + step) as u64) % 5;
-    let api = BOTH[agent % 2];
+    let api = ALL[agent % ALL.len()];
     let lines = match kind {
         0 => "mock: status 429 1",
         1 => "mock: latency 40ms\nmock: tokens 12",

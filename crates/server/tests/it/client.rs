@@ -20,29 +20,47 @@ use crate::rig::{Server, within};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
     Chat,
+    Responses,
     Messages,
 }
 
-pub const BOTH: [Api; 2] = [Api::Chat, Api::Messages];
+pub const ALL: [Api; 3] = [Api::Chat, Api::Responses, Api::Messages];
 
 impl Api {
     pub fn path(self) -> &'static str {
         match self {
             Api::Chat => "/v1/chat/completions",
+            Api::Responses => "/v1/responses",
             Api::Messages => "/v1/messages",
         }
     }
 
     pub fn model(self) -> &'static str {
         match self {
-            Api::Chat => "gpt-4o-mini",
+            Api::Chat | Api::Responses => "gpt-4o-mini",
             Api::Messages => "claude-haiku-4-5",
         }
     }
 
     /// A body that says `text`, capped at 64 tokens.
     pub fn body(self, text: &str) -> Value {
-        json!({"model": self.model(), "max_tokens": 64, "messages": [{"role": "user", "content": text}]})
+        json!({"model": self.model(), self.cap(): 64, self.input(): [{"role": "user", "content": text}]})
+    }
+
+    /// The member that caps the output.
+    pub fn cap(self) -> &'static str {
+        match self {
+            Api::Chat | Api::Messages => "max_tokens",
+            Api::Responses => "max_output_tokens",
+        }
+    }
+
+    /// The member that holds the conversation.
+    pub fn input(self) -> &'static str {
+        match self {
+            Api::Chat | Api::Messages => "messages",
+            Api::Responses => "input",
+        }
     }
 
     /// A request for an answer to `text`, for the run `r`.

@@ -8,7 +8,7 @@ use outlast_server::mock::{self, Encoding};
 use serde_json::{Value, json};
 
 use crate::{
-    client::{Api, Ask, BOTH, with},
+    client::{ALL, Api, Ask, with},
     rig::{ANTHROPIC_KEY, OPENAI_KEY, Rig, limit},
     scripted::{self, Scripted, Then},
     stream::towards,
@@ -31,6 +31,19 @@ fn rich(api: Api) -> Vec<String> {
             ),
             r#"{"stream":true,"stream_options":{"include_usage":true},"model":"gpt-4o-mini","messages":[{"role":"user","content":"x"}],"parallel_tool_calls":false}"#.into(),
         ],
+        Api::Responses => vec![
+            format!(
+                r#"{{ "model":"gpt-4o-mini" , "max_output_tokens":50, "instructions":"be\u0020brief","store":false,
+                "input":[{{"role":"user","content":[{{"type":"input_text","text":"what\tis this?"}},
+                    {{"type":"input_image","image_url":"data:image/png;base64,{png}","detail":"low"}}]}}],
+                "tools":[{{"type":"function","name":"look","description":"é","parameters":{{"type":"object","properties":{{"b":{{}},"a":{{}}}}}},"strict":true}},
+                  {{"type":"custom","name":"patch","format":{{"type":"grammar","syntax":"lark","definition":"start: \"a\""}}}}],
+                "tool_choice":"none","text":{{"format":{{"type":"text"}},"verbosity":"low"}},"include":["reasoning.encrypted_content"],
+                "temperature":0.70,"unheard_of":{{"deep":[1,null,{{"er":-0}}]}},"metadata":{{"k":"v"}},"prompt_cache_key":"k" }}
+"#
+            ),
+            r#"{"stream":true,"stream_options":{"include_obfuscation":false},"model":"gpt-4o-mini","input":"x","parallel_tool_calls":false}"#.into(),
+        ],
         Api::Messages => vec![
             format!(
                 r#"{{"model":"claude-haiku-4-5","max_tokens":3000,"system":[{{"type":"text","text":"s","cache_control":{{"type":"ephemeral","ttl":"1h"}}}}],
@@ -46,7 +59,7 @@ fn rich(api: Api) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_arrives_at_the_provider_byte_for_byte_with_its_headers() {
-    for api in BOTH {
+    for api in ALL {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve_limited(limit(Unit::CostNanoUsd, 50_000_000_000)).await;
         for body in rich(api) {
@@ -88,14 +101,14 @@ async fn a_request_arrives_at_the_provider_byte_for_byte_with_its_headers() {
                 "x-stainless-retry-count",
                 "x-unknown",
             ];
-            wanted.push(if api == Api::Chat { "authorization" } else { "x-api-key" });
+            wanted.push(if api == Api::Messages { "x-api-key" } else { "authorization" });
             wanted.extend((api == Api::Messages).then_some("anthropic-version"));
             wanted.sort_unstable();
             assert_eq!(names, wanted, "{api:?}");
             assert_eq!(sent.headers["accept-encoding"], "identity");
             assert_eq!(sent.headers["host"], rig.mock.addr().to_string());
             let (name, key) = match api {
-                Api::Chat => ("authorization", format!("Bearer {OPENAI_KEY}")),
+                Api::Chat | Api::Responses => ("authorization", format!("Bearer {OPENAI_KEY}")),
                 Api::Messages => ("x-api-key", ANTHROPIC_KEY.to_owned()),
             };
             assert_eq!(sent.headers[name], key);
@@ -136,7 +149,7 @@ fn gzip(bytes: &[u8]) -> Bytes {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compressed_request_passes_as_it_is_and_is_the_same_as_the_plain_one() {
-    for api in BOTH {
+    for api in ALL {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve().await;
         let body = api.body("compressed").to_string();
@@ -155,7 +168,7 @@ async fn a_compressed_request_passes_as_it_is_and_is_the_same_as_the_plain_one()
             );
         }
         // One that has to be changed goes out plain.
-        let stream = with(api.body("x"), json!({"stream": true, "max_tokens": 7000})).to_string();
+        let stream = with(api.body("x"), json!({"stream": true, api.cap(): 7000})).to_string();
         let limited = rig.serve_limited(limit(Unit::Tokens, 2000)).await;
         let ask = api.says("").bytes(gzip(stream.as_bytes())).header("content-encoding", "gzip");
         let clamped = ask.run("small").to(&limited).await;
@@ -164,7 +177,7 @@ async fn a_compressed_request_passes_as_it_is_and_is_the_same_as_the_plain_one()
         let sent = rig.mock.requests().pop().unwrap();
         assert!(!sent.headers.contains_key("content-encoding"));
         let sent: Value = serde_json::from_slice(&sent.body).unwrap();
-        assert_eq!(sent["max_tokens"], json!(cap));
+        assert_eq!(sent[api.cap()], json!(cap));
     }
 }
 
@@ -199,7 +212,7 @@ async fn compressed_answers_are_read_and_given_plain() {
         assert_eq!(again.ok(), json_body);
     }
     // One that compresses when it may never gets the chance.
-    for api in BOTH {
+    for api in ALL {
         let rig =
             Rig::in_memory(mock::Options { encoding: Some(Encoding::Gzip), ..mock::Options::default() })
                 .await;
@@ -312,7 +325,7 @@ async fn the_houses_key_is_never_in_an_answer_nor_in_the_journal() {
     };
     let upstream = Scripted::start(move |r| (format!("{}0\r\n\r\n", frame(r)), Then::Close)).await;
     let server = rig.serve_with(towards(&rig, &upstream)).await;
-    for api in BOTH {
+    for api in ALL {
         let answer = api.streams("x").run("s").label(api.model()).to(&server).await;
         assert!(answer.text().contains("bad key: ***"), "{api:?}: {}", answer.text());
     }
@@ -324,7 +337,7 @@ async fn the_houses_key_is_never_in_an_answer_nor_in_the_journal() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ones_own_provider_key_is_passed_through_and_its_answers_stay_its_own() {
-    for api in BOTH {
+    for api in ALL {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve().await;
         for (key, header, value) in [

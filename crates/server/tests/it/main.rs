@@ -10,6 +10,7 @@ mod failing;
 mod faithful;
 mod faults;
 mod replay;
+mod responses;
 mod restart;
 mod rig;
 mod scope;

@@ -8,7 +8,7 @@ use outlast_server::{
 use serde_json::json;
 
 use crate::{
-    client::{Answer, Api, Ask, BOTH, with},
+    client::{ALL, Answer, Api, Ask, with},
     rig::{ANTHROPIC_KEY, OPENAI_KEY, Rig},
     scripted::{self, Scripted, Then},
 };
@@ -26,7 +26,7 @@ pub fn towards(rig: &Rig, upstream: &Scripted) -> Config {
 
 /// The same request, straight to the provider.
 async fn direct(rig: &Rig, ask: &Ask) -> Answer {
-    let key = if ask.target.contains("chat") { OPENAI_KEY } else { ANTHROPIC_KEY };
+    let key = if ask.target.contains("messages") { ANTHROPIC_KEY } else { OPENAI_KEY };
     let ask = ask.clone().without("x-outlast-run").header("authorization", &format!("Bearer {key}"));
     ask.open(rig.mock.addr()).await.rest().await
 }
@@ -45,6 +45,15 @@ async fn a_stream_is_the_same_bytes_as_without_the_proxy() {
         Api::Chat.sends(&with(body("three at once"), json!({"n": 3}))),
         Api::Chat.sends(&with(body("mock: tool look {\"at\": 1}"), tool)),
         Api::Chat.sends(&with(body("mock: tokens 100"), json!({"max_tokens": 9}))),
+        Api::Responses.streams("plain"),
+        Api::Responses.sends(&with(
+            Api::Responses.body("mock: tool look {\"at\": 1}"),
+            json!({"stream": true, "reasoning": {"effort": "low"}, "tools": [{"type": "function", "name": "look"}]}),
+        )),
+        Api::Responses.sends(&with(
+            Api::Responses.body("mock: tokens 100"),
+            json!({"stream": true, "max_output_tokens": 19}),
+        )),
         Api::Messages.streams("plain"),
         Api::Messages.sends(&with(
             Api::Messages.body("thinks"),
@@ -65,7 +74,7 @@ async fn a_stream_is_the_same_bytes_as_without_the_proxy() {
             let same = ask.clone().bytes(sent.body.clone());
             wanted = direct(&beside, &same).await;
         }
-        let wanted_text = if text.contains("include_usage\":true") || ask.target.contains("messages") {
+        let wanted_text = if text.contains("include_usage\":true") || !ask.target.contains("chat") {
             wanted.text().to_owned()
         } else {
             without_usage(wanted.text())
@@ -103,7 +112,7 @@ async fn without_the_option_the_provider_sends_what_our_client_sees() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_stream_is_held_back_until_it_is_settled() {
-    for api in BOTH {
+    for api in ALL {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve().await;
         let ask = api.streams("mock: reply one two three\nmock: hang\nmock: tokens 4");
@@ -119,7 +128,7 @@ async fn the_end_of_a_stream_is_held_back_until_it_is_settled() {
 // Cause: hyper drops what it has buffered when a body fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_breaks_ends_with_an_error_frame_and_never_cleanly() {
-    for api in BOTH {
+    for api in ALL {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve().await;
         let answer = api.streams("mock: tokens 40\nmock: truncate").to(&server).await;
@@ -145,7 +154,7 @@ async fn a_stream_never_ends_cleanly_because_its_server_ends() {
     let server = rig.serve().await;
     let mut streams = Vec::new();
     for n in 0..20 {
-        let ask = BOTH[n % 2].streams(&format!("mock: tokens 9\nmock: hang\n{n}"));
+        let ask = ALL[n % ALL.len()].streams(&format!("mock: tokens 9\nmock: hang\n{n}"));
         let mut opened = ask.open(server.addr).await;
         opened.read_until("data: ").await;
         streams.push(opened);

@@ -289,7 +289,7 @@ impl Image {
 }
 
 /// The families that reason without being asked to.
-fn reasons_by_name(model: &str) -> bool {
+pub(in crate::dialect) fn reasons_by_name(model: &str) -> bool {
     let name = model.rsplit('/').next().unwrap_or(model);
     ["o1", "o3", "o4", "gpt-5", "gpt-oss"].iter().any(|family| name.starts_with(family))
 }

@@ -87,7 +87,11 @@ impl Drive {
     }
 
     pub(super) fn refuse(&mut self, refused: &Refused) {
-        let refusal = Refusal::of(refused, self.call.seat.id.as_str());
+        let mut refusal = Refusal::of(refused, self.call.seat.id.as_str());
+        if let (Some(what), "price_unknown") = (&self.call.request.unpriced, refusal.code.as_str()) {
+            // The model's price may be known: it does not cover this.
+            refusal.message = format!("{what} has no known price, and the run has a limit in usd");
+        }
         self.host.saw(Seen::Refused {
             code: refusal.code.clone(),
             message: refusal.message.clone(),

@@ -1,0 +1,136 @@
+//! What a response says, whole or as a stream of events.
+
+use outlast_core::usage::Usage;
+use serde_json::Value;
+
+use crate::dialect::{
+    answer::{EventReader, FrameKind, Outcome, Reading, text, upstream_error},
+    openai_chat::read_tier,
+    sse::Event,
+};
+
+/// Reads a whole response, or an error's body.
+pub(super) fn read(response: &Value) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut output = Output::default();
+    output.note_all(&response["output"]);
+    note(response, &output, &mut outcome);
+    if response["status"] == "failed" {
+        outcome.error.get_or_insert_default();
+    }
+    outcome
+}
+
+/// Reads the events that answer a request.
+#[derive(Debug, Default)]
+pub(super) struct ResponseReader {
+    output: Output,
+}
+
+impl EventReader for ResponseReader {
+    fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading {
+        let Some(data) = event.data.as_deref() else {
+            return FrameKind::Ping.into();
+        };
+        let Ok(data) = serde_json::from_slice::<Value>(data) else {
+            return FrameKind::Data.into();
+        };
+        // The data repeats the event's name, and its SDKs go by the data; servers that leave it out there
+        // exist.
+        let kind = match data["type"].as_str() {
+            Some(kind) => kind,
+            None => std::str::from_utf8(event.name).unwrap_or_default(),
+        };
+        let response = &data["response"];
+        match kind {
+            "response.completed" | "response.incomplete" | "response.failed" => {
+                self.output.note_all(&response["output"]);
+                note(response, &self.output, outcome);
+            }
+            "response.output_item.done" => self.output.note(&data["item"]),
+            "response.created" => {
+                outcome.id = text(&response["id"]).or(outcome.id.take());
+                outcome.model = text(&response["model"]).or(outcome.model.take());
+            }
+            _ => {}
+        }
+        match kind {
+            "response.completed" | "response.incomplete" => FrameKind::Terminal,
+            "response.failed" => {
+                outcome.error.get_or_insert_default();
+                FrameKind::Error
+            }
+            // Some servers put the error into a member of its own, as in their error bodies.
+            "error" => {
+                let told = upstream_error(&data["error"]).or_else(|| upstream_error(&data));
+                outcome.error = told.or(Some(Default::default()));
+                FrameKind::Error
+            }
+            _ if upstream_error(&data["error"]).is_some() => {
+                outcome.error = upstream_error(&data["error"]);
+                FrameKind::Error
+            }
+            _ => FrameKind::Data,
+        }
+        .into()
+    }
+}
+
+/// The items of an answer's output. A stream tells each as it is done, and mostly all of them at its end.
+#[derive(Debug, Default)]
+struct Output {
+    ids: Vec<String>,
+    searches: u64,
+}
+
+impl Output {
+    fn note_all(&mut self, items: &Value) {
+        items.as_array().into_iter().flatten().for_each(|item| self.note(item));
+    }
+
+    fn note(&mut self, item: &Value) {
+        let id = text(&item["id"]).filter(|id| !id.is_empty());
+        if id.as_ref().is_some_and(|id| self.ids.contains(id)) {
+            return;
+        }
+        self.ids.extend(id);
+        // Opening a page and looking for a word in it are not billed.
+        let is_search = matches!(item["action"]["type"].as_str(), None | Some("search"));
+        self.searches += u64::from(item["type"] == "web_search_call" && is_search);
+    }
+}
+
+/// Notes what a response at its end says.
+fn note(response: &Value, output: &Output, outcome: &mut Outcome) {
+    outcome.id = text(&response["id"]).or(outcome.id.take());
+    outcome.model = text(&response["model"]).or(outcome.model.take());
+    outcome.tier = response["service_tier"].as_str().and_then(read_tier).flatten();
+    outcome.error = upstream_error(&response["error"]);
+    outcome.finish = text(&response["incomplete_details"]["reason"]).or_else(|| text(&response["status"]));
+    outcome.usage = read_usage(&response["usage"], output.searches);
+    outcome.usage_so_far = outcome.usage;
+    outcome.kept = outcome.id.iter().chain(&output.ids).cloned().collect();
+}
+
+/// OpenAI's counts in ours: what was read from and written to its cache is part of its input.
+///
+/// `None` unless both sides are there.
+fn read_usage(usage: &Value, web_searches: u64) -> Option<Usage> {
+    let input = usage["input_tokens"].as_u64()?;
+    let output = usage["output_tokens"].as_u64()?;
+    let details = &usage["input_tokens_details"];
+    let cache_read = details["cached_tokens"].as_u64().unwrap_or(0).min(input);
+    let cache_write = details["cache_write_tokens"].as_u64().unwrap_or(0).min(input - cache_read);
+    // As in chat, some servers leave the reasoning out of the output, and have it in the total.
+    let output = output.max(usage["total_tokens"].as_u64().unwrap_or(0).saturating_sub(input));
+    let reasoning = usage["output_tokens_details"]["reasoning_tokens"].as_u64().unwrap_or(0);
+    Some(Usage {
+        input: input - cache_read - cache_write,
+        cache_read,
+        cache_write_5m: cache_write,
+        output,
+        reasoning: reasoning.min(output),
+        web_searches,
+        ..Usage::default()
+    })
+}

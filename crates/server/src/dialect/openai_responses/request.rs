@@ -1,0 +1,347 @@
+//! What a request for a response says.
+
+use super::MAX_OUTPUT_TOKENS;
+use crate::dialect::{
+    bound::{self, openai_image},
+    json_spans::{Kind, Scanner, wrong_type},
+    openai_chat::{read_tier, reasons_by_name},
+    request::{BadRequest, CapSpan, Request, read_body},
+};
+
+type Result<T> = std::result::Result<T, BadRequest>;
+
+pub(super) fn parse(body: &[u8]) -> Result<Request> {
+    let mut parser = Parser::new();
+    let (frame, open) = read_body(body, |json, key| parser.member(json, key))?;
+    parser.bytes += frame;
+    parser.finish(body.len(), open)
+}
+
+/// A request on its way through the one pass over its body.
+struct Parser {
+    request: Request,
+    model: Option<String>,
+    /// Something to answer: an input, an earlier answer, a template.
+    has_input: bool,
+    /// Of what one run of the model reads, images excluded.
+    bytes: u64,
+    images: u64,
+    images_low: u64,
+    compactions: u64,
+    max_tool_calls: Option<u64>,
+    /// The first tool that the provider runs itself, and the first of those that searches.
+    server_tool: Option<String>,
+    search: Option<String>,
+}
+
+impl Parser {
+    fn new() -> Self {
+        let mut request = Request::new(MAX_OUTPUT_TOKENS);
+        // The terminal event always has it.
+        request.client_asked_usage = true;
+        // Current models write their cache without being asked, and bill it.
+        request.wants_cache_5m = true;
+        Self {
+            request,
+            model: None,
+            has_input: false,
+            bytes: 0,
+            images: 0,
+            images_low: 0,
+            compactions: 0,
+            max_tool_calls: None,
+            server_tool: None,
+            search: None,
+        }
+    }
+
+    fn member(&mut self, json: &mut Scanner<'_>, key: &str) -> Result<()> {
+        let request = &mut self.request;
+        match key {
+            "model" => {
+                json.expect("model", Kind::String)?;
+                self.model = Some(json.string()?.decode().into_owned());
+            }
+            "input" => {
+                self.has_input = true;
+                self.input(json, "input")?;
+            }
+            "instructions" => self.input(json, "instructions")?,
+            "stream" => request.stream = json.bool_or_null("stream")?,
+            // It goes on without a connection, and is asked for until it is there.
+            "background" => {
+                if json.bool_or_null("background")? {
+                    return Err(BadRequest::NotMetered { what: "`background`" });
+                }
+            }
+            // What it holds is added to by every response, and can be another run's.
+            "conversation" => {
+                if json.skip()?.raw > "null".len() as u64 {
+                    return Err(BadRequest::NotMetered { what: "`conversation`" });
+                }
+            }
+            "previous_response_id" => {
+                if let Some(id) = json.string_or_null("previous_response_id")? {
+                    self.has_input = true;
+                    request.references = true;
+                    request.names.push(id.decode().into_owned());
+                }
+            }
+            // A template at the provider: it can bring in tools and another model.
+            "prompt" => {
+                if json.kind()? != Kind::Null {
+                    self.has_input = true;
+                    request.note_unpriced("prompt");
+                    request.references = true;
+                }
+                self.bytes += json.skip()?.decoded;
+            }
+            MAX_OUTPUT_TOKENS => {
+                let start = json.position();
+                request.cap = json.u64_or_null(MAX_OUTPUT_TOKENS)?;
+                let at = start..json.here();
+                request.spans.caps.push(CapSpan { field: MAX_OUTPUT_TOKENS, value: request.cap, at });
+            }
+            "max_tool_calls" => self.max_tool_calls = json.u64_or_null("max_tool_calls")?,
+            "reasoning" => self.reasoning(json)?,
+            "service_tier" => {
+                if let Some(tier) = json.string_or_null("service_tier")? {
+                    let tier = tier.decode();
+                    match read_tier(&tier) {
+                        Some(known) => request.tier = known,
+                        None => request.note_unpriced(format!("service_tier {tier}")),
+                    }
+                }
+            }
+            "tools" if json.kind()? == Kind::Null => json.skip().map(drop)?,
+            "tools" => {
+                json.expect("tools", Kind::Array)?;
+                self.bytes += json.array(|json, i| self.tool(json, &format!("tools[{i}]")))?;
+            }
+            "context_management" => self.context_management(json)?,
+            "metadata" | "client_metadata" | "user" | "prompt_cache_key" | "safety_identifier" => {
+                json.skip().map(drop)?;
+            }
+            _ => self.bytes += json.skip()?.raw,
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, body_len: usize, open: usize) -> Result<Request> {
+        let request = &mut self.request;
+        request.model = self.model.ok_or(BadRequest::Missing { field: "model" })?;
+        if !self.has_input {
+            return Err(BadRequest::Missing { field: "input" });
+        }
+        let model = &request.model;
+        request.reasons |= reasons_by_name(model);
+        request.beyond_bytes = self
+            .images
+            .saturating_mul(openai_image(model, false))
+            .saturating_add(self.images_low.saturating_mul(openai_image(model, true)));
+        // `max_tool_calls` is one limit for all tools that the provider runs.
+        let tool_calls = match &self.server_tool {
+            Some(_) => self.max_tool_calls.unwrap_or(bound::SERVER_LOOP_TURNS),
+            None => 0,
+        };
+        let result = match self.search {
+            Some(_) => bound::WEB_SEARCH_RESULT,
+            None => 0,
+        };
+        if let Some(search) = self.search {
+            request.web_searches = tool_calls;
+            if self.max_tool_calls.is_none() {
+                request.note_unpriced(format!("{search} without max_tool_calls"));
+            }
+        }
+        let uses = tool_calls.saturating_add(self.compactions);
+        request.turns = uses.saturating_add(1);
+        request.extra_output = self.compactions.saturating_mul(bound::COMPACTION_OUTPUT);
+        let once = self.bytes.saturating_add(request.beyond_bytes);
+        request.input_bound = bound::over_turns(once, uses, result);
+        request.spans.body_len = body_len;
+        request.spans.open = open;
+        Ok(self.request)
+    }
+
+    fn reasoning(&mut self, json: &mut Scanner<'_>) -> Result<()> {
+        if json.kind()? == Kind::Null {
+            return json.literal().map(drop);
+        }
+        json.expect("reasoning", Kind::Object)?;
+        json.object(|json, key| {
+            if key == "effort" {
+                let effort = json.string_or_null("reasoning.effort")?;
+                self.request.reasons |= effort.is_some_and(|effort| effort.decode() != "none");
+                return Ok(());
+            }
+            json.skip().map(drop)
+        })?;
+        Ok(())
+    }
+
+    /// A compaction is one more run over the input, and writes a summary that the cap does not cover.
+    fn context_management(&mut self, json: &mut Scanner<'_>) -> Result<()> {
+        if json.kind()? != Kind::Array {
+            return json.skip().map(drop);
+        }
+        json.array(|json, _| {
+            if json.kind()? == Kind::Object {
+                self.compactions += 1;
+            }
+            json.skip().map(drop)
+        })?;
+        Ok(())
+    }
+
+    /// A tool, or a `namespace` of tools.
+    fn tool(&mut self, json: &mut Scanner<'_>, field: &str) -> Result<()> {
+        if json.kind()? != Kind::Object {
+            return Err(wrong_type(field, "an object", json.kind()?.name()));
+        }
+        let mut kind = None;
+        let mut hosted = false;
+        self.bytes += json.object(|json, key| {
+            match (key, json.kind()?) {
+                ("type", Kind::String) => {
+                    let text = json.string()?.decode().into_owned();
+                    self.bytes += text.len() as u64 + 2;
+                    kind = Some(text);
+                }
+                ("tools", Kind::Array) => {
+                    self.bytes += json.array(|json, i| self.tool(json, &format!("{field}.tools[{i}]")))?;
+                }
+                // Where a shell runs: `{"type":"local"}` is the client's own machine.
+                ("environment", Kind::Object) => {
+                    json.object(|json, key| {
+                        if key == "type" && json.kind()? == Kind::String {
+                            hosted |= json.string()?.decode() != "local";
+                            return Ok(());
+                        }
+                        json.skip().map(drop)
+                    })?;
+                }
+                _ => self.bytes += json.skip()?.raw,
+            }
+            Ok(())
+        })?;
+        self.runs_at_provider(field, kind.as_deref().unwrap_or_default(), hosted);
+        Ok(())
+    }
+
+    /// Notes what a tool costs beyond its definition.
+    ///
+    /// A search, which is billed by the piece, has no bound without `max_tool_calls`. The other tools that
+    /// the provider runs are billed in ways that the table of prices does not have.
+    fn runs_at_provider(&mut self, field: &str, kind: &str, hosted: bool) {
+        let named = || format!("{field} {kind}");
+        match kind {
+            "function" | "custom" | "namespace" => {}
+            // Defined by the provider, run by the client.
+            "local_shell" | "apply_patch" | "computer" | "computer_use_preview" => {
+                self.request.beyond_bytes += bound::OPENAI_DEFINED_TOOL;
+                self.bytes += bound::OPENAI_DEFINED_TOOL;
+            }
+            "shell" if !hosted => {
+                self.request.beyond_bytes += bound::OPENAI_DEFINED_TOOL;
+                self.bytes += bound::OPENAI_DEFINED_TOOL;
+            }
+            // It looks up tools of this request, and costs their tokens alone.
+            "tool_search" => {
+                self.server_tool.get_or_insert_with(named);
+            }
+            _ if kind.starts_with("web_search") => {
+                self.server_tool.get_or_insert_with(named);
+                self.search.get_or_insert_with(named);
+            }
+            // Files, containers, images, other servers; of others nothing is known.
+            _ => {
+                self.server_tool.get_or_insert_with(named);
+                self.request.note_unpriced(named());
+                self.request.references = true;
+            }
+        }
+    }
+
+    /// A text, or items.
+    fn input(&mut self, json: &mut Scanner<'_>, field: &str) -> Result<()> {
+        match json.kind()? {
+            Kind::Array => {
+                self.bytes += json.array(|json, i| {
+                    self.request.message_count += 1;
+                    match json.kind()? {
+                        Kind::Object => self.item(json),
+                        had => Err(wrong_type(&format!("{field}[{i}]"), "an object", had.name())),
+                    }
+                })?;
+                Ok(())
+            }
+            Kind::String | Kind::Null => {
+                self.request.message_count += u64::from(field == "input");
+                self.bytes += json.skip()?.decoded;
+                Ok(())
+            }
+            had => Err(wrong_type(field, "a string or an array", had.name())),
+        }
+    }
+
+    /// An item, or a part of one, at any depth. `type` may stand behind the data it explains.
+    fn item(&mut self, json: &mut Scanner<'_>) -> Result<()> {
+        let (mut kind, mut id, mut low) = (None, None, false);
+        let (mut picture, mut file) = (None, None);
+        self.bytes += json.object(|json, key| {
+            match (key, json.kind()?) {
+                ("type", Kind::String) => {
+                    let text = json.string()?.decode().into_owned();
+                    self.bytes += text.len() as u64 + 2;
+                    kind = Some(text);
+                }
+                ("id", Kind::String) => {
+                    let text = json.string()?.decode().into_owned();
+                    self.bytes += text.len() as u64 + 2;
+                    id = Some(text);
+                }
+                ("detail", Kind::String) => low = json.string()?.decode() == "low",
+                ("image_url", Kind::String) => picture = Some(json.skip()?.decoded),
+                ("file_id" | "file_url" | "file_data", Kind::String) => {
+                    file = Some(file.unwrap_or(0) + json.skip()?.decoded);
+                }
+                (_, Kind::Object) => self.item(json)?,
+                (_, Kind::Array) => {
+                    self.bytes += json.array(|json, _| match json.kind()? {
+                        Kind::Object => self.item(json),
+                        _ => {
+                            self.bytes += json.skip()?.decoded;
+                            Ok(())
+                        }
+                    })?;
+                }
+                _ => self.bytes += json.skip()?.decoded,
+            }
+            Ok(())
+        })?;
+        match kind.as_deref() {
+            // An image costs by its size in pixels, wherever its bytes are.
+            Some("input_image" | "computer_screenshot") if picture.is_some() || file.is_some() => {
+                let images = if low { &mut self.images_low } else { &mut self.images };
+                *images += 1;
+            }
+            kind => {
+                // A file holds more tokens than its id, or an inline PDF's bytes.
+                self.bytes += picture.unwrap_or(0) + file.unwrap_or(0);
+                self.request.references |= file.is_some();
+                match kind {
+                    Some("item_reference") => {
+                        self.request.references = true;
+                        self.request.names.extend(id);
+                    }
+                    // An earlier image of the provider's own, by its id alone when it is kept there.
+                    Some("image_generation_call") => self.images += 1,
+                    Some("input_audio") => self.request.note_unpriced("input_audio"),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}

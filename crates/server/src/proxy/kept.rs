@@ -1,0 +1,186 @@
+//! Answers that the upstream keeps and later requests name by id: only those of the run's own journal.
+//!
+//! Our key can read every answer of the account; a run must not go on from another's.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use outlast_core::{
+    id::{RunNo, Seq},
+    journal::{Entry, Kind, Role, State},
+};
+
+use super::{
+    host::{Host, RunMemory},
+    record::Answer,
+    refuse::Refusal,
+};
+use crate::dialect::{Dialect, HeaderFacts, Request, Route, route};
+
+/// How many entries are read at a time.
+const PAGE: i64 = 32;
+
+/// The ids that a run's journal is known to hold.
+#[derive(Default)]
+pub struct Kept {
+    ids: HashSet<String>,
+    /// The entries behind the first and up to the second were read. Whoever reads on begins at an end of it, so
+    /// it has no gaps.
+    read: Option<(Seq, Seq)>,
+    /// Calls that were in flight when they were read.
+    open: BTreeSet<Seq>,
+}
+
+impl Kept {
+    pub fn add(&mut self, ids: &[String]) {
+        self.ids.extend(ids.iter().cloned());
+    }
+
+    fn lacks<'i>(&self, ids: &'i [String]) -> Option<&'i String> {
+        ids.iter().find(|id| !self.ids.contains(*id))
+    }
+
+    fn note(&mut self, seq: Seq, told: Told) {
+        self.open.remove(&seq);
+        match told {
+            Told::Ids(ids) => self.ids.extend(ids),
+            Told::NotYet => drop(self.open.insert(seq)),
+        }
+    }
+
+    fn has_read(&mut self, above: Seq, upto: Seq) {
+        let (low, high) = self.read.unwrap_or((above, upto));
+        self.read = Some((low.min(above), high.max(upto)));
+    }
+}
+
+/// What an entry says of ids.
+enum Told {
+    Ids(Vec<String>),
+    /// It is in flight.
+    NotYet,
+}
+
+/// Refuses the first of `ids` that no answer in the run's journal has.
+///
+/// What this process settled it knows; for the rest it reads the journal, newest first, until all are found:
+/// an agent goes on from its last answer. Nothing is read twice but calls in flight. Under `record = "digests"`
+/// answers are not in the journal: then only this process's are known.
+/// Errors: `foreign_response`, 403; the store's.
+pub async fn check(host: &Arc<Host>, run: RunNo, ids: Vec<String>) -> Result<(), Refusal> {
+    if host.memory(run).lock().kept.lacks(&ids).is_none() {
+        return Ok(());
+    }
+    let host = host.clone();
+    let reading = tokio::task::spawn_blocking(move || {
+        let journal = Journal { host: &host, run, memory: host.memory(run), ids: &ids };
+        match journal.read_until_found()? {
+            None => Ok(()),
+            Some(id) => {
+                let id: String = id.chars().take(100).collect();
+                let text =
+                    format!("{id:?} is not the id of an answer in this run's journal; nothing was sent");
+                Err(Refusal::new(403, "foreign_response", text))
+            }
+        }
+    });
+    reading.await.map_err(|e| Refusal::new(500, "internal", format!("the journal was not read: {e}")))?
+}
+
+/// A run's journal, and what is looked for in it.
+struct Journal<'a> {
+    host: &'a Host,
+    run: RunNo,
+    memory: Arc<RunMemory>,
+    ids: &'a [String],
+}
+
+impl Journal<'_> {
+    /// Returns the first id that is nowhere in it.
+    fn read_until_found(&self) -> Result<Option<&String>, Refusal> {
+        let store = &self.host.store;
+        let Some(view) = store.run(self.run)? else { return Ok(self.ids.first()) };
+        let newest = Seq(view.run.next_seq.0 - 1);
+        let ((mut low, mut high), open) =
+            self.kept(|kept| (*kept.read.get_or_insert((newest, newest)), kept.open.clone()));
+        for seq in open {
+            if let Some(entry) = store.entry(self.run, seq)? {
+                self.read(&entry)?;
+            }
+        }
+        while high < newest {
+            let upto = Seq((high.0 + PAGE).min(newest.0));
+            self.read_page(high, upto)?;
+            high = upto;
+        }
+        while low.0 > 0 && self.lacks().is_some() {
+            let above = Seq((low.0 - PAGE).max(0));
+            self.read_page(above, low)?;
+            low = above;
+        }
+        Ok(self.lacks())
+    }
+
+    fn lacks(&self) -> Option<&String> {
+        self.kept(|kept| kept.lacks(self.ids))
+    }
+
+    fn kept<T>(&self, look: impl FnOnce(&mut Kept) -> T) -> T {
+        look(&mut self.memory.lock().kept)
+    }
+
+    /// Reads the entries behind `above` up to `upto`.
+    fn read_page(&self, above: Seq, upto: Seq) -> Result<(), Refusal> {
+        let limit = usize::try_from(upto.0 - above.0).unwrap_or_default();
+        for entry in self.host.store.entries(self.run, above, limit)? {
+            if entry.seq <= upto {
+                self.read(&entry)?;
+            }
+        }
+        self.kept(|kept| kept.has_read(above, upto));
+        Ok(())
+    }
+
+    fn read(&self, entry: &Entry) -> Result<(), Refusal> {
+        let told = match (entry.kind, entry.state) {
+            (Kind::Call, State::Open) => Told::NotYet,
+            (Kind::Call, _) => Told::Ids(ids_of(self.host, entry)?),
+            _ => return Ok(()),
+        };
+        self.kept(|kept| kept.note(entry.seq, told));
+        Ok(())
+    }
+}
+
+fn ids_of(host: &Host, entry: &Entry) -> Result<Vec<String>, Refusal> {
+    let Some(call) = entry.call.as_ref().filter(|_| entry.replayable) else { return Ok(Vec::new()) };
+    let Route::Metered(dialect) = route("POST", &call.path, HeaderFacts::default()) else {
+        return Ok(Vec::new());
+    };
+    if !dialect.keeps_answers() {
+        return Ok(Vec::new());
+    }
+    let Some(payload) = host.store.payload(entry.run, entry.seq, Role::Answer)? else {
+        return Ok(Vec::new());
+    };
+    let damaged = |e: String| {
+        let text = format!("the store is damaged: the answer of entry {}: {e}", entry.seq);
+        Refusal::new(500, "store_corrupt", text)
+    };
+    let bytes = payload.decode().map_err(|e| damaged(e.to_string()))?;
+    let answer = Answer::from_bytes(bytes).map_err(|e| damaged(e.to_string()))?;
+    Ok(read(dialect, call.stream, answer.frames.concat().into()))
+}
+
+fn read(dialect: &dyn Dialect, stream: bool, body: Bytes) -> Vec<String> {
+    if !stream {
+        return dialect.read_json(&body).kept;
+    }
+    let mut answer = dialect.read_stream(&Request::default());
+    answer.push(body);
+    answer.finish();
+    answer.outcome().kept.clone()
+}
