@@ -90,6 +90,11 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// Errors: `ForkedHandle`, `Closed`.
+    pub fn core(&self) -> Result<Arc<Core>, Failure> {
+        self.shared.core()
+    }
+
     fn view_of(core: &Core, id: &str) -> Result<RunView, Failure> {
         let unknown = || outlast_core::engine::Error::UnknownRun { id: id.chars().take(140).collect() };
         let id = RunId::new(id).map_err(|_| unknown())?;
@@ -284,7 +289,7 @@ pub fn changes_of(raw: Vec<RawChange>) -> Vec<Change> {
     raw.into_iter().map(change).collect()
 }
 
-fn limits_of(by_name: &HashMap<String, i64>) -> Result<Limits, Failure> {
+pub fn limits_of(by_name: &HashMap<String, i64>) -> Result<Limits, Failure> {
     let mut limits = Limits::default();
     for (name, value) in by_name {
         let unit = Unit::ALL.into_iter().find(|u| u.name() == name);

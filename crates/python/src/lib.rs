@@ -9,6 +9,7 @@ mod claim;
 mod engine;
 mod error;
 mod face;
+mod items;
 mod recorded;
 mod seat;
 mod ticket;
@@ -33,5 +34,12 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<seat::Seat>()?;
     module.add_class::<recorded::Recorded>()?;
     module.add_class::<ticket::Ticket>()?;
+    module.add_function(wrap_pyfunction!(items::start_job, module)?)?;
+    module.add_function(wrap_pyfunction!(items::jobs, module)?)?;
+    module.add_function(wrap_pyfunction!(items::claim_item, module)?)?;
+    module.add_function(wrap_pyfunction!(items::record_item, module)?)?;
+    module.add_function(wrap_pyfunction!(items::return_item, module)?)?;
+    module.add_function(wrap_pyfunction!(items::reset_item, module)?)?;
+    module.add_function(wrap_pyfunction!(items::items, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)
 }

@@ -91,7 +91,7 @@ impl Seat {
         self.actor.instance
     }
 
-    fn submit(&self, op: impl Into<Op>, durability: Durability) -> Result<Ticket, Failure> {
+    pub fn submit(&self, op: impl Into<Op>, durability: Durability) -> Result<Ticket, Failure> {
         let core = self.shared.core()?;
         Ok(Ticket::new(core.store.submit(op.into(), durability), core.runtime.clone(), &self.id))
     }
@@ -209,7 +209,7 @@ impl Seat {
 }
 
 /// Compressed on the caller's thread, never the writer's.
-fn encode(py: Python<'_>, value: &[u8]) -> Result<Payload, Failure> {
+pub fn encode(py: Python<'_>, value: &[u8]) -> Result<Payload, Failure> {
     if value.len() as u64 > MAX_LEN {
         let had = value.len();
         let message = format!("a value of {had} bytes is too large: at most {MAX_LEN} can be recorded");

@@ -9,7 +9,7 @@ use outlast_core::{
 use pyo3::prelude::*;
 use tokio::runtime::Handle;
 
-use crate::error::Failure;
+use crate::{error::Failure, items};
 
 /// One operation whose commit has not been heard of yet. It happens also when nobody waits.
 #[pyclass(frozen, module = "outlast._native")]
@@ -82,6 +82,8 @@ fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str) -> 
         Outcome::Ended(status) | Outcome::Raised(status) => {
             Ok(status.name().into_pyobject(py)?.into_any().unbind())
         }
+        Outcome::ItemClaimed(claim) => Ok(items::claimed(&claim).into_pyobject(py)?.into_any().unbind()),
+        Outcome::ItemEnded(ended) => Ok(ended.standing.name().into_pyobject(py)?.into_any().unbind()),
         _ => Ok(py.None()),
     }
 }
