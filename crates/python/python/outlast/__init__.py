@@ -31,6 +31,10 @@ _HOMES = {
     "reserve": "reservation",
     "settle": "reservation",
     "Reservation": "reservation",
+    "resume_or_start": "resume",
+    "Results": "resume",
+    "AsyncResults": "resume",
+    "JsonlStore": "jsonl",
     "Error": "errors",
     "AlreadySettled": "errors",
     "AlreadyTaken": "errors",
@@ -56,7 +60,9 @@ _HOMES = {
     "StopRequested": "errors",
     "StoreError": "errors",
     "UnknownRun": "errors",
+    "WouldRepay": "errors",
     "DivergenceWarning": "errors",
+    "OtherShape": "errors",
     "UnrecordedWarning": "errors",
 }
 
@@ -68,6 +74,8 @@ if TYPE_CHECKING:
     from .scope import Current as Current, current as current
     from .errors import *  # noqa: F403
     from .reservation import Reservation as Reservation, reserve as reserve, settle as settle
+    from .jsonl import JsonlStore as JsonlStore
+    from .resume import AsyncResults as AsyncResults, Results as Results, resume_or_start as resume_or_start
     from .retry import Retry as Retry
     from .runs import Run as Run
     from .runtime import Runtime as Runtime, connect as connect

@@ -166,12 +166,30 @@ class StoreError(Error):
     code = "store"
 
 
+class WouldRepay(Error):
+    """A resume would compute `count` results again that are paid for; nothing was called."""
+
+    code = "would_repay"
+
+    def __init__(self, message: str = "", count: int = 0, what: str = "", *, hint: str | None = None, code: str | None = None) -> None:
+        if what:
+            message = f"job {message} cannot leave out what is done: its generator {what}; {count:,} results would be paid for again"
+            hint = "redrive=True computes them again; or make the generator's calls steps (outlast.step), which are not repeated"
+        super().__init__(message, hint=hint, code=code)
+        #: Results that would be computed again.
+        self.count = count
+
+
 class Skip(Exception):
     """Raised by an item's function: the item is done with, without a result."""
 
 
 class DivergenceWarning(UserWarning):
     """A step that earlier lives did not do, with `on_divergence="live"`."""
+
+
+class OtherShape(UserWarning):
+    """A generator's results do not follow one plain pull each: a resume would compute them again."""
 
 
 class UnrecordedWarning(UserWarning):

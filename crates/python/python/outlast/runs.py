@@ -166,9 +166,7 @@ class Run:
         if budget is None and parent is None:
             budget = DEFAULT
         limits = budget.limits() if budget else {}
-        self._no, self._id, created, status = self._engine.start(
-            self._id, limits, self._tags, self._name, self._on_divergence, parent
-        )
+        self._no, self._id, created, status = self._start(limits, parent)
         if created and budget is DEFAULT:
             print(f"outlast: run {self._id} may spend 5.00 usd (budget=outlast.Budget(usd=…) sets it)", file=sys.stderr)
         if created:
@@ -177,6 +175,9 @@ class Run:
         elif self._budget is not None:
             status = self._compare(self._budget, status)
         return status
+
+    def _start(self, limits: dict[str, int], parent: int | None) -> tuple[int, str, bool, str]:
+        return self._engine.start(self._id, limits, self._tags, self._name, self._on_divergence, parent)
 
     def _compare(self, budget: Budget, status: str) -> str:
         """Holds the limits asked for against the run's own. Returns the run's status, which a raise can change."""
