@@ -22,7 +22,7 @@ from . import _native, codec, inputs, runtime as runtimes, scope, steps
 from .budget import Budget
 from .errors import Error, OtherShape, RunHeld, WouldRepay
 from .inputs import END, Inputs, Watch
-from .jsonl import JsonlStore, Scan
+from .jsonl import JsonlStore, Scan, plain
 from .runs import Run
 
 #: What `_next` asks of whoever drives it, besides to wait for a commit.
@@ -236,7 +236,6 @@ class _Job:
         self._drained = self._place is None
         self._position = 0
         self._occurrences: dict[str, int] = {}
-        self._order = hashlib.sha256()
         self._used = 0
         self._skipped = 0
         self._yields = 0
@@ -287,15 +286,18 @@ class _Job:
         if newest is None or newest["id"] != self.run.id or self._note["shape"] is None:
             return
         done = newest["counts"]["done"]
-        if newest["status"] == "completed" and self._note["inputs"] == self._all_inputs():
+        inputs = self._note["inputs"]
+        if newest["status"] == "completed" and inputs is not None and inputs == self._all_inputs():
             self._replaying = True
             return
         recorded = len(self._engine.recorded(newest["no"], 0))
-        if done and not redrive and recorded < done:
+        if done and not redrive and not recorded:
             if self._held_elsewhere(newest):
                 return
             raise WouldRepay(self.id, done, self._note["shape"])
         self._redriving = True
+        if recorded and not redrive:
+            _say(f"{self.id}: its generator runs over all inputs again; its {recorded:,} recorded steps do not")
 
     def _held_elsewhere(self, newest: dict[str, Any]) -> bool:
         # Then `RunHeld` is the news, and the claim raises it.
@@ -357,7 +359,7 @@ class _Job:
                 break
             after = page[-1][0]
         if self._replaying:
-            self._ready.extend(sorted(self._rows.values(), key=lambda row: row.seq))
+            self._ready.extend(sorted(self._rows.values(), key=lambda row: row.index))
 
     # --- one result
 
@@ -367,7 +369,7 @@ class _Job:
                 return self._replay(self._ready.popleft())
             if self._replaying:
                 return self._finish()
-            if self._hand is None and self._current is None and not self._drained:
+            if self._note["shape"] is None and self._hand is None and not self._drained:
                 value = yield _PULL
                 if value is END:
                     self._drained = True
@@ -402,7 +404,6 @@ class _Job:
         digest = _digest(value)
         nth = self._occurrences.get(digest, 0)
         self._occurrences[digest] = nth + 1
-        self._order.update(digest.encode())
         key, index = (digest if nth == 0 else f"{digest}#{nth}"), self._position
         self._position += 1
         row = None if self._redriving else self._rows.get(key)
@@ -460,8 +461,12 @@ class _Job:
         if taken is None:
             self._other("gives a result without taking an input for it")
             taken = _Taken(None, n, f"result {n}", None)
-        elif self._note["shape"] is not None:
+        elif self._note["shape"] is not None and taken.index != n:
+            # The order of its results is all that is known of them.
             taken.index = n
+            if taken.seq is not None:
+                yield _native.return_item(self._seat(), taken.seq)
+                taken.seq = None
         if taken.seq is None:
             taken.seq = yield from self._claim(taken)
             if taken.seq is None:
@@ -478,8 +483,6 @@ class _Job:
 
     def _write(self, index: int, text: str, attempt: int, at_us: int) -> None:
         """The line of a result, unless the newest one of its index has the same."""
-        from .jsonl import plain
-
         line = self._lines.get(index)
         if line is None or line.result != hash(plain(json.loads(text))):
             self._lines[index] = self.store.append(self.id, index, text, attempt, at_us)
@@ -593,8 +596,8 @@ class _Job:
 
     def _finish(self) -> Any:
         if not self._replaying:
-            self._note["inputs"] = self._order.hexdigest()
             if self._note["shape"] is not None:
+                self._note["inputs"] = self._all_inputs()
                 self._keep_note()
             gone = len(self._rows) - self._skipped if not self._redriving and self._note["shape"] is None else 0
             if gone > 0:
