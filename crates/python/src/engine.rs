@@ -20,6 +20,7 @@ use outlast_core::{
     id::{RunId, RunNo, Seq},
     journal::{Kind, Role},
     op::Durability,
+    payload::Payload,
     run::{OnDivergence, Policy, Spec},
     store::{Ask as _, RunView, Store},
     token::TokenKey,
@@ -302,11 +303,17 @@ pub fn limits_of(by_name: &HashMap<String, i64>) -> Result<Limits, Failure> {
 
 /// A recorded value, decoded.
 pub fn value(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failure> {
-    let Some(kept) = store.payload(run, seq, Role::Value)? else { return Ok(Vec::new()) };
-    let value = kept.decode().map_err(|e| {
-        Failure::from(outlast_core::store::Error::Corrupt { what: format!("entry {seq} of run {run}: {e}") })
-    })?;
-    Ok(value.to_vec())
+    let Some(stored) = store.payload(run, seq, Role::Value)? else { return Ok(Vec::new()) };
+    decoded(&stored, run, seq)
+}
+
+/// A stored value as it was given, checked.
+pub fn decoded(stored: &Payload, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failure> {
+    let damaged = |e| {
+        let what = format!("entry {seq} of run {run}: {e}");
+        Failure::from(outlast_core::store::Error::Corrupt { what })
+    };
+    Ok(stored.decode().map_err(damaged)?.into())
 }
 
 /// What a command would work with, and the durability that variables and settings ask for.

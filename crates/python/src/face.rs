@@ -31,16 +31,10 @@ pub fn start(core: &Core) -> Result<SocketAddr, Failure> {
     let providers = proxy_setup::providers(&args.proxy, &keys, &Default::default(), context)?;
     let secret: [u8; 32] = random(context.entropy.as_ref());
     let token: String = secret.iter().map(|b| format!("{b:02x}")).collect();
-    let access = Access { api_token: Some(token), loopback: true, ..Access::default() };
-    let prices = prices::typed(&args.proxy)?;
-    let config = proxy_setup::config(
-        &args.proxy,
-        access,
-        providers,
-        prices,
-        args.defaults.limits(),
-        args.policy.policy(),
-    );
+    let access = Access { api_token: Some(token), loopback: true, allowed_hosts: Vec::new(), only_run: None };
+    let table = prices::typed(&args.proxy)?;
+    let (limits, policy) = (args.defaults.limits(), args.policy.policy());
+    let config = proxy_setup::config(&args.proxy, access, providers, table, limits, policy);
     core.runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0")
             .await

@@ -8,12 +8,13 @@ use std::{
 use outlast_core::{
     digest::Digest,
     id::{RunNo, Seq},
-    journal::{Kind, State},
+    journal::State,
+    payload::Payload,
     store::{Error, Store},
 };
 use pyo3::{prelude::*, types::PyBytes};
 
-use crate::engine::{Shared, value};
+use crate::engine::{Shared, decoded, value};
 
 /// Entries read at once.
 const PAGE: usize = 4096;
@@ -34,6 +35,8 @@ struct Memory {
     by_key: HashMap<String, (Seq, State)>,
     /// Finished steps that this life has not asked for yet, by name, oldest first.
     unused: HashMap<String, BTreeMap<Seq, String>>,
+    /// What was recorded, where it is short, until it is asked for.
+    values: HashMap<Seq, Payload>,
     /// How many of each base this life has begun, and those that came to nothing.
     begun: HashMap<String, Begun>,
 }
@@ -54,13 +57,16 @@ impl Recorded {
         let mut memory = self.memory();
         let mut after = Seq(0);
         loop {
-            let page = store.entries(self.run, after, PAGE)?;
-            let Some(last) = page.last() else { return Ok(()) };
+            let page = store.steps(self.run, after, PAGE)?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
             after = last.seq;
             let whole = page.len() == PAGE;
-            for entry in page {
-                if entry.kind == Kind::Step && *entry.scope == *scope {
-                    memory.insert(entry.key.unwrap_or_default(), entry.seq, entry.state);
+            for (step, recorded) in page {
+                if *step.scope == *scope {
+                    if let Some(recorded) = recorded.filter(|_| step.state == State::Done) {
+                        memory.values.insert(step.seq, recorded);
+                    }
+                    memory.insert(step.key, step.seq, step.state);
                 }
             }
             if !whole {
@@ -138,14 +144,17 @@ impl Recorded {
         arguments: &str,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let base = base_of(name, arguments);
-        let seq = {
+        let (seq, kept) = {
             let mut memory = self.memory();
             let key = nth(&base, memory.next(&base));
             let Some((seq, State::Done)) = memory.by_key.get(&key).copied() else { return Ok(None) };
             memory.take(&base);
             memory.used(&key, seq);
-            seq
+            (seq, memory.values.remove(&seq))
         };
+        if let Some(kept) = kept {
+            return Ok(Some(PyBytes::new(py, &decoded(&kept, self.run, seq)?)));
+        }
         let core = self.shared.core()?;
         // A short read of a page in memory: to give the lock away would cost as much.
         let value = value(core.store.as_ref(), self.run, seq)?;

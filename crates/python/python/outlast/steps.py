@@ -268,7 +268,7 @@ class Call:
     # --- opening and closing
 
     def _begin(self) -> "_native.Ticket":
-        return self.run_._seat_or_raise(f"step {self.name!r}").begin(self.key, self.at_most_once)
+        return self.run_._seat_or_raise(f"step {self.name!r}").begin(self.key, self.at_most_once, self.retry is not None)
 
     def _begun(self, ticket: Any, wait: Callable[[Any], Any]) -> int | None:
         """The opened entry's number; None when it is recorded meanwhile, as `self._seq`."""

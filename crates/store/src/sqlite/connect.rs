@@ -3,7 +3,7 @@
 use std::{
     collections::hash_map::RandomState,
     fs::{DirBuilder, File, OpenOptions},
-    hash::{BuildHasher as _, Hasher as _},
+    hash::BuildHasher as _,
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
@@ -136,8 +136,9 @@ struct Unnamed(PathBuf);
 
 impl Unnamed {
     fn beside(path: &Path) -> std::io::Result<Unnamed> {
-        // By chance, and not by process number: containers that share the directory may have the same.
-        let chance = RandomState::new().build_hasher().finish();
+        // By chance, and not by process number alone: containers that share the directory may have the same.
+        // Nor by chance alone: two forks of one process draw alike.
+        let chance = RandomState::new().hash_one(std::process::id());
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".new-{chance:016x}"));
         // SQLite gives the journal, the WAL and its index the permissions of the file.
