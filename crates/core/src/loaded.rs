@@ -115,6 +115,8 @@ pub struct Loaded {
     pub payloads: Vec<NewPayload>,
     pub items: Vec<Row<Item>>,
     pub heads: Vec<Row<Head>>,
+    /// To be deleted with all that is theirs: the run, its envelope, its namespace.
+    pub forgotten: Vec<(RunNo, EnvelopeNo, String)>,
 }
 
 impl Loaded {
@@ -133,6 +135,7 @@ impl Loaded {
             || any(&self.heads)
             || !self.specs.is_empty()
             || !self.payloads.is_empty()
+            || !self.forgotten.is_empty()
     }
 
     pub fn run(&self, no: RunNo) -> Result<&Run, Error> {

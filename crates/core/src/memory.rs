@@ -268,6 +268,17 @@ impl Tables {
         );
         put(&mut self.heads, l.heads, |h| h.namespace.clone(), "head");
         self.specs.extend(l.specs);
+        for (run, envelope, namespace) in l.forgotten {
+            self.runs.remove(&run);
+            self.specs.remove(&run);
+            self.envelopes.remove(&envelope);
+            self.attempts.retain(|key, _| key.0 != run);
+            self.leases.retain(|key, _| key.0 != run);
+            self.entries.retain(|key, _| key.0 != run);
+            self.payloads.retain(|key, _| key.0 != run);
+            self.items.retain(|key, _| key.0.0 != namespace);
+            self.heads.remove(&namespace);
+        }
         for p in l.payloads {
             let old = self.payloads.insert((p.run, p.seq, p.role, p.payload.part), p.payload);
             // A step that is begun anew after a death may find parts of the result it did not finish to keep.

@@ -6,8 +6,8 @@ use crate::{
     engine::{
         admit::Admit, adopt::Adopt, checkpoint::Checkpoint, claim::Claim, claim_item::ClaimItem,
         count_loop::CountLoop, declare_dead::DeclareDead, delivered::Delivered, end_attempt::EndAttempt,
-        enter::Enter, keep::Keep, next_try::NextTry, put::Put, raise::Raise, record::Record,
-        record_item::RecordItem, register::Register, renew::Renew, reset_item::ResetItem,
+        enter::Enter, forget::Forget, keep::Keep, next_try::NextTry, put::Put, raise::Raise, record::Record,
+        record_item::RecordItem, recount::Recount, register::Register, renew::Renew, reset_item::ResetItem,
         return_item::ReturnItem, settle::Settle, start::Start, step::BeginStep, tell::Tell,
     },
     envelope::Refusal,
@@ -112,6 +112,8 @@ ops! {
     Put => Put(i64),
     Raise => Raised(Status),
     Tell => Told(Status),
+    Forget => Forgotten(bool),
+    Recount => Recounted(bool),
 }
 
 /// What a renewal tells a driver of one of its runs.

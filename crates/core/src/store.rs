@@ -186,6 +186,14 @@ pub trait Store: Send + Sync {
     fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error>;
     /// The keys that sign run tokens, newest first. Made with the store.
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error>;
+    /// What the database itself finds wrong with what it keeps, a line for each; reads everything.
+    fn damage(&self) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
+    /// Makes anew what the database can tell from the rest: its indexes. No row is changed.
+    fn reindex(&self) -> Result<(), Error> {
+        Ok(())
+    }
     /// The store's clock.
     fn now(&self) -> Result<Micros, Error>;
     /// Where it is, for messages. Holds no password.

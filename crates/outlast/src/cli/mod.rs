@@ -1,6 +1,7 @@
 //! The command line: its words, and how they are read together with variables and `outlast.toml`.
 
 pub mod change;
+pub mod jobs;
 pub mod look;
 pub mod run;
 pub mod serve;
@@ -13,6 +14,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parse
 
 pub use self::{
     change::{BudgetArgs, CancelArgs, StopArgs},
+    jobs::{ExportArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, VerifyArgs},
     look::{CompletionsArgs, DoctorArgs, JournalArgs, LsArgs, ShowArgs, SpendArgs},
     run::{ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
@@ -63,6 +65,12 @@ pub enum Command {
     Resume(ResumeArgs),
     Cancel(CancelArgs),
     Spend(SpendArgs),
+    Jobs(JobsArgs),
+    Inspect(InspectArgs),
+    Retry(RetryArgs),
+    Export(ExportArgs),
+    Gc(GcArgs),
+    Verify(VerifyArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
     Mock(MockArgs),

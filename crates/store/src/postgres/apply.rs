@@ -14,6 +14,7 @@ use outlast_core::{
 use tokio_postgres::Client;
 
 use super::{
+    connect::failure,
     rows::to_json,
     statement::{Param, insert, param, params, write_one},
 };
@@ -72,7 +73,27 @@ pub async fn apply(client: &Client, l: &Loaded) -> Result<(), Error> {
                    ON CONFLICT (sha256(namespace)) DO UPDATE SET commit_no = excluded.commit_no";
         write_one(client, sql, params![h.namespace.as_bytes(), h.commit]).await?;
     }
+    for (run, envelope, namespace) in &l.forgotten {
+        forget(client, run.0, envelope.0, namespace.as_bytes()).await?;
+    }
     Ok(())
+}
+
+async fn delete(client: &Client, sql: &str, params: &[Param<'_>]) -> Result<(), Error> {
+    client.execute_typed(sql, params).await.map(drop).map_err(failure)
+}
+
+/// Deletes what is a run's.
+async fn forget(client: &Client, run: i64, envelope: i64, namespace: &[u8]) -> Result<(), Error> {
+    for table in ["payloads", "entries", "attempts", "leases", "specs"] {
+        delete(client, &format!("DELETE FROM outlast.{table} WHERE run_no = $1"), params![run]).await?;
+    }
+    for table in ["items", "heads"] {
+        delete(client, &format!("DELETE FROM outlast.{table} WHERE namespace = $1"), params![namespace])
+            .await?;
+    }
+    delete(client, "DELETE FROM outlast.runs WHERE no = $1", params![run]).await?;
+    delete(client, "DELETE FROM outlast.envelopes WHERE no = $1", params![envelope]).await
 }
 
 fn touched<T>(rows: &[Row<T>]) -> impl Iterator<Item = (&T, Touch)> {

@@ -3,6 +3,7 @@
 use outlast_core::{
     attempt::Attempt,
     envelope::Envelope,
+    id::{EnvelopeNo, RunNo},
     instance::Instance,
     journal::Entry,
     loaded::{Loaded, Touch},
@@ -102,7 +103,20 @@ pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
             params![row.value.namespace, row.value.commit],
         )?;
     }
-    Ok(())
+    l.forgotten.iter().try_for_each(|(run, envelope, namespace)| forget(conn, *run, *envelope, namespace))
+}
+
+/// Deletes what is a run's.
+fn forget(conn: &Connection, run: RunNo, envelope: EnvelopeNo, namespace: &str) -> Result<()> {
+    payloads::forget(conn, run)?;
+    for table in ["entries", "attempts", "leases", "specs"] {
+        execute(conn, &format!("DELETE FROM {table} WHERE run_no = ?1"), (run.0,))?;
+    }
+    for table in ["items", "heads"] {
+        execute(conn, &format!("DELETE FROM {table} WHERE namespace = ?1"), (namespace,))?;
+    }
+    execute(conn, "DELETE FROM runs WHERE no = ?1", (run.0,))?;
+    execute(conn, "DELETE FROM envelopes WHERE no = ?1", (envelope.0,))
 }
 
 fn execute(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<()> {

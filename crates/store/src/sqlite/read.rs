@@ -16,7 +16,7 @@ use outlast_core::{
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, params_from_iter, types::Value};
 
-use super::{SqliteStore, failure, payloads, rows};
+use super::{SqliteStore, connect, failure, payloads, rows};
 use crate::{
     columns::{ITEM_ROW, STEP_ROW, VALUE, select},
     group::Hands,
@@ -264,6 +264,18 @@ impl Store for SqliteStore {
                 })
                 .collect()
         })
+    }
+
+    fn damage(&self) -> Result<Vec<String>, Error> {
+        self.with_reader(|c| {
+            let told = all(c, "PRAGMA integrity_check(100)", [], |r| r.get::<_, String>(0))?;
+            Ok(told.into_iter().filter(|line| line != "ok").collect())
+        })
+    }
+
+    fn reindex(&self) -> Result<(), Error> {
+        // On a connection of its own: it holds the store's lock like any other writer.
+        connect::writer(&self.path, false)?.execute_batch("REINDEX").map_err(failure)
     }
 
     fn now(&self) -> Result<Micros, Error> {
