@@ -80,6 +80,28 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> Result<Claimed, Failur
     }
 }
 
+/// A worker of a job: an attempt in a slot of its own, beside those of other processes.
+pub fn join(core: &Core, view: &RunView) -> Result<Claimed, Failure> {
+    // What dead workers hold is free only once their death is told.
+    core.node.sweep()?;
+    let instance = core.node.instance();
+    let claim = Claim {
+        run: view.run.no,
+        slot: Slot::ANY,
+        instance,
+        label: None,
+        fresh: false,
+        restart: died(core, view.run.no)?,
+    };
+    match core.store.ask(claim, Durability::Synced).wait()? {
+        Answer::Refused(refusal) => Err(Failure::refused(&refusal, view.run.id.as_str())),
+        Answer::Attempt { slot, attempt, fence, iteration, .. } => {
+            let claims = Claims { run: view.run.no, attempt, slot, fence: Some(fence) };
+            Ok(claimed(core, view, claims, iteration, instance, true))
+        }
+    }
+}
+
 /// Joins the attempt that `token` names, and whose supervisor goes on driving it.
 pub fn adopt(core: &Core, view: &RunView, token: &str) -> Result<Claimed, Failure> {
     let claims = token::verify(token, &core.token_keys).map_err(|e| {

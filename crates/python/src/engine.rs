@@ -16,12 +16,14 @@ use outlast::{
 };
 use outlast_core::{
     clock::random,
-    engine::{put::Change, put::Put, raise::Raise, start::Start},
-    id::{RunId, RunNo, Seq},
+    engine::{put::Change, put::Put, raise::Raise, reset_item::ResetItem, start::Start},
+    envelope::Refusal,
+    id::{Micros, RunId, RunNo, Seq},
     journal::{Kind, Role},
     op::Durability,
     payload::Payload,
     run::{OnDivergence, Policy, Spec},
+    status::Status,
     store::{Ask as _, RunView, Store},
     token::TokenKey,
     unit::{Limits, PerUnit, Unit},
@@ -30,7 +32,17 @@ use outlast_server::node::Node;
 use pyo3::{prelude::*, types::PyBytes};
 use tokio::runtime::{Handle, Runtime};
 
-use crate::{beat::Beat, claim, error::Failure, face, recorded::Recorded, seat::Seat, ticket::Ticket, view};
+use crate::{
+    beat::Beat,
+    claim,
+    error::Failure,
+    face,
+    job::{self, Items, RawItem},
+    recorded::Recorded,
+    seat::Seat,
+    ticket::Ticket,
+    view,
+};
 
 /// What still runs beside at the end has this long.
 const LAST_TASKS: Duration = Duration::from_secs(2);
@@ -133,8 +145,9 @@ impl Engine {
         .map_err(|e| Failure::from(e).into())
     }
 
-    /// Creates the run, or finds it: (number, created, status). `limits` by unit name; synced.
+    /// Creates the run, or finds it: (number, created, status). `limits` by unit name; `job` names a batch. Synced.
     #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
+    #[pyo3(signature = (id, limits, tags, name, on_divergence, parent, job=None))]
     fn start(
         &self,
         py: Python<'_>,
@@ -144,6 +157,7 @@ impl Engine {
         name: Option<String>,
         on_divergence: Option<String>,
         parent: Option<i64>,
+        job: Option<String>,
     ) -> PyResult<(i64, String, bool, &'static str)> {
         let core = self.shared.core()?;
         let id = match id {
@@ -158,7 +172,7 @@ impl Engine {
             id: id.clone(),
             limits: limits_of(&limits)?,
             policy,
-            spec: Spec { name, tags, ..Spec::default() },
+            spec: Spec { name, tags, job, ..Spec::default() },
             parent: parent.map(RunNo),
             command_key: None,
             stdin: None,
@@ -209,6 +223,66 @@ impl Engine {
             claim::adopt(&core, &view, token)
         })?;
         Ok(Seat::new(self.shared.clone(), &core, claimed))
+    }
+
+    /// Works on a job: an attempt in a slot of its own. Who died is swept before.
+    fn join(&self, py: Python<'_>, id: &str) -> PyResult<Seat> {
+        let core = self.shared.core()?;
+        let claimed = py.detach(|| {
+            let view = Self::view_of(&core, id)?;
+            claim::join(&core, &view)
+        })?;
+        Ok(Seat::new(self.shared.clone(), &core, claimed))
+    }
+
+    /// Declares dead who is certainly gone: what it held can be claimed.
+    fn sweep(&self, py: Python<'_>) -> PyResult<()> {
+        let core = self.shared.core()?;
+        Ok(py.detach(|| core.node.sweep()).map(drop).map_err(Failure::from)?)
+    }
+
+    /// The limit or rule that has halted a run, None while it has not: (code, message, hint).
+    fn halted(&self, py: Python<'_>, run: i64) -> PyResult<Option<(String, String, String)>> {
+        let core = self.shared.core()?;
+        let view = py.detach(|| core.store.run(RunNo(run))).map_err(Failure::from)?;
+        let Some(run) = view.map(|v| v.run).filter(|run| run.status == Status::Halted) else {
+            return Ok(None);
+        };
+        let halt = run.halt.unwrap_or_else(|| Refusal::plain("run_halted", Micros(0)));
+        Ok(Some((halt.code.clone(), halt.message(), halt.hint(run.id.as_str()))))
+    }
+
+    /// All recorded items of a job, by key.
+    fn recorded_items(&self, py: Python<'_>, run: i64) -> PyResult<Items> {
+        let core = self.shared.core()?;
+        let read = || Items::read(self.shared.clone(), RunNo(run), core.store.as_ref());
+        Ok(py.detach(read).map_err(Failure::from)?)
+    }
+
+    /// The newest entries of a job's items after `after`, at most `limit`.
+    fn items(&self, py: Python<'_>, run: i64, after: i64, limit: usize) -> PyResult<Vec<RawItem>> {
+        let core = self.shared.core()?;
+        let rows = py.detach(|| core.store.items(RunNo(run), Seq(after), limit)).map_err(Failure::from)?;
+        Ok(rows.into_iter().map(job::raw).collect())
+    }
+
+    /// The newest entry of one item.
+    fn item(&self, py: Python<'_>, run: i64, key: &str) -> PyResult<Option<RawItem>> {
+        let core = self.shared.core()?;
+        let row = py.detach(|| core.store.item(RunNo(run), key)).map_err(Failure::from)?;
+        Ok(row.map(job::raw))
+    }
+
+    /// Makes an item pending again. `reuse`: its paid answers are replayed. Synced.
+    fn reset_item(&self, run: i64, key: String, reuse: bool) -> PyResult<Ticket> {
+        let core = self.shared.core()?;
+        let reset = ResetItem { run: RunNo(run), key, reuse_answers: reuse };
+        Ok(Ticket::new(core.store.submit(reset.into(), Durability::Synced), core.runtime.clone(), ""))
+    }
+
+    /// A memory of steps without any, for an item: what it recorded before is found when it is begun.
+    fn unrecorded(&self, run: i64) -> Recorded {
+        Recorded::new(self.shared.clone(), RunNo(run))
     }
 
     /// The recorded steps of a run's current iteration.

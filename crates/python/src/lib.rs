@@ -9,7 +9,9 @@ mod claim;
 mod engine;
 mod error;
 mod face;
+mod item;
 mod items;
+mod job;
 mod recorded;
 mod seat;
 mod ticket;
@@ -33,13 +35,13 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<seat::Seat>()?;
     module.add_class::<recorded::Recorded>()?;
+    module.add_class::<job::Items>()?;
     module.add_class::<ticket::Ticket>()?;
-    module.add_function(wrap_pyfunction!(items::start_job, module)?)?;
     module.add_function(wrap_pyfunction!(items::jobs, module)?)?;
-    module.add_function(wrap_pyfunction!(items::claim_item, module)?)?;
-    module.add_function(wrap_pyfunction!(items::record_item, module)?)?;
-    module.add_function(wrap_pyfunction!(items::return_item, module)?)?;
-    module.add_function(wrap_pyfunction!(items::reset_item, module)?)?;
-    module.add_function(wrap_pyfunction!(items::items, module)?)?;
+    module.add_function(wrap_pyfunction!(items::results, module)?)?;
+    module.add_function(wrap_pyfunction!(item::claim_item, module)?)?;
+    module.add_function(wrap_pyfunction!(item::next_try, module)?)?;
+    module.add_function(wrap_pyfunction!(item::record_item, module)?)?;
+    module.add_function(wrap_pyfunction!(item::return_item, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)
 }

@@ -101,11 +101,19 @@ impl Seat {
 impl Seat {
     /// Opens the step `key`, or finds it. `intent`: on disk before it is begun, for steps that must not
     /// run twice; else committed, which survives kill -9. Answers (seq, begun before, done).
-    #[pyo3(signature = (key, intent=false, retries=false, scope=None))]
-    fn begin(&self, key: String, intent: bool, retries: bool, scope: Option<String>) -> PyResult<Ticket> {
+    /// `scope` and `within` are those of the item it is begun in.
+    #[pyo3(signature = (key, intent=false, retries=false, scope=None, within=None))]
+    fn begin(
+        &self,
+        key: String,
+        intent: bool,
+        retries: bool,
+        scope: Option<String>,
+        within: Option<i64>,
+    ) -> PyResult<Ticket> {
         let scope = scope.map_or_else(|| iteration_scope(self.iteration), Into::into);
         // Whether one in doubt may run again is Python's to say, which knows also of those that raised.
-        let (within, at_most_once) = (None, false);
+        let (within, at_most_once) = (within.map(Seq), false);
         let step =
             BeginStep { actor: self.actor, slot: self.slot, scope, key, within, retries, at_most_once };
         Ok(self.submit(step, if intent { Durability::Synced } else { Durability::Committed })?)

@@ -5,11 +5,12 @@ use std::sync::{Mutex, PoisonError};
 use outlast_core::{
     op::{Outcome, Step, Turn},
     store::{self, Ticket as Commit},
+    unit::Unit,
 };
 use pyo3::prelude::*;
 use tokio::runtime::Handle;
 
-use crate::{error::Failure, items};
+use crate::{error::Failure, item};
 
 /// One operation whose commit has not been heard of yet. It happens also when nobody waits.
 #[pyclass(frozen, module = "outlast._native")]
@@ -64,7 +65,7 @@ impl Ticket {
 }
 
 /// What an operation answered, as Python values:
-/// a step `(seq, begun before, done)`; a loop its count; anything else with a number that number.
+/// an item as `Seat.claim_item` and `record_item` say; a step `(seq, begun before, done)`; a loop its count; anything else with a number that number.
 fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str) -> PyResult<Py<PyAny>> {
     let number = |n: i64| Ok(n.into_pyobject(py)?.into_any().unbind());
     match outcome.map_err(Failure::from)? {
@@ -77,13 +78,17 @@ fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str) -> 
         Outcome::Begun(Step::Done { seq }) => Ok((seq.0, true, true).into_pyobject(py)?.into_any().unbind()),
         Outcome::Turned(Turn::Counted { loops }) => number(loops),
         Outcome::Turned(Turn::Refused(refusal)) => Err(Failure::refused(&refusal, run).into()),
-        Outcome::Recorded(seq) | Outcome::Saved(seq) => number(seq.0),
+        Outcome::Recorded(seq) | Outcome::Saved(seq) | Outcome::Reset(seq) => number(seq.0),
+        Outcome::ItemClaimed(claim) => Ok(item::told(py, claim)?.into_any().unbind()),
+        Outcome::ItemEnded(e) => Ok((e.standing.name(), e.tries, e.spent.cost(), e.spent[Unit::Calls])
+            .into_pyobject(py)?
+            .into_any()
+            .unbind()),
+        Outcome::Tried(n) => number(n),
         Outcome::Put(commit) => number(commit),
         Outcome::Ended(status) | Outcome::Raised(status) => {
             Ok(status.name().into_pyobject(py)?.into_any().unbind())
         }
-        Outcome::ItemClaimed(claim) => Ok(items::claimed(&claim).into_pyobject(py)?.into_any().unbind()),
-        Outcome::ItemEnded(ended) => Ok(ended.standing.name().into_pyobject(py)?.into_any().unbind()),
         _ => Ok(py.None()),
     }
 }

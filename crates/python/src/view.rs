@@ -29,6 +29,7 @@ pub fn json(view: &RunView, now_us: i64) -> String {
         "started_at_us": run.began_at.map(|t| t.0),
         "ended_at_us": run.ended_at.map(|t| t.0),
         "iteration": run.iteration,
+        "job": run.job.as_ref().map(|job| json!({ "name": job.name, "counts": job.counts })),
         "attempts": run.next_attempt.0 - 1,
         "stop_requested": run.stop_requested,
         "limits": limits(&view.envelope.limits),

@@ -314,7 +314,8 @@ impl Plan {
         let implicit_loop = op.is_loop(l, lost, stands_for)?;
         let others = Amounts::default().with(Unit::Calls, 1).with(Unit::Loops, i64::from(implicit_loop));
         let full = amounts(op.bound.full()) + others;
-        let floor = amounts(op.bound.floor()) + others;
+        // The answers of a batch are compared and kept together: none of them is cut shorter than the others.
+        let floor = if run.job.is_some() { full } else { amounts(op.bound.floor()) + others };
         let room = Room { l, charges: &run.charges, own: run.envelope() };
 
         if run.policy.admission == Admission::Observe {

@@ -16,6 +16,13 @@ from typing import TYPE_CHECKING, Any
 # Each public name and the module that has it.
 _HOMES = {
     "connect": "runtime",
+    "map": "batch.handles",
+    "amap": "batch.handles",
+    "Batch": "batch.handles",
+    "AsyncBatch": "batch.handles",
+    "Result": "batch.results",
+    "job": "batch.jobs",
+    "Job": "batch.jobs",
     "Runtime": "runtime",
     "Run": "runs",
     "RunView": "views",
@@ -44,9 +51,13 @@ _HOMES = {
     "Conflict": "errors",
     "DuplicateKey": "errors",
     "ForkedHandle": "errors",
+    "ItemFailed": "errors",
+    "JobChanged": "errors",
     "LeaseLost": "errors",
     "NoRun": "errors",
     "NotSerializable": "errors",
+    "NothingMetered": "errors",
+    "RepeatedFailure": "errors",
     "RunCompleted": "errors",
     "RunEnded": "errors",
     "RunHalted": "errors",
@@ -69,6 +80,9 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 if TYPE_CHECKING:
+    from .batch.handles import AsyncBatch as AsyncBatch, Batch as Batch, amap as amap, map as map
+    from .batch.jobs import Job as Job, job as job
+    from .batch.results import Result as Result
     from .budget import Budget as Budget
     from .clients import Endpoint as Endpoint, anthropic as anthropic, endpoint as endpoint, openai as openai
     from .scope import Current as Current, current as current

@@ -90,7 +90,11 @@ def _bind(request: Any) -> None:
 
 def _answered(response: Any) -> None:
     current = variable.get()
-    if current is not None and current.step is not None and response.status_code >= 400:
+    if current is None:
+        return
+    current.run._heard(response)
+    # Of a step or an item.
+    if (current.step is not None or current.seq is not None) and response.status_code >= 400:
         # Tries of a step are the step's to count: the SDKs heed this header.
         response.headers["x-should-retry"] = "false"
 

@@ -160,6 +160,30 @@ class StepTimeout(Error, TimeoutError):
     code = "step_timeout"
 
 
+class ItemFailed(Error):
+    """An item's recorded failure, told again."""
+
+    code = "item_failed"
+
+
+class JobChanged(Error):
+    """Done items would run again for other content or code; nothing was called."""
+
+    code = "job_changed"
+
+
+class NothingMetered(Error):
+    """Items are finished under a limit of money or tokens, and none of their calls came through Outlast."""
+
+    code = "nothing_metered"
+
+
+class RepeatedFailure(Error):
+    """Items failed alike, one after the other: the batch stopped."""
+
+    code = "repeated_failure"
+
+
 class StoreError(Error):
     """The store cannot be opened, read or written; `code` says which."""
 

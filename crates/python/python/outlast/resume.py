@@ -182,11 +182,9 @@ class AsyncResults(AsyncIterator[Any]):
 class JobRun(Run):
     """A run that is a job: it is claimed also when it is completed, because it may be given more inputs."""
 
-    job = ""
-
-    def _start(self, limits: dict[str, int], parent: int | None) -> tuple[int, str, bool, str]:
-        no, id, created, status = _native.start_job(self._engine, self.id, self.job, limits, self._tags, parent)
-        return no, id, created, "interrupted" if status == "completed" else status
+    def _create(self) -> str:
+        status = super()._create()
+        return "interrupted" if status == "completed" else status
 
 
 class _Row:
@@ -265,8 +263,8 @@ class _Job:
             kept = self._engine.state(self._name, "python", "resume")
             if kept is not None:
                 self._note.update(json.loads(kept[1]))
-            self.run = JobRun(self.runtime, run_id, budget=budget, tags={}, name=None, on_divergence=None, if_held="raise")
-            self.run.job = self.id
+            self.run = JobRun(self.runtime, run_id, budget=budget, tags={}, name=self.id, on_divergence=None, if_held="raise")
+            self.run._job = self.id
             self._judge(newest, redrive)
             self._said_new = newest is None or run_id != newest["id"]
             self.run._open()
@@ -348,7 +346,7 @@ class _Job:
         self._imported: set[str] = set()
         version, after = hashlib.sha256(self._version).hexdigest(), 0
         while True:
-            page = _native.items(self._engine, self.run._no, after, _PAGE)
+            page = _native.results(self._engine, self.run._no, after, _PAGE)
             for seq, key, attempt, closed, _, index, content, has, standing, value in page:
                 if content is not None:
                     self._imported.add(content)
@@ -418,27 +416,35 @@ class _Job:
     def _claim(self, taken: _Taken) -> Generator[Any, Any, int | None]:
         seat = self._seat()
         while True:
-            what, seq, _, deaths = yield _native.claim_item(seat, taken.key, taken.index, None, self._version)
+            claim = yield self._claiming(taken, None)
+            what, seq, rest = claim[0], claim[1], claim[2:]
             if what == "run":
+                deaths = rest[2]
                 if deaths:
                     _say(f"input {taken.index} of {self.id} runs again: its process died in it {_times(deaths)}")
                 return int(seq)
-            if what == "dead":
+            standing = rest[0] if what == "ended" else what
+            if standing == "dead":
                 # Nothing comes after it until it has a result, and somebody started the script again.
                 _say(f"input {taken.index} of {self.id} failed in its last three starts, and runs again")
-                _native.reset_item(self._engine, self.run._no, taken.key)
+                yield self._engine.reset_item(self.run._no, taken.key, False)
                 continue
-            if what == "done":
+            if standing == "done":
                 self._ready.append(_Row(seq, taken.index, seat.attempt, _now_us(), None))
                 return None
-            raise Error(f"input {taken.index} of job {self.id} cannot be claimed: it is {what}")
+            raise Error(f"input {taken.index} of job {self.id} cannot be claimed: it is {standing}")
+
+    def _claiming(self, taken: _Taken, content: bytes | None) -> "_native.Ticket":
+        version = hashlib.sha256(self._version).digest()
+        # One input at a time is all that this worker ever has: it is alone.
+        return _native.claim_item(self._seat(), taken.key, taken.index, content, version, "keep", "rerun", True)
 
     def _import(self, taken: _Taken, mark: str) -> Generator[Any, Any, None]:
         result = self.store.read(self._lines[taken.index])
         text = codec.encode(result)
         seat = self._seat()
         content = _mark_text(taken.index)
-        _, seq, _, _ = yield _native.claim_item(seat, taken.key, taken.index, content, self._version)
+        seq = (yield self._claiming(taken, hashlib.sha256(content).digest()))[1]
         # Lost to a power cut it is imported again: the line is still there.
         yield _native.record_item(seat, seq, "done", text.encode(), False)
         self._imported.add(mark)

@@ -57,6 +57,10 @@ class Run:
         self._if_held = if_held
         # Opened by the first step or loop.
         self._lazy = lazy
+        # The name of the batch that it is, and where steps of an item are kept.
+        self._job: str | None = None
+        self._scope: str | None = None
+        self._within: int | None = None
         self._lock = threading.RLock()
         self._state: Literal["new", "open", "left"] = "new"
         self._seat: _native.Seat | None = None
@@ -166,9 +170,11 @@ class Run:
         if budget is None and parent is None:
             budget = DEFAULT
         limits = budget.limits() if budget else {}
-        self._no, self._id, created, status = self._start(limits, parent)
+        self._no, self._id, created, status = self._engine.start(
+            self._id, limits, self._tags, self._name, self._on_divergence, parent, self._job
+        )
         if created and budget is DEFAULT:
-            print(f"outlast: run {self._id} may spend 5.00 usd (budget=outlast.Budget(usd=…) sets it)", file=sys.stderr)
+            print(f"outlast: {'run' if self._job is None else 'job'} {self._id} may spend 5.00 usd (budget=outlast.Budget(usd=…) sets it)", file=sys.stderr)
         if created:
             asked = codec.encode(limits).encode()
             self._engine.put([(f"run:{self._id}", "python", "budget", asked, None)]).wait()
@@ -221,6 +227,9 @@ class Run:
             return error
         made = of(view.halt_reason, f"run {self.id} is halted: {view.halt_message}", error.hint)
         return made if isinstance(made, RunHalted) else error
+
+    def _heard(self, response: Any) -> None:
+        """An answer came to a request of this run."""
 
     def _leave(self, how: str, quiet: bool = False) -> None:
         with self._lock:

@@ -27,8 +27,9 @@ class Current:
 
     @property
     def idempotency_key(self) -> str:
-        """32 hex digits for effects elsewhere: the same for every try and every life of this step."""
-        return hashlib.sha256(f"{self.run.id}\0{self.step or ''}".encode()).hexdigest()[:32]
+        """32 hex digits for effects elsewhere: the same for every try and every life of this step, or item."""
+        whose = getattr(self.run, "_identity", self.run.id)
+        return hashlib.sha256(f"{whose}\0{self.step or ''}".encode()).hexdigest()[:32]
 
 
 variable: contextvars.ContextVar[Current | None] = contextvars.ContextVar("outlast", default=None)

@@ -268,7 +268,9 @@ class Call:
     # --- opening and closing
 
     def _begin(self) -> "_native.Ticket":
-        return self.run_._seat_or_raise(f"step {self.name!r}").begin(self.key, self.at_most_once, self.retry is not None)
+        return self.run_._seat_or_raise(f"step {self.name!r}").begin(
+            self.key, self.at_most_once, self.retry is not None, self.run_._scope, self.run_._within
+        )
 
     def _begun(self, ticket: Any, wait: Callable[[Any], Any]) -> int | None:
         """The opened entry's number; None when it is recorded meanwhile, as `self._seq`."""
@@ -411,7 +413,7 @@ def resolve(run: "Run", name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     found = recorded.find(base)
     if found is not None and found[1] == "done":
         raise StepInDoubt(f"step {name!r} is not in doubt: its result is recorded")
-    seq, _, is_done = seat.begin(base, True).wait()
+    seq, _, is_done = seat.begin(base, True, False, run._scope, run._within).wait()
     if is_done:
         return
     shown = codec.shown(args, kwargs)

@@ -1,0 +1,504 @@
+"""A batch in this process: what is next, what came of what, when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import re
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Callable, Iterable
+
+from ..errors import BudgetExceeded, Error, LeaseLost, NothingMetered, RepeatedFailure, RunHalted, StopRequested, StoreError, of
+from . import plan as plans, progress
+from .jobrun import JobRun
+from .options import METERED_AFTER, MOST_EQUAL_FAILURES, Options
+from .plan import EMITTED, ENDED, FRESH, LEFT_OUT, RECORDED
+from .progress import Stats
+from .queue import Gate, Queue, Take, Wait
+from .results import OutFile, Result
+from .source import Source
+
+if TYPE_CHECKING:
+    from .. import _native
+    from ..runtime import Runtime
+
+#: Results whose values wait in memory for a slow reader; those beyond are read from the store again.
+_WAITING_VALUES = 1024
+
+#: Seconds between looks at whether this attempt still drives, and at who died.
+_LOOK_S = 1.0
+
+#: File systems that lose their files with the machine or the container.
+_FLEETING = {"tmpfs": "is in memory", "ramfs": "is in memory", "overlay": "goes with its container"}
+
+
+class Bell:
+    """Wakes whoever waits for a change: threads."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self.condition = threading.Condition(lock)
+
+    def ring(self) -> None:
+        self.condition.notify_all()
+
+
+class AsyncBell:
+    """Wakes whoever waits for a change: tasks of one loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def ring(self) -> None:
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if here:
+            self._wake()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def ring_or(self, seconds: float | None) -> None:
+        """Waits for a ring, or the seconds."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.add(future)
+        try:
+            await asyncio.wait([future], timeout=seconds)
+        finally:
+            self._waiting.discard(future)
+
+
+class Core:
+    """The state that workers and the reader share, under one lock."""
+
+    plan: plans.Plan
+    seat: "_native.Seat"
+
+    def __init__(self, runtime: "Runtime", fn: Callable[[Any], Any], options: Options, aio: bool) -> None:
+        self.runtime = runtime
+        self.engine = runtime._engine
+        self.fn = fn
+        self.options = options
+        self.run = JobRun(runtime, options.job, options.budget, options.tags)
+        self.lock = threading.RLock()
+        self.bell: Any = AsyncBell() if aio else Bell(self.lock)
+        self.stopping = threading.Event()
+        self.over = False
+        self.error: BaseException | None = None
+        self.stats = Stats()
+        self.failed: list[Result] = []
+        self._ended: dict[int, Result] = {}
+        self._arrived: collections.deque[int] = collections.deque()
+        self._cursor = 0
+        self._workers = 0
+        self._equal: tuple[str, int] = ("", 0)
+        self._worked = 0
+        self._metered = not options.meters
+        self._looked = 0.0
+        self._late: list[threading.Thread] = []
+
+    # --- the beginning
+
+    def open(self, items: Iterable[Any]) -> None:
+        """Reads the input and what is recorded, and joins the job. Nothing is called yet.
+
+        Errors: `DuplicateKey`, `JobChanged`, `BudgetChanged`, `BudgetExceeded`.
+        """
+        options = self.options
+        source = Source(items, options)
+        status = self.run.create()
+        self.engine.sweep()
+        view = self.run.view()
+        expired = options.resume == "never" or plans.is_expired(_us(view.raw["ended_at_us"]), status, options.ttl)
+        recorded = self.engine.recorded_items(self.run._no)
+        self.plan = plans.make(source, self.fn, options, recorded, expired)
+        self.seat = self.run.join()
+        if expired:
+            self._reset(recorded)
+        plan = self.plan
+        self.queue = Queue(plan.fresh())
+        self.gate = Gate(options.interval)
+        self._spent_before = view.budget.usd.spent
+        self._began = time.monotonic()
+        self.stats = Stats(
+            total=len(source) - plan.state.count(LEFT_OUT),
+            done=plan.done,
+            cached=plan.done,
+            skipped=plan.skipped,
+            dead=plan.dead,
+            vanished=plan.vanished,
+            cost_usd=self._spent_before,
+        )
+        self._before = self.stats.ended
+        self._say(len(recorded) > 0)
+        self.shown = progress.make(options.progress, self.stats.total, self._before, self._spent_before, options.job)
+        self.out = OutFile(options.out) if options.out is not None else None
+        # The runtime's end stops and drains what still runs.
+        self._key = f"{self.run.id}#{self.seat.attempt}"
+        self.runtime._live[self._key] = self  # type: ignore[assignment]
+
+    def _reset(self, recorded: "_native.Items") -> None:
+        """Makes what is recorded of the input pending, in groups of commits."""
+        tickets: collections.deque[Any] = collections.deque()
+        for index, key in enumerate(self.plan.source.keys):
+            if key is None:
+                continue
+            found = recorded.find(key, None, None)
+            if found is None or found[1] == "open":
+                continue
+            tickets.append(self.engine.reset_item(self.run._no, key, False))
+            if len(tickets) > 256:
+                tickets.popleft().wait()
+        for ticket in tickets:
+            ticket.wait()
+
+    def _say(self, resumes: bool) -> None:
+        """One line on every start, and what people should know before they pay."""
+        stats, plan = self.stats, self.plan
+        where = f"store {self.runtime.place}"
+        if not resumes:
+            text = f"new job {self.run.id}: {stats.total:,} items, {where}"
+        else:
+            text = f"resuming: {stats.done:,} of {stats.total:,} done, {self._spent_before:.2f} usd spent, {where}"
+            others = [(stats.dead, "dead"), (stats.skipped, "skipped"), (plan.vanished, "not in the input any more")]
+            text += "".join(f"; {count:,} {what}" for count, what in others if count)
+        print(f"outlast: {text}", file=sys.stderr)
+        if plan.old_code:
+            print(
+                f"outlast: the function changed: {plan.old_code:,} items keep the result of its old code, and "
+                f"{plan.left:,} run with the new (version=… decides it)",
+                file=sys.stderr,
+            )
+        kind = fleeting(self.runtime.place)
+        if kind is not None:
+            print(f"outlast: the store is on {kind}, which {_FLEETING[kind]}: name another with store=…", file=sys.stderr)
+
+    @property
+    def wanted_workers(self) -> int:
+        return min(self.options.concurrency, self.plan.left)
+
+    def workers_start(self, count: int) -> None:
+        self._workers = count
+        if count == 0:
+            self._finish()
+
+    # --- what workers ask
+
+    def take(self) -> Take | Wait | None:
+        """The next item, with the lock held. Errors stop the batch."""
+        now = time.monotonic()
+        if now - self._looked > _LOOK_S:
+            self._looked = now
+            try:
+                self._look()
+            except Error as e:
+                self.stop(e)
+        return self.queue.take(now)
+
+    def _look(self) -> None:
+        word = self.seat.word()
+        if word == "stop":
+            raise StopRequested(f"job {self.run.id} was asked to stop", hint="start the script again to go on")
+        if word == "vanished":
+            raise StoreError(
+                f"the store {self.runtime.place} vanished while job {self.run.id} ran: its file was removed or replaced",
+                hint="put it back and start again; what is done now could not be kept",
+                code="store_vanished",
+            )
+        if self.queue.waits_for_others:
+            # Who holds them may be gone.
+            self.engine.sweep()
+
+    def gate_delay(self) -> float:
+        with self.lock:
+            return self.gate.pass_at(time.monotonic())
+
+    def hold(self, seconds: float) -> None:
+        """A provider asked to be left alone: nobody starts before."""
+        with self.lock:
+            self.gate.hold_until(time.monotonic() + seconds)
+
+    # --- what became of an item
+
+    def held(self, index: int) -> None:
+        with self.lock:
+            self.queue.ended()
+            self.queue.held(index, time.monotonic())
+            self.bell.ring()
+
+    def suspect(self, index: int) -> None:
+        with self.lock:
+            self.queue.ended()
+            self.queue.suspect(index)
+            self.bell.ring()
+
+    def returned(self, index: int) -> None:
+        with self.lock:
+            self.queue.ended()
+            self.bell.ring()
+
+    def lost(self, seat: "_native.Seat", index: int, error: LeaseLost) -> None:
+        """This process was thought dead (a suspended machine): it joins anew, and goes on."""
+        with self.lock:
+            self.queue.ended()
+            self.queue.again(index)
+            if self.seat is seat:
+                if seat.word() == "stop":
+                    self.stop(error)
+                    return
+                self.seat = self.run.join()
+            self.bell.ring()
+
+    def recorded(self, index: int, seq: int, standing: str) -> None:
+        """Another process ended it meanwhile."""
+        with self.lock:
+            self.plan.seqs[index] = seq
+            self._count(standing, cached=True)
+            self._arrive(index, self._read_back(index, seq, standing))
+
+    def ended(self, index: int, seq: int, standing: str, tries: int, nano: int, raw: bytes, error: BaseException | None) -> None:
+        """It is recorded: on disk, and now visible."""
+        key = self.plan.source.keys[index]
+        assert key is not None
+        result = Result(
+            key, index, standing, attempts=tries, cost_nano_usd=nano, cached=False, raw=raw, raised=error,
+            read=lambda: self.engine.value(self.run._no, seq),
+        )  # fmt: skip
+        with self.lock:
+            self._worked += 1
+            self.stats.cost_usd += nano / 1e9
+            self._count(standing, cached=False)
+            if len(self._ended) >= _WAITING_VALUES:
+                result.forget()
+            if standing in ("failed", "dead"):
+                self.failed.append(result)
+                self._failure(error)
+            else:
+                self._equal = ("", 0)
+            self._arrive(index, result)
+            check = not self._metered and self._worked >= METERED_AFTER
+            self._metered |= check
+        if check:
+            self._check_metered()
+
+    def _arrive(self, index: int, result: Result) -> None:
+        self.queue.ended()
+        self.plan.state[index] = ENDED
+        self._ended[index] = result
+        if self.options.order == "completion":
+            self._arrived.append(index)
+        self.stats.seconds = time.monotonic() - self._began
+        if self.shown is not None:
+            self.shown.update(self.stats)
+        self.bell.ring()
+
+    def _count(self, standing: str, cached: bool) -> None:
+        stats = self.stats
+        setattr(stats, standing, getattr(stats, standing) + 1)
+        stats.cached += cached and standing == "done"
+
+    def _failure(self, error: BaseException | None) -> None:
+        if self.options.on_error == "raise" and error is not None:
+            self.stop(error)
+        # Numbers and addresses differ from item to item: the fault is the same.
+        shape = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", f"{type(error).__name__}: {error}")[:300]
+        count = self._equal[1] + 1 if self._equal[0] == shape else 1
+        self._equal = (shape, count)
+        if count >= MOST_EQUAL_FAILURES:
+            stop = RepeatedFailure(
+                f"{count} items in a row failed alike: {type(error).__name__}: {error}",
+                hint="repair it and start again: failed items run again",
+            )
+            stop.__cause__ = error
+            self.stop(stop)
+
+    def _check_metered(self) -> None:
+        spent = self.run.view().raw["spent"]
+        assert isinstance(spent, dict)
+        if spent["calls"] == 0 and spent["cost_nano_usd"] == 0:
+            self.stop(
+                NothingMetered(
+                    f"{METERED_AFTER} items of job {self.run.id} are finished and nothing was metered: its budget limits nothing",
+                    hint="make clients with outlast.openai(), .anthropic() or .endpoint(); or give no limit of usd or tokens",
+                )
+            )
+
+    def crashed(self, error: BaseException) -> None:
+        """A worker's item ended by an error that is not its own: the store's, a halt."""
+        with self.lock:
+            self.queue.ended()
+            self.stop(self.refusal(error, None) if isinstance(error, RunHalted) else error)
+            self.bell.ring()
+
+    def late(self, thread: threading.Thread) -> None:
+        """A thread beyond its timeout keeps its slot, while there is something to wait for."""
+        while thread.is_alive() and not self.stopping.is_set() and not self._is_idle():
+            thread.join(0.1)
+
+    def _is_idle(self) -> bool:
+        with self.lock:
+            return not self.queue.has_more
+
+    # --- the end
+
+    def refusal(self, error: BaseException | None, refused: str | None) -> BaseException:
+        """What stops the batch when a limit refused something."""
+        halted = self.engine.halted(self.run._no)
+        hint = f"raise it and start again: outlast budget {self.run.id} --add-usd …"
+        if halted is not None:
+            return of(halted[0], f"job {self.run.id} is halted: {halted[1]}", halted[2]) if "budget" in halted[0] else RunHalted(
+                f"job {self.run.id} is halted: {halted[1]}", hint=halted[2], code=halted[0]
+            )
+        if isinstance(error, Error):
+            return error
+        code = refused or "budget_exceeded"
+        cls = BudgetExceeded if "budget" in code else RunHalted
+        return cls(f"job {self.run.id}: a call was refused with {code}", hint=hint, code=code)
+
+    def stop(self, error: BaseException | None) -> None:
+        """Nothing more is claimed; what runs is drained. The first reason stays."""
+        with self.lock:
+            if self.error is None:
+                self.error = error
+            self.queue.stop()
+            self.stopping.set()
+            self.bell.ring()
+
+    def worker_left(self) -> None:
+        with self.lock:
+            self._workers -= 1
+            last = self._workers == 0
+        if last:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Ends the attempt: the last worker's last act."""
+        stats = self.stats
+        whole = self.error is None and not self.stopping.is_set() and stats.failed == 0 and stats.pending == 0
+        how = "complete" if whole else "stopped" if isinstance(self.error, (KeyboardInterrupt, StopRequested)) else "interrupt"
+        try:
+            self.seat.end(how)
+        except RunHalted:
+            pass
+        except Exception as e:
+            if self.error is None:
+                self.error = e
+        with self.lock:
+            stats.seconds = time.monotonic() - self._began
+            if self.shown is not None:
+                self.shown.update(stats, last=True)
+            self.runtime._live.pop(self._key, None)
+            self.over = True
+            self.bell.ring()
+
+    def _leave(self, how: str, quiet: bool = False) -> None:
+        """What the runtime does with what is open when it closes: stop, and wait for what runs."""
+        self.stop(None)
+        if isinstance(self.bell, Bell) and threading.current_thread().name != "outlast batch":
+            with self.lock:
+                self.bell.condition.wait_for(lambda: self.over, timeout=60.0)
+
+    # --- what the reader asks
+
+    def next_result(self) -> Result | None:
+        """The next result in order, with the lock held; None: wait, or all is told when `over`."""
+        index = self._next_index()
+        if index is None:
+            return None
+        state = self.plan.state
+        result = self._ended.pop(index) if state[index] == ENDED else self._of_plan(index)
+        state[index] = EMITTED
+        return result
+
+    def _next_index(self) -> int | None:
+        state, by_completion = self.plan.state, self.options.order == "completion"
+        while self._cursor < len(state):
+            index = self._cursor
+            at = state[index]
+            ready = at == RECORDED or (at == ENDED and not by_completion)
+            if at == FRESH and not by_completion and not self.over:
+                return None
+            self._cursor += 1
+            if ready:
+                return index
+        return self._arrived.popleft() if self._arrived else None
+
+    def _of_plan(self, index: int) -> Result:
+        key = self.plan.source.keys[index]
+        assert key is not None
+        found = self.plan.recorded.find(key, None, None)
+        standing = found[1] if found is not None else "done"
+        return self._read_back(index, self.plan.seqs[index], standing, found)
+
+    def _read_back(self, index: int, seq: int, standing: str, found: Any = None) -> Result:
+        """A result that this batch did not make. Its value is read when it is asked for."""
+        key = self.plan.source.keys[index]
+        assert key is not None
+        tries, nano = (found[2], found[3]) if found is not None else (1, 0)
+        if found is None:
+            row = self.engine.item(self.run._no, key)
+            if row is not None:
+                tries, nano = row[4][0], row[6]
+
+        def read() -> bytes:
+            if standing == "skipped":
+                row = self.engine.item(self.run._no, key)
+                return (row[10] or "").encode() if row is not None else b""
+            return self.plan.recorded.value(seq)
+
+        result = Result(key, index, standing, attempts=tries, cost_nano_usd=nano, cached=True, read=read)
+        if standing in ("failed", "dead"):
+            self.failed.append(result)
+        return result
+
+    def told(self, result: Result) -> None:
+        """The reader has it now."""
+        if self.out is not None:
+            self.out.write(result)
+
+    def all_told(self) -> None:
+        """Every result was read: the file gets its name. Raises what stopped the batch."""
+        if self.out is not None:
+            if self.error is None and self.stats.pending == 0:
+                self.out.finish()
+            else:
+                self.out.drop()
+        if self.error is not None:
+            raise self.error
+
+
+def resume_hint() -> str:
+    """How to go on, for people at a terminal."""
+    return "start it again to go on: " + " ".join([os.path.basename(sys.executable), *sys.argv])
+
+
+def fleeting(place: str) -> str | None:
+    """The file system of a store's file where it does not last: tmpfs, ramfs or overlay."""
+    if "://" in place:
+        return None
+    path = os.path.realpath(place)
+    best, kind = "", None
+    try:
+        with open("/proc/self/mounts") as mounts:
+            for mount in mounts:
+                _, at, fs = mount.split(" ")[:3]
+                at = at.replace("\\040", " ")
+                if len(at) >= len(best) and (path == at or path.startswith(at.rstrip("/") + "/")):
+                    best, kind = at, fs
+    except OSError:
+        return None
+    return kind if kind in _FLEETING else None
+
+
+def _us(value: object) -> int | None:
+    return value if isinstance(value, int) else None

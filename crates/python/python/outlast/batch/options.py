@@ -1,0 +1,105 @@
+"""What a batch was asked to do, checked before anything happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from typing import Any, Callable, Literal
+
+from .. import budget as budgets
+from ..budget import Budget
+from ..retry import Retry
+
+#: Equal failures in a row that stop the batch: something is wrong with all of them.
+MOST_EQUAL_FAILURES = 20
+
+#: Finished items after which something must have been metered, where money or tokens are limited.
+METERED_AFTER = 10
+
+#: The share of done items that may run again unasked.
+FREE_RERUNS = 0.05
+
+_PERIODS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The arguments of `outlast.map`; times in seconds."""
+
+    job: str
+    key: Callable[[Any], Any] | None
+    content: Callable[[Any], Any] | None
+    version: object | None
+    concurrency: int
+    #: Seconds between starts; None: no limit.
+    interval: float | None
+    retry: Retry
+    on_error: Literal["collect", "raise"]
+    dedupe: Literal["error", "first", "ordinal"]
+    budget: Budget | None
+    timeout: float | None
+    ttl: float | None
+    resume: Literal["always", "if_unchanged", "never"]
+    on_change: Literal["rerun", "keep", "fail"]
+    order: Literal["input", "completion"]
+    out: str | None
+    progress: bool | None
+    rerun: bool
+    tags: dict[str, str]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.job, str) or not self.job:
+            raise TypeError(f"job wants a name, had {self.job!r}: the same name resumes the batch")
+        if not isinstance(self.concurrency, int) or self.concurrency < 1:
+            raise ValueError(f"concurrency wants a whole number from 1, had {self.concurrency!r}")
+        if self.timeout is not None and self.timeout <= 0:
+            raise ValueError(f"timeout wants seconds above 0, had {self.timeout!r}")
+        for name, allowed in (
+            ("on_error", ("collect", "raise")),
+            ("dedupe", ("error", "first", "ordinal")),
+            ("resume", ("always", "if_unchanged", "never")),
+            ("on_change", ("rerun", "keep", "fail")),
+            ("order", ("input", "completion")),
+        ):
+            if getattr(self, name) not in allowed:
+                wanted = ", ".join(repr(a) for a in allowed)
+                raise ValueError(f"{name} wants one of {wanted}, had {getattr(self, name)!r}")
+
+    @property
+    def meters(self) -> bool:
+        """The caller limits money or tokens: calls are expected to go through Outlast."""
+        return self.budget is not None and (self.budget.usd is not None or self.budget.tokens is not None)
+
+
+def make(
+    *,
+    rate: str | float | None,
+    retries: Retry | int | None,
+    ttl: Any,
+    out: str | os.PathLike[str] | None,
+    timeout: float | None,
+    tags: Any,
+    **given: Any,
+) -> Options:
+    """The options as they are given."""
+    return Options(
+        interval=interval(rate),
+        retry=Retry.of(retries) or Retry(0),
+        ttl=None if ttl is None else budgets._ms("ttl", ttl) / 1000,
+        out=None if out is None else os.fspath(out),
+        timeout=None if timeout is None else float(timeout),
+        tags=dict(tags or {}),
+        **given,
+    )
+
+
+def interval(rate: str | float | None) -> float | None:
+    """Seconds between starts of "500/m", "10/s", or a number a second."""
+    if rate is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*/\s*(s|m|h|d)\w*\s*", f"{rate}/s" if isinstance(rate, (int, float)) else rate)
+    number = float(found.group(1)) if found else 0.0
+    if not found or number <= 0:
+        raise ValueError(f"rate wants a text like '500/m' (s, m, h or d), had {rate!r}")
+    return _PERIODS_S[found.group(2)] / number

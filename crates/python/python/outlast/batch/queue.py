@@ -1,0 +1,110 @@
+"""Which item is next. Pure: the caller holds the lock and waits."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Iterator
+
+#: Seconds until an item that another process runs is asked for again.
+ASK_AGAIN_S = 0.25
+
+
+@dataclasses.dataclass(frozen=True)
+class Take:
+    """Run this one; `alone`: nothing else runs meanwhile, because it may kill the process."""
+
+    index: int
+    alone: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """Nothing to run now. `seconds` until something is due by itself, None: when something ends."""
+
+    seconds: float | None
+
+
+class Queue:
+    """Fresh items in input order, then those that others hold, then suspects one at a time."""
+
+    def __init__(self, fresh: Iterator[int]) -> None:
+        self._fresh = fresh
+        self._held: collections.deque[tuple[float, int]] = collections.deque()
+        self._suspects: collections.deque[int] = collections.deque()
+        self._running = 0
+        self._alone = False
+        self._stopped = False
+        self._ahead: int | None = None
+
+    def take(self, now: float) -> Take | Wait | None:
+        """The next item; None: there is nothing more to do, and nothing will come. `now` in seconds."""
+        if self._stopped:
+            return None
+        if self._alone:
+            return Wait(None)
+        index, self._ahead = self._ahead, None
+        if index is None:
+            index = next(self._fresh, None)
+        if index is None and self._held and self._held[0][0] <= now:
+            index = self._held.popleft()[1]
+        if index is not None:
+            self._running += 1
+            return Take(index)
+        if self._suspects:
+            if self._running:
+                return Wait(None)
+            self._running, self._alone = 1, True
+            return Take(self._suspects.popleft(), alone=True)
+        if self._held:
+            return Wait(self._held[0][0] - now)
+        return Wait(None) if self._running else None
+
+    def ended(self) -> None:
+        """An item that was taken is done with, one way or the other."""
+        self._running -= 1
+        self._alone = False
+
+    def held(self, index: int, now: float) -> None:
+        """Another process has it: it is asked for again."""
+        self._held.append((now + ASK_AGAIN_S, index))
+
+    def suspect(self, index: int) -> None:
+        self._suspects.append(index)
+
+    def again(self, index: int) -> None:
+        """It is to be claimed anew at once."""
+        self._held.appendleft((0.0, index))
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    @property
+    def has_more(self) -> bool:
+        """Whether anything is left that a free slot could take."""
+        if self._ahead is None:
+            self._ahead = next(self._fresh, None)
+        return not self._stopped and (self._ahead is not None or bool(self._held) or bool(self._suspects))
+
+    @property
+    def waits_for_others(self) -> bool:
+        return bool(self._held)
+
+
+class Gate:
+    """Starts at most once every `interval` seconds, and not before a time that a provider asked for."""
+
+    def __init__(self, interval: float | None) -> None:
+        self._interval = interval
+        self._next = 0.0
+
+    def pass_at(self, now: float) -> float:
+        """Takes the next place, and returns the seconds to wait for it."""
+        at = max(now, self._next)
+        if self._interval is not None:
+            self._next = at + self._interval
+        return at - now
+
+    def hold_until(self, at: float) -> None:
+        """A provider said when to come back: nobody starts before."""
+        self._next = max(self._next, at)

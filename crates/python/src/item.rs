@@ -1,0 +1,114 @@
+//! Items of a batch job through an attempt: claimed, tried again, recorded, given back.
+
+use outlast_core::{
+    digest::Digest,
+    engine::{
+        claim_item::ClaimItem,
+        next_try::NextTry,
+        record_item::{ItemEnd, RecordItem},
+        return_item::ReturnItem,
+    },
+    id::Seq,
+    job::{ItemClaim, OnChange},
+    op::Durability,
+};
+use pyo3::{prelude::*, types::PyTuple};
+
+use crate::{
+    error::Failure,
+    seat::{Seat, encode},
+    ticket::Ticket,
+};
+
+/// Claims the item `key`. Committed. Answers ("run", seq, tries, continued, deaths, scope of its steps),
+/// ("ended", seq, standing), ("held", seq), ("suspect", seq, deaths) or ("changed", seq).
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
+pub fn claim_item(
+    seat: &Seat,
+    key: String,
+    index: i64,
+    content: Option<[u8; 32]>,
+    version: Option<[u8; 32]>,
+    on_change: &str,
+    on_version: &str,
+    alone: bool,
+) -> PyResult<Ticket> {
+    let claim = ClaimItem {
+        actor: seat.actor(),
+        slot: seat.slot(),
+        key,
+        index,
+        content: content.map(Digest),
+        version: version.map(Digest),
+        on_change: on_change_of(on_change)?,
+        on_version: on_change_of(on_version)?,
+        alone,
+    };
+    Ok(seat.submit(claim, Durability::Committed)?)
+}
+
+/// A try of the item raised, and another begins: answers its number. Committed.
+#[pyfunction]
+pub fn next_try(seat: &Seat, seq: i64) -> PyResult<Ticket> {
+    let next = NextTry { actor: seat.actor(), slot: seat.slot(), seq: Seq(seq) };
+    Ok(seat.submit(next, Durability::Committed)?)
+}
+
+/// Closes the item as "done" (its result), "failed" (its error) or "skipped" (the reason, as text).
+/// Synced. Answers (standing, tries, nano-USD, calls).
+///
+/// Only committed where `lasting` is false: what it came to is on the disk elsewhere.
+#[pyfunction]
+#[pyo3(signature = (seat, seq, how, value, lasting=true))]
+pub fn record_item(
+    py: Python<'_>,
+    seat: &Seat,
+    seq: i64,
+    how: &str,
+    value: &[u8],
+    lasting: bool,
+) -> PyResult<Ticket> {
+    let end = match how {
+        "done" => ItemEnd::Done(encode(py, value)?),
+        "failed" => ItemEnd::Failed(encode(py, value)?),
+        _ => ItemEnd::Skipped { reason: String::from_utf8_lossy(value).into_owned() },
+    };
+    let actor = seat.actor();
+    let record =
+        RecordItem { run: actor.run, seq: Seq(seq), instance: actor.instance, end, changes: Vec::new() };
+    Ok(seat.submit(record, if lasting { Durability::Synced } else { Durability::Committed })?)
+}
+
+/// Gives the item back: it is pending again, and nothing is held against it. Committed.
+#[pyfunction]
+pub fn return_item(seat: &Seat, seq: i64) -> PyResult<Ticket> {
+    let actor = seat.actor();
+    let back = ReturnItem { run: actor.run, seq: Seq(seq), instance: actor.instance };
+    Ok(seat.submit(back, Durability::Committed)?)
+}
+
+fn on_change_of(text: &str) -> Result<OnChange, Failure> {
+    match text {
+        "rerun" => Ok(OnChange::Rerun),
+        "keep" => Ok(OnChange::Keep),
+        "fail" => Ok(OnChange::Fail),
+        had => {
+            let message = format!("on_change wants 'rerun', 'keep' or 'fail', had {had:?}");
+            Err(Failure::new("bad_on_change", message, None))
+        }
+    }
+}
+
+/// What became of a claim, as Python's tuple.
+pub fn told<'py>(py: Python<'py>, claim: ItemClaim) -> PyResult<Bound<'py, PyTuple>> {
+    match claim {
+        ItemClaim::Run(r) => {
+            ("run", r.seq.0, r.tries, r.continued, r.deaths, r.steps.as_ref()).into_pyobject(py)
+        }
+        ItemClaim::Ended { seq, standing } => ("ended", seq.0, standing.name()).into_pyobject(py),
+        ItemClaim::Held { seq } => ("held", seq.0).into_pyobject(py),
+        ItemClaim::Suspect { seq, deaths } => ("suspect", seq.0, deaths).into_pyobject(py),
+        ItemClaim::Changed { seq } => ("changed", seq.0).into_pyobject(py),
+    }
+}

@@ -1,0 +1,202 @@
+//! The recorded items of a job: read once by page, found by key.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use outlast_core::{
+    digest::Digest,
+    id::{RunNo, Seq},
+    job::{ItemRow, Standing},
+    payload::Payload,
+    store::{Error, Store},
+};
+use pyo3::{prelude::*, types::PyBytes};
+
+use crate::engine::{Shared, decoded, value};
+
+/// Items read at once.
+const PAGE: usize = 2048;
+
+/// Stored bytes of results kept in memory; those beyond are read by page when they are asked for.
+const KEPT: u64 = 64 << 20;
+
+/// The items of a job as an earlier life left them.
+///
+/// Memory: some 150 bytes an item, and `KEPT` for results.
+#[pyclass(frozen, module = "outlast._native")]
+pub struct Items {
+    shared: Arc<Shared>,
+    run: RunNo,
+    memory: Mutex<Memory>,
+}
+
+#[derive(Default)]
+struct Memory {
+    by_key: HashMap<String, Known>,
+    values: HashMap<Seq, Payload>,
+    /// A page of results around the last one that was not in memory.
+    page: HashMap<Seq, Payload>,
+    /// How many of that page were asked for: where few are, single reads are cheaper.
+    hits: usize,
+}
+
+struct Known {
+    seq: Seq,
+    standing: Standing,
+    content: Option<Digest>,
+    version: Option<Digest>,
+    closed_us: i64,
+    cost_nano: i64,
+    tries: i64,
+    /// The input of this life has it.
+    wanted: bool,
+}
+
+impl Items {
+    pub fn read(shared: Arc<Shared>, run: RunNo, store: &dyn Store) -> Result<Items, Error> {
+        let mut memory = Memory::default();
+        let (mut after, mut kept) = (Seq(0), 0);
+        loop {
+            let page: Vec<(ItemRow, Option<Payload>)> = if kept < KEPT {
+                store.results(run, after, PAGE)?
+            } else {
+                store.items(run, after, PAGE)?.into_iter().map(|row| (row, None)).collect()
+            };
+            let Some((last, _)) = page.last() else { break };
+            after = last.seq;
+            let whole = page.len() == PAGE;
+            for (row, recorded) in page {
+                if let Some(recorded) = recorded.filter(|_| kept < KEPT) {
+                    kept += recorded.bytes.len() as u64;
+                    memory.values.insert(row.seq, recorded);
+                }
+                memory.by_key.insert(row.key.clone(), Known::of(&row));
+            }
+            if !whole {
+                break;
+            }
+        }
+        Ok(Items { shared, run, memory: Mutex::new(memory) })
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn of(row: &ItemRow) -> Known {
+        Known {
+            seq: row.seq,
+            standing: row.detail.standing,
+            content: row.detail.content,
+            version: row.detail.version,
+            closed_us: row.closed_at.map_or(0, |t| t.0),
+            cost_nano: row.spent.cost(),
+            tries: row.detail.tries(),
+            wanted: false,
+        }
+    }
+}
+
+#[pymethods]
+impl Items {
+    /// What is known of `key`: (seq, standing, tries, nano-USD, closed at in microseconds, content changed, code
+    /// changed), or None. It counts as wanted from now on.
+    fn find(
+        &self,
+        key: &str,
+        content: Option<[u8; 32]>,
+        version: Option<[u8; 32]>,
+    ) -> Option<(i64, &'static str, i64, i64, i64, bool, bool)> {
+        let mut memory = self.memory();
+        let known = memory.by_key.get_mut(key)?;
+        known.wanted = true;
+        let differs = |now: Option<[u8; 32]>, then: Option<Digest>| {
+            now.zip(then).is_some_and(|(now, Digest(then))| now != then)
+        };
+        Some((
+            known.seq.0,
+            known.standing.name(),
+            known.tries,
+            known.cost_nano,
+            known.closed_us,
+            differs(content, known.content),
+            differs(version, known.version),
+        ))
+    }
+
+    /// What was recorded as entry `seq`: a result, or an error. Read by page where they are asked for in order.
+    fn value<'py>(&self, py: Python<'py>, seq: i64) -> PyResult<Bound<'py, PyBytes>> {
+        let seq = Seq(seq);
+        if let Some(kept) = self.found(seq) {
+            return Ok(PyBytes::new(py, &decoded(&kept, self.run, seq)?));
+        }
+        let core = self.shared.core()?;
+        let recorded = py.detach(|| {
+            if self.is_worth_a_page() {
+                let page = core.store.results(self.run, Seq(seq.0 - 1), PAGE)?;
+                let mut memory = self.memory();
+                memory.hits = 0;
+                memory.page = page.into_iter().filter_map(|(row, v)| Some((row.seq, v?))).collect();
+            }
+            match self.found(seq) {
+                Some(kept) => decoded(&kept, self.run, seq),
+                None => value(core.store.as_ref(), self.run, seq),
+            }
+        })?;
+        Ok(PyBytes::new(py, &recorded))
+    }
+
+    /// Items that the input of this life does not have.
+    fn vanished(&self) -> usize {
+        self.memory().by_key.values().filter(|known| !known.wanted).count()
+    }
+
+    fn __len__(&self) -> usize {
+        self.memory().by_key.len()
+    }
+}
+
+impl Items {
+    fn found(&self, seq: Seq) -> Option<Payload> {
+        let mut memory = self.memory();
+        if let Some(kept) = memory.values.get(&seq) {
+            return Some(kept.clone());
+        }
+        let found = memory.page.remove(&seq);
+        memory.hits += usize::from(found.is_some());
+        found
+    }
+
+    /// The page before was used well, or there was none.
+    fn is_worth_a_page(&self) -> bool {
+        let memory = self.memory();
+        memory.hits * 4 >= memory.page.len() + memory.hits
+    }
+}
+
+/// A row as Python lists it: (seq, key, standing, index, tries, deaths, failed starts, attempt, nano-USD, calls, opened,
+/// closed in microseconds, reason).
+pub type RawItem =
+    (i64, String, &'static str, i64, (i64, i64, i64), i64, i64, i64, i64, Option<i64>, Option<String>);
+
+pub fn raw(row: ItemRow) -> RawItem {
+    let d = row.detail;
+    let tries = d.tries();
+    (
+        row.seq.0,
+        row.key,
+        d.standing.name(),
+        d.index,
+        (tries, d.deaths, d.failed_starts),
+        row.attempt.0,
+        row.spent.cost(),
+        row.spent[outlast_core::unit::Unit::Calls],
+        row.opened_at.0,
+        row.closed_at.map(|t| t.0),
+        d.reason,
+    )
+}
