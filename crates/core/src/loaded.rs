@@ -41,6 +41,8 @@ pub enum Need {
     Matching(RunNo, MatchKey),
     /// The newest entry of this kind, scope and key.
     Keyed(RunNo, Kind, String, String),
+    /// The same, among those up to a place.
+    KeyedUpTo(RunNo, Kind, String, String, Seq),
     /// Open entries of an instance with what they were made in, its leases, the open attempts it drives, and all their runs.
     OwnedBy(InstanceNo),
     /// The newest version of a state key, and its namespace's commit number.
@@ -73,19 +75,25 @@ pub enum Touch {
 pub struct Row<T> {
     pub value: T,
     pub touch: Touch,
+    /// Another run's: a change is a row of its own.
+    shared: bool,
 }
 
 impl<T> Row<T> {
     pub fn read(value: T) -> Self {
-        Self { value, touch: Touch::Read }
+        Self { value, touch: Touch::Read, shared: false }
     }
     pub fn insert(value: T) -> Self {
-        Self { value, touch: Touch::Insert }
+        Self { value, touch: Touch::Insert, shared: false }
+    }
+    /// A row that is shared with another run, and that this run has not yet: see `origin`.
+    pub fn shared(value: T) -> Self {
+        Self { value, touch: Touch::Read, shared: true }
     }
     /// The value, to be changed: the row will be written back.
     pub fn touched(&mut self) -> &mut T {
         if self.touch == Touch::Read {
-            self.touch = Touch::Update;
+            self.touch = if self.shared { Touch::Insert } else { Touch::Update };
         }
         &mut self.value
     }

@@ -21,6 +21,7 @@ use crate::{
     journal::{Entry, Kind, Role, State},
     loaded::{Loaded, Need, Numbers, Row, Touch},
     op::{self, Durability, Op},
+    origin,
     payload::{PART_LEN, Payload},
     run::{Admission, Run, Spec},
     state::{Head, Item},
@@ -165,6 +166,12 @@ impl Tables {
                     .entries_of(*run)
                     .rev()
                     .find(|e| e.kind == *kind && *e.scope == **scope && e.key.as_deref() == Some(key));
+                newest.into_iter().for_each(|e| load_entry(l, e));
+            }
+            Need::KeyedUpTo(run, kind, scope, key, upto) => {
+                let newest = self.entries_of(*run).rev().find(|e| {
+                    e.seq <= *upto && e.kind == *kind && *e.scope == **scope && e.key.as_deref() == Some(key)
+                });
                 newest.into_iter().for_each(|e| load_entry(l, e));
             }
             Need::OwnedBy(instance) => self.load_owned(l, *instance),
@@ -377,7 +384,10 @@ fn put<K: Ord + std::fmt::Debug + Clone, T>(
 impl Store for MemoryStore {
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
         let mut inner = self.lock();
-        let mut loaded = inner.committed.load(&op.needs());
+        let needs = op.needs();
+        let mut loaded = inner.committed.load(&needs);
+        let shared = origin::share(&mut loaded, &needs, |needs| Ok(inner.committed.load(needs)));
+        shared.unwrap_or_else(|never: std::convert::Infallible| match never {});
         let outcome = match op::decide(&op, &mut loaded, self.clock.now()) {
             Ok(outcome) => outcome,
             Err(e) => return Ticket::ready(Err(e.into())),

@@ -6,9 +6,10 @@ use crate::{
     engine::{
         admit::Admit, adopt::Adopt, checkpoint::Checkpoint, claim::Claim, claim_item::ClaimItem,
         count_loop::CountLoop, declare_dead::DeclareDead, delivered::Delivered, end_attempt::EndAttempt,
-        enter::Enter, forget::Forget, keep::Keep, next_try::NextTry, put::Put, raise::Raise, record::Record,
-        record_item::RecordItem, recount::Recount, register::Register, renew::Renew, reset_item::ResetItem,
-        return_item::ReturnItem, settle::Settle, start::Start, step::BeginStep, tell::Tell,
+        enter::Enter, forget::Forget, fork::Fork, keep::Keep, next_try::NextTry, put::Put, raise::Raise,
+        record::Record, record_item::RecordItem, recount::Recount, register::Register, renew::Renew,
+        reset_item::ResetItem, return_item::ReturnItem, settle::Settle, snapshot::Snapshot, start::Start,
+        step::BeginStep, tell::Tell,
     },
     envelope::Refusal,
     id::{AttemptNo, Fence, InstanceNo, RunId, RunNo, Seq, Slot},
@@ -114,6 +115,8 @@ ops! {
     Tell => Told(Status),
     Forget => Forgotten(bool),
     Recount => Recounted(bool),
+    Fork => Forked(Started),
+    Snapshot => Named(Seq),
 }
 
 /// What a renewal tells a driver of one of its runs.

@@ -39,6 +39,8 @@ pub enum Error {
     ItemRunning { id: String, key: String },
     #[error("run {id} is no batch job")]
     NotAJob { id: String },
+    #[error("run {id} has no snapshot {name:?}")]
+    UnknownSnapshot { id: String, name: String },
     #[error("expected version {expected} of {key:?}, and it is {actual}")]
     Conflict { key: String, expected: i64, actual: i64 },
     #[error("bad limit: {0}")]
@@ -69,6 +71,7 @@ impl Error {
             Error::UnknownItem { .. } => "unknown_item",
             Error::ItemRunning { .. } => "item_running",
             Error::NotAJob { .. } => "not_a_job",
+            Error::UnknownSnapshot { .. } => "unknown_snapshot",
             Error::Conflict { .. } => "conflict",
             Error::BadLimit(_) => "bad_limit",
             Error::NotLoaded(_) => "internal",

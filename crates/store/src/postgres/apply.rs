@@ -182,7 +182,8 @@ async fn insert_run(client: &Client, r: &Run) -> Result<(), Error> {
             bytes(&r.error),
             bytes(&r.command_key),
             r.job.as_ref().map(|j| j.name.as_bytes()),
-            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?
+            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
+            (!r.origins.is_empty()).then(|| to_json(&r.origins)).transpose()?
         ],
     )
     .await

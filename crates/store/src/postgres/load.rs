@@ -41,6 +41,9 @@ pub async fn newest_item(
     maybe(client, &select(ITEM, &rest), params![namespace, agent, key], rows::item).await
 }
 
+/// Beyond every place.
+const LAST: Seq = Seq(i64::MAX);
+
 struct Loading<'a> {
     client: &'a Client,
     l: Loaded,
@@ -80,7 +83,7 @@ impl Loading<'_> {
             }
             Need::Entry(run, seq) => self.chain(*run, *seq).await,
             Need::Item(run, key) => {
-                if let Some(e) = self.keyed(*run, Kind::Item, job::SCOPE, key).await? {
+                if let Some(e) = self.keyed(*run, Kind::Item, job::SCOPE, key, LAST).await? {
                     if let Some(no) = e.instance {
                         self.instance(no).await?;
                     }
@@ -96,7 +99,12 @@ impl Loading<'_> {
                 Ok(())
             }
             Need::Keyed(run, kind, scope, key) => {
-                let found = self.keyed(*run, *kind, scope, key).await?;
+                let found = self.keyed(*run, *kind, scope, key, LAST).await?;
+                found.into_iter().for_each(|e| self.add_entry(e));
+                Ok(())
+            }
+            Need::KeyedUpTo(run, kind, scope, key, upto) => {
+                let found = self.keyed(*run, *kind, scope, key, *upto).await?;
                 found.into_iter().for_each(|e| self.add_entry(e));
                 Ok(())
             }
@@ -105,15 +113,22 @@ impl Loading<'_> {
         }
     }
 
-    /// The newest entry of this kind, scope and key.
-    async fn keyed(&self, run: RunNo, kind: Kind, scope: &str, key: &str) -> Result<Option<Entry>, Error> {
+    /// The newest entry of this kind, scope and key up to a place.
+    async fn keyed(
+        &self,
+        run: RunNo,
+        kind: Kind,
+        scope: &str,
+        key: &str,
+        upto: Seq,
+    ) -> Result<Option<Entry>, Error> {
         let sql = select(
             ENTRY,
             "outlast.entries WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) \
-             AND sha256(scope) = sha256($4) ORDER BY seq DESC LIMIT 1",
+             AND sha256(scope) = sha256($4) AND seq <= $5 ORDER BY seq DESC LIMIT 1",
         );
         let (kind, key, scope) = (kind.code(), key.as_bytes(), scope.as_bytes());
-        maybe(self.client, &sql, params![run.0, kind, key, scope], rows::entry).await
+        maybe(self.client, &sql, params![run.0, kind, key, scope, upto.0], rows::entry).await
     }
 
     async fn numbers(&mut self) -> Result<(), Error> {

@@ -182,7 +182,7 @@ fn update_envelope(conn: &Connection, e: &Envelope) -> Result<()> {
 fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
     execute(
         conn,
-        &insert("runs", rows::RUN, 24),
+        &insert("runs", rows::RUN, 25),
         params![
             r.no.0,
             r.id.as_str(),
@@ -207,7 +207,8 @@ fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
             r.error,
             r.command_key,
             r.job.as_ref().map(|j| j.name.as_str()),
-            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?
+            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
+            (!r.origins.is_empty()).then(|| to_json(&r.origins)).transpose()?
         ],
     )
 }
