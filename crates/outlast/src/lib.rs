@@ -142,6 +142,8 @@ fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliEr
         Command::Inspect(args) => printed(look, |page| commands::inspect::inspect(store, &args, page)),
         Command::Retry(args) => printed(look, |page| commands::retry::retry(store, &args, page)),
         Command::Export(args) => printed(look, |page| commands::export::export(store, &args, page)),
+        Command::Snapshot(args) => printed(look, |page| commands::fork::name(store, &args, page)),
+        Command::Fork(args) => printed(look, |page| commands::fork::fork(store, &args, page)),
         Command::Gc(args) => printed(look, |page| commands::gc::gc(store, &args, page)),
         Command::Verify(args) => printed_code(look, |page| commands::verify::verify(store, &args, page)),
         // `dispatch` has taken every other command.

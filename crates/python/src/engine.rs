@@ -108,7 +108,8 @@ impl Engine {
         self.shared.core()
     }
 
-    fn view_of(core: &Core, id: &str) -> Result<RunView, Failure> {
+    /// Errors: `UnknownRun`.
+    pub fn view_of(core: &Core, id: &str) -> Result<RunView, Failure> {
         let unknown = || outlast_core::engine::Error::UnknownRun { id: id.chars().take(140).collect() };
         let id = RunId::new(id).map_err(|_| unknown())?;
         let no = core.store.run_no(&id)?.ok_or_else(unknown)?;

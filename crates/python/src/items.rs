@@ -34,6 +34,7 @@ pub fn jobs(py: Python<'_>, engine: &Engine, name: &str) -> PyResult<String> {
                 found.push(json!({
                     "no": view.run.no.0,
                     "id": view.run.id.as_str(),
+                    "parent": view.run.parent.map(|no| no.0),
                     "status": view.run.status.name(),
                     "counts": job.counts,
                 }));

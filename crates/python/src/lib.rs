@@ -9,6 +9,7 @@ mod claim;
 mod engine;
 mod error;
 mod face;
+mod fork;
 mod item;
 mod items;
 mod job;
@@ -37,6 +38,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<recorded::Recorded>()?;
     module.add_class::<job::Items>()?;
     module.add_class::<ticket::Ticket>()?;
+    module.add_function(wrap_pyfunction!(fork::snapshot, module)?)?;
+    module.add_function(wrap_pyfunction!(fork::fork, module)?)?;
     module.add_function(wrap_pyfunction!(items::jobs, module)?)?;
     module.add_function(wrap_pyfunction!(items::results, module)?)?;
     module.add_function(wrap_pyfunction!(item::claim_item, module)?)?;

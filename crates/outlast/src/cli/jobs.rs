@@ -97,3 +97,38 @@ pub struct VerifyArgs {
     #[arg(long)]
     pub repair: bool,
 }
+
+/// Give the point where a run is now a name, to fork it from there
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  outlast snapshot research-42 before-the-draft")]
+pub struct SnapshotArgs {
+    /// The run or job: its id, the start of its id, or its name
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// The snapshot's name; used again, it means the new point
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}
+
+/// Make a run that goes on from where another was
+///
+/// What the other had done by then is shared: neither copied nor paid again. The fork is its child, and what it
+/// spends is charged to both.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast fork research-42 --from-snapshot before-the-draft\n  outlast fork enrich-docs --from-snapshot 2 --id enrich-again\n  outlast fork nightly --from-snapshot 2026-11-20T08:00:00Z"
+)]
+pub struct ForkArgs {
+    /// The run or job: its id, the start of its id, or its name
+    #[arg(value_name = "RUN|JOB")]
+    pub run: String,
+    /// From where: a snapshot's name, the number of an attempt (its end), or a time
+    #[arg(long, value_name = "NAME|ATTEMPT|TIME")]
+    pub from_snapshot: String,
+    /// The fork's id; without it, one made of the run's and the point
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+    /// The fork's own limit, below its origin's
+    #[arg(long, value_name = "AMOUNT", value_parser = values::usd)]
+    pub usd: Option<i64>,
+}

@@ -14,7 +14,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parse
 
 pub use self::{
     change::{BudgetArgs, CancelArgs, StopArgs},
-    jobs::{ExportArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, VerifyArgs},
+    jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     look::{CompletionsArgs, DoctorArgs, JournalArgs, LsArgs, ShowArgs, SpendArgs},
     run::{ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
@@ -69,6 +69,8 @@ pub enum Command {
     Inspect(InspectArgs),
     Retry(RetryArgs),
     Export(ExportArgs),
+    Snapshot(SnapshotArgs),
+    Fork(ForkArgs),
     Gc(GcArgs),
     Verify(VerifyArgs),
     Doctor(DoctorArgs),

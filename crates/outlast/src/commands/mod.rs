@@ -6,6 +6,7 @@ pub mod completions;
 pub mod doctor;
 pub mod export;
 pub mod find;
+pub mod fork;
 pub mod gc;
 pub mod inspect;
 pub mod jobs;

@@ -37,6 +37,8 @@ pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
         Command::Inspect(args) => commands::inspect::inspect(store, &args, page).map(done),
         Command::Retry(args) => commands::retry::retry(store, &args, page).map(done),
         Command::Export(args) => commands::export::export(store, &args, page).map(done),
+        Command::Snapshot(args) => commands::fork::name(store, &args, page).map(done),
+        Command::Fork(args) => commands::fork::fork(store, &args, page).map(done),
         Command::Gc(args) => commands::gc::gc(store, &args, page).map(done),
         Command::Verify(args) => commands::verify::verify(store, &args, page),
         other => panic!("not on a store: {other:?}"),

@@ -23,6 +23,8 @@ fn help_is_as_recorded() {
         "inspect",
         "retry",
         "export",
+        "snapshot",
+        "fork",
         "gc",
         "verify",
     ] {

@@ -269,3 +269,35 @@ fn a_file_of_results_is_inspected_by_its_lines_where_it_has_no_record() {
     told(&["inspect", "none.jsonl"], 1);
     told(&["retry", "r.jsonl", "--failed"], 69);
 }
+
+#[test]
+fn a_run_is_forked_from_a_snapshot_an_attempt_or_a_time() {
+    let (story, run) = Story::of_a_job();
+    assert_eq!(
+        shown(&story, "outlast snapshot enrich-docs:2 before"),
+        "enrich-docs:2  snapshot before at entry 9\n  → outlast fork enrich-docs:2 --from-snapshot before\n"
+    );
+    let shared = |line: &str| {
+        let told = json(&story, &format!("{line} --json"));
+        (told["run"].as_str().unwrap().to_owned(), told["seq"].as_i64().unwrap(), told["created"] == true)
+    };
+    assert_eq!(
+        shared("outlast fork enrich-docs:2 --from-snapshot before"),
+        ("enrich-docs:2:before".into(), 9, true)
+    );
+    assert_eq!(
+        shared("outlast fork enrich-docs:2 --from-snapshot before"),
+        ("enrich-docs:2:before".into(), 9, false)
+    );
+    assert_eq!(shared("outlast fork enrich-docs:2 --from-snapshot 1 --id again").1, 5);
+    let of_time = "outlast fork enrich-docs:2 --from-snapshot 2026-11-20T08:00:02Z --id early";
+    assert_eq!(shared(of_time).1, 3);
+    assert_eq!(
+        refused(&story, "outlast fork enrich-docs:2 --from-snapshot never").code(),
+        "unknown_snapshot"
+    );
+    let told = json(&story, "outlast inspect enrich-docs:2:before --json");
+    assert_eq!((told["done"].as_i64(), told["spent_nano_usd"].as_i64()), (Some(7), Some(0)));
+    let fork = story.store.run_no(&outlast_core::id::RunId::new("early").unwrap()).unwrap().unwrap();
+    assert_eq!(story.store.run(fork).unwrap().unwrap().run.parent, Some(run));
+}

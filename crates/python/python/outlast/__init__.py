@@ -71,6 +71,7 @@ _HOMES = {
     "StopRequested": "errors",
     "StoreError": "errors",
     "UnknownRun": "errors",
+    "UnknownSnapshot": "errors",
     "WouldRepay": "errors",
     "DivergenceWarning": "errors",
     "OtherShape": "errors",

@@ -34,6 +34,12 @@ class UnknownRun(Error):
     code = "unknown_run"
 
 
+class UnknownSnapshot(Error):
+    """The run has no snapshot of this name, or no such attempt."""
+
+    code = "unknown_snapshot"
+
+
 class RunHeld(Error):
     """Another live process drives the run; the message says which."""
 
@@ -223,7 +229,7 @@ class UnrecordedWarning(UserWarning):
 _BY_CODE: dict[str, type[Error]] = {
     cls.code: cls
     for cls in (
-        UnknownRun, RunHeld, RunEnded, RunHalted, BadLimit, LeaseLost, StopRequested, ForkedHandle, Conflict,
+        UnknownRun, UnknownSnapshot, RunHeld, RunEnded, RunHalted, BadLimit, LeaseLost, StopRequested, ForkedHandle, Conflict,
         AlreadySettled, AlreadyTaken,
     )
 }  # fmt: skip

@@ -6,6 +6,7 @@ stored with its input's digest, and a resume hands out only the inputs without o
 
 from __future__ import annotations
 
+import datetime
 import functools
 import hashlib
 import inspect
@@ -18,7 +19,7 @@ import warnings
 from collections import deque
 from typing import Any, AsyncIterator, Callable, Generator, Iterator
 
-from . import _native, codec, inputs, runtime as runtimes, scope, steps
+from . import _native, codec, inputs, runs, runtime as runtimes, scope, steps
 from .budget import Budget
 from .errors import Error, OtherShape, RunHeld, WouldRepay
 from .inputs import END, Inputs, Watch
@@ -44,6 +45,7 @@ def resume_or_start(
     redrive: bool = False,
     items: int | str | None = None,
     budget: Budget | None = None,
+    from_snapshot: int | str | datetime.datetime | None = None,
 ) -> Any:
     """The results of `generator_fn(*generator_args)`, those of earlier lives first as far as their inputs come first.
 
@@ -57,6 +59,9 @@ def resume_or_start(
     is reported when it is first seen, and from then on a resume raises `WouldRepay` with the number of results it would
     compute again, before any call; unless `redrive=True`, or the body's calls are steps (`outlast.step`), which are not.
 
+    `from_snapshot` goes on in a fork of the job: only what was done by a snapshot's name, the end of an attempt (its number)
+    or a time counts as done.
+
     Without a budget the job may spend 5 usd, like any run. A deleted JSONL file starts the job over; its old results stay
     in the record. Errors, at the call: `RunHeld`, `WouldRepay`, `BudgetExceeded`, `BudgetChanged`, `StoreError`.
     """
@@ -64,7 +69,7 @@ def resume_or_start(
         raise TypeError(f"job_id wants a text, had {job_id!r}")
     if not isinstance(store, JsonlStore):
         store = JsonlStore(store)
-    job = _Job(job_id, store, generator_fn, tuple(generator_args), dict(generator_kwargs or {}), redrive, items, budget)
+    job = _Job(job_id, store, generator_fn, tuple(generator_args), dict(generator_kwargs or {}), redrive, items, budget, from_snapshot)
     fn = generator_fn
     while isinstance(fn, functools.partial):
         fn = fn.func
@@ -218,6 +223,7 @@ class _Job:
         redrive: bool,
         items: int | str | None,
         budget: Budget | None,
+        from_snapshot: int | str | datetime.datetime | None,
     ) -> None:
         self.over = True
         self.started: Any = None
@@ -237,11 +243,11 @@ class _Job:
         self._used = 0
         self._skipped = 0
         self._yields = 0
-        self._open(redrive, budget)
+        self._open(redrive, budget, from_snapshot)
 
     # --- opening
 
-    def _open(self, redrive: bool, budget: Budget | None) -> None:
+    def _open(self, redrive: bool, budget: Budget | None, from_snapshot: int | str | datetime.datetime | None) -> None:
         # A damaged file is told before anything is made.
         scan = self.store.scan()
         self.store.path.parent.mkdir(parents=True, exist_ok=True)
@@ -252,6 +258,12 @@ class _Job:
         try:
             self._engine = self.runtime._engine
             jobs = json.loads(_native.jobs(self._engine, self.id))
+            origin = next((job for job in jobs if job["parent"] is None), None)
+            if from_snapshot is not None and origin is not None:
+                forked = runs.fork(self._engine, origin["id"], from_snapshot, budget.limits() if budget else {})
+                self._take_note(origin["id"], forked)
+                found = json.loads(_native.jobs(self._engine, self.id))
+                jobs = [next(job for job in found if job["id"] == forked), *jobs]
             newest = jobs[0] if jobs else None
             begun = newest is not None and (sum(newest["counts"].values()) > 0)
             if newest is None or (begun and not self.store.exists()):
@@ -277,6 +289,12 @@ class _Job:
             self._release()
             raise
         self.over = False
+
+    def _take_note(self, origin: str, forked: str) -> None:
+        """What is known of the generator's shape, and which drive is the newest, is the fork's, too."""
+        kept = self._engine.state(f"run:{origin}", "python", "resume")
+        if kept is not None and self._engine.state(f"run:{forked}", "python", "resume") is None:
+            self._engine.put([(f"run:{forked}", "python", "resume", kept[1], None)]).wait()
 
     def _judge(self, newest: dict[str, Any] | None, redrive: bool) -> None:
         """Whether this life hands out all inputs again. Errors: `WouldRepay`."""
