@@ -96,8 +96,15 @@ pub fn find(store: &dyn Store, run: RunNo, point: &Point) -> Result<Origin, stor
             let attempts = store.attempts(run)?;
             let attempt =
                 attempts.iter().find(|a| a.no == *no).ok_or_else(|| missing(format!("attempt {no}")))?;
+            // One that died ended at its last heartbeat, and may have done something since: all that was
+            // done before another attempt began is its work.
+            let after =
+                |end: Micros| attempts.iter().map(|a| a.started_at).filter(move |at| *at >= end).min();
             match attempt.ended_at {
-                Some(at) => at,
+                Some(end) => match after(end.max(Micros(attempt.started_at.0 + 1))) {
+                    Some(next) => Micros(next.0 - 1),
+                    None => store.now()?,
+                },
                 None => store.now()?,
             }
         }
