@@ -561,6 +561,24 @@ def test_a_process_that_ends_with_work_in_flight_finishes_it(home, life):
     assert 4 <= counts["done"] < 100 and counts["open"] == 0
 
 
+def test_a_store_that_vanishes_stops_the_batch(home):
+    rt = outlast.connect(home / "gone.db")
+
+    def fn(i):
+        if i == 20:
+            for path in home.glob("gone.db*"):
+                path.unlink()
+        time.sleep(0.02)
+        return i
+
+    out = batch(rt, range(100_000), fn)
+    with pytest.raises(outlast.StoreError) as error:
+        out.wait()
+    # Whichever is first: a look at the file, or a write that fails.
+    assert error.value.code in ("store_vanished", "store_io")
+    rt.close()
+
+
 # --- which item is next
 
 

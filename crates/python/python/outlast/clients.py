@@ -92,7 +92,8 @@ def _answered(response: Any) -> None:
     current = variable.get()
     if current is None:
         return
-    current.run._heard(response)
+    if current.seq is not None:
+        current.run._heard(response)
     # Of a step or an item.
     if (current.step is not None or current.seq is not None) and response.status_code >= 400:
         # Tries of a step are the step's to count: the SDKs heed this header.

@@ -1,0 +1,164 @@
+"""Calls in a batch: the ceiling poisons no item, each try is a scope of its own, and what is not metered is noticed."""
+
+import asyncio
+import threading
+
+import pytest
+
+import outlast
+from test_batches_kills import ask, paid, provider  # noqa: F401 (a fixture)
+
+
+@pytest.fixture(autouse=True)
+def unsynced(monkeypatch):
+    monkeypatch.setenv("OUTLAST_DURABILITY", "process")
+
+
+def batch(rt, items, fn, **options):
+    return outlast.map(items, fn, **{"job": "j", "key": str, "store": rt, "concurrency": 4, **options})
+
+
+def swallowing(i):
+    try:
+        return ask(i)
+    except RuntimeError:
+        return None
+
+
+@pytest.mark.parametrize("fn", [ask, swallowing], ids=["raises", "swallows"])
+def test_what_a_limit_refuses_goes_back_whatever_its_function_does(rt, provider, fn):  # noqa: F811
+    out = batch(rt, range(40), fn, budget=outlast.Budget(calls=10))
+    with pytest.raises(outlast.BudgetExceeded) as error:
+        out.wait()
+    assert error.value.code == "call_budget_exceeded" and "outlast budget j" in error.value.hint
+    job = outlast.job("j", store=rt)
+    counts = job.counts
+    assert counts["failed"] == counts["dead"] == 0, "no item is blamed"
+    assert 10 - 4 <= counts["done"] <= 10 and paid(provider) == 10 and job.status == "halted"
+    assert all(item.value for item in job.items(status="done"))
+    with pytest.raises(outlast.BudgetExceeded):
+        batch(rt, range(40), fn)
+    again = batch(rt, range(40), fn, budget=outlast.Budget(calls=100, amend=True))
+    assert all(r.value for r in again) and again.stats.done == 40
+    assert paid(provider) == 40, "what was paid before the halt is replayed"
+
+
+def test_an_async_batch_drains_and_raises_at_the_limit(rt, provider):  # noqa: F811
+    import openai
+
+    client = openai.AsyncOpenAI(**outlast.openai(aio=True))
+
+    async def fn(i):
+        try:
+            answer = await client.chat.completions.create(
+                model="gpt-4o-mini", max_tokens=10, messages=[{"role": "user", "content": f"q{i}"}]
+            )
+            return answer.choices[0].message.content
+        except openai.APIStatusError:
+            return None
+
+    async def main(budget):
+        return await outlast.amap(list(range(20)), fn, job="j", key=str, budget=budget, concurrency=4)
+
+    with pytest.raises(outlast.BudgetExceeded):
+        asyncio.run(main(outlast.Budget(calls=8)))
+    counts = outlast.job("j", store=rt).counts
+    # Of this client every answer is seen: whoever got one is done.
+    assert (counts["done"], counts["failed"], paid(provider)) == (8, 0, 8)
+
+
+def test_a_malformed_answer_is_not_replayed_to_the_next_try(rt, provider):  # noqa: F811
+    tries = []
+
+    def fn(i):
+        answer = ask(i)
+        tries.append(answer)
+        if len(tries) < 3:
+            raise ValueError("malformed")
+        return answer
+
+    (r,) = batch(rt, [0], fn, retries=outlast.Retry(5, base=0))
+    assert (r.ok, r.attempts, paid(provider)) == (True, 3, 3)
+    assert r.cost_usd == pytest.approx(rt.get("j").budget.usd.spent) and r.cost_usd > 0
+
+
+def test_answers_are_reused_for_repaired_code_if_asked(rt, provider):  # noqa: F811
+    def parse(i):
+        return [outlast.current().try_, ask(i)]
+
+    batch(rt, range(2), parse).wait()
+    job = outlast.job("j", store=rt)
+    job.reset("0", reuse_answers=True)
+    job.reset("1")
+    assert [r.cached for r in batch(rt, range(2), parse)] == [False, False]
+    assert paid(provider) == 3
+
+
+def test_a_step_in_an_item_that_raised_is_asked_anew_and_a_finished_one_is_not(rt, provider):  # noqa: F811
+    seen = []
+
+    @outlast.step(retries=outlast.Retry(3, base=0))
+    def fetch(i):
+        seen.append(ask(i))
+        if len(seen) == 1:
+            raise ValueError("malformed")
+        return seen[-1]
+
+    def fn(i):
+        got = fetch(i)
+        if len(seen) == 2:
+            seen.append(None)
+            raise KeyError("of the item")
+        return got
+
+    (r,) = batch(rt, [0], fn, retries=outlast.Retry(1, base=0))
+    assert r.ok and paid(provider) == 2 and len(seen) == 3
+
+
+def test_a_batch_under_a_dollar_limit_that_meters_nothing_is_stopped(rt):
+    out = batch(rt, range(1000), lambda i: i, budget=outlast.Budget(usd=1))
+    with pytest.raises(outlast.NothingMetered, match="10 items"):
+        out.wait()
+    assert 10 <= out.stats.done <= 10 + 4
+    free = batch(rt, range(100), lambda i: i, job="free")
+    assert free.wait().stats.done == 100, "no limit was asked for"
+
+
+def test_a_batch_that_is_metered_goes_on(rt, provider):  # noqa: F811
+    out = batch(rt, range(30), ask, budget=outlast.Budget(usd=1)).wait()
+    assert out.stats.done == 30 and 0 < out.stats.cost_usd < 1
+    assert out.stats.cost_usd == pytest.approx(rt.get("j").budget.usd.spent)
+
+
+def test_the_cost_so_far_is_told_at_the_resume(rt, provider, capfd):  # noqa: F811
+    batch(rt, range(3), ask).wait()
+    spent = rt.get("j").budget.usd.spent
+    capfd.readouterr()
+    out = batch(rt, range(4), ask).wait()
+    assert f"resuming: 3 of 4 done, {spent:.2f} usd spent" in capfd.readouterr().err
+    assert out.stats.cost_usd == pytest.approx(rt.get("j").budget.usd.spent) and paid(provider) == 4
+
+
+def test_a_limit_is_changed_only_if_asked(rt):
+    batch(rt, [1], lambda i: i, budget=outlast.Budget(usd=1)).wait()
+    with pytest.raises(outlast.BudgetChanged):
+        batch(rt, [1], lambda i: i, budget=outlast.Budget(usd=2))
+
+
+def test_a_call_of_a_late_thread_is_not_paid_under_an_item_that_is_over(rt, provider):  # noqa: F811
+    gate, late = threading.Event(), []
+
+    def fn(i):
+        gate.wait(20)
+        try:
+            late.append(ask(i))
+        except Exception as e:
+            late.append(str(e))
+        finally:
+            ended.set()
+
+    ended = threading.Event()
+    (r,) = batch(rt, [0], fn, timeout=0.1)
+    gate.set()
+    assert ended.wait(20)
+    assert r.status == "failed" and paid(provider) == 0 and "is not open" in late[0]
