@@ -109,7 +109,7 @@ class JsonlStore:
                         f"line {number} of {self.path} is damaged: it is no result of a job, and lines follow it"
                         if found.whole < found.size
                         else f"line {number} of {self.path} is damaged: it is no result of a job",
-                        hint="nothing was changed; repair the line, or move the file away to start its jobs over",
+                        hint=f"nothing was changed; `outlast verify {self.path} --repair` moves damaged lines aside",
                         code="jsonl_damaged",
                     )
                 found.glued += skipped > 0
