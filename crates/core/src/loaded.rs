@@ -43,6 +43,8 @@ pub enum Need {
     Matching(RunNo, MatchKey),
     /// The newest entry of this kind, scope and key.
     Keyed(RunNo, Kind, String, String),
+    /// The same, among those up to a place.
+    KeyedUpTo(RunNo, Kind, String, String, Seq),
     /// Open calls of an instance with what they were made in, its leases, the open attempts it drives, and all their runs.
     OwnedBy(InstanceNo),
     /// A key of the state as it stands, its namespace, and the store's newest position.
@@ -82,19 +84,25 @@ pub enum Touch {
 pub struct Row<T> {
     pub value: T,
     pub touch: Touch,
+    /// Another run's: a change is a row of its own.
+    shared: bool,
 }
 
 impl<T> Row<T> {
     pub fn read(value: T) -> Self {
-        Self { value, touch: Touch::Read }
+        Self { value, touch: Touch::Read, shared: false }
     }
     pub fn insert(value: T) -> Self {
-        Self { value, touch: Touch::Insert }
+        Self { value, touch: Touch::Insert, shared: false }
+    }
+    /// A row that is shared with another run, and that this run has not yet: see `origin`.
+    pub fn shared(value: T) -> Self {
+        Self { value, touch: Touch::Read, shared: true }
     }
     /// The value, to be changed: the row will be written back.
     pub fn touched(&mut self) -> &mut T {
         if self.touch == Touch::Read {
-            self.touch = Touch::Update;
+            self.touch = if self.shared { Touch::Insert } else { Touch::Update };
         }
         &mut self.value
     }
@@ -123,6 +131,8 @@ pub struct Loaded {
     pub entries: Vec<Row<Entry>>,
     pub payloads: Vec<NewPayload>,
     pub state: state::rows::Rows,
+    /// To be deleted with all that is theirs: the run, its envelope, its namespace.
+    pub forgotten: Vec<(RunNo, EnvelopeNo, String)>,
 }
 
 impl Loaded {
@@ -140,6 +150,7 @@ impl Loaded {
             || self.state.is_touched()
             || !self.specs.is_empty()
             || !self.payloads.is_empty()
+            || !self.forgotten.is_empty()
     }
 
     pub fn run(&self, no: RunNo) -> Result<&Run, Error> {

@@ -22,6 +22,7 @@ use crate::{
     journal::{Entry, Kind, Role, State},
     loaded::{Loaded, Need, Numbers, Row, Touch},
     op::{self, Durability, Op},
+    origin,
     payload::{PART_LEN, Payload},
     run::{Admission, Run, Spec},
     store::{Error, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
@@ -166,6 +167,12 @@ impl Tables {
                     .find(|e| e.kind == *kind && *e.scope == **scope && e.key.as_deref() == Some(key));
                 newest.into_iter().for_each(|e| load_entry(l, e));
             }
+            Need::KeyedUpTo(run, kind, scope, key, upto) => {
+                let newest = self.entries_of(*run).rev().find(|e| {
+                    e.seq <= *upto && e.kind == *kind && *e.scope == **scope && e.key.as_deref() == Some(key)
+                });
+                newest.into_iter().for_each(|e| load_entry(l, e));
+            }
             Need::OwnedBy(instance) => self.load_owned(l, *instance),
             Need::State(name) => self.state.load_key(l, name),
             Need::Transaction(id) => l.state.outcome = self.state.outcome(id),
@@ -253,6 +260,16 @@ impl Tables {
         put(&mut self.entries, l.entries, |e| (e.run, e.seq), "entry");
         self.state.apply(l.state);
         self.specs.extend(l.specs);
+        for (run, envelope, namespace) in l.forgotten {
+            self.runs.remove(&run);
+            self.specs.remove(&run);
+            self.envelopes.remove(&envelope);
+            self.attempts.retain(|key, _| key.0 != run);
+            self.leases.retain(|key, _| key.0 != run);
+            self.entries.retain(|key, _| key.0 != run);
+            self.payloads.retain(|key, _| key.0 != run);
+            self.state.forget(&namespace);
+        }
         for p in l.payloads {
             let old = self.payloads.insert((p.run, p.seq, p.role, p.payload.part), p.payload);
             // A step that is begun anew after a death may find parts of the result it did not finish to keep.
@@ -351,7 +368,10 @@ fn put<K: Ord + std::fmt::Debug + Clone, T>(
 impl Store for MemoryStore {
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
         let mut inner = self.lock();
-        let mut loaded = inner.committed.load(&op.needs());
+        let needs = op.needs();
+        let mut loaded = inner.committed.load(&needs);
+        let shared = origin::share(&mut loaded, &needs, |needs| Ok(inner.committed.load(needs)));
+        shared.unwrap_or_else(|never: std::convert::Infallible| match never {});
         let outcome = match op::decide(&op, &mut loaded, self.clock.now()) {
             Ok(outcome) => outcome,
             Err(e) => return Ticket::ready(Err(e.into())),

@@ -8,6 +8,7 @@ use crate::{
     envelope::Refusal,
     id::{AttemptNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
     job::Job,
+    origin::Origin,
     status::Status,
     unit::Limits,
 };
@@ -140,6 +141,8 @@ pub struct Run {
     /// Why it failed or was cancelled.
     pub error: Option<String>,
     pub parent: Option<RunNo>,
+    /// Whose journals it shares, nearest first: of a fork.
+    pub origins: Arc<[Origin]>,
     /// The envelopes its calls are admitted against: its own first, then every ancestor's.
     pub charges: Arc<[EnvelopeNo]>,
     pub policy: Policy,

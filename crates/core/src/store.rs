@@ -138,6 +138,7 @@ pub struct StepRow {
     pub scope: Arc<str>,
     pub key: String,
     pub state: State,
+    pub closed_at: Option<Micros>,
 }
 
 /// What every database offers. `submit` is the one way to write.
@@ -175,6 +176,38 @@ pub trait Store: Reads + Send + Sync {
     fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error>;
     /// The newest `done` entry of this kind and key, in any scope.
     fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error>;
+    /// `items` as it was when `upto` was the last place: what came to stand for an item later is left out.
+    fn items_up_to(&self, run: RunNo, upto: Seq, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
+        let newest = |e: &Entry| e.kind == Kind::Item && e.retried_by.is_none_or(|by| by > upto);
+        let mut found = Vec::new();
+        each_up_to(self, run, after, upto, |e| {
+            found.extend(newest(&e).then(|| ItemRow::of(&e)).flatten());
+            found.len() < limit
+        })?;
+        Ok(found)
+    }
+    /// The newest entry of one item up to a place.
+    fn item_up_to(&self, run: RunNo, key: &str, upto: Seq) -> Result<Option<ItemRow>, Error> {
+        let mut found = None;
+        each_up_to(self, run, Seq(0), upto, |e| {
+            if e.kind == Kind::Item && e.key.as_deref() == Some(key) {
+                found = ItemRow::of(&e);
+            }
+            true
+        })?;
+        Ok(found)
+    }
+    /// `newest` among the entries up to a place.
+    fn newest_up_to(&self, run: RunNo, kind: Kind, key: &str, upto: Seq) -> Result<Option<Entry>, Error> {
+        let mut found = None;
+        each_up_to(self, run, Seq(0), upto, |e| {
+            if e.kind == kind && e.state == State::Done && e.key.as_deref() == Some(key) {
+                found = Some(e);
+            }
+            true
+        })?;
+        Ok(found)
+    }
     /// The newest call of a run whose request body is kept, if it is among its last 64 stored bodies: a
     /// base after a restart. Bounded, because nothing is lost without one.
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error>;
@@ -185,10 +218,42 @@ pub trait Store: Reads + Send + Sync {
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error>;
     /// The keys that sign run tokens, newest first. Made with the store.
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error>;
+    /// What the database itself finds wrong with what it keeps, a line for each; reads everything.
+    fn damage(&self) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
+    /// Makes anew what the database can tell from the rest: its indexes. No row is changed.
+    fn reindex(&self) -> Result<(), Error> {
+        Ok(())
+    }
     /// The store's clock.
     fn now(&self) -> Result<Micros, Error>;
     /// Where it is, for messages. Holds no password.
     fn place(&self) -> String;
+}
+
+/// Goes through a run's own entries after `after` and up to `upto`, until `go_on` says no.
+fn each_up_to<S: Store + ?Sized>(
+    store: &S,
+    run: RunNo,
+    mut after: Seq,
+    upto: Seq,
+    mut go_on: impl FnMut(Entry) -> bool,
+) -> Result<(), Error> {
+    const PAGE: usize = 1000;
+    loop {
+        let page = store.entries(run, after, PAGE)?;
+        let whole = page.len() == PAGE;
+        for e in page {
+            after = e.seq;
+            if e.seq > upto || !go_on(e) {
+                return Ok(());
+            }
+        }
+        if !whole {
+            return Ok(());
+        }
+    }
 }
 
 /// Submits a verb and gets its own answer back.

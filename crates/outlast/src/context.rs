@@ -1,6 +1,6 @@
 //! What every command works with.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use outlast_core::{
     clock::{Clock, Entropy},
@@ -12,6 +12,7 @@ use crate::{
     cli::Globals,
     error::CliError,
     host::{OsEntropy, SystemClock},
+    jsonl,
     keys::Keys,
     place::{self, Durability, Place},
     render::look::Look,
@@ -39,6 +40,11 @@ impl Context {
             clock: Arc::new(SystemClock::new()),
             entropy: Arc::new(OsEntropy),
         })
+    }
+
+    /// The same, on the record of a JSONL file of results.
+    pub fn beside(&self, results: &Path) -> Context {
+        Context { place: Place::File(jsonl::record(results)), ..self.clone() }
     }
 
     /// Opens the store; `create` makes it when it is not there.

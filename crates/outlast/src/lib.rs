@@ -12,6 +12,7 @@ pub mod context;
 pub mod error;
 pub mod exit_code;
 pub mod host;
+pub mod jsonl;
 pub mod keys;
 mod log;
 pub mod mock;
@@ -39,7 +40,7 @@ use std::{
 use outlast_core::store::Store;
 
 use crate::{
-    cli::{Cli, Command},
+    cli::{Cli, Command, ExportArgs, RetryArgs, VerifyArgs},
     context::Context,
     error::CliError,
     render::look::{Look, Page},
@@ -97,6 +98,23 @@ fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
         Command::Resume(args) => supervisor::resume(args, context),
         Command::Serve(args) => serve::serve(args, context),
         Command::Doctor(_) => printed_code(look, |page| commands::doctor::doctor(&context, page)),
+        Command::Inspect(ref args) if jsonl::is_file(&args.job) => {
+            let path = context.around.directory().join(&args.job);
+            if !jsonl::record(&path).exists() {
+                return printed(look, |page| commands::inspect::inspect_lines(&path, args, page));
+            }
+            on_store(command, &*context.beside(&path).open(false, Default::default())?, look)
+        }
+        Command::Retry(RetryArgs { ref job, .. }) | Command::Export(ExportArgs { ref job })
+            if jsonl::is_file(job) =>
+        {
+            let path = context.around.directory().join(job);
+            on_store(command, &*context.beside(&path).open(false, Default::default())?, look)
+        }
+        Command::Verify(VerifyArgs { file: Some(ref file), repair }) => {
+            let path = context.around.directory().join(file);
+            printed_code(look, |page| commands::verify::verify_lines(&path, repair, page))
+        }
         other => {
             // A dump may be brought to a place where there is nothing yet.
             let create = matches!(
@@ -128,6 +146,14 @@ fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliEr
             printed_code(look, |page| commands::stop::stop(store, &args, page, &mut thread::sleep))
         }
         Command::Cancel(args) => printed_code(look, |page| commands::cancel::cancel(store, &args, page)),
+        Command::Jobs(args) => printed(look, |page| commands::jobs::jobs(store, &args, page)),
+        Command::Inspect(args) => printed(look, |page| commands::inspect::inspect(store, &args, page)),
+        Command::Retry(args) => printed(look, |page| commands::retry::retry(store, &args, page)),
+        Command::Export(args) => printed(look, |page| commands::export::export(store, &args, page)),
+        Command::Snapshot(args) => printed(look, |page| commands::fork::name(store, &args, page)),
+        Command::Fork(args) => printed(look, |page| commands::fork::fork(store, &args, page)),
+        Command::Gc(args) => printed(look, |page| commands::gc::gc(store, &args, page)),
+        Command::Verify(args) => printed_code(look, |page| commands::verify::verify(store, &args, page)),
         // `dispatch` has taken every other command.
         _ => Err(CliError::Usage { message: "this command works on no store".into(), hint: None }),
     }

@@ -108,7 +108,13 @@ impl Engine {
         self.shared.clone()
     }
 
-    fn view_of(core: &Core, id: &str) -> Result<RunView, Failure> {
+    /// Errors: `ForkedHandle`, `Closed`.
+    pub fn core(&self) -> Result<Arc<Core>, Failure> {
+        self.shared.core()
+    }
+
+    /// Errors: `UnknownRun`.
+    pub fn view_of(core: &Core, id: &str) -> Result<RunView, Failure> {
         let unknown = || outlast_core::engine::Error::UnknownRun { id: id.chars().take(140).collect() };
         let id = RunId::new(id).map_err(|_| unknown())?;
         let no = core.store.run_no(&id)?.ok_or_else(unknown)?;
@@ -366,7 +372,7 @@ pub fn changes_of(raw: Vec<RawChange>) -> Vec<Change> {
     raw.into_iter().map(change).collect()
 }
 
-fn limits_of(by_name: &HashMap<String, i64>) -> Result<Limits, Failure> {
+pub fn limits_of(by_name: &HashMap<String, i64>) -> Result<Limits, Failure> {
     let mut limits = Limits::default();
     for (name, value) in by_name {
         let unit = Unit::ALL.into_iter().find(|u| u.name() == name);

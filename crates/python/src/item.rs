@@ -57,8 +57,18 @@ pub fn next_try(seat: &Seat, seq: i64) -> PyResult<Ticket> {
 
 /// Closes the item as "done" (its result), "failed" (its error) or "skipped" (the reason, as text).
 /// Synced. Answers (standing, tries, nano-USD, calls).
+///
+/// Only committed where `lasting` is false: what it came to is on the disk elsewhere.
 #[pyfunction]
-pub fn record_item(py: Python<'_>, seat: &Seat, seq: i64, how: &str, value: &[u8]) -> PyResult<Ticket> {
+#[pyo3(signature = (seat, seq, how, value, lasting=true))]
+pub fn record_item(
+    py: Python<'_>,
+    seat: &Seat,
+    seq: i64,
+    how: &str,
+    value: &[u8],
+    lasting: bool,
+) -> PyResult<Ticket> {
     let end = match how {
         "done" => ItemEnd::Done(encode(py, value)?),
         "failed" => ItemEnd::Failed(encode(py, value)?),
@@ -67,7 +77,7 @@ pub fn record_item(py: Python<'_>, seat: &Seat, seq: i64, how: &str, value: &[u8
     let actor = seat.actor();
     let record =
         RecordItem { run: actor.run, seq: Seq(seq), instance: actor.instance, end, changes: Vec::new() };
-    Ok(seat.submit(record, Durability::Synced)?)
+    Ok(seat.submit(record, if lasting { Durability::Synced } else { Durability::Committed })?)
 }
 
 /// Gives the item back: it is pending again, and nothing is held against it. Committed.

@@ -12,7 +12,7 @@ pub const INSTANCE: &str = "no, life, heartbeat, op_counter, registered_at, last
 
 pub const RUN: &str = "no, id, status, parent, created_at, began_at, ended_at, next_seq, next_attempt, fence, \
     iteration, explicit_loops, answers, closed, stop_requested, replayed, saved_nano_usd, charges, policy, \
-    halt, error, command_key, job, counts";
+    halt, error, command_key, job, counts, origins";
 
 pub const ENVELOPE: &str = "no, owner, limits, reserved_cost, reserved_tokens, reserved_calls, doubt_cost, \
     doubt_tokens, spent_cost, spent_tokens, spent_calls, spent_loops, spent_active_ms, spent_restarts";
@@ -91,7 +91,7 @@ pub fn put_detail(e: &mut Entry, detail: Option<&str>) -> serde_json::Result<()>
 
 /// The columns of an item's row for a resume, and those of a step: less than an entry.
 pub const ITEM_ROW: &str = "e.seq, e.key, e.attempt, e.opened_at, e.closed_at, e.spent_cost, e.spent_tokens, e.spent_calls, e.detail";
-pub const STEP_ROW: &str = "e.seq, e.scope, e.key, e.state";
+pub const STEP_ROW: &str = "e.seq, e.scope, e.key, e.state, e.closed_at";
 
 /// The columns of a payload that is joined to them.
 pub const VALUE: &str = "p.codec, p.key_id, p.len, p.sha256, p.bytes";

@@ -14,6 +14,7 @@ use outlast_core::{
     id::{InstanceNo, Micros},
     loaded::{Loaded, Need},
     op::{self, Durability, Op, Outcome},
+    origin,
     store::{Error, Promise, Ticket},
 };
 
@@ -299,7 +300,7 @@ impl<B: Backend> Turn<B> {
                 outcomes.push(Err(Error::Full { why }));
                 continue;
             }
-            let decided = self.backend.load(&job.op.needs()).and_then(|mut loaded| {
+            let decided = load(&mut self.backend, &job.op).and_then(|mut loaded| {
                 match op::decide(&job.op, &mut loaded, now) {
                     Err(e) => Ok(Err(Error::Engine(e))),
                     Ok(outcome) => {
@@ -357,6 +358,14 @@ impl<B: Backend> Turn<B> {
 }
 
 /// Operations that close what is open: the last room on a full disk is theirs.
+/// What an operation needs, with what forks among its runs share.
+fn load(backend: &mut impl Backend, op: &Op) -> Result<Loaded, Error> {
+    let needs = op.needs();
+    let mut loaded = backend.load(&needs)?;
+    origin::share(&mut loaded, &needs, |needs| backend.load(needs))?;
+    Ok(loaded)
+}
+
 fn closes(op: &Op) -> bool {
     matches!(
         op,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     clock::{Clock, Entropy},
+    forked::Forked,
     store::{Error, Store},
 };
 
@@ -39,8 +40,10 @@ pub struct Options {
 ///
 /// Does not depend on how much the store holds. Errors: `Open`, `Newer`, `Corrupt`.
 pub fn open(place: &str, options: Options) -> Result<Arc<dyn Store>, Error> {
-    if place.starts_with("postgres://") || place.starts_with("postgresql://") {
-        return Ok(Arc::new(postgres::PostgresStore::open(place, options)?));
-    }
-    Ok(Arc::new(sqlite::SqliteStore::open(std::path::Path::new(place), options)?))
+    let store: Arc<dyn Store> = if place.starts_with("postgres://") || place.starts_with("postgresql://") {
+        Arc::new(postgres::PostgresStore::open(place, options)?)
+    } else {
+        Arc::new(sqlite::SqliteStore::open(std::path::Path::new(place), options)?)
+    };
+    Ok(Arc::new(Forked::new(store)))
 }

@@ -39,6 +39,8 @@ pub enum Error {
     ItemRunning { id: String, key: String },
     #[error("run {id} is no batch job")]
     NotAJob { id: String },
+    #[error("run {id} has no snapshot {name:?}")]
+    UnknownSnapshot { id: String, name: String },
     #[error(
         "expected version {expected} of key {key:?} of agent {agent:?} in namespace {namespace:?}, and it is {actual}"
     )]
@@ -82,6 +84,7 @@ impl Error {
             Error::UnknownItem { .. } => "unknown_item",
             Error::ItemRunning { .. } => "item_running",
             Error::NotAJob { .. } => "not_a_job",
+            Error::UnknownSnapshot { .. } => "unknown_snapshot",
             Error::Conflict { .. } | Error::Changed { .. } => "conflict",
             Error::ReadOnlyNamespace { .. } => "read_only_namespace",
             Error::Compacted { .. } => "compacted",

@@ -66,6 +66,7 @@ impl Start {
             halt: None,
             error: None,
             parent: self.parent,
+            origins: Arc::from([]),
             charges: Arc::from(charges),
             policy: self.policy,
             created_at: now,

@@ -24,6 +24,7 @@ impl Tables {
                 scope: e.scope.clone(),
                 key: e.key.clone().unwrap_or_default(),
                 state: e.state,
+                closed_at: e.closed_at,
             };
             (row, self.value_of(run, e.seq, INLINE_VALUE))
         })

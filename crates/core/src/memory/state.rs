@@ -45,6 +45,17 @@ impl StateTables {
         }
     }
 
+    /// Forgets a namespace, but for the position of the store's newest version.
+    pub fn forget(&mut self, namespace: &str) {
+        let newest = self.position();
+        self.namespaces.remove(namespace);
+        self.keys.retain(|name, _| name.namespace != namespace);
+        self.versions.retain(|(name, _), _| name.namespace != namespace);
+        self.commits.retain(|(of, _), _| of != namespace);
+        self.removed.retain(|(of, _), _| of != namespace);
+        self.order.retain(|position, (name, _)| name.namespace != namespace || *position == newest);
+    }
+
     pub fn load_compactable(
         &self,
         l: &mut Loaded,

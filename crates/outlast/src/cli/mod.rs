@@ -1,6 +1,7 @@
 //! The command line: its words, and how they are read together with variables and `outlast.toml`.
 
 pub mod change;
+pub mod jobs;
 pub mod look;
 pub mod run;
 pub mod serve;
@@ -14,6 +15,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parse
 
 pub use self::{
     change::{BudgetArgs, CancelArgs, StopArgs},
+    jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     look::{CompletionsArgs, DoctorArgs, JournalArgs, LsArgs, ShowArgs, SpendArgs},
     run::{ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
@@ -65,6 +67,14 @@ pub enum Command {
     Resume(ResumeArgs),
     Cancel(CancelArgs),
     Spend(SpendArgs),
+    Jobs(JobsArgs),
+    Inspect(InspectArgs),
+    Retry(RetryArgs),
+    Export(ExportArgs),
+    Snapshot(SnapshotArgs),
+    Fork(ForkArgs),
+    Gc(GcArgs),
+    Verify(VerifyArgs),
     State(StateArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),

@@ -33,6 +33,14 @@ pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
             let mut sleep = |d: std::time::Duration| story.clock.advance_ms(d.as_millis() as u64);
             commands::stop::stop(store, &args, page, &mut sleep)
         }
+        Command::Jobs(args) => commands::jobs::jobs(store, &args, page).map(done),
+        Command::Inspect(args) => commands::inspect::inspect(store, &args, page).map(done),
+        Command::Retry(args) => commands::retry::retry(store, &args, page).map(done),
+        Command::Export(args) => commands::export::export(store, &args, page).map(done),
+        Command::Snapshot(args) => commands::fork::name(store, &args, page).map(done),
+        Command::Fork(args) => commands::fork::fork(store, &args, page).map(done),
+        Command::Gc(args) => commands::gc::gc(store, &args, page).map(done),
+        Command::Verify(args) => commands::verify::verify(store, &args, page),
         other => panic!("not on a store: {other:?}"),
     }
 }
@@ -47,13 +55,13 @@ pub fn shown(story: &Story, line: &str) -> String {
     })
 }
 
-fn refused(story: &Story, line: &str) -> CliError {
+pub fn refused(story: &Story, line: &str) -> CliError {
     let mut error = None;
     printed(look_of(line), |page| error = act(story, line, page).err());
     error.unwrap()
 }
 
-fn json(story: &Story, line: &str) -> serde_json::Value {
+pub fn json(story: &Story, line: &str) -> serde_json::Value {
     serde_json::from_str(&shown(story, line)).unwrap()
 }
 

@@ -4,6 +4,7 @@
 mod commands;
 mod follow;
 mod help;
+mod jobs;
 mod line;
 mod settings;
 mod state;

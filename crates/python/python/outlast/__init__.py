@@ -50,6 +50,10 @@ _HOMES = {
     "NotOnTheWire": "errors",
     "ReadOnlyNamespace": "errors",
     "TransactionError": "errors",
+    "resume_or_start": "resume",
+    "Results": "resume",
+    "AsyncResults": "resume",
+    "JsonlStore": "jsonl",
     "Error": "errors",
     "AlreadySettled": "errors",
     "AlreadyTaken": "errors",
@@ -79,7 +83,10 @@ _HOMES = {
     "StopRequested": "errors",
     "StoreError": "errors",
     "UnknownRun": "errors",
+    "UnknownSnapshot": "errors",
+    "WouldRepay": "errors",
     "DivergenceWarning": "errors",
+    "OtherShape": "errors",
     "UnrecordedWarning": "errors",
 }
 
@@ -94,6 +101,8 @@ if TYPE_CHECKING:
     from .scope import Current as Current, current as current
     from .errors import *  # noqa: F403
     from .reservation import Reservation as Reservation, reserve as reserve, settle as settle
+    from .jsonl import JsonlStore as JsonlStore
+    from .resume import AsyncResults as AsyncResults, Results as Results, resume_or_start as resume_or_start
     from .retry import Retry as Retry
     from .runs import Run as Run
     from .runtime import Runtime as Runtime, connect as connect

@@ -34,6 +34,12 @@ class UnknownRun(Error):
     code = "unknown_run"
 
 
+class UnknownSnapshot(Error):
+    """The run has no snapshot of this name, or no such attempt."""
+
+    code = "unknown_snapshot"
+
+
 class RunHeld(Error):
     """Another live process drives the run; the message says which."""
 
@@ -220,6 +226,20 @@ class StoreError(Error):
     code = "store"
 
 
+class WouldRepay(Error):
+    """A resume would compute `count` results again that are paid for; nothing was called."""
+
+    code = "would_repay"
+
+    def __init__(self, message: str = "", count: int = 0, what: str = "", *, hint: str | None = None, code: str | None = None) -> None:
+        if what:
+            message = f"job {message} cannot leave out what is done: its generator {what}; {count:,} results would be paid for again"
+            hint = "redrive=True computes them again; or make the generator's calls steps (outlast.step), which are not repeated"
+        super().__init__(message, hint=hint, code=code)
+        #: Results that would be computed again.
+        self.count = count
+
+
 class Skip(Exception):
     """Raised by an item's function: the item is done with, without a result."""
 
@@ -232,6 +252,10 @@ class DivergenceWarning(UserWarning):
     """A step that earlier lives did not do, with `on_divergence="live"`."""
 
 
+class OtherShape(UserWarning):
+    """A generator's results do not follow one plain pull each: a resume would compute them again."""
+
+
 class UnrecordedWarning(UserWarning):
     """An `@outlast.step` function was called where there is no current run, while a run is open."""
 
@@ -239,7 +263,7 @@ class UnrecordedWarning(UserWarning):
 _BY_CODE: dict[str, type[Error]] = {
     cls.code: cls
     for cls in (
-        UnknownRun, RunHeld, RunEnded, RunHalted, BadLimit, LeaseLost, StopRequested, ForkedHandle, Conflict,
+        UnknownRun, UnknownSnapshot, RunHeld, RunEnded, RunHalted, BadLimit, LeaseLost, StopRequested, ForkedHandle, Conflict,
         AlreadySettled, AlreadyTaken, ReadOnlyNamespace, Compacted,
     )
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
 import sys
 import threading
@@ -59,6 +60,8 @@ class Run:
         self._lazy = lazy
         # The name of the batch that it is, and where steps of an item are kept.
         self._job: str | None = None
+        # The point of run `id` from which this one goes on, until it is open.
+        self._from_snapshot: int | str | datetime.datetime | None = None
         self._scope: str | None = None
         self._within: int | None = None
         self._lock = threading.RLock()
@@ -167,7 +170,12 @@ class Run:
         parent = parent_of(self._runtime, self._id)
         self._parent = parent
         budget = self._budget
-        if budget is None and parent is None:
+        if self._from_snapshot is not None:
+            # A child of the run it was: it spends what that one has left.
+            limits = budget.limits() if budget else {}
+            self._id = fork(self._engine, self.id, self._from_snapshot, limits)
+            self._from_snapshot = None
+        elif budget is None and parent is None:
             budget = DEFAULT
         limits = budget.limits() if budget else {}
         self._no, self._id, created, status = self._engine.start(
@@ -347,6 +355,10 @@ class Run:
         if seat is not None:
             seat.checkpoint(name, text.encode()).wait()
 
+    def snapshot(self, name: str) -> None:
+        """Gives the point where the run is now a name, for `rt.run(id, from_snapshot=name)`. On disk before it returns."""
+        _native.snapshot(self._engine, self.id, name)
+
     def latest_checkpoint(self, name: str, default: Any = None) -> Any:
         """The newest value saved under `name` in any life of the run, or `default`."""
         self._seat_or_replay()
@@ -358,3 +370,19 @@ def _how(kind: type[BaseException] | None) -> str:
     if kind is None:
         return "complete"
     return "stopped" if issubclass(kind, (KeyboardInterrupt, StopRequested)) else "interrupt"
+
+
+def fork(engine: "_native.Engine", run: str, point: int | str | datetime.datetime, limits: dict[str, int]) -> str:
+    """Forks a run from a snapshot's name, an attempt's number (its end) or a time; the fork's id.
+
+    The same point gives the same fork. Errors: `UnknownRun`, `UnknownSnapshot`.
+    """
+    if isinstance(point, datetime.datetime):
+        if point.tzinfo is None:
+            raise ValueError("from_snapshot wants a time with its zone, had one without")
+        return _native.fork(engine, run, None, int(point.timestamp() * 1_000_000), None, limits)
+    if isinstance(point, int) and not isinstance(point, bool):
+        return _native.fork(engine, run, point, None, None, limits)
+    if isinstance(point, str):
+        return _native.fork(engine, run, None, None, point, limits)
+    raise TypeError(f"from_snapshot wants a name, an attempt's number or a time, had {point!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import datetime
 import os
 import threading
 import weakref
@@ -51,6 +52,7 @@ class Runtime:
         name: str | None = None,
         on_divergence: Literal["live", "halt"] | None = None,
         if_held: Literal["raise", "takeover"] = "raise",
+        from_snapshot: "int | str | datetime.datetime | None" = None,
     ) -> Run:
         """A run to be opened by `with` or `async with`: created, or resumed where it was.
 
@@ -62,9 +64,12 @@ class Runtime:
         `StepDiverged` (the default), run with a warning ("live"), or raise and let calls halt the run, too ("halt").
         `if_held="takeover"` takes the run from a living process: your own forgotten notebook.
 
+        `from_snapshot` opens a fork of run `id` instead: a child that shares what was done by a snapshot's name, the end of
+        an attempt (its number) or a time, and goes its own way from there. The same point is the same fork.
+
         Errors, on entering: `RunHeld`, `BudgetChanged`, `BudgetExceeded` (halted), `RunEnded` (cancelled).
         """
-        return Run(
+        run = Run(
             self,
             id,
             budget=budget,
@@ -73,6 +78,8 @@ class Runtime:
             on_divergence=on_divergence,
             if_held=if_held,
         )
+        run._from_snapshot = from_snapshot
+        return run
 
     def resume_run(self, id: str, *, if_held: Literal["raise", "takeover"] = "raise") -> Run:
         """An existing run to go on with. It claims nothing until its first step or loop.

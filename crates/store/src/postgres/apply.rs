@@ -13,6 +13,7 @@ use outlast_core::{
 use tokio_postgres::Client;
 
 use super::{
+    connect::failure,
     rows::to_json,
     state,
     statement::{Param, insert, param, params, write_one},
@@ -63,7 +64,27 @@ pub async fn apply(client: &Client, l: &Loaded) -> Result<(), Error> {
     for p in &l.payloads {
         put_payload(client, p).await?;
     }
-    state::apply(client, &l.state).await
+    state::apply(client, &l.state).await?;
+    for (run, envelope, namespace) in &l.forgotten {
+        forget(client, run.0, envelope.0, namespace.as_bytes()).await?;
+    }
+    Ok(())
+}
+
+async fn delete(client: &Client, sql: &str, params: &[Param<'_>]) -> Result<(), Error> {
+    client.execute_typed(sql, params).await.map(drop).map_err(failure)
+}
+
+/// Deletes what is a run's.
+async fn forget(client: &Client, run: i64, envelope: i64, namespace: &[u8]) -> Result<(), Error> {
+    for table in ["payloads", "entries", "attempts", "leases", "specs"] {
+        delete(client, &format!("DELETE FROM outlast.{table} WHERE run_no = $1"), params![run]).await?;
+    }
+    for sql in state::FORGET {
+        delete(client, sql, params![namespace]).await?;
+    }
+    delete(client, "DELETE FROM outlast.runs WHERE no = $1", params![run]).await?;
+    delete(client, "DELETE FROM outlast.envelopes WHERE no = $1", params![envelope]).await
 }
 
 fn touched<T>(rows: &[Row<T>]) -> impl Iterator<Item = (&T, Touch)> {
@@ -152,7 +173,8 @@ async fn insert_run(client: &Client, r: &Run) -> Result<(), Error> {
             bytes(&r.error),
             bytes(&r.command_key),
             r.job.as_ref().map(|j| j.name.as_bytes()),
-            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?
+            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
+            (!r.origins.is_empty()).then(|| to_json(&r.origins)).transpose()?
         ],
     )
     .await

@@ -27,6 +27,9 @@ pub async fn load(client: &Client, needs: &[Need]) -> Result<Loaded, Error> {
     Ok(loading.l)
 }
 
+/// Beyond every place.
+const LAST: Seq = Seq(i64::MAX);
+
 struct Loading<'a> {
     client: &'a Client,
     l: Loaded,
@@ -66,7 +69,7 @@ impl Loading<'_> {
             }
             Need::Entry(run, seq) => self.chain(*run, *seq).await,
             Need::Item(run, key) => {
-                if let Some(e) = self.keyed(*run, Kind::Item, job::SCOPE, key).await? {
+                if let Some(e) = self.keyed(*run, Kind::Item, job::SCOPE, key, LAST).await? {
                     if let Some(no) = e.instance {
                         self.instance(no).await?;
                     }
@@ -82,7 +85,12 @@ impl Loading<'_> {
                 Ok(())
             }
             Need::Keyed(run, kind, scope, key) => {
-                let found = self.keyed(*run, *kind, scope, key).await?;
+                let found = self.keyed(*run, *kind, scope, key, LAST).await?;
+                found.into_iter().for_each(|e| self.add_entry(e));
+                Ok(())
+            }
+            Need::KeyedUpTo(run, kind, scope, key, upto) => {
+                let found = self.keyed(*run, *kind, scope, key, *upto).await?;
                 found.into_iter().for_each(|e| self.add_entry(e));
                 Ok(())
             }
@@ -99,15 +107,22 @@ impl Loading<'_> {
         }
     }
 
-    /// The newest entry of this kind, scope and key.
-    async fn keyed(&self, run: RunNo, kind: Kind, scope: &str, key: &str) -> Result<Option<Entry>, Error> {
+    /// The newest entry of this kind, scope and key up to a place.
+    async fn keyed(
+        &self,
+        run: RunNo,
+        kind: Kind,
+        scope: &str,
+        key: &str,
+        upto: Seq,
+    ) -> Result<Option<Entry>, Error> {
         let sql = select(
             ENTRY,
             "outlast.entries WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) \
-             AND sha256(scope) = sha256($4) ORDER BY seq DESC LIMIT 1",
+             AND sha256(scope) = sha256($4) AND seq <= $5 ORDER BY seq DESC LIMIT 1",
         );
         let (kind, key, scope) = (kind.code(), key.as_bytes(), scope.as_bytes());
-        maybe(self.client, &sql, params![run.0, kind, key, scope], rows::entry).await
+        maybe(self.client, &sql, params![run.0, kind, key, scope, upto.0], rows::entry).await
     }
 
     async fn numbers(&mut self) -> Result<(), Error> {

@@ -206,6 +206,42 @@ impl Store for PostgresStore {
         })
     }
 
+    fn items_up_to(&self, run: RunNo, upto: Seq, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.readers.run(async move |c: &Client| {
+            let rest = "outlast.entries e WHERE e.run_no = $1 AND e.kind = 2 \
+                        AND (e.retried_by IS NULL OR e.retried_by > $4) AND e.seq > $2 AND e.seq <= $4 \
+                        ORDER BY e.seq LIMIT $3";
+            let params = params![run.0, after.0, limit, upto.0];
+            all(c, &select(ITEM_ROW, rest), params, rows::item_row).await
+        })
+    }
+
+    fn item_up_to(&self, run: RunNo, key: &str, upto: Seq) -> Result<Option<ItemRow>, Error> {
+        let key = key.to_owned();
+        self.readers.run(async move |c: &Client| {
+            let sql = select(
+                ITEM_ROW,
+                "outlast.entries e WHERE e.run_no = $1 AND e.kind = $2 AND sha256(e.key) = sha256($3) \
+                 AND sha256(e.scope) = sha256($4) AND e.seq <= $5 ORDER BY e.seq DESC LIMIT 1",
+            );
+            let (kind, key, scope) = (Kind::Item.code(), key.as_bytes(), job::SCOPE.as_bytes());
+            maybe(c, &sql, params![run.0, kind, key, scope, upto.0], rows::item_row).await
+        })
+    }
+
+    fn newest_up_to(&self, run: RunNo, kind: Kind, key: &str, upto: Seq) -> Result<Option<Entry>, Error> {
+        let key = key.to_owned();
+        self.readers.run(async move |c: &Client| {
+            let sql = select(
+                ENTRY,
+                "outlast.entries WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) AND state = 1 \
+                 AND seq <= $4 ORDER BY seq DESC LIMIT 1",
+            );
+            maybe(c, &sql, params![run.0, kind.code(), key.as_bytes(), upto.0], rows::entry).await
+        })
+    }
+
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
         self.readers.run(async move |c: &Client| {
             let sql = "SELECT seq FROM (SELECT seq, role FROM outlast.payloads WHERE run_no = $1 \

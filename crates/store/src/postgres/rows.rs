@@ -13,6 +13,7 @@ use outlast_core::{
     instance::{Instance, Lease},
     job::{ItemRow, Job},
     journal::{Entry, Kind, State},
+    origin::Origin,
     payload::{Codec, Payload},
     run::Run,
     store::{Error, LedgerLine, StepRow},
@@ -113,6 +114,7 @@ pub fn run(row: &Row) -> Result<Run> {
         error: maybe_name(row, 20)?,
         command_key: maybe_name(row, 21)?,
         job: job(row)?,
+        origins: maybe_json::<Vec<Origin>>(row, 24)?.unwrap_or_default().into(),
     })
 }
 
@@ -237,8 +239,9 @@ pub fn step_row(row: &Row) -> Result<(StepRow, Option<Payload>)> {
         scope: Arc::from(name(row, 1)?),
         key: name(row, 2)?,
         state: State::from_code(state).ok_or_else(|| bad(row, 3, format!("no state {state}")))?,
+        closed_at: maybe_int(row, 4)?.map(Micros),
     };
-    Ok((step, value_at(row, 4)?))
+    Ok((step, value_at(row, 5)?))
 }
 
 /// run, model, day, calls, tokens, spent, doubt.

@@ -3,6 +3,7 @@
 use outlast_core::{
     attempt::Attempt,
     envelope::Envelope,
+    id::{EnvelopeNo, RunNo},
     instance::Instance,
     journal::Entry,
     loaded::{Loaded, Touch},
@@ -77,7 +78,19 @@ pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
         }
     }
     l.payloads.iter().try_for_each(|p| payloads::put(conn, p))?;
-    state::apply(conn, &l.state)
+    state::apply(conn, &l.state)?;
+    l.forgotten.iter().try_for_each(|(run, envelope, namespace)| forget(conn, *run, *envelope, namespace))
+}
+
+/// Deletes what is a run's.
+fn forget(conn: &Connection, run: RunNo, envelope: EnvelopeNo, namespace: &str) -> Result<()> {
+    payloads::forget(conn, run)?;
+    for table in ["entries", "attempts", "leases", "specs"] {
+        execute(conn, &format!("DELETE FROM {table} WHERE run_no = ?1"), (run.0,))?;
+    }
+    state::forget(conn, namespace)?;
+    execute(conn, "DELETE FROM runs WHERE no = ?1", (run.0,))?;
+    execute(conn, "DELETE FROM envelopes WHERE no = ?1", (envelope.0,))
 }
 
 fn execute(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<()> {
@@ -143,7 +156,7 @@ fn update_envelope(conn: &Connection, e: &Envelope) -> Result<()> {
 fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
     execute(
         conn,
-        &insert("runs", rows::RUN, 24),
+        &insert("runs", rows::RUN, 25),
         params![
             r.no.0,
             r.id.as_str(),
@@ -168,7 +181,8 @@ fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
             r.error,
             r.command_key,
             r.job.as_ref().map(|j| j.name.as_str()),
-            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?
+            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
+            (!r.origins.is_empty()).then(|| to_json(&r.origins)).transpose()?
         ],
     )
 }

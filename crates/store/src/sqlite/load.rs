@@ -27,6 +27,8 @@ const MATCHING: &str =
     "entries INDEXED BY entries_by_match WHERE run_no = ?1 AND match_key = ?2 ORDER BY seq";
 const KEYED: &str = "entries INDEXED BY entries_by_key \
     WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND scope = ?4 ORDER BY seq DESC LIMIT 1";
+const KEYED_UP_TO: &str = "entries INDEXED BY entries_by_key \
+    WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND scope = ?4 AND seq <= ?5 ORDER BY seq DESC LIMIT 1";
 const OPEN_ATTEMPTS: &str =
     "attempts INDEXED BY attempts_open WHERE run_no = ?1 AND ended_at IS NULL ORDER BY no";
 const OPEN_CALLS: &str = "entries INDEXED BY calls_open WHERE state = 0 AND kind = 0 AND instance = ?1";
@@ -106,6 +108,11 @@ impl Loader<'_> {
             Need::Keyed(run, kind, scope, key) => {
                 let sql = select(rows::ENTRY, KEYED);
                 let found = self.maybe(&sql, (run.0, kind.code(), key, scope), rows::entry)?;
+                l.entries.extend(found.map(Row::read));
+            }
+            Need::KeyedUpTo(run, kind, scope, key, upto) => {
+                let sql = select(rows::ENTRY, KEYED_UP_TO);
+                let found = self.maybe(&sql, (run.0, kind.code(), key, scope, upto.0), rows::entry)?;
                 l.entries.extend(found.map(Row::read));
             }
             Need::OwnedBy(instance) => self.owned(l, *instance)?,
@@ -297,6 +304,11 @@ mod tests {
             KEYED,
             4,
             "SEARCH entries USING INDEX entries_by_key (run_no=? AND kind=? AND key=? AND scope=?)",
+        );
+        check(
+            KEYED_UP_TO,
+            5,
+            "SEARCH entries USING INDEX entries_by_key (run_no=? AND kind=? AND key=? AND scope=? AND seq<?)",
         );
         check(OPEN_ATTEMPTS, 1, "SEARCH attempts USING INDEX attempts_open (run_no=?)");
         check(OPEN_CALLS, 1, "SEARCH entries USING INDEX calls_open (instance=?)");

@@ -68,6 +68,20 @@ pub fn get(conn: &Connection, run: RunNo, seq: Seq, role: Role) -> Result<Option
     Ok(Payload::join(parts))
 }
 
+/// Deletes all bytes of a run's entries, and its own.
+pub fn forget(conn: &Connection, run: RunNo) -> Result<()> {
+    let mut of = conn.prepare_cached("DELETE FROM payloads WHERE id BETWEEN ?1 AND ?2")?;
+    let mut all = |owner: i64| {
+        let last = (1 << (ROLE_BITS + PART_BITS)) - 1;
+        let first = owner << (ROLE_BITS + PART_BITS);
+        of.execute((first, first + last)).map(drop)
+    };
+    all(-run.0)?;
+    let mut entries = conn.prepare_cached("SELECT id FROM entries WHERE run_no = ?1")?;
+    let ids: Vec<i64> = entries.query_map((run.0,), |r| r.get(0))?.collect::<Result<_>>()?;
+    ids.into_iter().try_for_each(all)
+}
+
 /// The newest of a run's last 256 entries whose request body is kept.
 pub fn newest_request(conn: &Connection, run: RunNo) -> Result<Option<Seq>> {
     let sql = "SELECT e.seq FROM (SELECT id, seq FROM entries WHERE run_no = ?1 ORDER BY seq DESC LIMIT 256) e \

@@ -15,7 +15,7 @@ use outlast_core::{
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, params_from_iter, types::Value};
 
-use super::{SqliteStore, failure, payloads, rows};
+use super::{SqliteStore, connect, failure, payloads, rows};
 use crate::{
     columns::{ITEM_ROW, STEP_ROW, VALUE, select},
     group::Hands,
@@ -200,6 +200,42 @@ impl Store for SqliteStore {
         })
     }
 
+    fn items_up_to(&self, run: RunNo, upto: Seq, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.with_reader(|c| {
+            let sql = select(
+                ITEM_ROW,
+                &format!(
+                    "{ITEMS} WHERE e.run_no = ?1 AND e.kind = 2 AND (e.retried_by IS NULL OR e.retried_by > ?4) \
+                     AND e.seq > ?2 AND e.seq <= ?4 ORDER BY e.seq LIMIT ?3"
+                ),
+            );
+            all(c, &sql, (run.0, after.0, limit, upto.0), rows::item_row)
+        })
+    }
+
+    fn item_up_to(&self, run: RunNo, key: &str, upto: Seq) -> Result<Option<ItemRow>, Error> {
+        self.with_reader(|c| {
+            let sql = select(
+                ITEM_ROW,
+                "entries e INDEXED BY entries_by_key WHERE e.run_no = ?1 AND e.kind = ?2 AND e.key = ?3 \
+                 AND e.scope = ?4 AND e.seq <= ?5 ORDER BY e.seq DESC LIMIT 1",
+            );
+            maybe(c, &sql, (run.0, Kind::Item.code(), key, job::SCOPE, upto.0), rows::item_row)
+        })
+    }
+
+    fn newest_up_to(&self, run: RunNo, kind: Kind, key: &str, upto: Seq) -> Result<Option<Entry>, Error> {
+        self.with_reader(|c| {
+            let sql = select(
+                rows::ENTRY,
+                "entries INDEXED BY entries_by_key WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND state = 1 \
+                 AND seq <= ?4 ORDER BY seq DESC LIMIT 1",
+            );
+            maybe(c, &sql, (run.0, kind.code(), key, upto.0), rows::entry)
+        })
+    }
+
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
         self.with_reader(|c| payloads::newest_request(c, run).map_err(failure))
     }
@@ -253,6 +289,18 @@ impl Store for SqliteStore {
                 })
                 .collect()
         })
+    }
+
+    fn damage(&self) -> Result<Vec<String>, Error> {
+        self.with_reader(|c| {
+            let told = all(c, "PRAGMA integrity_check(100)", [], |r| r.get::<_, String>(0))?;
+            Ok(told.into_iter().filter(|line| line != "ok").collect())
+        })
+    }
+
+    fn reindex(&self) -> Result<(), Error> {
+        // On a connection of its own: it holds the store's lock like any other writer.
+        connect::writer(&self.path, false)?.execute_batch("REINDEX").map_err(failure)
     }
 
     fn now(&self) -> Result<Micros, Error> {

@@ -11,6 +11,7 @@ use outlast_core::{
     instance::{Instance, Lease, Life},
     job::{ItemRow, Job},
     journal::{Entry, Kind, State},
+    origin::Origin,
     payload::{Codec, Payload},
     run::Run,
     status::Status,
@@ -97,6 +98,7 @@ pub fn run(row: &Row<'_>) -> Result<Run> {
         error: row.get(20)?,
         command_key: row.get(21)?,
         job: job(row)?,
+        origins: from_json_or_null::<Vec<Origin>>(row, 24)?.unwrap_or_default().into(),
     })
 }
 
@@ -228,6 +230,7 @@ pub fn step_row(row: &Row<'_>) -> Result<(StepRow, Option<Payload>)> {
         scope: Arc::from(row.get_ref(1)?.as_str()?),
         key: row.get(2)?,
         state: State::from_code(state).ok_or_else(|| bad(3, format!("no state {state}")))?,
+        closed_at: row.get::<_, Option<i64>>(4)?.map(Micros),
     };
-    Ok((step, value_at(row, 4)?))
+    Ok((step, value_at(row, 5)?))
 }

@@ -68,6 +68,9 @@ impl Backend for SqliteWriter {
     fn apply(&mut self, loaded: Loaded) -> Result<(), Error> {
         apply::apply(&self.conn, &self.cache, &loaded).map_err(failure)?;
         self.cache.remember(&loaded);
+        if !loaded.forgotten.is_empty() {
+            self.cache.forget();
+        }
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     clock::{Clock, ManualClock, SeededEntropy},
+    forked::Forked,
     id::Micros,
     memory::MemoryStore,
     store::Store,
@@ -38,11 +39,11 @@ impl Memory {
 
 impl Bed for Memory {
     fn open(&self) -> Arc<dyn Store> {
-        self.store.clone()
+        Arc::new(Forked::new(self.store.clone()))
     }
 
     fn reopen(&self, _before: Arc<dyn Store>) -> Arc<dyn Store> {
-        self.store.clone()
+        self.open()
     }
 
     fn clock(&self) -> Option<&ManualClock> {

@@ -23,6 +23,8 @@ mod calls;
 mod checkpoints;
 mod concurrency;
 mod doubt;
+mod forget;
+mod forks;
 mod history;
 mod items;
 mod leases;
@@ -266,6 +268,24 @@ macro_rules! stories {
                 a_completed_job_takes_more_items,
                 sixty_four_threads_run_each_item_once,
                 sixty_four_workers_lose_their_process_and_no_item_is_lost_or_run_twice,
+            ;
+            forks:
+                a_fork_goes_on_from_where_its_origin_was,
+                what_a_fork_shares_is_read_as_its_own,
+                what_was_open_or_came_later_is_not_shared,
+                answers_are_replayed_to_a_fork_and_not_paid_again,
+                five_identical_answers_are_five_to_a_fork_too,
+                a_fork_is_charged_to_its_origin,
+                a_forks_items_are_those_of_the_snapshot,
+                a_shared_item_that_runs_anew_is_the_forks_own,
+                a_fork_of_a_fork_shares_both,
+                a_fork_is_made_once,
+                points_are_found_by_name_place_and_attempt,
+            ;
+            forget:
+                a_run_that_ended_is_forgotten_with_all_that_was_kept_of_it,
+                what_can_go_on_is_not_forgotten,
+                a_jobs_counts_are_set_while_nobody_works_on_it,
             ;
             within:
                 a_call_is_charged_to_its_item_and_its_step,

@@ -49,6 +49,13 @@ impl Stage {
     }
 
     /// Lets time pass. Only for stories listed as timed.
+    /// Time passes, where it does not by itself.
+    pub fn wait_a_moment(&self) {
+        if let Some(clock) = self.bed.clock() {
+            clock.advance_ms(1);
+        }
+    }
+
     pub fn advance_ms(&self, ms: u64) {
         self.bed.clock().expect("a timed story needs an injected clock").advance_ms(ms);
     }

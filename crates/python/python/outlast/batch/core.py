@@ -90,6 +90,7 @@ class Core:
         self.fn = fn
         self.options = options
         self.run = JobRun(runtime, options.job, options.budget, options.tags)
+        self.run._from_snapshot = options.from_snapshot
         self.lock = threading.RLock()
         self.bell: Any = AsyncBell() if aio else Bell(self.lock)
         self.stopping = threading.Event()

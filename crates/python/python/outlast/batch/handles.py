@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import asyncio
 import inspect
 import os
@@ -234,6 +235,7 @@ def map(  # noqa: A001 (it is what it is called)
     store: Any = None,
     rerun: bool = False,
     tags: Mapping[str, str] | None = None,
+    from_snapshot: int | str | datetime.datetime | None = None,
 ) -> Batch:
     """Calls `fn` on each item in threads, each item once over all lives of `job`: started again, it goes on.
 
@@ -247,6 +249,8 @@ def map(  # noqa: A001 (it is what it is called)
     raises `JobChanged` where code or content changed. `out`: JSON lines, there when all is done. `progress`: None shows it on
     a terminal. `store`: as for `outlast.connect`; the store opened last without.
 
+    `from_snapshot` works on a fork of the job: what was done by a snapshot's name, the end of an attempt or a time is shared.
+
     Returns at once; results stream from the batch in the order of the input or of completion. A result is on disk before it is
     seen. Failed items are collected and run again at the next start; after three failed starts, or three deaths of the process,
     an item is dead. Ctrl-C finishes what runs, then raises KeyboardInterrupt.
@@ -259,7 +263,7 @@ def map(  # noqa: A001 (it is what it is called)
     options = asked.make(
         job=job, key=key, content=content, version=version, concurrency=concurrency, rate=rate, retries=retries,
         on_error=on_error, dedupe=dedupe, budget=budget, timeout=timeout, ttl=ttl, resume=resume, on_change=on_change,
-        order=order, out=out, progress=progress, rerun=rerun, tags=tags,
+        order=order, out=out, progress=progress, rerun=rerun, tags=tags, from_snapshot=from_snapshot,
     )  # fmt: skip
     core = Core(_runtime(store), fn, options, aio=False)
     core.open(items)
@@ -290,6 +294,7 @@ def amap(
     store: Any = None,
     rerun: bool = False,
     tags: Mapping[str, str] | None = None,
+    from_snapshot: int | str | datetime.datetime | None = None,
 ) -> AsyncBatch:
     """`map` for an async function, with tasks instead of threads. Items may come from an async iterable.
 
@@ -301,7 +306,7 @@ def amap(
     options = asked.make(
         job=job, key=key, content=content, version=version, concurrency=concurrency, rate=rate, retries=retries,
         on_error=on_error, dedupe=dedupe, budget=budget, timeout=timeout, ttl=ttl, resume=resume, on_change=on_change,
-        order=order, out=out, progress=progress, rerun=rerun, tags=tags,
+        order=order, out=out, progress=progress, rerun=rerun, tags=tags, from_snapshot=from_snapshot,
     )  # fmt: skip
     runtime = _runtime(store)
     return AsyncBatch(items, lambda: Core(runtime, fn, options, aio=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import os
 import re
 from typing import Any, Callable, Literal
@@ -47,6 +48,7 @@ class Options:
     progress: bool | None
     rerun: bool
     tags: dict[str, str]
+    from_snapshot: int | str | datetime.datetime | None
 
     def __post_init__(self) -> None:
         if not isinstance(self.job, str) or not self.job:

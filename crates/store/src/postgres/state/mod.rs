@@ -89,6 +89,17 @@ pub async fn outcome(client: &Client, id: &str) -> Result<Option<Committed>> {
     .await
 }
 
+/// Deletes the namespace $1. The store's newest version stays: its position would be given again.
+pub const FORGET: [&str; 5] = [
+    "DELETE FROM outlast.items WHERE agent_no IN (SELECT a.no FROM outlast.agents a \
+     JOIN outlast.namespaces n ON n.no = a.namespace_no WHERE sha256(n.name) = sha256($1)) \
+     AND position < (SELECT max(position) FROM outlast.items)",
+    "DELETE FROM outlast.keys WHERE namespace_no = (SELECT no FROM outlast.namespaces WHERE sha256(name) = sha256($1))",
+    "DELETE FROM outlast.agents WHERE namespace_no = (SELECT no FROM outlast.namespaces WHERE sha256(name) = sha256($1))",
+    "DELETE FROM outlast.commits WHERE namespace_no = (SELECT no FROM outlast.namespaces WHERE sha256(name) = sha256($1))",
+    "DELETE FROM outlast.namespaces WHERE sha256(name) = sha256($1)",
+];
+
 /// Writes what a decision touched of the state.
 pub async fn apply(client: &Client, rows: &Rows) -> Result<()> {
     for row in rows.namespaces.values().filter(|r| r.touch != Touch::Read) {

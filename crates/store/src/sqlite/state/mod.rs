@@ -71,6 +71,24 @@ pub fn outcome(conn: &Connection, id: &str) -> Result<Option<Committed>> {
     })
 }
 
+/// Deletes a namespace. The store's newest version stays: its position would be given again.
+pub fn forget(conn: &Connection, namespace: &str) -> rusqlite::Result<()> {
+    let own = "(SELECT no FROM namespaces WHERE name = ?1)";
+    for sql in [
+        format!(
+            "DELETE FROM items WHERE agent_no IN (SELECT no FROM agents WHERE namespace_no = {own}) \
+             AND position < (SELECT max(position) FROM items)"
+        ),
+        format!("DELETE FROM keys WHERE namespace_no = {own}"),
+        format!("DELETE FROM agents WHERE namespace_no = {own}"),
+        format!("DELETE FROM commits WHERE namespace_no = {own}"),
+        "DELETE FROM namespaces WHERE name = ?1".to_owned(),
+    ] {
+        execute(conn, &sql, (namespace.as_bytes(),))?;
+    }
+    Ok(())
+}
+
 /// Writes what a decision touched of the state.
 pub fn apply(conn: &Connection, rows: &Rows) -> rusqlite::Result<()> {
     for row in rows.namespaces.values().filter(|r| r.touch != Touch::Read) {

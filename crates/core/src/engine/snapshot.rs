@@ -1,0 +1,38 @@
+//! Snapshot: a point of a run's journal gets a name.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{Error, put::Change},
+    id::{Micros, RunId, RunNo, Seq},
+    loaded::{Loaded, Need},
+    snapshot::{AGENT, Kept, namespace},
+    state::Name,
+};
+
+/// Names where the run's journal is now, and answers that place. A name that is used again means the new point. Synced.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub run: RunNo,
+    /// The run's id, under which its snapshots are kept.
+    pub id: RunId,
+    pub name: String,
+}
+
+impl Snapshot {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run), Need::State(self.key())]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
+        let seq = Seq(l.run(self.run)?.next_seq.0 - 1);
+        let kept = serde_json::to_vec(&Kept { seq, at: now }).map_err(|_| Error::NotLoaded("a snapshot"))?;
+        let change = Change::set(self.key(), &kept);
+        Change::apply(&[change], l, None, None, now)?;
+        Ok(seq)
+    }
+
+    fn key(&self) -> Arc<Name> {
+        Name::new(namespace(&self.id), AGENT, self.name.clone())
+    }
+}

@@ -1,0 +1,134 @@
+//! The commands for batch jobs and for the store: `jobs`, `inspect`, `retry`, `export`, `gc`, `verify`.
+
+use clap::Args;
+
+use super::values;
+
+/// List batch jobs, newest first
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast jobs\n  outlast jobs --store runs/docs.jsonl.outlast.db\n  outlast jobs --json | jq '.jobs[].failed'"
+)]
+pub struct JobsArgs {
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub limit: usize,
+}
+
+/// Tell how far a job is: done, failed, dead, gaps, attempts, cost and time
+///
+/// A JSONL file is read with the record beside it, FILE.outlast.db; one of the older library, which has none, by
+/// its lines alone.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast inspect enrich-docs\n  outlast inspect runs/enrich-docs.jsonl --gaps\n  outlast inspect enrich-docs --attempts --json"
+)]
+pub struct InspectArgs {
+    /// The job: its name, its run's id or the start of it; or a JSONL file of results
+    #[arg(value_name = "JOB|FILE.jsonl")]
+    pub job: String,
+    /// Each place in the input, up to the highest known, that has no result
+    #[arg(long)]
+    pub gaps: bool,
+    /// Each attempt, and how far it got
+    #[arg(long)]
+    pub attempts: bool,
+}
+
+/// Make items of a job pending again; its script runs them
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast retry enrich-docs --failed\n  outlast retry enrich-docs --key doc-17 --key doc-18\n  outlast retry enrich-docs --failed --reuse-answers"
+)]
+pub struct RetryArgs {
+    /// The job: its name, its run's id or the start of it; or a JSONL file of results
+    #[arg(value_name = "JOB|FILE.jsonl")]
+    pub job: String,
+    /// Those that failed, and those that are dead
+    #[arg(long)]
+    pub failed: bool,
+    /// The item of this key, a finished one too; can be repeated
+    #[arg(long, value_name = "KEY")]
+    pub key: Vec<String>,
+    /// Replay the answers that were paid for, to repaired code
+    #[arg(long)]
+    pub reuse_answers: bool,
+}
+
+/// Print a job's results, a line of JSON for each
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast export enrich-docs > results.jsonl\n  outlast export runs/enrich-docs.jsonl | jq .result"
+)]
+pub struct ExportArgs {
+    /// The job: its name, its run's id or the start of it; or a JSONL file of results
+    #[arg(value_name = "JOB|FILE.jsonl")]
+    pub job: String,
+}
+
+/// Forget runs that ended long ago, with all that was kept of them
+///
+/// Completed, failed and cancelled ones; never one that is interrupted, halted or waits, nor one that has a child
+/// which stays.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  outlast gc --older-than 30d --dry-run\n  outlast gc --older-than 12h")]
+pub struct GcArgs {
+    /// Those that ended longer ago than this
+    #[arg(long = "older-than", value_name = "TIME", value_parser = values::ms)]
+    pub older_than_ms: i64,
+    /// Only say which
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Check the store, or a JSONL file, for damage
+///
+/// The database's own check, every stored value against its checksum, and the sums of every budget and job against
+/// their entries. Damage is told and never covered up: exit code 1.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast verify\n  outlast verify --repair\n  outlast verify runs/enrich-docs.jsonl --repair"
+)]
+pub struct VerifyArgs {
+    /// A JSONL file of results, in place of the store
+    #[arg(value_name = "FILE.jsonl")]
+    pub file: Option<String>,
+    /// Make anew what can be told from the rest: indexes, a job's counts. Of a JSONL file, damaged lines are moved to FILE.damaged
+    #[arg(long)]
+    pub repair: bool,
+}
+
+/// Give the point where a run is now a name, to fork it from there
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  outlast snapshot research-42 before-the-draft")]
+pub struct SnapshotArgs {
+    /// The run or job: its id, the start of its id, or its name
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// The snapshot's name; used again, it means the new point
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}
+
+/// Make a run that goes on from where another was
+///
+/// What the other had done by then is shared: neither copied nor paid again. The fork is its child, and what it
+/// spends is charged to both.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast fork research-42 --from-snapshot before-the-draft\n  outlast fork enrich-docs --from-snapshot 2 --id enrich-again\n  outlast fork nightly --from-snapshot 2026-11-20T08:00:00Z"
+)]
+pub struct ForkArgs {
+    /// The run or job: its id, the start of its id, or its name
+    #[arg(value_name = "RUN|JOB")]
+    pub run: String,
+    /// From where: a snapshot's name, the number of an attempt (its end), or a time
+    #[arg(long, value_name = "NAME|ATTEMPT|TIME")]
+    pub from_snapshot: String,
+    /// The fork's id; without it, one made of the run's and the point
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+    /// The fork's own limit, below its origin's
+    #[arg(long, value_name = "AMOUNT", value_parser = values::usd)]
+    pub usd: Option<i64>,
+}

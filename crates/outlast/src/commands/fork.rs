@@ -1,0 +1,95 @@
+//! `outlast snapshot RUN NAME` and `outlast fork RUN --from-snapshot …`.
+
+use outlast_core::{
+    engine::{
+        fork::{Point, id_of, prepare},
+        snapshot::Snapshot,
+    },
+    id::{AttemptNo, RunId},
+    op::Durability,
+    snapshot,
+    store::{Ask, RunView, Store},
+    unit::{Limits, Unit},
+};
+use serde_json::json;
+
+use super::find;
+use crate::{
+    cli::{ForkArgs, SnapshotArgs},
+    error::CliError,
+    render::{
+        amount::some,
+        look::{self, Page, Paint},
+        time,
+    },
+};
+
+pub fn name(store: &dyn Store, args: &SnapshotArgs, page: &mut Page) -> Result<(), CliError> {
+    let view = meant(store, &args.run)?;
+    let snapshot = Snapshot { run: view.run.no, id: view.run.id.clone(), name: args.name.clone() };
+    let seq = store.ask(snapshot, Durability::Synced).wait()?;
+    if page.look.json {
+        return Ok(page.json(&json!({ "run": view.run.id, "snapshot": args.name, "seq": seq.0 }))?);
+    }
+    let id = page.look.paint(Paint::Strong, view.run.id.as_str());
+    page.line(&format!("{id}  snapshot {} at entry {seq}", look::clean(&args.name)))?;
+    Ok(page.line(&format!("  → outlast fork {} --from-snapshot {}", view.run.id, look::clean(&args.name)))?)
+}
+
+pub fn fork(store: &dyn Store, args: &ForkArgs, page: &mut Page) -> Result<(), CliError> {
+    let view = meant(store, &args.run)?;
+    let point = point(store, &view, &args.from_snapshot)?;
+    let usage =
+        |message: String| CliError::Usage { message, hint: Some("give the fork an id with --id".into()) };
+    let id = match &args.id {
+        Some(id) => RunId::new(id).map_err(|e| usage(e.to_string()))?,
+        None => id_of(&view.run.id, &point).ok_or_else(|| usage("its id would be too long".into()))?,
+    };
+    let mut limits = Limits::default();
+    limits[Unit::CostNanoUsd] = args.usd;
+    let fork = prepare(store, view.run.no, &point, id.clone(), limits)?;
+    let origin = fork.origin;
+    let started = store.ask(fork, Durability::Synced).wait()?;
+    if page.look.json {
+        return Ok(page.json(&json!({
+            "run": id, "origin": view.run.id, "seq": origin.seq.0, "at": time::rfc3339(origin.at),
+            "created": started.created,
+        }))?);
+    }
+    let strong = page.look.paint(Paint::Strong, id.as_str());
+    let shared = some(origin.seq.0, "entry").replace("entrys", "entries");
+    let was = if started.created { "" } else { ", which is there already" };
+    Ok(page.line(&format!("{strong}  a fork of {}{was}: it shares the first {shared}", view.run.id))?)
+}
+
+/// A run, or a job by its name.
+fn meant(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
+    match find::job(store, asked) {
+        Ok(view) => Ok(view),
+        Err(_) => find::run(store, asked),
+    }
+}
+
+/// What a word on the command line means: a snapshot's name first, then an attempt's number, then a time.
+fn point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point, CliError> {
+    if snapshot::named(store, &view.run.id, word)?.is_none()
+        && let Ok(no) = word.parse::<i64>()
+    {
+        return Ok(Point::Attempt(AttemptNo(no)));
+    }
+    Ok(named_or_time(store, view, word)?)
+}
+
+/// A snapshot's name, else a time as text; what is neither is a name that nothing has. Errors: of the store.
+pub fn named_or_time(
+    store: &dyn Store,
+    view: &RunView,
+    word: &str,
+) -> Result<Point, outlast_core::store::Error> {
+    if snapshot::named(store, &view.run.id, word)?.is_none()
+        && let Ok(when) = time::parse_when(word)
+    {
+        return Ok(Point::Time(when.resolve(store.now()?)));
+    }
+    Ok(Point::Name(word.to_owned()))
+}

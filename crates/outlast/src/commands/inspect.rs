@@ -1,0 +1,312 @@
+//! `outlast inspect JOB|FILE.jsonl`: how far a job is, where its gaps are, and which attempt got how far.
+
+use std::{collections::BTreeMap, path::Path};
+
+use outlast_core::{
+    attempt::Attempt,
+    id::{Micros, RunNo, Seq},
+    job::{ItemRow, Standing},
+    store::{RunView, Store},
+    unit::Unit,
+};
+use serde_json::{Map, Value, json};
+
+use super::{find, jobs};
+use crate::{
+    cli::InspectArgs,
+    error::CliError,
+    jsonl,
+    render::{
+        amount::{some, usd},
+        exit,
+        look::{self, Page, Paint},
+        table::{Side, Table},
+        time,
+    },
+};
+
+/// How many items are read at once.
+const PAGE: usize = 2000;
+
+/// Gaps that are listed without `--gaps`.
+const SHORT: usize = 5;
+
+pub fn inspect(store: &dyn Store, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
+    let found = find::jobs(store, &args.job)?;
+    let told = found.into_iter().map(|view| Told::gather(store, view)).collect::<Result<Vec<_>, _>>()?;
+    if page.look.json {
+        let mut objects: Vec<Value> = told.iter().map(|t| t.object(args)).collect();
+        let one = (objects.len() == 1).then(|| objects.pop()).flatten();
+        return Ok(page.json(&one.unwrap_or_else(|| json!({ "jobs": objects })))?);
+    }
+    for (i, told) in told.iter().enumerate() {
+        if i > 0 {
+            page.line("")?;
+        }
+        told.print(args, page)?;
+    }
+    Ok(())
+}
+
+/// A file of results that has no record: its lines are all that is known.
+pub fn inspect_lines(path: &Path, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
+    let scan = jsonl::scan(path)?;
+    let damage: Vec<usize> = scan.damage.iter().map(|d| d.line).collect();
+    if page.look.json {
+        let jobs: Vec<Value> = scan
+            .jobs
+            .iter()
+            .map(|(job, results)| {
+                let done: Vec<i64> = results.by_index.keys().copied().collect();
+                json!({
+                    "job": job,
+                    "done": done.len(),
+                    "lines": results.lines,
+                    "farthest": done.last(),
+                    "gaps": ranges(&done),
+                })
+            })
+            .collect();
+        return Ok(page.json(&json!({ "jobs": jobs, "damaged_lines": damage, "glued_lines": scan.glued }))?);
+    }
+    for (job, results) in &scan.jobs {
+        let done: Vec<i64> = results.by_index.keys().copied().collect();
+        let look = page.look;
+        page.line(&format!(
+            "{}  no record beside it: what its lines tell",
+            look.paint(Paint::Strong, &look::clean(job))
+        ))?;
+        page.line(&format!("  done {}  of {}", done.len(), some(results.lines as i64, "line")))?;
+        page.line(&format!("  {}", gaps(&done, args.gaps)))?;
+    }
+    if scan.jobs.is_empty() {
+        page.line("no results in it")?;
+    }
+    for damaged in &scan.damage {
+        let what =
+            if damaged.torn { "is torn: the next start cuts it" } else { "is damaged: see `outlast verify`" };
+        page.line(&format!("  line {} {what}", damaged.line))?;
+    }
+    Ok(())
+}
+
+/// All that is told of one job.
+struct Told {
+    view: RunView,
+    attempts: Vec<Attempt>,
+    /// Places in the input that have a result, in order.
+    done: Vec<i64>,
+    /// How many results each attempt has, and the farthest place of one.
+    by_attempt: BTreeMap<i64, (i64, i64)>,
+    failures: Vec<ItemRow>,
+    now: Micros,
+}
+
+impl Told {
+    fn gather(store: &dyn Store, view: RunView) -> Result<Told, CliError> {
+        let no = view.run.no;
+        let mut told = Told {
+            attempts: store.attempts(no)?,
+            done: Vec::new(),
+            by_attempt: BTreeMap::new(),
+            failures: Vec::new(),
+            now: store.now()?,
+            view,
+        };
+        each_item(store, no, |row| {
+            match row.detail.standing {
+                Standing::Done | Standing::Skipped => {
+                    told.done.push(row.detail.index);
+                    let (results, farthest) = told.by_attempt.entry(row.attempt.0).or_insert((0, 0));
+                    *results += 1;
+                    *farthest = (*farthest).max(row.detail.index);
+                }
+                Standing::Failed | Standing::Dead => told.failures.push(row),
+                Standing::Open => {}
+            }
+            Ok(())
+        })?;
+        told.done.sort_unstable();
+        told.done.dedup();
+        Ok(told)
+    }
+
+    /// The attempt that got farthest, and its place.
+    fn farthest(&self) -> Option<(i64, i64)> {
+        self.by_attempt.iter().map(|(no, (_, at))| (*no, *at)).max_by_key(|(no, at)| (*at, *no))
+    }
+
+    /// Time with an attempt open, and time since the first one began.
+    fn times(&self) -> (i64, i64) {
+        let active =
+            self.attempts.iter().map(|a| a.ended_at.unwrap_or(self.now).ms_since(a.started_at)).sum();
+        let run = &self.view.run;
+        let wall = run.began_at.map_or(0, |began| run.ended_at.unwrap_or(self.now).ms_since(began));
+        (active, wall)
+    }
+
+    fn print(&self, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
+        let (look, run) = (page.look, &self.view.run);
+        let c = jobs::counts(&self.view);
+        let name = look::clean(&jobs::name(&self.view)).replace('\n', " ");
+        let id = if name == run.id.as_str() { String::new() } else { format!("  run {}", run.id) };
+        let status = look.paint(look::of_status(run.status), run.status.name());
+        page.line(&format!("{}{id}  {status}", look.paint(Paint::Strong, &name)))?;
+        page.line(&format!(
+            "  done {}  failed {}  dead {}  skipped {}  open {}",
+            c.done, c.failed, c.dead, c.skipped, c.open
+        ))?;
+        page.line(&format!("  {}", gaps(&self.done, args.gaps)))?;
+        let e = &self.view.envelope;
+        page.line(&format!("  {} usd for {}", usd(e.spent.cost()), some(e.spent[Unit::Calls], "call")))?;
+        let (active, wall) = self.times();
+        let attempts = some(self.attempts.len() as i64, "attempt");
+        page.line(&format!("  {} in {attempts}, {} since it began", time::span(active), time::span(wall)))?;
+        if let Some((no, at)) = self.farthest() {
+            page.line(&format!("  attempt {no} got farthest: to input {at}"))?;
+        }
+        if args.attempts {
+            page.text(&self.attempts_table().render(look, 2))?;
+        }
+        for row in self.failures.iter().take(if args.gaps { usize::MAX } else { SHORT }) {
+            let d = &row.detail;
+            let why = d.reason.as_deref().map_or_else(String::new, |r| format!(": {}", look::clean(r)));
+            page.line(&format!(
+                "  input {} {} ({}){why}",
+                d.index,
+                d.standing.name(),
+                look::clean(&row.key)
+            ))?;
+        }
+        if c.failed + c.dead > 0 {
+            page.line(&format!("  → outlast retry {} --failed", run.id))?;
+        }
+        Ok(())
+    }
+
+    fn attempts_table(&self) -> Table<'static> {
+        let mut table = Table::new(&[
+            ("attempt", Side::Right),
+            ("began", Side::Left),
+            ("took", Side::Right),
+            ("results", Side::Right),
+            ("farthest", Side::Right),
+            ("end", Side::Left),
+        ]);
+        for a in &self.attempts {
+            let (results, farthest) = self.by_attempt.get(&a.no.0).copied().unwrap_or_default();
+            table.row(vec![
+                a.no.0.to_string().into(),
+                time::utc(a.started_at).into(),
+                time::span(a.ended_at.unwrap_or(self.now).ms_since(a.started_at)).into(),
+                results.to_string().into(),
+                if results > 0 { farthest.to_string() } else { String::new() }.into(),
+                a.exit.as_ref().map_or_else(|| "runs".to_owned(), exit::words).into(),
+            ]);
+        }
+        table
+    }
+
+    fn object(&self, args: &InspectArgs) -> Value {
+        let mut o: Map<String, Value> = jobs::object(&self.view);
+        let (active, wall) = self.times();
+        o.insert("gaps".into(), json!(ranges(&self.done)));
+        o.insert("active_ms".into(), active.into());
+        o.insert("wall_ms".into(), wall.into());
+        o.insert("calls".into(), self.view.envelope.spent[Unit::Calls].into());
+        let farthest = self.farthest().map(|(attempt, index)| json!({ "attempt": attempt, "index": index }));
+        o.insert("farthest".into(), farthest.into());
+        o.insert("attempt_count".into(), self.attempts.len().into());
+        if args.attempts {
+            let attempts = self.attempts.iter().map(|a| {
+                let of = self.by_attempt.get(&a.no.0);
+                json!({
+                    "attempt": a.no.0,
+                    "started_at": time::rfc3339(a.started_at),
+                    "ended_at": a.ended_at.map(time::rfc3339),
+                    "results": of.map_or(0, |x| x.0),
+                    "farthest": of.map(|x| x.1),
+                    "end": a.exit.as_ref().map(exit::words),
+                })
+            });
+            o.insert("attempts".into(), attempts.collect());
+        }
+        let failures = self.failures.iter().map(|row| {
+            json!({
+                "key": row.key,
+                "index": row.detail.index,
+                "standing": row.detail.standing.name(),
+                "reason": row.detail.reason,
+            })
+        });
+        o.insert("failures".into(), failures.collect());
+        Value::Object(o)
+    }
+}
+
+/// Goes through the newest entry of each item.
+pub fn each_item(
+    store: &dyn Store,
+    run: RunNo,
+    mut tell: impl FnMut(ItemRow) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    let mut after = Seq(0);
+    loop {
+        let page = store.items(run, after, PAGE)?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = last.seq;
+        let whole = page.len() == PAGE;
+        page.into_iter().try_for_each(&mut tell)?;
+        if !whole {
+            return Ok(());
+        }
+    }
+}
+
+/// What lies between 0 and the highest of `done` and is not in it, as first and last.
+fn ranges(done: &[i64]) -> Vec<(i64, i64)> {
+    let mut next = 0;
+    let mut found = Vec::new();
+    for &index in done {
+        if index > next {
+            found.push((next, index - 1));
+        }
+        next = index + 1;
+    }
+    found
+}
+
+fn gaps(done: &[i64], all: bool) -> String {
+    let found = ranges(done);
+    let Some(last) = done.last() else { return "no results yet".into() };
+    if found.is_empty() {
+        return format!("no gaps up to input {last}");
+    }
+    let shown = if all { found.len() } else { SHORT };
+    let texts: Vec<String> = found
+        .iter()
+        .take(shown)
+        .map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") })
+        .collect();
+    let missing: i64 = found.iter().map(|(a, b)| b - a + 1).sum();
+    let more = if found.len() > shown { ", … (see --gaps)" } else { "" };
+    format!("{missing} without a result up to input {last}: {}{more}", texts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_told_as_ranges() {
+        for (done, wanted) in [
+            (&[][..], "no results yet"),
+            (&[0, 1, 2], "no gaps up to input 2"),
+            (&[2], "2 without a result up to input 2: 0-1"),
+            (&[0, 2, 6], "4 without a result up to input 6: 1, 3-5"),
+            (&[1, 3, 5, 7, 9, 11], "6 without a result up to input 11: 0, 2, 4, 6, 8, … (see --gaps)"),
+        ] {
+            assert_eq!(gaps(done, false), wanted);
+        }
+    }
+}

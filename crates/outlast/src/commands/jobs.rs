@@ -1,0 +1,96 @@
+//! `outlast jobs`: the batch jobs, newest first.
+
+use outlast_core::{
+    id::Micros,
+    job::Counts,
+    store::{RunFilter, RunView, Store},
+};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    cli::JobsArgs,
+    error::CliError,
+    render::{
+        amount::{put_money, usd},
+        look::{self, Page},
+        table::{Cell, Side, Table},
+        time,
+    },
+};
+
+pub fn jobs(store: &dyn Store, args: &JobsArgs, page: &mut Page) -> Result<(), CliError> {
+    let now = store.now()?;
+    let limit = args.limit.saturating_add(1);
+    let mut jobs = store.runs(&RunFilter { jobs: true, limit, ..RunFilter::default() })?;
+    let more = jobs.len() > args.limit;
+    jobs.truncate(args.limit);
+    if page.look.json {
+        let jobs: Vec<Value> = jobs.iter().map(|view| Value::Object(object(view))).collect();
+        return Ok(page.json(&json!({ "jobs": jobs, "more": more }))?);
+    }
+    if jobs.is_empty() {
+        return Ok(page.line(&format!("no jobs in {}", store.place()))?);
+    }
+    let look = page.look;
+    page.text(&table(&jobs, now).render(look, 0))?;
+    if more {
+        page.line(&format!("only the newest {}; see --limit", args.limit))?;
+    }
+    Ok(())
+}
+
+fn table(jobs: &[RunView], now: Micros) -> Table<'static> {
+    let mut table = Table::new(&[
+        ("job", Side::Left),
+        ("run", Side::Left),
+        ("status", Side::Left),
+        ("done", Side::Right),
+        ("failed", Side::Right),
+        ("dead", Side::Right),
+        ("skipped", Side::Right),
+        ("open", Side::Right),
+        ("usd", Side::Right),
+        ("age", Side::Right),
+    ]);
+    for view in jobs {
+        let run = &view.run;
+        let c = counts(view);
+        let mut row = vec![
+            name(view).into(),
+            Cell::whole(run.id.as_str()),
+            Cell::painted(run.status.name(), look::of_status(run.status)),
+        ];
+        row.extend([c.done, c.failed, c.dead, c.skipped, c.open].map(|n| n.to_string().into()));
+        row.push(usd(view.envelope.spent.cost()).into());
+        row.push(time::age(now.ms_since(run.created_at)).into());
+        table.row(row);
+    }
+    table
+}
+
+/// The job's name; its run's id where it has none.
+pub fn name(view: &RunView) -> String {
+    view.run.job.as_ref().map_or_else(|| view.run.id.to_string(), |job| job.name.clone())
+}
+
+pub fn counts(view: &RunView) -> Counts {
+    view.run.job.as_ref().map(|job| job.counts).unwrap_or_default()
+}
+
+/// What is told of every job, with stable keys.
+pub fn object(view: &RunView) -> Map<String, Value> {
+    let (run, c) = (&view.run, counts(view));
+    let mut o = Map::new();
+    o.insert("job".into(), name(view).into());
+    o.insert("run".into(), run.id.as_str().into());
+    o.insert("status".into(), run.status.name().into());
+    for (key, n) in
+        [("done", c.done), ("failed", c.failed), ("dead", c.dead), ("skipped", c.skipped), ("open", c.open)]
+    {
+        o.insert(key.into(), n.into());
+    }
+    put_money(&mut o, "spent", Some(view.envelope.spent.cost()));
+    o.insert("created_at".into(), time::rfc3339(run.created_at).into());
+    o.insert("ended_at".into(), run.ended_at.map(time::rfc3339).into());
+    o
+}

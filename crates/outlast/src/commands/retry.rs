@@ -1,0 +1,59 @@
+//! `outlast retry JOB`: items of a job become pending again; starting its script runs them.
+
+use outlast_core::{
+    engine::reset_item::ResetItem,
+    job::Standing,
+    op::Durability,
+    store::{Ask, Store},
+};
+use serde_json::json;
+
+use super::{find, inspect::each_item, jobs};
+use crate::{
+    cli::RetryArgs,
+    error::CliError,
+    render::{
+        amount::some,
+        look::{self, Page, Paint},
+    },
+};
+
+/// Resets each of them in a commit of its own: what is done when one is refused stays done.
+pub fn retry(store: &dyn Store, args: &RetryArgs, page: &mut Page) -> Result<(), CliError> {
+    if !args.failed && args.key.is_empty() {
+        return Err(CliError::Usage {
+            message: "no items are named".into(),
+            hint: Some("give --failed, or --key KEY".into()),
+        });
+    }
+    let view = find::job(store, &args.job)?;
+    let run = view.run.no;
+    let mut keys = args.key.clone();
+    if args.failed {
+        each_item(store, run, |row| {
+            if matches!(row.detail.standing, Standing::Failed | Standing::Dead) && !keys.contains(&row.key) {
+                keys.push(row.key);
+            }
+            Ok(())
+        })?;
+    }
+    // All are on their way before the first is waited for: a store commits them together.
+    let reset = |key: &String| ResetItem { run, key: key.clone(), reuse_answers: args.reuse_answers };
+    let asked: Vec<_> = keys.iter().map(|key| store.ask(reset(key), Durability::Synced)).collect();
+    for pending in asked {
+        pending.wait()?;
+    }
+    if page.look.json {
+        return Ok(page.json(&json!({
+            "job": jobs::name(&view), "run": view.run.id, "reset": keys, "reuse_answers": args.reuse_answers,
+        }))?);
+    }
+    let name = look::clean(&jobs::name(&view));
+    if keys.is_empty() {
+        return Ok(page.line(&format!("{name}  nothing of it failed"))?);
+    }
+    let replayed = if args.reuse_answers { "; answers that were paid for are replayed" } else { "" };
+    let name = page.look.paint(Paint::Strong, &name);
+    page.line(&format!("{name}  {} will run again{replayed}", some(keys.len() as i64, "item")))?;
+    Ok(page.line("  → start its script again")?)
+}

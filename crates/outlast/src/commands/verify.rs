@@ -1,0 +1,210 @@
+//! `outlast verify`: the store against its own checksums and sums; or a JSONL file, line by line.
+
+use std::{collections::BTreeMap, path::Path};
+
+use outlast_core::{
+    engine::recount::Recount,
+    id::{EnvelopeNo, RunNo, Seq},
+    job::Counts,
+    journal::{Entry, Kind, Role, State},
+    op::Durability,
+    store::{Ask, RunFilter, RunView, Store},
+    unit::{Amounts, Unit},
+};
+use serde_json::json;
+
+use super::inspect::each_item;
+use crate::{
+    cli::VerifyArgs,
+    error::CliError,
+    exit_code, jsonl,
+    render::{amount::some, look::Page},
+};
+
+const PAGE: usize = 1000;
+
+/// What calls are charged to every envelope of their run.
+const SHARED: [Unit; 3] = [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls];
+
+/// `REFUSED` where damage was found and is still there.
+pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u8, CliError> {
+    let mut damage = store.damage()?;
+    let mut repaired = Vec::new();
+    if args.repair && !damage.is_empty() {
+        store.reindex()?;
+        let left = store.damage()?;
+        let again = |line: &String| left.contains(line);
+        repaired.extend(damage.into_iter().filter(|line| !again(line)));
+        damage = left;
+    }
+    let mut runs = 0;
+    let mut sums: BTreeMap<EnvelopeNo, Sums> = BTreeMap::new();
+    let mut envelopes = Vec::new();
+    let mut before = None;
+    loop {
+        let found = store.runs(&RunFilter { before, limit: PAGE, ..RunFilter::default() })?;
+        let whole = found.len() == PAGE;
+        before = found.last().map(|view| view.run.no);
+        for view in found {
+            runs += 1;
+            entries(store, &view, &mut sums, &mut damage)?;
+            let (wrong, mended) = counts(store, &view, args.repair)?;
+            if mended {
+                repaired.extend(wrong)
+            } else {
+                damage.extend(wrong)
+            }
+            envelopes.push((view.run.no, view.run.id.to_string(), view.run.envelope()));
+        }
+        if !whole {
+            break;
+        }
+    }
+    for (run, id, envelope) in envelopes {
+        damage.extend(budget(store, run, &id, &sums.remove(&envelope).unwrap_or_default())?);
+    }
+    print(&store.place(), &some(runs, "run"), &damage, &repaired, page)
+}
+
+/// A JSONL file of results, without its record.
+pub fn verify_lines(path: &Path, repair: bool, page: &mut Page) -> Result<u8, CliError> {
+    let told = |scan: &jsonl::Scan| -> Vec<String> {
+        let what =
+            |torn| if torn { "is torn, and will be cut by the next start" } else { "is no result of a job" };
+        scan.damage.iter().map(|d| format!("line {} {}", d.line, what(d.torn))).collect()
+    };
+    let scan = jsonl::scan(path)?;
+    let lines: usize = scan.jobs.values().map(|results| results.lines).sum();
+    let (mut damage, mut repaired) = (told(&scan), Vec::new());
+    if repair && !damage.is_empty() {
+        let moved = jsonl::repair(path)?;
+        repaired = damage.drain(..).map(|line| format!("{line}: moved to {}", moved.display())).collect();
+    }
+    print(&path.display().to_string(), &some(lines as i64, "result"), &damage, &repaired, page)
+}
+
+fn print(
+    place: &str,
+    what: &str,
+    damage: &[String],
+    repaired: &[String],
+    page: &mut Page,
+) -> Result<u8, CliError> {
+    let code = if damage.is_empty() { exit_code::OK } else { exit_code::REFUSED };
+    if page.look.json {
+        page.json(&json!({ "place": place, "damage": damage, "repaired": repaired }))?;
+        return Ok(code);
+    }
+    for line in repaired {
+        page.line(&format!("repaired: {line}"))?;
+    }
+    for line in damage {
+        page.line(&format!("damaged: {line}"))?;
+    }
+    if damage.is_empty() {
+        page.line(&format!("{place}: {what}, no damage"))?;
+    } else {
+        page.line(&format!("{place}: {what}, {}", some(damage.len() as i64, "fault")))?;
+    }
+    Ok(code)
+}
+
+/// What the entries charged to an envelope come to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    held: Amounts,
+    doubt: Amounts,
+    spent: Amounts,
+}
+
+/// Adds up a run's entries, and reads every value that is kept of them.
+fn entries(
+    store: &dyn Store,
+    view: &RunView,
+    sums: &mut BTreeMap<EnvelopeNo, Sums>,
+    damage: &mut Vec<String>,
+) -> Result<(), CliError> {
+    let (run, mut after) = (&view.run, Seq(0));
+    loop {
+        let page = store.entries(run.no, after, PAGE)?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = last.seq;
+        let whole = page.len() == PAGE;
+        for e in page {
+            if e.seq >= run.next_seq {
+                damage.push(format!("run {}: entry {} is beyond its journal's end", run.id, e.seq));
+            }
+            // Items and steps repeat what the calls in them were charged.
+            if e.kind == Kind::Call {
+                for envelope in run.charges.iter() {
+                    let sum = sums.entry(*envelope).or_default();
+                    sum.held += e.held;
+                    sum.spent += e.spent;
+                    if e.state == State::Unknown {
+                        sum.doubt += e.held;
+                    }
+                }
+            }
+            damage.extend(values(store, run.no, &e)?.map(|what| format!("run {}: {what}", run.id)));
+        }
+        if !whole {
+            return Ok(());
+        }
+    }
+}
+
+/// The first value of an entry that is not what its checksum says.
+fn values(store: &dyn Store, run: RunNo, e: &Entry) -> Result<Option<String>, CliError> {
+    let roles: &[Role] = if e.kind == Kind::Call { &[Role::Request, Role::Answer] } else { &[Role::Value] };
+    for role in roles {
+        if let Some(kept) = store.payload(run, e.seq, *role)?
+            && let Err(why) = kept.decode()
+        {
+            return Ok(Some(format!("the {role:?} of entry {} is damaged: {why}", e.seq).to_lowercase()));
+        }
+    }
+    Ok(None)
+}
+
+/// A job's counts against its items: what is wrong, and whether it was put right.
+fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<String>, bool), CliError> {
+    let Some(job) = &view.run.job else { return Ok((None, false)) };
+    let mut counts = Counts::default();
+    each_item(store, view.run.no, |row| {
+        *counts.of_mut(row.detail.standing) += 1;
+        Ok(())
+    })?;
+    if counts == job.counts {
+        return Ok((None, false));
+    }
+    // A job that is at work has moved on since its row was read.
+    let now = store.run(view.run.no)?;
+    if now.as_ref().is_some_and(|v| v.run.next_seq != view.run.next_seq || v.run.closed != view.run.closed) {
+        return Ok((None, false));
+    }
+    let mended = repair
+        && store
+            .ask(Recount { run: view.run.no, seen: view.run.next_seq, counts }, Durability::Synced)
+            .wait()?;
+    Ok((Some(format!("job {} counts {:?}, and its items are {counts:?}", view.run.id, job.counts)), mended))
+}
+
+/// A run's budget against its entries and those of its children.
+fn budget(store: &dyn Store, run: RunNo, id: &str, sums: &Sums) -> Result<Option<String>, CliError> {
+    // Read after the entries: a run at work may be ahead of them, and never behind.
+    let Some(view) = store.run(run)? else { return Ok(None) };
+    let e = &view.envelope;
+    if view.run.status == outlast_core::status::Status::Running {
+        return Ok(e.inconsistency());
+    }
+    let of = |unit: Unit, what: &str, has: i64, adds: i64| {
+        (has != adds)
+            .then(|| format!("run {id}: {what} {has} {}, and its entries add up to {adds}", unit.name()))
+    };
+    let wrong = SHARED.into_iter().find_map(|u| {
+        of(u, "spent", e.spent[u], sums.spent[u])
+            .or_else(|| of(u, "reserved", e.reserved[u], sums.held[u]))
+            .or_else(|| of(u, "in doubt", e.doubt[u], sums.doubt[u]))
+    });
+    Ok(wrong.or_else(|| e.inconsistency()))
+}
