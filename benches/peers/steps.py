@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -20,8 +22,9 @@ import tempfile
 import time
 from pathlib import Path
 
-KB = "x" * 1000
-SMALL = "y" * 90
+# Of a seed, and no pattern that compresses well.
+KB = base64.b64encode(random.Random(1).randbytes(750)).decode()
+SMALL = KB[:90]
 
 
 # --- one peer each: `sequence` does durable steps of 1 KB, `resume` is killed after some and started again
