@@ -52,6 +52,20 @@ pub fn a_call_is_clamped_to_what_fits(s: &Stage) {
     }
 }
 
+pub fn a_call_of_a_job_is_never_clamped(s: &Stage) {
+    for (limit, fits) in [(FULL - 1, false), (FULL, true)] {
+        let a = s.process("p").works(s.run(&format!("{limit}")).job().cost(limit).create());
+        let item = a.item("a");
+        let inside = a.in_item("a", &item);
+        let request = inside.request("x");
+        if fits {
+            request.goes();
+        } else {
+            assert_eq!(request.refused().needs, FULL);
+        }
+    }
+}
+
 pub fn a_small_request_is_never_clamped_below_its_own_cap(s: &Stage) {
     let a = agent(s, Unit::CostNanoUsd, 149);
     assert_eq!(a.request("x").bound(bound(100, 50)).refused().needs, 150);

@@ -183,6 +183,7 @@ macro_rules! stories {
                 the_last_nano_dollar_and_the_last_token_can_be_used,
                 a_call_whose_floor_does_not_fit_is_refused_and_halts_the_run,
                 a_call_is_clamped_to_what_fits,
+                a_call_of_a_job_is_never_clamped,
                 a_small_request_is_never_clamped_below_its_own_cap,
                 the_tightest_limit_decides_the_clamp,
                 the_call_limit_counts_tries_and_not_what_never_left,

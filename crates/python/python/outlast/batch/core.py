@@ -106,7 +106,8 @@ class Core:
         self._worked = 0
         self._metered = not options.meters
         self._looked = 0.0
-        self._late: list[threading.Thread] = []
+        # The caller left at once: nobody waits for what runs.
+        self.abandoned = False
 
     # --- the beginning
 
@@ -123,9 +124,19 @@ class Core:
         expired = options.resume == "never" or plans.is_expired(_us(view.raw["ended_at_us"]), status, options.ttl)
         recorded = self.engine.recorded_items(self.run._no)
         self.plan = plans.make(source, self.fn, options, recorded, expired)
-        self.seat = self.run.join()
-        if expired:
-            self._reset(recorded)
+        # What can fail comes before the attempt, which would be left open.
+        self.out = OutFile(options.out) if options.out is not None else None
+        seat = None
+        try:
+            self.seat = seat = self.run.join()
+            if expired:
+                self._reset(recorded)
+        except BaseException:
+            if self.out is not None:
+                self.out.drop()
+            if seat is not None:
+                seat.end("interrupt")
+            raise
         plan = self.plan
         self.queue = Queue(plan.fresh())
         self.gate = Gate(options.interval)
@@ -143,7 +154,6 @@ class Core:
         self._before = self.stats.ended
         self._say(len(recorded) > 0)
         self.shown = progress.make(options.progress, self.stats.total, self._before, self._spent_before, options.job)
-        self.out = OutFile(options.out) if options.out is not None else None
         # The runtime's end stops and drains what still runs.
         self._key = f"{self.run.id}#{self.seat.attempt}"
         self.runtime._live[self._key] = self  # type: ignore[assignment]
@@ -405,9 +415,11 @@ class Core:
     def _leave(self, how: str, quiet: bool = False) -> None:
         """What the runtime does with what is open when it closes: stop, and wait for what runs."""
         self.stop(None)
-        if isinstance(self.bell, Bell) and threading.current_thread().name != "outlast batch":
+        if isinstance(self.bell, Bell) and not self.abandoned:
             with self.lock:
                 self.bell.condition.wait_for(lambda: self.over, timeout=60.0)
+        if self.out is not None:
+            self.out.drop()
 
     # --- what the reader asks
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import asyncio
-import inspect
 import os
 import sys
 import threading
@@ -60,14 +59,14 @@ class Batch:
                     if result is not None or over:
                         break
                     core.bell.condition.wait()
+            if result is not None:
+                core.told(result)
+                return result
         except KeyboardInterrupt:
             self._interrupted()
             raise
-        if result is None:
-            core.all_told()
-            raise StopIteration
-        core.told(result)
-        return result
+        core.all_told()
+        raise StopIteration
 
     def wait(self) -> "Batch":
         """Waits until it is over, and returns it. Errors: what stopped it."""
@@ -80,8 +79,12 @@ class Batch:
         core = self._core
         print("outlast: stopping when what runs is finished; Ctrl-C again leaves now", file=sys.stderr)
         core.stop(KeyboardInterrupt())
-        with core.lock:
-            core.bell.condition.wait_for(lambda: core.over)
+        try:
+            with core.lock:
+                core.bell.condition.wait_for(lambda: core.over)
+        except KeyboardInterrupt:
+            core.abandoned = True
+            raise
         print(f"outlast: {resume_hint()}", file=sys.stderr)
 
 

@@ -62,7 +62,7 @@ class Queue:
 
     def ended(self) -> None:
         """An item that was taken is done with, one way or the other."""
-        self._running -= 1
+        self._running = max(0, self._running - 1)
         self._alone = False
 
     def held(self, index: int, now: float) -> None:
