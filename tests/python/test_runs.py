@@ -1,10 +1,12 @@
 """Opening, leaving and resuming runs; budgets; who holds a run."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -393,3 +395,26 @@ def test_the_command_line_sees_these_runs(rt):
     for words in (["ls"], ["show", "seen"], ["journal", "seen"]):
         done = subprocess.run([outlast_program(), "--store", rt.place, *words], capture_output=True, text=True, timeout=20)
         assert done.returncode == 0 and "seen" in done.stdout + done.stderr or words[0] == "journal", done
+
+def test_a_forked_process_can_drop_what_it_inherited(tmp_path):
+    """Bug: a fork's garbage collection ended the store of the process it came from, and waited for its thread.
+    Consequence: the fork hung for ever, with the interpreter's lock.
+    Cause: a commit in a kept traceback held the last reference to the store."""
+    runtime = outlast.connect(tmp_path / "forked.db")
+    held = []
+    with runtime.run("r", budget=outlast.Budget(usd=1)) as run:
+        held.append(run._seat.checkpoint("kept", b"1"))
+        pid = os.fork()
+        if pid == 0:
+            runtime = run = None
+            held.clear()
+            gc.collect()
+            os._exit(0)
+        reader = threading.Timer(20, os.kill, (pid, 9))
+        reader.start()
+        _, status = os.waitpid(pid, 0)
+        reader.cancel()
+        assert os.waitstatus_to_exitcode(status) == 0
+        held.clear()
+    assert runtime.get("r").status == "completed"
+    runtime.close()

@@ -23,11 +23,19 @@ pub struct Ticket {
     runtime: Handle,
     /// For the hints of refusals.
     run: String,
+    /// Whose it is: a process forked from that one leaves it alone.
+    pid: u32,
 }
 
 impl Ticket {
     pub fn new(store: Arc<dyn Store>, op: Op, durability: Durability, runtime: Handle, run: &str) -> Ticket {
-        Ticket { asked: Mutex::new(Some((op, durability))), store, runtime, run: run.to_owned() }
+        Ticket {
+            asked: Mutex::new(Some((op, durability))),
+            store,
+            runtime,
+            run: run.to_owned(),
+            pid: std::process::id(),
+        }
     }
 
     fn take(&self) -> Result<(Op, Durability), Failure> {
@@ -38,6 +46,10 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        if self.pid != std::process::id() {
+            // The other process submits it. A store cannot be closed in this one.
+            return std::mem::forget(self.store.clone());
+        }
         if let Ok((op, durability)) = self.take() {
             drop(self.store.submit(op, durability));
         }

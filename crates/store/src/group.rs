@@ -99,6 +99,8 @@ trait Run: Send {
 pub struct Writer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// Whose thread it is: a process forked from that one has none.
+    process: u32,
 }
 
 impl Writer {
@@ -118,7 +120,12 @@ impl Writer {
             // On this thread: a backend with a runtime of its own cannot be dropped within another.
             drop(lock(&theirs.turn).take());
         })?;
-        Ok(Writer { shared, thread: Some(thread) })
+        Ok(Writer { shared, thread: Some(thread), process: std::process::id() })
+    }
+
+    /// Whether this is a copy of another process's writer, made by fork: it must not be used or ended.
+    pub fn is_forked(&self) -> bool {
+        self.process != std::process::id()
     }
 
     /// Queues `op`, or does it on this thread where `hands` allows and nobody is at work.
@@ -148,6 +155,10 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
+        if self.is_forked() {
+            // Its thread is the other process's; so are the locks it may have held at the fork.
+            return std::mem::forget(self.thread.take());
+        }
         lock(&self.shared.queue).closing = true;
         self.shared.wake.notify_one();
         if let Some(thread) = self.thread.take() {

@@ -270,7 +270,7 @@ class _Job:
                 run_id = _run_id(self.id, len(jobs))
             else:
                 run_id = newest["id"]
-            self._name = f"run:{run_id}"
+            self._name = f"resume:{run_id}"
             self._note: dict[str, Any] = {"drive": 1, "shape": None, "inputs": None}
             kept = self._engine.state(self._name, "python", "resume")
             if kept is not None:
@@ -292,9 +292,9 @@ class _Job:
 
     def _take_note(self, origin: str, forked: str) -> None:
         """What is known of the generator's shape, and which drive is the newest, is the fork's, too."""
-        kept = self._engine.state(f"run:{origin}", "python", "resume")
-        if kept is not None and self._engine.state(f"run:{forked}", "python", "resume") is None:
-            self._engine.put([(f"run:{forked}", "python", "resume", kept[1], None)]).wait()
+        kept = self._engine.state(f"resume:{origin}", "python", "resume")
+        if kept is not None and self._engine.state(f"resume:{forked}", "python", "resume") is None:
+            self._engine.put([(f"resume:{forked}", "python", "resume", kept[1], None)]).wait()
 
     def _judge(self, newest: dict[str, Any] | None, redrive: bool) -> None:
         """Whether this life hands out all inputs again. Errors: `WouldRepay`."""

@@ -80,6 +80,17 @@ impl SqliteStore {
     }
 }
 
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        // SQLite's connections cannot be carried across a fork, not even to be closed.
+        if self.writer.is_forked()
+            && let Ok(readers) = self.readers.get_mut()
+        {
+            std::mem::take(readers).into_iter().for_each(std::mem::forget);
+        }
+    }
+}
+
 /// What SQLite's word means here.
 fn failure(e: rusqlite::Error) -> Error {
     use rusqlite::{Error as E, ErrorCode as C};
