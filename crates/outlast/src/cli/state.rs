@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use outlast_core::state::Keep;
+
 use super::values;
 use crate::render::time::When;
 
@@ -23,6 +25,7 @@ Examples:
   outlast state diff agent-1 12 15          what changed from commit 12 to commit 15
   outlast state replay agent-1 --follow
   outlast state keys agent-1 --namespace run:nightly
+  outlast state keep 10                     the last 10 versions of each key
   outlast state dump > state.jsonl";
 
 #[derive(Subcommand, Clone, Debug)]
@@ -32,6 +35,7 @@ pub enum StateCommand {
     History(HistoryArgs),
     Diff(DiffArgs),
     Replay(ReplayArgs),
+    Keep(KeepArgs),
     Dump(DumpArgs),
     Restore(RestoreArgs),
 }
@@ -132,6 +136,27 @@ pub struct ReplayArgs {
     pub follow: bool,
     #[command(flatten)]
     pub place: PlaceArgs,
+}
+
+/// Say how many versions of each key are kept, and remove the others
+///
+/// A key's newest version is never removed. Reads of what is gone say so. What is written later is kept until the
+/// command is typed again. Without a number it tells what is kept.
+#[derive(Args, Clone, Debug)]
+pub struct KeepArgs {
+    /// How many: a number from 1, or all
+    #[arg(value_name = "N|all", value_parser = versions)]
+    pub versions: Option<Keep>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+fn versions(text: &str) -> Result<Keep, String> {
+    match text.parse::<i64>() {
+        _ if text == "all" => Ok(Keep::All),
+        Ok(n) if n >= 1 => Ok(Keep::Last(n)),
+        _ => Err(format!("not a number of versions: {text:?} (wanted a number from 1, or all)")),
+    }
 }
 
 /// Write all of the state with its history as lines of JSON, one a commit

@@ -149,3 +149,22 @@ fn what_is_known_cannot_steer_a_terminal() {
         assert!(said.contains("c:k") && !said.contains('\u{1b}') && !said.contains('\0'), "{said:?}");
     }
 }
+
+#[test]
+fn a_namespace_keeps_as_many_versions_as_it_is_told_to() {
+    let story = known();
+    put(&story, None, vec![set("n", "a", "plan", "4")]);
+    let says = |words: &[&str]| says(&*story.store, words).trim().to_owned();
+    assert_eq!(says(&["keep", "-n", "n"]), "namespace n keeps every version of a key");
+    assert_eq!(says(&["keep", "2", "-n", "n"]), "namespace n keeps the last 2 versions of a key; 2 removed");
+    assert_eq!(says(&["keep", "2", "-n", "n"]), "namespace n keeps the last 2 versions of a key; 0 removed");
+    assert_eq!(says(&["get", "a", "plan", "-n", "n"]), "4");
+    let json: serde_json::Value = serde_json::from_str(&says(&["keep", "--json", "-n", "m"])).unwrap();
+    assert_eq!(json, serde_json::json!({ "namespace": "m", "keep": "all", "removed": 0 }));
+    let gone = act(
+        &*story.store,
+        &["get", "a", "plan", "-n", "n", "--at", "1"],
+        &mut Page::new(&mut Vec::new(), Look { color: false, json: false }),
+    );
+    assert_eq!(gone.unwrap_err().code(), "compacted");
+}

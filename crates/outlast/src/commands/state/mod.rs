@@ -2,6 +2,7 @@
 
 mod diff;
 mod dump;
+mod keep;
 
 use outlast_core::{
     id::Micros,
@@ -44,6 +45,7 @@ pub fn state(
         StateCommand::History(args) => history(store, args, page),
         StateCommand::Diff(args) => diff::diff(store, args, page),
         StateCommand::Replay(args) => replay(store, args, page, wait),
+        StateCommand::Keep(args) => keep::keep(store, args, page),
         StateCommand::Dump(args) => dump::dump(store, args, page),
         StateCommand::Restore(args) => dump::restore(store, args, page),
     }

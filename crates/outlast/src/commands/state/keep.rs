@@ -1,0 +1,48 @@
+//! `outlast state keep`: how many versions of each key a namespace keeps, and the removal of the others.
+
+use outlast_core::{
+    engine::{compact::Compact, retain::Retain},
+    op::Durability,
+    state::Keep,
+    store::{Ask as _, Store},
+};
+use serde_json::json;
+
+use crate::{cli::state::KeepArgs, error::CliError, render::look::Page};
+
+/// Sets it and compacts; without a number it is only told.
+pub fn keep(store: &dyn Store, args: &KeepArgs, page: &mut Page) -> Result<(), CliError> {
+    let name = &args.place.namespace;
+    let mut removed = 0;
+    if let Some(keep) = args.versions {
+        store.run_verb(Retain { namespace: name.clone(), keep }, Durability::Synced)?;
+        removed = compact(store, name)?;
+    }
+    let keep = store.namespace(name)?.map(|n| n.keep).unwrap_or_default();
+    if page.look.json {
+        let versions = match keep {
+            Keep::All => json!("all"),
+            Keep::Last(n) => json!(n),
+        };
+        return Ok(page.json(&json!({ "namespace": name, "keep": versions, "removed": removed }))?);
+    }
+    let kept = match keep {
+        Keep::All => "every version of a key".to_owned(),
+        Keep::Last(1) => "the newest version of a key".to_owned(),
+        Keep::Last(n) => format!("the last {n} versions of a key"),
+    };
+    let removed = if args.versions.is_some() { format!("; {removed} removed") } else { String::new() };
+    Ok(page.line(&format!("namespace {name} keeps {kept}{removed}"))?)
+}
+
+/// Piece by piece: other writers come in between.
+fn compact(store: &dyn Store, namespace: &str) -> Result<i64, CliError> {
+    let (mut removed, mut after) = (0, Some(0));
+    while let Some(from) = after {
+        let piece = Compact { namespace: namespace.to_owned(), before: None, after: from };
+        let done = store.run_verb(piece, Durability::Committed)?;
+        removed += done.removed;
+        after = done.next;
+    }
+    Ok(removed)
+}
