@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{AttemptNo, Micros, RunNo};
 
 pub use progress::{Progress, ResumePoint, StepKey, furthest};
-pub use read::{Event, EventPage, EventRange, History, Moment, Reads, Scan};
+pub use read::{Event, EventPage, EventRange, History, Moment, Reads, Scan, Wraps};
 pub use value::Value;
 
 /// Where a value is. The three parts are never joined to one text: `a:b`/`c` is not `a`/`b:c`.

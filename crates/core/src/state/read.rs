@@ -1,7 +1,10 @@
 //! What can be read of the state. One trait, implemented by every store.
 
 use super::{At, Committed, Item, Listed, Namespace, Position, ResumePoint};
-use crate::{id::Micros, store::Error};
+use crate::{
+    id::Micros,
+    store::{Error, Store},
+};
 
 /// A page of an agent's live keys, in the order of their UTF-8 bytes.
 #[derive(Clone, Debug, Default)]
@@ -106,4 +109,58 @@ pub trait Reads {
     fn agents(&self, namespace: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error>;
     /// What the transaction with this id came to; `None` when it was not committed.
     fn transaction_outcome(&self, id: &str) -> Result<Option<Committed>, Error>;
+}
+
+/// A store around another one, whose state it shows as it is.
+pub trait Wraps {
+    fn wrapped(&self) -> &dyn Store;
+}
+
+impl<T: Wraps> Reads for T {
+    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error> {
+        self.wrapped().state(namespace, agent, key)
+    }
+    fn state_version(&self, ns: &str, agent: &str, key: &str, version: i64) -> Result<Option<Item>, Error> {
+        self.wrapped().state_version(ns, agent, key, version)
+    }
+    fn state_at(&self, ns: &str, agent: &str, key: &str, at: At) -> Result<Option<Item>, Error> {
+        self.wrapped().state_at(ns, agent, key, at)
+    }
+    fn state_history(
+        &self,
+        ns: &str,
+        agent: &str,
+        key: &str,
+        after: i64,
+        limit: usize,
+    ) -> Result<History, Error> {
+        self.wrapped().state_history(ns, agent, key, after, limit)
+    }
+    fn state_keys(&self, scan: &Scan) -> Result<Vec<Listed>, Error> {
+        self.wrapped().state_keys(scan)
+    }
+    fn state_scan(&self, scan: &Scan) -> Result<Vec<Item>, Error> {
+        self.wrapped().state_scan(scan)
+    }
+    fn state_events(&self, range: &EventRange) -> Result<EventPage, Error> {
+        self.wrapped().state_events(range)
+    }
+    fn resume_point(&self, ns: &str, agent: &str, prefix: &str) -> Result<ResumePoint, Error> {
+        self.wrapped().resume_point(ns, agent, prefix)
+    }
+    fn state_position(&self) -> Result<Position, Error> {
+        self.wrapped().state_position()
+    }
+    fn namespace(&self, name: &str) -> Result<Option<Namespace>, Error> {
+        self.wrapped().namespace(name)
+    }
+    fn namespaces(&self, after: Option<&str>, limit: usize) -> Result<Vec<Namespace>, Error> {
+        self.wrapped().namespaces(after, limit)
+    }
+    fn agents(&self, ns: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
+        self.wrapped().agents(ns, after, limit)
+    }
+    fn transaction_outcome(&self, id: &str) -> Result<Option<Committed>, Error> {
+        self.wrapped().transaction_outcome(id)
+    }
 }

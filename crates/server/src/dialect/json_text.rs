@@ -75,7 +75,7 @@ impl<'a> Text<'a> {
 
 /// Appends a piece of a string in canonical encoding.
 ///
-/// `"`, `\` and control characters are escaped in their shortest form, lone surrogates as `\udXXX` in lower
+/// `"`, `\` and control characters are escaped in their shortest form, lone surrogates as in `\ud83d` in lower
 /// case; everything else is itself.
 pub fn push_canonical(part: Part<'_>, out: &mut String) {
     let short = match part {

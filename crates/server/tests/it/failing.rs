@@ -14,10 +14,7 @@ use outlast_core::{
     journal::{Entry, Kind, Role},
     op::{Durability, Op, Outcome},
     payload::Payload,
-    state::{
-        At, Committed, EventPage, EventRange, History, Item, Listed, Namespace, Position, Reads, ResumePoint,
-        Scan,
-    },
+    state::Wraps,
     store::{Error, LedgerLine, Promise, RunFilter, RunView, StepRow, Store, Ticket},
     token::TokenKey,
 };
@@ -164,51 +161,8 @@ impl Store for Failing {
     }
 }
 
-impl Reads for Failing {
-    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error> {
-        self.inner.state(namespace, agent, key)
-    }
-    fn state_version(&self, ns: &str, agent: &str, key: &str, version: i64) -> Result<Option<Item>, Error> {
-        self.inner.state_version(ns, agent, key, version)
-    }
-    fn state_at(&self, ns: &str, agent: &str, key: &str, at: At) -> Result<Option<Item>, Error> {
-        self.inner.state_at(ns, agent, key, at)
-    }
-    fn state_history(
-        &self,
-        ns: &str,
-        agent: &str,
-        key: &str,
-        after: i64,
-        limit: usize,
-    ) -> Result<History, Error> {
-        self.inner.state_history(ns, agent, key, after, limit)
-    }
-    fn state_keys(&self, scan: &Scan) -> Result<Vec<Listed>, Error> {
-        self.inner.state_keys(scan)
-    }
-    fn state_scan(&self, scan: &Scan) -> Result<Vec<Item>, Error> {
-        self.inner.state_scan(scan)
-    }
-    fn state_events(&self, range: &EventRange) -> Result<EventPage, Error> {
-        self.inner.state_events(range)
-    }
-    fn resume_point(&self, ns: &str, agent: &str, prefix: &str) -> Result<ResumePoint, Error> {
-        self.inner.resume_point(ns, agent, prefix)
-    }
-    fn state_position(&self) -> Result<Position, Error> {
-        self.inner.state_position()
-    }
-    fn namespace(&self, name: &str) -> Result<Option<Namespace>, Error> {
-        self.inner.namespace(name)
-    }
-    fn namespaces(&self, after: Option<&str>, limit: usize) -> Result<Vec<Namespace>, Error> {
-        self.inner.namespaces(after, limit)
-    }
-    fn agents(&self, ns: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
-        self.inner.agents(ns, after, limit)
-    }
-    fn transaction_outcome(&self, id: &str) -> Result<Option<Committed>, Error> {
-        self.inner.transaction_outcome(id)
+impl Wraps for Failing {
+    fn wrapped(&self) -> &dyn Store {
+        &*self.inner
     }
 }
