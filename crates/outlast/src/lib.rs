@@ -21,6 +21,7 @@ pub mod prices;
 pub mod process;
 pub mod proxy_setup;
 pub mod render;
+pub mod run_directory;
 mod say;
 pub mod serve;
 pub mod supervisor;
