@@ -12,7 +12,7 @@ use crate::{
     instance::Instance,
     job::ItemRow,
     journal::{Entry, Kind, Role},
-    op::{Durability, Op},
+    op::{Durability, Op, Outcome},
     origin::Origin,
     payload::Payload,
     state::Wraps,
@@ -209,6 +209,9 @@ impl Store for Forked {
     }
     fn submit_here(&self, op: Op, durability: Durability) -> Ticket {
         self.inner.submit_here(op, durability)
+    }
+    fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
+        self.inner.ahead(op)
     }
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
         self.inner.run_no(id)

@@ -153,6 +153,15 @@ pub trait Store: Reads + Send + Sync {
         self.submit(op, durability)
     }
 
+    /// Answers `op` from what is committed and leaves its writing to the next commit, or to one of its own
+    /// within 100 ms. For an opening whose loss only makes it look unstarted: kill -9 before that loses it.
+    ///
+    /// The answer is what would be written now: should another process write to the run before, it is decided
+    /// anew, and may come out otherwise. Gives `op` back where somebody is at work: submit it then.
+    fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
+        Err(op)
+    }
+
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error>;
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error>;
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error>;

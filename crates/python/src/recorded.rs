@@ -134,31 +134,32 @@ fn base_of(name: &str, arguments: &str) -> String {
 
 #[pymethods]
 impl Recorded {
-    /// The whole way of a step that is recorded: takes its place and gives its recorded value.
+    /// The whole way of a step that is recorded: takes its place and gives its recorded value, and its key without
+    /// its place among equals.
     ///
-    /// None, and nothing taken, where it is not finished.
+    /// None for the value, and nothing taken, where it is not finished.
     fn replay<'py>(
         &self,
         py: Python<'py>,
         name: &str,
         arguments: &str,
-    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    ) -> PyResult<(Option<Bound<'py, PyBytes>>, String)> {
         let base = base_of(name, arguments);
         let (seq, kept) = {
             let mut memory = self.memory();
             let key = nth(&base, memory.next(&base));
-            let Some((seq, State::Done)) = memory.by_key.get(&key).copied() else { return Ok(None) };
+            let Some((seq, State::Done)) = memory.by_key.get(&key).copied() else { return Ok((None, base)) };
             memory.take(&base);
             memory.used(&key, seq);
             (seq, memory.values.remove(&seq))
         };
         if let Some(kept) = kept {
-            return Ok(Some(PyBytes::new(py, &decoded(&kept, self.run, seq)?)));
+            return Ok((Some(PyBytes::new(py, &decoded(&kept, self.run, seq)?)), base));
         }
         let core = self.shared.core()?;
         // A short read of a page in memory: to give the lock away would cost as much.
         let value = value(core.store.as_ref(), self.run, seq)?;
-        Ok(Some(PyBytes::new(py, &value)))
+        Ok((Some(PyBytes::new(py, &value)), base))
     }
 
     /// The key of a step that begins: its base, or the next of its equals.

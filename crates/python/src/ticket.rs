@@ -65,6 +65,18 @@ impl Ticket {
         answer(py, outcome, &self.run)
     }
 
+    /// Blocks like `wait`, but not for a commit where nobody else is at work: the opening is answered from what
+    /// is committed, and written with the next commit, or within 100 ms.
+    fn wait_ahead(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let (op, durability) = self.take()?;
+        // Microseconds, or not at all: the interpreter's lock is not worth giving away.
+        let outcome = match self.store.ahead(op) {
+            Ok(outcome) => outcome,
+            Err(op) => py.detach(|| self.store.submit_here(op, durability).wait()),
+        };
+        answer(py, outcome, &self.run)
+    }
+
     /// Calls `done(answer, error)` from another thread when it is committed; one of the two is None.
     fn then(&self, done: Py<PyAny>) -> PyResult<()> {
         let (op, durability) = self.take()?;

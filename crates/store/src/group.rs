@@ -36,6 +36,8 @@ pub enum CommitFailed {
 pub trait Backend: Send {
     /// Begins a write transaction and returns the store's `now`.
     fn begin(&mut self, synced: bool) -> Result<Micros, Error>;
+    /// Begins a transaction that only reads, and returns the store's `now`.
+    fn begin_read(&mut self) -> Result<Micros, Error>;
     fn load(&mut self, needs: &[Need]) -> Result<Loaded, Error>;
     /// Writes back the touched rows.
     fn apply(&mut self, loaded: Loaded) -> Result<(), Error>;
@@ -43,6 +45,10 @@ pub trait Backend: Send {
     fn count(&mut self, instance: InstanceNo, counter: i64) -> Result<(), Error>;
     fn commit(&mut self) -> Result<(), CommitFailed>;
     fn rollback(&mut self);
+    /// Ends a transaction that wrote nothing.
+    fn release(&mut self) {
+        self.rollback();
+    }
     /// Whether the group that ended with `counter` is committed, asked on a fresh connection.
     /// `None`: it cannot be told.
     fn is_committed(&mut self, instance: InstanceNo, counter: i64) -> Option<bool>;
@@ -79,6 +85,8 @@ struct Queue {
     eager: usize,
     /// A group is being run: what comes meanwhile is the next one.
     busy: bool,
+    /// The writer thread sleeps until it is woken; else it looks again by itself.
+    asleep: bool,
     closing: bool,
 }
 
@@ -93,6 +101,8 @@ struct Shared {
 /// Runs groups, one after the other.
 trait Run: Send {
     fn run(&mut self, group: Vec<Job>);
+    /// What `op` would answer now. Writes nothing.
+    fn foresee(&mut self, op: &Op) -> Result<Outcome, Error>;
 }
 
 /// The writer thread's handle. Dropping it commits what is queued and joins the thread.
@@ -135,21 +145,51 @@ impl Writer {
         if queue.closing {
             return Ticket::ready(Err(Error::Closed));
         }
-        let lazy = durability == Durability::Lazy;
-        queue.jobs.push_back(Job { op, durability, promise: Some(promise), queued: Instant::now() });
-        queue.eager += usize::from(!lazy);
-        if !lazy && !queue.busy && queue.eager == 1 && hands == Hands::Mine {
+        queue.push(Job { op, durability, promise: Some(promise), queued: Instant::now() });
+        if !queue.busy && queue.eager == 1 && durability != Durability::Lazy && hands == Hands::Mine {
             let group = queue.take();
             drop(queue);
             self.shared.run(group);
             return ticket;
         }
-        let busy = queue.busy;
+        let wake = queue.wants_the_writer();
         drop(queue);
-        if !busy {
+        if wake {
             self.shared.wake.notify_one();
         }
         ticket
+    }
+
+    /// Answers `op` at once and queues it to ride with the next group; gives it back where somebody is at work.
+    pub fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
+        let mut queue = lock(&self.shared.queue);
+        // What rides already was answered on the same ground: two answers may not name one entry.
+        if queue.closing || queue.busy || !queue.jobs.iter().all(|j| matches!(j.op, Op::Delivered(_))) {
+            return Err(op);
+        }
+        queue.busy = true;
+        drop(queue);
+        let foreseen = match lock(&self.shared.turn).as_mut() {
+            Some(turn) => turn.foresee(&op),
+            None => Err(Error::Closed),
+        };
+        let mut queue = lock(&self.shared.queue);
+        queue.busy = false;
+        if foreseen.is_ok() {
+            // Before what others queued meanwhile: they were not there when it was answered.
+            queue.jobs.push_front(Job {
+                op,
+                durability: Durability::Lazy,
+                promise: None,
+                queued: Instant::now(),
+            });
+        }
+        let wake = queue.wants_the_writer();
+        drop(queue);
+        if wake {
+            self.shared.wake.notify_one();
+        }
+        Ok(foreseen)
     }
 }
 
@@ -178,7 +218,7 @@ impl Shared {
         let mut queue = lock(&self.queue);
         loop {
             if queue.busy {
-                queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue = self.sleep(queue);
                 continue;
             }
             if queue.eager > 0 || (queue.closing && !queue.jobs.is_empty()) {
@@ -186,7 +226,7 @@ impl Shared {
             }
             match queue.jobs.front().map(|j| j.queued.elapsed()) {
                 None if queue.closing => return None,
-                None => queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                None => queue = self.sleep(queue),
                 Some(age) if age >= LAZY_AFTER => break,
                 Some(age) => {
                     let waited = self.wake.wait_timeout(queue, LAZY_AFTER - age);
@@ -197,6 +237,13 @@ impl Shared {
         Some(queue.take())
     }
 
+    fn sleep<'a>(&self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        queue.asleep = true;
+        let mut queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        queue.asleep = false;
+        queue
+    }
+
     /// Runs a group that was taken, and leaves the turn to the next.
     fn run(&self, group: Vec<Job>) {
         if let Some(turn) = lock(&self.turn).as_mut() {
@@ -204,15 +251,25 @@ impl Shared {
         }
         let mut queue = lock(&self.queue);
         queue.busy = false;
-        let more = !queue.jobs.is_empty() || queue.closing;
+        let wake = queue.wants_the_writer() || queue.closing;
         drop(queue);
-        if more {
+        if wake {
             self.wake.notify_one();
         }
     }
 }
 
 impl Queue {
+    fn push(&mut self, job: Job) {
+        self.eager += usize::from(job.durability != Durability::Lazy);
+        self.jobs.push_back(job);
+    }
+
+    /// Whether the writer thread has to be woken. What nobody waits for it finds by itself while it is about.
+    fn wants_the_writer(&self) -> bool {
+        !self.busy && (self.eager > 0 || (self.asleep && !self.jobs.is_empty()))
+    }
+
     /// Takes the next group: whoever does, runs it.
     fn take(&mut self) -> Vec<Job> {
         let n = self.jobs.len().min(LARGEST_GROUP);
@@ -242,6 +299,20 @@ enum Fate {
 }
 
 impl<B: Backend> Run for Turn<B> {
+    fn foresee(&mut self, op: &Op) -> Result<Outcome, Error> {
+        if let Some(why) = &self.refused {
+            return Err(Error::Refused { why: why.clone() });
+        }
+        if self.backend.is_short_of_room() && !closes(op) {
+            return Err(short_of_room());
+        }
+        let now = self.backend.begin_read()?;
+        let foreseen = load(&mut self.backend, op)
+            .and_then(|mut loaded| op::decide(op, &mut loaded, now).map_err(Error::Engine));
+        self.backend.release();
+        foreseen
+    }
+
     fn run(&mut self, mut group: Vec<Job>) {
         if let Some(why) = &self.refused {
             let error = Error::Refused { why: why.clone() };
@@ -307,8 +378,7 @@ impl<B: Backend> Turn<B> {
         let mut registered = self.instance;
         for job in group {
             if short && !closes(&job.op) {
-                let why = "only what closes open work is taken until there is room".to_owned();
-                outcomes.push(Err(Error::Full { why }));
+                outcomes.push(Err(short_of_room()));
                 continue;
             }
             let decided = load(&mut self.backend, &job.op).and_then(|mut loaded| {
@@ -337,7 +407,7 @@ impl<B: Backend> Turn<B> {
             }
         }
         if !wrote {
-            self.backend.rollback();
+            self.backend.release();
             return Fate::Committed(outcomes);
         }
         self.counter += group.len() as i64;
@@ -368,7 +438,10 @@ impl<B: Backend> Turn<B> {
     }
 }
 
-/// Operations that close what is open: the last room on a full disk is theirs.
+fn short_of_room() -> Error {
+    Error::Full { why: "only what closes open work is taken until there is room".into() }
+}
+
 /// What an operation needs, with what forks among its runs share.
 fn load(backend: &mut impl Backend, op: &Op) -> Result<Loaded, Error> {
     let needs = op.needs();
@@ -377,6 +450,7 @@ fn load(backend: &mut impl Backend, op: &Op) -> Result<Loaded, Error> {
     Ok(loaded)
 }
 
+/// Operations that close what is open: the last room on a full disk is theirs.
 fn closes(op: &Op) -> bool {
     matches!(
         op,

@@ -92,10 +92,10 @@ def _answered(response: Any) -> None:
     current = variable.get()
     if current is None:
         return
-    if current.seq is not None:
+    if current.is_open:
         current.run._heard(response)
     # Of a step or an item.
-    if (current.step is not None or current.seq is not None) and response.status_code >= 400:
+    if current.is_open and response.status_code >= 400:
         # Tries of a step are the step's to count: the SDKs heed this header.
         response.headers["x-should-retry"] = "false"
 

@@ -10,12 +10,18 @@ import dataclasses
 import hashlib
 import json
 import sys
+from json.encoder import encode_basestring
 from typing import Any
 
 from .errors import NotSerializable
 
 TAG = "$outlast"
 _QUOTED_TAG = f'"{TAG}"'
+# Of these exact classes JSON gives back the value itself. No floats: there are those that are not equal to themselves.
+_UNCHANGED = frozenset({str, int, bool, type(None)})
+
+#: Compact JSON of plain data.
+compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def encode(value: Any) -> str:
@@ -38,6 +44,11 @@ def encode(value: Any) -> str:
         return {TAG: _name(cls), "value": fields}
 
     try:
+        if type(value) is str:
+            # The usual case of an agent's step, without the ways around.
+            text = encode_basestring(value)
+            text.encode()
+            return text
         text = json.dumps(value, default=tagged, ensure_ascii=False, separators=(",", ":"))
         text.encode()
     except NotSerializable:
@@ -49,6 +60,11 @@ def encode(value: Any) -> str:
     if text.count(_QUOTED_TAG) != tags:
         raise NotSerializable(f"a result uses the key {TAG!r}, which is reserved")
     return text
+
+
+def read_back(value: Any, text: str) -> Any:
+    """What `decode` gives of `text`, which is `value` encoded: of a text, a number or None just that."""
+    return value if type(value) in _UNCHANGED else decode(text)
 
 
 def decode(text: str | bytes) -> Any:
@@ -152,6 +168,8 @@ def _plain(value: Any) -> Any:
 
 
 def _steady(text: str) -> str:
+    if "0x" not in text:
+        return text
     import re
 
     return re.sub(r"0x[0-9a-fA-F]{4,}", "0x", text)
@@ -160,7 +178,7 @@ def _steady(text: str) -> str:
 def shown(args: tuple[Any, ...], kwargs: dict[str, Any], each: int = 80, whole: int = 320) -> list[str]:
     """The arguments for people: the start of each."""
     texts: list[str] = []
-    for name, value in [("", v) for v in args] + list(kwargs.items()):
+    for name, value in (*(("", v) for v in args), *kwargs.items()):
         # A large text need not be printed to be cut.
         text = repr(value[:each]) if isinstance(value, (str, bytes)) else _steady(repr(value))
         text = f"{name}={text}" if name else text

@@ -12,7 +12,7 @@ import inspect
 import os
 from typing import Any, AsyncIterator, Callable, Generator, Iterator
 
-from . import steps
+from . import waiting
 from .budget import Budget
 from .inputs import END
 from .jsonl import JsonlStore
@@ -149,7 +149,7 @@ class AsyncResults(AsyncIterator[Any]):
                 with self._job.inside():
                     answer = await anext(self._job.generator(), END)
             else:
-                answer = await steps.done(asked)
+                answer = await waiting.done(asked)
 
     async def aclose(self) -> None:
         if not self._job.over:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import dataclasses
 import hashlib
 from typing import TYPE_CHECKING
 
@@ -11,22 +10,40 @@ from .errors import NoRun
 
 if TYPE_CHECKING:
     from .buffer import Changes
+    from .opening import Opening
     from .runs import Run
 
 
-@dataclasses.dataclass(frozen=True)
 class Current:
     """Where the caller runs."""
 
-    run: "Run"
-    #: The key of the step, None outside of one.
-    step: str | None = None
-    #: The journal's number of the open step: what requests to the proxy name.
-    seq: int | None = None
-    #: Which try of the step in this life, from 1; 0 outside of one.
-    try_: int = 0
-    #: What the open step changes in the state, to be committed with its result.
-    changes: "Changes | None" = dataclasses.field(default=None, repr=False, compare=False)
+    __slots__ = ("run", "step", "_opened", "try_", "changes")
+
+    def __init__(
+        self, run: "Run", step: str | None = None, opened: "Opening | int | None" = None, try_: int = 0, changes: "Changes | None" = None
+    ) -> None:
+        self.run = run
+        #: The key of the step, None outside of one.
+        self.step = step
+        self._opened = opened
+        #: Which try of the step in this life, from 1; 0 outside of one.
+        self.try_ = try_
+        #: What the open step changes in the state, to be committed with its result.
+        self.changes = changes
+
+    def __repr__(self) -> str:
+        return f"Current(run={self.run!r}, step={self.step!r}, try_={self.try_})"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a step or an item is open here."""
+        return self._opened is not None
+
+    @property
+    def seq(self) -> int | None:
+        """The journal's number of the open step or item, committed: what requests to the proxy name. None outside of one."""
+        opened = self._opened
+        return opened if opened is None or isinstance(opened, int) else opened.seq
 
     @property
     def idempotency_key(self) -> str:

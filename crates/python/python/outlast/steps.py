@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
 from . import codec, scope
 from .buffer import Changes
-from .errors import Conflict, DivergenceWarning, DuplicateKey, RunHalted, StepDiverged, StepInDoubt, StepTimeout, UnrecordedWarning
+from .errors import Conflict, DivergenceWarning, DuplicateKey, Error, StepDiverged, StepInDoubt, StepTimeout, UnrecordedWarning
+from .opening import Opening
 from .retry import Retry
+from .waiting import done
 
 if TYPE_CHECKING:
     from . import _native
@@ -27,6 +29,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # A traceback as it is journaled: its end says most.
 _TRACEBACK = 16 << 10
+
+# What is said of an entry that is not the step's.
+_OTHERS = frozenset({"unknown_entry", "already_taken", "already_settled"})
 
 # Waits between tries; tests put their own in.
 _sleep = time.sleep
@@ -50,8 +55,11 @@ class Memory:
         self._explicit.clear()
         self._strand, self._concurrent, self._warned = None, False, False
 
-    def replay(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
-        """The recorded value of a step that is finished, in a few microseconds; None where it is to be done."""
+    def replay(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes | None, str]:
+        """The recorded value of a step that is finished, in a few microseconds, and its key without its place among equals.
+
+        None where it is to be done.
+        """
         if not self._concurrent:
             self._note_strand()
         return self.recorded.replay(name, codec.identity(args, kwargs))  # type: ignore[union-attr]
@@ -112,6 +120,7 @@ class Call:
         retry: Retry | None,
         timeout: float | None,
         at_most_once: bool,
+        base: str | None = None,
     ) -> None:
         if not isinstance(name, str):
             raise TypeError(f"a step wants a name first, had {type(name).__name__}")
@@ -127,11 +136,12 @@ class Call:
         self.args = args
         self.kwargs = kwargs
         self.explicit = key is not None
-        self.base = key if key is not None else key_of(name, args, kwargs)
+        self.base = base or (key if key is not None else key_of(name, args, kwargs))
         self.retry = retry
         self.timeout = timeout
         self.at_most_once = at_most_once
         self.key = ""
+        self._opening = Opening(self)
 
     # --- the two ways to run
 
@@ -143,11 +153,10 @@ class Call:
         try:
             while True:
                 tried += 1
-                begun = self._begun(self._begin(), lambda ticket: ticket.wait())
-                if begun is None:
-                    return self._value(self._seq)
+                if not self._opening.open():
+                    return self._value(self._opening.number)
                 changes = Changes(self.run_.id)
-                token = scope.variable.set(scope.Current(self.run_, self.key, begun, tried, changes))
+                token = scope.variable.set(scope.Current(self.run_, self.key, self._opening, tried, changes))
                 try:
                     result = self._invoke()
                     text = codec.encode(result)
@@ -155,7 +164,7 @@ class Call:
                     changes.seal()
                     scope.variable.reset(token)
                     delay = self._failed(e, tried)
-                    self._record_error(begun, e).wait()
+                    self._record_error(self._opening.seq, e).wait()
                     if delay is None:
                         raise
                     _sleep(delay)
@@ -166,18 +175,28 @@ class Call:
                     raise
                 scope.variable.reset(token)
                 try:
-                    self._record(begun, text, changes).wait()
+                    self._close(text, changes)
                 except Conflict as e:
                     delay = self._failed(e, tried)
-                    self._record_error(begun, e).wait()
+                    self._record_error(self._opening.seq, e).wait()
                     if delay is None:
                         raise
                     _sleep(delay)
                     continue
-                return codec.decode(text)
+                return codec.read_back(result, text)
         except BaseException:
             self._came_to_nothing()
             raise
+
+    def _close(self, text: str, changes: Changes) -> None:
+        """Records the result, with what the step changed in the state. Errors: `Conflict`, and it is a failed try."""
+        try:
+            self._record(self._opening.number, text, changes).wait()
+        except Error as e:
+            if not self._opening.is_ahead or e.code not in _OTHERS:
+                raise
+            # Another process wrote to the run since the answer: the number was its entry's.
+            self._record(self._opening.seq, text, changes).wait()
 
     async def run_async(self) -> Any:
         recorded, value = self._find()
@@ -187,10 +206,9 @@ class Call:
         try:
             while True:
                 tried += 1
-                answer = await done(self._begin())
-                begun = self._begun(answer, lambda answer: answer)
-                if begun is None:
-                    return self._value(self._seq)
+                if not await self._opening.open_async():
+                    return self._value(self._opening.number)
+                begun = self._opening.seq
                 changes = Changes(self.run_.id)
                 token = scope.variable.set(scope.Current(self.run_, self.key, begun, tried, changes))
                 try:
@@ -219,7 +237,7 @@ class Call:
                         raise
                     await asyncio.sleep(delay)
                     continue
-                return codec.decode(text)
+                return codec.read_back(result, text)
         except BaseException:
             self._came_to_nothing()
             raise
@@ -290,27 +308,9 @@ class Call:
 
     # --- opening and closing
 
-    def _begin(self) -> "_native.Ticket":
-        return self.run_._seat_or_raise(f"step {self.name!r}").begin(
-            self.key, self.at_most_once, self.retry is not None, self.run_._scope, self.run_._within
-        )
-
-    def _begun(self, ticket: Any, wait: Callable[[Any], Any]) -> int | None:
-        """The opened entry's number; None when it is recorded meanwhile, as `self._seq`."""
-        try:
-            seq, before, is_done = wait(ticket)
-        except RunHalted as e:
-            raise self.run_._halted(e) from None
-        if is_done:
-            self._seq = seq
-            return None
-        if before and self.at_most_once:
-            self._doubt(seq, "open")
-        return int(seq)
-
     def _record(self, seq: int, text: str, changes: Changes) -> "_native.Ticket":
         """The result, with what the step changed in the state. Errors, when committed: `Conflict`, and it is a failed try."""
-        args = json.dumps(codec.shown(self.args, self.kwargs), ensure_ascii=False, separators=(",", ":"))
+        args = codec.compact(codec.shown(self.args, self.kwargs))
         # A lone surrogate in an argument is no reason to lose a result.
         whole = f'{{"args":{args},"value":{text}}}'.encode("utf-8", "replace")
         return self._seat_of_entry().record(seq, whole, False, changes.seal())
@@ -395,30 +395,6 @@ def _in_thread(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     if not result:
         raise _late(name, timeout)
     return result[0]
-
-
-async def done(ticket: "_native.Ticket") -> Any:
-    """Waits for a commit without blocking the loop."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def resolve(answer: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(answer)
-
-    def tell(answer: Any, error: BaseException | None) -> None:
-        try:
-            loop.call_soon_threadsafe(resolve, answer, error)
-        except RuntimeError:
-            # The loop is closed: nobody waits any more.
-            pass
-
-    ticket.then(tell)
-    return await future
 
 
 def told(error: BaseException) -> dict[str, str]:
@@ -516,10 +492,12 @@ def step(
             if current.step is not None:
                 return fn(*args, **kwargs)
             if current.run._state == "open":
-                recorded = current.run.steps.replay(label, args, kwargs)
+                recorded, base = current.run.steps.replay(label, args, kwargs)
                 if recorded is not None:
                     return replayed(recorded, fn)
-            call = Call(current.run, label, fn, args, kwargs, None, retry, timeout, at_most_once)
+            else:
+                base = None
+            call = Call(current.run, label, fn, args, kwargs, None, retry, timeout, at_most_once, base)
             return call.run_async() if asynchronous else call.run()
 
         asynchronous = is_async(fn)

@@ -146,6 +146,10 @@ impl Backend for PostgresWriter {
         now.ok_or_else(no_time)
     }
 
+    fn begin_read(&mut self) -> Result<Micros, Error> {
+        self.begin(false)
+    }
+
     fn load(&mut self, needs: &[Need]) -> Result<Loaded, Error> {
         self.within(|s| s.run(load::load(&s.client, needs)))
     }

@@ -7,7 +7,7 @@ use outlast_core::{
     instance::Instance,
     job::{self, ItemRow},
     journal::{Entry, Kind, Role},
-    op::{Durability, Op},
+    op::{Durability, Op, Outcome},
     payload::Payload,
     run::{Run, Spec},
     store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
@@ -82,6 +82,10 @@ impl Store for SqliteStore {
 
     fn submit_here(&self, op: Op, durability: Durability) -> Ticket {
         self.queue(op, durability, Hands::Mine)
+    }
+
+    fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
+        self.writer.ahead(op)
     }
 
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {

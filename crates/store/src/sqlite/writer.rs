@@ -32,6 +32,21 @@ impl SqliteWriter {
         Self { conn, clock, durability, ballast, cache: Cache::default(), synced: true }
     }
 
+    /// What was remembered is forgotten if another connection has committed since.
+    fn began(&mut self) -> Result<Micros, Error> {
+        // Read inside the transaction.
+        let version = self
+            .conn
+            .prepare_cached("PRAGMA data_version")
+            .and_then(|mut s| s.query_row([], |r| r.get(0)))
+            .map_err(|e| {
+                self.rollback();
+                failure(e)
+            })?;
+        self.cache.check(version);
+        Ok(self.clock.now())
+    }
+
     fn batch(&self, sql: &str) -> Result<(), Error> {
         self.conn.prepare_cached(sql).and_then(|mut s| s.execute([])).map(drop).map_err(failure)
     }
@@ -48,17 +63,12 @@ impl Backend for SqliteWriter {
             self.synced = synced;
         }
         self.batch("BEGIN IMMEDIATE")?;
-        // Read under the lock: it changes when another connection has committed.
-        let version = self
-            .conn
-            .prepare_cached("PRAGMA data_version")
-            .and_then(|mut s| s.query_row([], |r| r.get(0)))
-            .map_err(|e| {
-                self.rollback();
-                failure(e)
-            })?;
-        self.cache.check(version);
-        Ok(self.clock.now())
+        self.began()
+    }
+
+    fn begin_read(&mut self) -> Result<Micros, Error> {
+        self.batch("BEGIN")?;
+        self.began()
     }
 
     fn load(&mut self, needs: &[Need]) -> Result<Loaded, Error> {
@@ -90,6 +100,10 @@ impl Backend for SqliteWriter {
 
     fn rollback(&mut self) {
         self.cache.forget();
+        self.release();
+    }
+
+    fn release(&mut self) {
         if !self.conn.is_autocommit() {
             // If even this fails, the next BEGIN does, and says why.
             let _ = self.batch("ROLLBACK");

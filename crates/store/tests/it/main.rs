@@ -13,6 +13,7 @@ mod private_postgres;
 mod relay;
 mod stage;
 
+mod ahead;
 mod full_disk;
 mod killed;
 mod postgres_database;

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Generator
 
-from .. import _native, codec, scope, steps
+from .. import _native, codec, scope, steps, waiting
 from ..errors import AlreadySettled, AlreadyTaken, Error, LeaseLost, RunHalted, Skip, StepTimeout, StopRequested
 from ..retry import retry_after, status_of
 from .jobrun import ItemRun
@@ -38,7 +38,7 @@ class Commit(Effect):
         return self.ticket.wait()
 
     async def awaited(self) -> Any:
-        return await steps.done(self.ticket)
+        return await waiting.done(self.ticket)
 
 
 @dataclasses.dataclass
