@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use outlast_core::{
     engine::put::{Change, Put},
     state::{Name, Scan},
-    store::Error,
 };
 
 use crate::{
@@ -47,15 +46,15 @@ fn a_database_that_cannot_be_reached_is_named() {
 }
 
 #[test]
-fn a_newer_store_is_refused_and_left_alone() {
-    let database = Database::new();
-    open_at(&database.url(), true).unwrap();
-    database.execute("UPDATE outlast.meta SET value = '99' WHERE key = 'format'");
-    let error = open_at(&database.url(), true).map(|_| ()).unwrap_err();
-    let known = outlast_store::postgres::format();
-    assert!(matches!(error, Error::Newer { found: 99, known: k, .. } if k == known), "{error}");
-    let format = "SELECT convert_from(value, 'UTF8') FROM outlast.meta WHERE key = 'format'";
-    assert_eq!(database.value(format).as_deref(), Some("99"));
+fn a_store_of_another_format_is_refused_and_left_alone() {
+    for (found, code) in [("99", "store_newer"), ("1", "store_older")] {
+        let database = Database::new();
+        open_at(&database.url(), true).unwrap();
+        database.execute(&format!("UPDATE outlast.meta SET value = '{found}' WHERE key = 'format'"));
+        refused(&database.url(), true, code, &format!("has format {found},"));
+        let format = "SELECT convert_from(value, 'UTF8') FROM outlast.meta WHERE key = 'format'";
+        assert_eq!(database.value(format).as_deref(), Some(found));
+    }
 }
 
 #[test]

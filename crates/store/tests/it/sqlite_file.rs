@@ -20,7 +20,7 @@ use outlast_core::{
     store::{Ask as _, Error, Store},
     unit::Limits,
 };
-use outlast_store::sqlite::{MIN_SQLITE, format};
+use outlast_store::{FORMAT, OLDEST, sqlite::MIN_SQLITE};
 use rusqlite::Connection;
 
 use crate::beds::{open_at, place};
@@ -144,12 +144,16 @@ fn a_store_whose_making_was_cut_off_once_it_had_its_name_is_made_to_its_end() {
 }
 
 #[test]
-fn a_newer_store_is_refused_and_left_alone() {
-    let (_directory, path) = directory();
-    drop(open_at(place(&path), true).unwrap());
-    Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
-    let error = refused_and_unchanged(&path, true, "store_newer");
-    assert!(matches!(error, Error::Newer { found: 99, known, .. } if known == format()), "{error}");
+fn a_store_of_another_format_is_refused_and_left_alone() {
+    for (found, code, wanted) in
+        [(99, "store_newer", format!("up to {FORMAT}")), (1, "store_older", format!("format {OLDEST} and"))]
+    {
+        let (_directory, path) = directory();
+        drop(open_at(place(&path), true).unwrap());
+        Connection::open(&path).unwrap().pragma_update(None, "user_version", found).unwrap();
+        let error = refused_and_unchanged(&path, true, code).to_string();
+        assert!(error.contains(&format!("has format {found},")) && error.contains(&wanted), "{error}");
+    }
 }
 
 #[test]
