@@ -138,10 +138,10 @@ impl PolicyArgs {
 /// What is served for the run beside its proxy.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrpcArgs {
-    /// Serve the state to the command over gRPC; what it writes is the run's [without an address: 127.0.0.1:50051]
+    /// Serve the state to the command over gRPC; what it writes is the run's. Kept with a new run [without an address: 127.0.0.1:50051]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:50051", value_parser = values::loopback)]
     pub grpc: Option<SocketAddr>,
-    /// What decides between transactions over gRPC that overlap: nothing, or who commits a key first [default: last_writer]
+    /// What decides between transactions over gRPC that overlap: nothing, or who commits a key first. Kept with a new run [default: last_writer]
     #[arg(long, value_name = "RULE", value_parser = values::conflicts())]
     pub grpc_conflicts: Option<Conflicts>,
 }

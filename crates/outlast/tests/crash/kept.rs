@@ -119,14 +119,14 @@ fn state_of_a_resumed_run_is_served_where_it_was_and_a_busy_place_is_said() {
     }
     let told = |run: &str| bed.text(&format!("told-{run}"));
     let busy = std::net::TcpListener::bind(&mine).unwrap();
-    let refused = bed.does(&["resume", "r"]).code(5);
+    let refused = bed.does(&["resume", "r"]).code(69);
     refused.tells(&[&format!("cannot serve the state on {mine}"), "run r was not started", "--grpc ADDRESS"]);
     assert_eq!((bed.status("r").as_str(), told("r").lines().count()), ("interrupted", 1));
     bed.does(&["resume", "r", "--grpc", &free_address()]).code(130);
     assert_ne!(told("r").lines().nth(1), Some(mine.as_str()), "what is typed wins");
     bed.write("go", "");
     // One that cannot be served does not keep the others.
-    bed.does(&["resume", "--all"]).code(5).tells(&["2 runs to resume", "run r was not started", "r: exit"]);
+    bed.does(&["resume", "--all"]).code(69).tells(&["2 runs to resume", "run r was not started", "r: exit"]);
     assert_eq!((bed.status("r").as_str(), bed.status("s").as_str()), ("interrupted", "completed"));
     drop(busy);
     bed.does(&["resume", "--all"]).code(0).tells(&["1 run to resume"]);

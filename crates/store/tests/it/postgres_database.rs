@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use outlast_core::{
     engine::put::{Change, Put},
+    op::Durability,
     state::{Name, Scan},
+    store::Ask as _,
 };
 
 use crate::{
@@ -57,6 +59,24 @@ fn a_store_of_another_format_is_refused_and_left_alone() {
     }
 }
 
+/// The server's clock cannot be set: what was committed is made older.
+#[test]
+fn ids_of_transactions_are_forgotten_when_they_are_old() {
+    let database = Database::new();
+    let store = open_at(&database.url(), true).unwrap();
+    let named = |id: &str| Put { transaction: Some(id.into()), ..put("k") };
+    let known = |id: &str| store.transaction_outcome(id).unwrap().is_some();
+    let ids = ["a", "b", "c", "d", "e"];
+    for id in ids.into_iter().chain(["new"]) {
+        store.ask(named(id), Durability::Synced).wait().unwrap();
+    }
+    assert!(ids.into_iter().all(known));
+    database.execute("UPDATE outlast.commits SET at = at - 8 * 86400000000");
+    store.ask(named("newer"), Durability::Synced).wait().unwrap();
+    assert_eq!(ids.map(known), [false, false, false, false, true]);
+    assert!(known("new") && known("newer"));
+}
+
 #[test]
 fn another_programs_schema_is_refused_and_left_alone() {
     for foreign in [
@@ -104,7 +124,7 @@ fn a_store_is_opened_read_and_closed_within_a_runtime() {
     runtime.block_on(async {
         let store = open_at(&database.url(), true).unwrap();
         assert_eq!(store.run_no(&outlast_core::id::RunId::new("r").unwrap()).unwrap(), None);
-        let ticket = store.submit(put("k").into(), outlast_core::op::Durability::Synced);
+        let ticket = store.submit(put("k").into(), Durability::Synced);
         ticket.await.unwrap();
         assert!(store.now().unwrap().0 > 1_700_000_000_000_000);
     });
