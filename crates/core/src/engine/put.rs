@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     engine::{Error, guard},
-    id::{AttemptNo, Micros, RunNo, Slot},
+    id::{AttemptNo, InstanceNo, Micros, RunNo, Slot},
     loaded::{Loaded, Need, Row},
     op::Actor,
     state::{
@@ -85,6 +85,30 @@ impl Change {
         trim(changes, l);
         forget_ids(changes, l, now);
         Ok(Committed { commit, at, versions })
+    }
+
+    /// What a result that carries `changes` needs: which attempt it is of stands in its entry.
+    pub fn needs_of_result(changes: &[Change], run: RunNo, instance: InstanceNo) -> Vec<Need> {
+        let mut needs: Vec<Need> = changes.iter().map(Change::need).collect();
+        if !changes.is_empty() {
+            needs.extend([Need::Instance(instance), Need::OpenAttempts(run), Need::Leases(run)]);
+        }
+        needs
+    }
+
+    /// Applies what a result carries. The result is closed by its own process, whoever drives the run now; to
+    /// change the state is to put, and wants the fence of the entry's attempt. One that does not hold it refuses the
+    /// result too, for one without what it changed would be taken for done.
+    pub fn apply_with_result(
+        changes: &[Change],
+        l: &mut Loaded,
+        actor: Actor,
+        now: Micros,
+    ) -> Result<Committed, Error> {
+        if !changes.is_empty() {
+            guard::drives(l, &actor)?;
+        }
+        Change::apply(changes, l, Some((actor.run, actor.attempt)), None, now)
     }
 
     /// May it be written, and does it find what it expects?

@@ -1,7 +1,7 @@
 //! Record: a step's result, together with the state it changed.
 
 use crate::{
-    engine::{Error, guard, put::Change, within},
+    engine::{Error, put::Change, within},
     id::{InstanceNo, Micros, RunNo, Seq},
     journal::{Kind, Role, State, iteration_scope},
     loaded::{Loaded, Need, NewPayload},
@@ -11,11 +11,10 @@ use crate::{
 
 /// Closes an open step with its result; what it changed in the state commits with it.
 ///
-/// Synced: a caller sees a step's result only after this. Authorised by the entry's own instance; a result that
-/// changes the state also by the fence of the entry's attempt, as every put. It is refused whole then: a result
-/// without what it changed would be taken for done.
-/// Errors: `AlreadyTaken` when another process began it anew; `AlreadySettled`; `LeaseLost` and `InstanceDead` with
-/// changes.
+/// Synced: a caller sees a step's result only after this. Authorised by the entry's own instance; with changes also
+/// by the fence of the entry's attempt, or nothing of it is recorded.
+/// Errors: `AlreadyTaken` when another process began it anew; `AlreadySettled`; with changes `LeaseLost` and
+/// `InstanceDead`.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub run: RunNo,
@@ -30,24 +29,16 @@ pub struct Record {
 impl Record {
     pub fn needs(&self) -> Vec<Need> {
         let mut needs = vec![Need::Run(self.run), Need::Entry(self.run, self.seq)];
-        needs.extend(self.changes.iter().map(Change::need));
-        if !self.changes.is_empty() {
-            // Which attempt it is stands in the entry.
-            needs.extend([
-                Need::Instance(self.instance),
-                Need::OpenAttempts(self.run),
-                Need::Leases(self.run),
-            ]);
-        }
+        needs.extend(Change::needs_of_result(&self.changes, self.run, self.instance));
         needs
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
-        let unknown = Error::UnknownEntry { id: l.run(self.run)?.id.to_string(), seq: self.seq.0 };
+        let id = l.run(self.run)?.id.to_string();
         let entry = l
-            .entry(self.run, self.seq)
+            .entry_mut(self.run, self.seq)
             .filter(|e| !matches!(e.kind, Kind::Call | Kind::Item))
-            .ok_or_else(|| unknown.clone())?;
+            .ok_or(Error::UnknownEntry { id, seq: self.seq.0 })?;
         if entry.instance != Some(self.instance) {
             return Err(Error::AlreadyTaken { seq: self.seq.0 });
         }
@@ -55,10 +46,6 @@ impl Record {
             return Err(Error::AlreadySettled { seq: self.seq.0, state: entry.state.name() });
         }
         let attempt = entry.attempt;
-        if !self.changes.is_empty() {
-            guard::drives(l, &Actor { run: self.run, attempt, instance: self.instance })?;
-        }
-        let entry = l.entry_mut(self.run, self.seq).ok_or(unknown)?;
         entry.state = if self.failed { State::Failed } else { State::Done };
         entry.closed_at = Some(now);
         l.run_mut(self.run)?.closed += i64::from(!self.failed);
@@ -71,7 +58,8 @@ impl Record {
             role: Role::Value,
             payload: self.value.clone(),
         });
-        Change::apply(&self.changes, l, Some((self.run, attempt)), None, now)?;
+        let actor = Actor { run: self.run, attempt, instance: self.instance };
+        Change::apply_with_result(&self.changes, l, actor, now)?;
         Ok(self.seq)
     }
 

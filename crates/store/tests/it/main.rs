@@ -264,6 +264,7 @@ macro_rules! stories {
                 jobs_are_listed_without_other_runs,
                 items_are_read_by_page_each_once,
                 a_result_and_the_state_it_changed_are_recorded_together,
+                a_stale_workers_result_that_changes_the_state_is_refused_whole,
                 workers_take_the_lowest_free_slots,
                 a_job_goes_on_while_one_of_its_workers_does,
                 a_completed_job_takes_more_items,
