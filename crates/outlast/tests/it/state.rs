@@ -78,7 +78,7 @@ fn a_value_is_told_as_it_was_at_a_version_and_at_a_time() {
     let plan = ["get", "a", "plan", "-n", "n"];
     refuses(&plan, "no_such_key", "in namespace \"n\": version 3 deleted it");
     refuses(&[&plan[..], &["--at", "9"]].concat(), "no_such_key", "in version 9: its newest is 3");
-    refuses(&[&plan[..], &["--at", "1h"]].concat(), "no_such_key", "yet then: it was written later");
+    refuses(&[&plan[..], &["--at", "1h"]].concat(), "no_such_key", "then: it was written later");
     refuses(&["get", "a", "never", "-n", "n"], "no_such_key", "in namespace \"n\"");
     for words in [&["keys", "a", "-n", "n", "--at", "9"][..], &["diff", "a", "1", "9", "-n", "n"]] {
         refuses(words, "no_such_commit", "no commit 9 yet: the newest of namespace \"n\" is 3");

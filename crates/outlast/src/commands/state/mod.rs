@@ -79,7 +79,7 @@ fn not_there(store: &dyn Store, args: &GetArgs, deleted: Option<i64>) -> Result<
         (None, Some(Mark::Number(version)), Some(newest)) => {
             format!(" in version {version}: its newest is {newest}")
         }
-        (None, Some(Mark::Time(_)), Some(_)) => " yet then: it was written later".to_owned(),
+        (None, Some(Mark::Time(_)), Some(_)) => " then: it was written later".to_owned(),
         _ => String::new(),
     };
     Ok(CliError::Other {
