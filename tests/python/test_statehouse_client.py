@@ -402,6 +402,49 @@ def test_under_a_run_writes_carry_it_and_its_attempt(tmp_path):
     ]
 
 
+OVERLAPPING = r"""
+import os, urllib.request
+from statehouse import Statehouse, StatehouseError
+client = Statehouse(url=os.environ["OUTLAST_GRPC_URL"])
+mine, theirs = client.begin_transaction(), client.begin_transaction()
+for tx in (mine, theirs):
+    tx.write(agent_id="a", key="k", value={"by": 1})
+theirs.commit()
+try:
+    mine.commit()
+    said = "both"
+except StatehouseError as e:
+    said = "conflict" if "changed" in str(e) or "made it version" in str(e) else str(e)
+url = os.environ["OUTLAST_URL"] + "/v1/state/default/a/rest"
+headers = {"Authorization": "Bearer " + os.environ["OUTLAST_TOKEN"]}
+body = os.environ["OUTLAST_ATTEMPT"].encode()
+said += " " + urllib.request.urlopen(urllib.request.Request(url, body, headers, method="PUT")).read().decode()
+open("told", "a").write(said + "\n")
+if os.environ["OUTLAST_ATTEMPT"] == "1":
+    os.kill(os.getppid(), 9)
+"""
+
+
+def test_a_resumed_run_is_served_by_the_same_rule_and_writes_over_http_too(tmp_path):
+    (tmp_path / "agent.py").write_text(OVERLAPPING)
+    env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "OUTLAST_STORE": str(tmp_path / "runs.db")}
+
+    def outlast(*words):
+        return subprocess.run(
+            [OUTLAST, *words], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=LONGEST_S
+        )
+
+    flags = ["--grpc", f"127.0.0.1:{free_port()}", "--grpc-conflicts", "first-committer"]
+    outlast("run", "--run", "r", *flags, "--", sys.executable, "agent.py")
+    resumed = outlast("resume", "r")
+    assert resumed.returncode == 0, resumed.stderr
+    told = (tmp_path / "told").read_text().splitlines()
+    assert [line.split()[0] for line in told] == ["conflict", "conflict"], told
+    said = outlast("state", "history", "a", "rest", "--json")
+    versions = json.loads(said.stdout)["versions"]
+    assert [(v["run"], v["attempt"], v["value"]) for v in versions] == [("r", 1, 1), ("r", 2, 2)]
+
+
 def test_an_api_token_is_wanted_from_everyone(tmp_path):
     token = tmp_path / "token"
     token.touch(mode=0o600)

@@ -9,6 +9,7 @@ use crate::{
     id::{AttemptNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
     job::Job,
     origin::Origin,
+    state::transaction::Conflicts,
     status::Status,
     unit::Limits,
 };
@@ -112,6 +113,19 @@ pub struct Spec {
     /// The name of the batch job that the run is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
+    /// Where its state is served over gRPC, beside its proxy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<Grpc>,
+}
+
+/// A service of a run's state over gRPC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grpc {
+    /// `address:port`, as it was typed.
+    pub address: String,
+    /// What decides between transactions that overlap.
+    #[serde(default)]
+    pub conflicts: Conflicts,
 }
 
 /// The price table of a run.

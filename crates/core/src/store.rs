@@ -34,6 +34,11 @@ pub enum Error {
     Open { place: String, why: String },
     #[error("the store {place} has format {found}, and this outlast knows formats up to {known}")]
     Newer { place: String, found: i64, known: i64 },
+    #[error(
+        "the store {place} has format {found}, written by an Outlast before 0.1, and this outlast reads \
+         format {oldest} and later"
+    )]
+    Older { place: String, found: i64, oldest: i64 },
     /// What cannot be read is reported and refused: it is never a fresh start.
     #[error("the store is damaged: {what}")]
     Corrupt { what: String },
@@ -61,6 +66,7 @@ impl Error {
             Error::Engine(e) => e.code(),
             Error::Open { .. } => "store_open",
             Error::Newer { .. } => "store_newer",
+            Error::Older { .. } => "store_older",
             Error::Corrupt { .. } => "store_corrupt",
             Error::Full { .. } => "store_full",
             Error::Io { .. } => "store_io",
@@ -77,6 +83,9 @@ impl Error {
             Error::Engine(e) => return e.hint(),
             Error::Open { .. } => "name another place with --store or OUTLAST_STORE".into(),
             Error::Newer { .. } => "use the newer outlast that wrote it; nothing was changed".into(),
+            Error::Older { .. } => {
+                "start a new store, or use the Outlast that wrote it; nothing was changed".into()
+            }
             Error::Corrupt { .. } => {
                 "nothing was changed; keep the file, and restore a copy or point --store elsewhere".into()
             }

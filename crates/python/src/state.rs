@@ -11,7 +11,7 @@ use outlast_core::{
     id::{Micros, RunNo, uuid_v7},
     op::Durability,
     state::{
-        At, EventRange, Item, Moment, Name, Position, ResumePoint, Scan,
+        At, EventRange, Item, Moment, Name, Position, ResumePoint, Scan, outcome,
         transaction::{self, Conflicts, Seen, Transactions},
     },
     store::{self, Ask as _, Store},
@@ -352,9 +352,14 @@ impl States {
         self.open().transactions.abort(id)
     }
 
-    /// The commit number of a transaction that was committed; None of any other.
+    /// The commit number of a transaction that was committed; None of any other. An error of one that is older than
+    /// that is known.
     fn outcome(&self, py: Python<'_>, id: &str) -> PyResult<Option<i64>> {
-        Ok(self.read(py, |s| s.transaction_outcome(id))?.map(|c| c.commit))
+        let (found, now) = self.read(py, |s| Ok((s.transaction_outcome(id)?, s.now()?)))?;
+        match (found, outcome::unknown(id, now)) {
+            (None, forgotten @ transaction::Error::Forgotten { .. }) => Err(Failure::from(forgotten).into()),
+            (found, _) => Ok(found.map(|c| c.commit)),
+        }
     }
 
     /// How many transactions are open, and the bytes they hold.
@@ -390,7 +395,7 @@ impl From<transaction::Error> for Failure {
     fn from(e: transaction::Error) -> Failure {
         let hint = match &e {
             transaction::Error::Expired { .. } => Some("begin again, with a longer timeout_ms"),
-            transaction::Error::NotFound { .. } => None,
+            transaction::Error::NotFound { .. } | transaction::Error::Forgotten { .. } => None,
             transaction::Error::Exists { .. } => None,
             transaction::Error::TooManyOpen { .. } | transaction::Error::Full { .. } => {
                 Some("commit or abort what is open")

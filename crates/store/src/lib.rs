@@ -3,6 +3,7 @@
 
 mod ballast;
 mod columns;
+mod format;
 mod group;
 pub mod postgres;
 pub mod sqlite;
@@ -14,6 +15,8 @@ use outlast_core::{
     forked::Forked,
     store::{Error, Store},
 };
+
+pub use format::{FORMAT, OLDEST};
 
 /// What an acknowledged operation survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub struct Options {
 
 /// Opens the store at `place`: a file's path, or a `postgres://` or `postgresql://` URL.
 ///
-/// Does not depend on how much the store holds. Errors: `Open`, `Newer`, `Corrupt`.
+/// Does not depend on how much the store holds. Errors: `Open`, `Newer`, `Older`, `Corrupt`.
 pub fn open(place: &str, options: Options) -> Result<Arc<dyn Store>, Error> {
     let store: Arc<dyn Store> = if place.starts_with("postgres://") || place.starts_with("postgresql://") {
         Arc::new(postgres::PostgresStore::open(place, options)?)

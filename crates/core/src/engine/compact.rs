@@ -6,7 +6,7 @@ use crate::{
     loaded::{Loaded, Need},
     state::{
         Keep,
-        rows::{Compactable, Removal},
+        rows::{Compactable, Removal, Trimmed},
     },
 };
 
@@ -61,7 +61,7 @@ impl Compact {
             let below = self.below(keep, key).min(key.oldest + (VERSIONS - piece.removed));
             if below > key.oldest {
                 piece.removed += below - key.oldest;
-                removals.push(Removal { no: key.no, below });
+                removals.push(Removal { key: Trimmed::No(key.no), below });
             }
             if piece.removed == VERSIONS {
                 // This key may have more to give.

@@ -6,7 +6,7 @@ use crate::{
     envelope::Refusal,
     id::{InstanceNo, Micros, RunNo, Slot},
     instance::{Instance, Life},
-    loaded::Loaded,
+    loaded::{Loaded, Need},
     op::Actor,
     run::Run,
     status::{self, Event, Status},
@@ -19,6 +19,16 @@ pub fn live(l: &Loaded, instance: InstanceNo) -> Result<(), Error> {
         Some(i) if i.life == Life::Live => Ok(()),
         _ => Err(Error::InstanceDead),
     }
+}
+
+/// What `drives` looks at.
+pub fn needs(actor: &Actor, slot: Slot) -> [Need; 4] {
+    [
+        Need::Instance(actor.instance),
+        Need::Run(actor.run),
+        Need::Attempt(actor.run, actor.attempt),
+        Need::Lease(actor.run, slot),
+    ]
 }
 
 /// The actor's attempt is the one that drives its slot: the fence that guards opening.

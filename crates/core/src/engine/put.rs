@@ -1,18 +1,22 @@
 //! Put: the state changes, atomically, under one commit number per namespace.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     engine::{Error, guard},
-    id::{AttemptNo, Micros, RunNo, Slot},
+    id::{AttemptNo, InstanceNo, Micros, RunNo, Slot},
     loaded::{Loaded, Need, Row},
     op::Actor,
     state::{
-        Committed, Keep, Name, Namespace, Position, Value, is_a_runs,
-        rows::{Current, NewCommit, NewVersion},
+        Committed, Keep, Name, Namespace, Position, Value, is_a_runs, outcome,
+        rows::{Current, Forgetting, NewCommit, NewVersion, Removal, Trimmed},
         run_namespace,
     },
 };
+
+/// Versions that a change may remove of its key where the namespace does not keep them: more than it adds, so
+/// that what was there when that was said goes too, and few enough that nobody waits for it.
+const TRIMMED: i64 = 4;
 
 /// One change of one key. Several changes of one key in a transaction are several versions, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +82,33 @@ impl Change {
                 transaction: transaction.cloned(),
             });
         }
+        trim(changes, l);
+        forget_ids(changes, l, now);
         Ok(Committed { commit, at, versions })
+    }
+
+    /// What a result that carries `changes` needs: which attempt it is of stands in its entry.
+    pub fn needs_of_result(changes: &[Change], run: RunNo, instance: InstanceNo) -> Vec<Need> {
+        let mut needs: Vec<Need> = changes.iter().map(Change::need).collect();
+        if !changes.is_empty() {
+            needs.extend([Need::Instance(instance), Need::OpenAttempts(run), Need::Leases(run)]);
+        }
+        needs
+    }
+
+    /// Applies what a result carries. The result is closed by its own process, whoever drives the run now; to
+    /// change the state is to put, and wants the fence of the entry's attempt. One that does not hold it refuses the
+    /// result too, for one without what it changed would be taken for done.
+    pub fn apply_with_result(
+        changes: &[Change],
+        l: &mut Loaded,
+        actor: Actor,
+        now: Micros,
+    ) -> Result<Committed, Error> {
+        if !changes.is_empty() {
+            guard::drives(l, &actor)?;
+        }
+        Change::apply(changes, l, Some((actor.run, actor.attempt)), None, now)
     }
 
     /// May it be written, and does it find what it expects?
@@ -151,12 +181,48 @@ fn advance(changes: &[Change], l: &mut Loaded, now: Micros) -> (i64, Micros) {
             }
             None => {
                 let name = name.to_owned();
-                let row = Row::insert(Namespace { name: name.clone(), commit, at, keep: Keep::All });
+                let (keep, forgotten) = (Keep::All, 0);
+                let row = Row::insert(Namespace { name: name.clone(), commit, at, keep, forgotten });
                 l.state.namespaces.insert(name, row);
             }
         }
     }
     (commit, at)
+}
+
+/// Removes versions of the changed keys that their namespaces do not keep.
+fn trim(changes: &[Change], l: &mut Loaded) {
+    let mut counts: BTreeMap<&Arc<Name>, i64> = BTreeMap::new();
+    for c in changes {
+        *counts.entry(&c.name).or_default() += 1;
+    }
+    for (name, changes) in counts {
+        let keep = l.state.namespaces.get(&name.namespace).map(|row| row.value.keep);
+        let (Some(Keep::Last(kept)), Some(row)) = (keep, l.state.keys.get_mut(name)) else { continue };
+        let newest = row.value.version;
+        let below = newest.saturating_sub(kept.saturating_sub(1)).min(newest);
+        let below = below.min(row.value.oldest + TRIMMED * changes);
+        if below > row.value.oldest {
+            row.touched().oldest = below;
+            l.state.removals.push(Removal { key: Trimmed::Changed(name.clone()), below });
+        }
+    }
+}
+
+/// Forgets ids of transactions that are older than outcomes are kept, a few of each namespace.
+fn forget_ids(changes: &[Change], l: &mut Loaded, now: Micros) {
+    for namespace in distinct(changes) {
+        let Some((to, _)) = l.state.old_ids.remove(namespace).filter(|(_, at)| outcome::is_old(*at, now))
+        else {
+            continue;
+        };
+        if let Some(row) = l.state.namespaces.get_mut(namespace) {
+            let head = row.touched();
+            let (above, namespace) = (head.forgotten, namespace.to_owned());
+            head.forgotten = to;
+            l.state.forgettings.push(Forgetting { namespace, above, to });
+        }
+    }
 }
 
 /// The namespaces of the changes, each once.
@@ -176,7 +242,7 @@ fn distinct(changes: &[Change]) -> Vec<&str> {
 pub struct Put {
     pub actor: Option<(Actor, Slot)>,
     pub changes: Vec<Change>,
-    /// The caller's name of this transaction, for ever.
+    /// The caller's name of this transaction; known for [`outcome::KEPT_US`] at least.
     pub transaction: Option<Arc<str>>,
 }
 
@@ -185,12 +251,7 @@ impl Put {
         let mut needs: Vec<Need> = self.changes.iter().map(Change::need).collect();
         needs.extend(self.transaction.clone().map(Need::Transaction));
         if let Some((actor, slot)) = &self.actor {
-            needs.extend([
-                Need::Instance(actor.instance),
-                Need::Run(actor.run),
-                Need::Attempt(actor.run, actor.attempt),
-                Need::Lease(actor.run, *slot),
-            ]);
+            needs.extend(guard::needs(actor, *slot));
         }
         needs
     }

@@ -5,13 +5,16 @@ use crate::{
     id::{InstanceNo, Micros, RunNo, Seq},
     journal::{Kind, Role, State, iteration_scope},
     loaded::{Loaded, Need, NewPayload},
+    op::Actor,
     payload::Payload,
 };
 
 /// Closes an open step with its result; what it changed in the state commits with it.
 ///
-/// Synced: a caller sees a step's result only after this. Authorised by the entry's own instance.
-/// Errors: `AlreadyTaken` when another process began it anew; `AlreadySettled`.
+/// Synced: a caller sees a step's result only after this. Authorised by the entry's own instance; with changes also
+/// by the fence of the entry's attempt, or nothing of it is recorded.
+/// Errors: `AlreadyTaken` when another process began it anew; `AlreadySettled`; with changes `LeaseLost` and
+/// `InstanceDead`.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub run: RunNo,
@@ -26,7 +29,7 @@ pub struct Record {
 impl Record {
     pub fn needs(&self) -> Vec<Need> {
         let mut needs = vec![Need::Run(self.run), Need::Entry(self.run, self.seq)];
-        needs.extend(self.changes.iter().map(Change::need));
+        needs.extend(Change::needs_of_result(&self.changes, self.run, self.instance));
         needs
     }
 
@@ -55,7 +58,8 @@ impl Record {
             role: Role::Value,
             payload: self.value.clone(),
         });
-        Change::apply(&self.changes, l, Some((self.run, attempt)), None, now)?;
+        let actor = Actor { run: self.run, attempt, instance: self.instance };
+        Change::apply_with_result(&self.changes, l, actor, now)?;
         Ok(self.seq)
     }
 

@@ -6,6 +6,7 @@ use crate::{
     job::{ItemDetail, ItemEnded, MOST_FAILED_STARTS, Standing},
     journal::{Entry, Kind, Role, State},
     loaded::{Loaded, Need, NewPayload},
+    op::Actor,
     payload::Payload,
 };
 
@@ -23,8 +24,10 @@ pub enum ItemEnd {
 /// Closes an open item; what it changed in the state commits with it.
 ///
 /// Synced: a caller sees an item's result only after this. Authorised by the entry's own instance,
-/// whether or not its attempt is over. Its cost is the sum of its calls, posted as they settled.
-/// Errors: `AlreadyTaken` when another worker has it now; `AlreadySettled`; `UnknownEntry`.
+/// whether or not its attempt is over; with changes also by the fence of that attempt, or nothing of it is recorded.
+/// Its cost is the sum of its calls, posted as they settled.
+/// Errors: `AlreadyTaken` when another worker has it now; `AlreadySettled`; `UnknownEntry`; with changes
+/// `LeaseLost` and `InstanceDead`.
 #[derive(Clone, Debug)]
 pub struct RecordItem {
     pub run: RunNo,
@@ -37,7 +40,7 @@ pub struct RecordItem {
 impl RecordItem {
     pub fn needs(&self) -> Vec<Need> {
         let mut needs = vec![Need::Run(self.run), Need::Entry(self.run, self.seq)];
-        needs.extend(self.changes.iter().map(Change::need));
+        needs.extend(Change::needs_of_result(&self.changes, self.run, self.instance));
         needs
     }
 
@@ -56,7 +59,8 @@ impl RecordItem {
                 payload: value.clone(),
             });
         }
-        Change::apply(&self.changes, l, Some((self.run, attempt)), None, now)?;
+        let actor = Actor { run: self.run, attempt, instance: self.instance };
+        Change::apply_with_result(&self.changes, l, actor, now)?;
         Ok(ItemEnded { seq: self.seq, standing, tries, spent })
     }
 

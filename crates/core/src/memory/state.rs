@@ -8,8 +8,8 @@ use crate::{
     loaded::{Loaded, Row, Touch},
     state::{
         At, Committed, Event, EventPage, EventRange, History, Item, Listed, Moment, Name, Namespace,
-        Position, Reads, ResumePoint, Scan, Value, furthest,
-        rows::{Compactable, Current, NewCommit, NewVersion, Rows},
+        Position, Reads, ResumePoint, Scan, Value, furthest, outcome,
+        rows::{Compactable, Current, NewCommit, NewVersion, Rows, Trimmed},
     },
     store::Error,
 };
@@ -42,6 +42,10 @@ impl StateTables {
             && !l.state.namespaces.contains_key(name)
         {
             l.state.namespaces.insert(name.to_owned(), Row::read(namespace.clone()));
+            let from = (name.to_owned(), namespace.forgotten + 1);
+            let mut behind = self.commits.range(from..=(name.to_owned(), i64::MAX)).map(|(_, c)| c);
+            let old = behind.nth(outcome::AT_ONCE - 1).map(|c| (name.to_owned(), (c.commit, c.at)));
+            l.state.old_ids.extend(old);
         }
     }
 
@@ -125,20 +129,27 @@ impl StateTables {
             assert!(order, "namespace went back to {:?}", row.value);
         });
         for removal in rows.removals {
-            let (name, current) = self
-                .keys
-                .iter_mut()
-                .find(|(_, c)| c.no == removal.no)
-                .unwrap_or_else(|| panic!("{removal:?}"));
+            let is_meant = |name: &Arc<Name>, c: &Current| match &removal.key {
+                Trimmed::No(no) => c.no == *no,
+                Trimmed::Changed(changed) => name == changed,
+            };
+            let found = self.keys.iter_mut().find(|(name, c)| is_meant(name, c));
+            let (name, current) = found.unwrap_or_else(|| panic!("{removal:?}"));
             assert!(removal.below <= current.version, "{removal:?} takes the newest version");
-            for version in current.oldest..removal.below {
-                let gone = self.versions.remove(&(name.clone(), version));
-                let position = gone.unwrap_or_else(|| panic!("version {version} is gone already")).position;
-                self.order.remove(&position);
+            let all = (name.clone(), i64::MIN)..(name.clone(), removal.below);
+            let gone: Vec<i64> = self.versions.range(all).map(|((_, version), _)| *version).collect();
+            assert!(!gone.is_empty(), "{removal:?} removes nothing");
+            for version in gone {
+                let Some(v) = self.versions.remove(&(name.clone(), version)) else { continue };
+                self.order.remove(&v.position);
                 let removed = self.removed.entry((name.namespace.clone(), name.agent.clone())).or_default();
-                *removed = position.max(*removed);
+                *removed = v.position.max(*removed);
             }
             current.oldest = removal.below;
+        }
+        for f in rows.forgettings {
+            let behind = (f.namespace.clone(), f.above + 1)..=(f.namespace, f.to);
+            self.commits.range_mut(behind).for_each(|(_, c)| c.transaction = None);
         }
     }
 

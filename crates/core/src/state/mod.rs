@@ -4,6 +4,7 @@
 //! stand together, and it has one commit number in each of its namespaces. What was true at a
 //! commit or at a time is what stood at a position: all such reads come down to that.
 
+pub mod outcome;
 mod progress;
 mod read;
 pub mod rows;
@@ -84,9 +85,13 @@ pub struct Namespace {
     /// When that was.
     pub at: Micros,
     pub keep: Keep,
+    /// The transaction ids of its commits up to this one are forgotten.
+    pub forgotten: i64,
 }
 
-/// Which versions of a key compaction leaves. The newest is never touched.
+/// Which versions of a key are kept. The newest is never touched.
+///
+/// A change of a key removes what is too much of it; compaction does so for keys that nobody changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
     #[default]

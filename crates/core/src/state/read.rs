@@ -107,7 +107,8 @@ pub trait Reads {
     fn namespaces(&self, after: Option<&str>, limit: usize) -> Result<Vec<Namespace>, Error>;
     /// Agents of a namespace in the order of their UTF-8 bytes, behind `after`.
     fn agents(&self, namespace: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error>;
-    /// What the transaction with this id came to; `None` when it was not committed.
+    /// What the transaction with this id came to; `None` when it was not committed, or longer ago than ids are
+    /// kept: see [`super::outcome::unknown`].
     fn transaction_outcome(&self, id: &str) -> Result<Option<Committed>, Error>;
 }
 

@@ -68,10 +68,27 @@ pub struct Compactable {
 }
 
 /// Versions of a key to be removed: those below `below`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removal {
-    pub no: i64,
+    pub key: Trimmed,
     pub below: i64,
+}
+
+/// Which key loses versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trimmed {
+    /// By the store's own number.
+    No(i64),
+    /// One that the operation itself changes: it may have no number yet.
+    Changed(Arc<Name>),
+}
+
+/// Transaction ids to be forgotten: those of a namespace's commits above `above` and up to `to`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forgetting {
+    pub namespace: String,
+    pub above: i64,
+    pub to: i64,
 }
 
 /// The state's part of what an operation loads and writes.
@@ -80,6 +97,9 @@ pub struct Rows {
     /// The newest position of the store, moved by each version that is added.
     pub position: Position,
     pub namespaces: BTreeMap<String, Row<Namespace>>,
+    /// Of each namespace that has so many, the commit [`super::outcome::AT_ONCE`] places behind the last one
+    /// whose id is forgotten, and its time.
+    pub old_ids: BTreeMap<String, (i64, Micros)>,
     pub keys: BTreeMap<Arc<Name>, Row<Current>>,
     /// What the operation's transaction came to when it was asked for before.
     pub outcome: Option<Committed>,
@@ -87,6 +107,7 @@ pub struct Rows {
     pub versions: Vec<NewVersion>,
     pub commits: Vec<NewCommit>,
     pub removals: Vec<Removal>,
+    pub forgettings: Vec<Forgetting>,
 }
 
 impl Rows {

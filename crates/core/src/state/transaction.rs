@@ -54,6 +54,9 @@ pub enum Error {
     /// Never begun here, or ended already.
     #[error("transaction not found: {id}")]
     NotFound { id: String },
+    /// Nothing is known of it, and it is older than outcomes are kept.
+    #[error("transaction not found: {id}; it is older than {days} days, and its outcome is unknown")]
+    Forgotten { id: String, days: i64 },
     #[error("transaction expired: {id} (after {timeout_ms} ms); nothing of it was written")]
     Expired { id: String, timeout_ms: u64 },
     #[error("transaction {id} is open already")]
@@ -73,6 +76,7 @@ impl Error {
     pub fn code(&self) -> &'static str {
         match self {
             Error::NotFound { .. } => "transaction_not_found",
+            Error::Forgotten { .. } => "transaction_forgotten",
             Error::Expired { .. } => "transaction_expired",
             Error::Exists { .. } => "transaction_exists",
             Error::TooManyOpen { .. } | Error::Full { .. } => "too_many_transactions",
@@ -82,7 +86,8 @@ impl Error {
 }
 
 /// What decides between transactions that overlap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Conflicts {
     /// Only the versions that changes expect.
     #[default]

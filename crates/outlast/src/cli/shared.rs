@@ -5,12 +5,13 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 use clap::{Args, ValueEnum};
 use outlast_core::{
     money::NanoUsd,
-    run::{self, Policy},
+    run::{self, Grpc, Policy},
+    state::transaction::Conflicts,
     unit::{Limits, Unit},
 };
 
 use super::values::{self, Limit};
-use crate::place::Durability;
+use crate::{error::CliError, exit_code, place::Durability};
 
 /// Flags of every command.
 #[derive(Args, Clone, Debug)]
@@ -137,9 +138,32 @@ impl PolicyArgs {
 /// What is served for the run beside its proxy.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrpcArgs {
-    /// Serve the state to the command over gRPC; what it writes is the run's [without an address: 127.0.0.1:50051]
+    /// Serve the state to the command over gRPC; what it writes is the run's. Kept with a new run [without an address: 127.0.0.1:50051]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:50051", value_parser = values::loopback)]
     pub grpc: Option<SocketAddr>,
+    /// What decides between transactions over gRPC that overlap: nothing, or who commits a key first. Kept with a new run [default: last_writer]
+    #[arg(long, value_name = "RULE", value_parser = values::conflicts())]
+    pub grpc_conflicts: Option<Conflicts>,
+}
+
+impl GrpcArgs {
+    /// What is typed wins over what is kept with the run.
+    pub fn over(self, kept: Option<&Grpc>) -> Result<Option<(SocketAddr, Conflicts)>, CliError> {
+        let was = kept.map(|kept| kept.address.parse()).transpose().map_err(|e| CliError::Other {
+            exit: exit_code::REFUSED,
+            code: "bad_grpc_address",
+            message: format!("the address that is kept with the run for its state is none: {e}"),
+            hint: Some("give one with --grpc".into()),
+        })?;
+        let conflicts = self.grpc_conflicts.or(kept.map(|kept| kept.conflicts)).unwrap_or_default();
+        Ok(self.grpc.or(was).map(|address| (address, conflicts)))
+    }
+
+    /// To be kept with a new run.
+    pub fn to_keep(self) -> Option<Grpc> {
+        let conflicts = self.grpc_conflicts.unwrap_or_default();
+        self.grpc.map(|address| Grpc { address: address.to_string(), conflicts })
+    }
 }
 
 /// How the proxy treats calls.

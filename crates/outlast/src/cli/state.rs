@@ -140,8 +140,8 @@ pub struct ReplayArgs {
 
 /// Say how many versions of each key are kept, and remove the others
 ///
-/// A key's newest version is never removed. Reads of what is gone say so. What is written later is kept until the
-/// command is typed again. Without a number it tells what is kept.
+/// A key's newest version is never removed. Reads of what is gone say so. What is written later removes what is too
+/// much of its key. Without a number it tells what is kept.
 #[derive(Args, Clone, Debug)]
 pub struct KeepArgs {
     /// How many: a number from 1, or all

@@ -10,7 +10,7 @@ use outlast_core::{
     status::Status,
     store::{RunFilter, Store},
 };
-use outlast_store::sqlite;
+use outlast_store::{FORMAT, sqlite};
 use serde::Serialize;
 use serde_json::json;
 
@@ -133,7 +133,7 @@ fn store(context: &Context) -> Vec<Finding> {
 /// What keeps it, and in which format: opening has brought an older one up to ours.
 fn engine(place: &Place) -> String {
     match place {
-        Place::File(_) => format!("SQLite {}, format {}", sqlite::sqlite_version(), sqlite::format()),
+        Place::File(_) => format!("SQLite {}, format {}", sqlite::sqlite_version(), FORMAT),
         Place::Postgres(_) => "PostgreSQL".into(),
     }
 }

@@ -176,6 +176,7 @@ fn create(
         limits: None,
         prices: Some(begun_with.prices),
         job: None,
+        grpc: args.grpc.to_keep(),
     };
     let start = Start {
         id,

@@ -16,6 +16,7 @@ use outlast_core::{
     op::{Claimed, Durability, Then},
     price::PriceTable,
     run::Command,
+    state::transaction::Conflicts,
     status::Status,
     store::{self, Ask as _, RunView, Store},
     token::Claims,
@@ -31,7 +32,7 @@ use super::{
     attempt::{self, AttemptError, EndedBy, KillPoint, Outcome, Watch},
     beat::Beat,
     environment::{self, Mark},
-    state::StateFace,
+    state::{self, StateFace},
     story,
 };
 use crate::{
@@ -155,7 +156,14 @@ impl Driver {
             // Between attempts nobody looks.
             let _ = sender.send(s.clone());
         });
-        let face = Proxy::new(node.clone(), context.entropy.as_ref(), config, Some(observer))?;
+        let state = match grpc {
+            Some((address, conflicts)) => {
+                Some(StateFace::start(&view.run.id, address, conflicts, &node, &context).await?)
+            }
+            None => None,
+        };
+        let face = Proxy::new(node.clone(), context.entropy.as_ref(), config, Some(observer))?
+            .with_state(state::desk(&node, &context, Conflicts::default()));
         let (shutdown, stop) = tokio::sync::oneshot::channel::<()>();
         let serving = tokio::spawn(face.serve(
             listener,
@@ -164,10 +172,6 @@ impl Driver {
             },
             DRAIN,
         ));
-        let state = match grpc {
-            Some(address) => Some(StateFace::start(address, &node, &context).await?),
-            None => None,
-        };
         let stdin = kept_stdin(store.as_ref(), &view, &command)?;
         let mark = Mark::new(&view, &store.token_keys()?);
         Ok(Driver {

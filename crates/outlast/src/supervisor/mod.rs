@@ -14,6 +14,7 @@ use outlast_core::{
     engine::tell::{Tell, Word},
     id::RunNo,
     op::Durability,
+    state::transaction::Conflicts,
     status::Status,
     store::{Ask as _, RunFilter, RunView, Store},
 };
@@ -21,7 +22,11 @@ use outlast_core::{
 use outlast_server::node::Node;
 
 use crate::{
-    cli::{ResumeArgs, RunArgs, shared::ProxyArgs, values::KillAt},
+    cli::{
+        ResumeArgs, RunArgs,
+        shared::{GrpcArgs, ProxyArgs},
+        values::KillAt,
+    },
     commands::{find, journal},
     context::Context,
     error::CliError,
@@ -52,7 +57,8 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let left = node.clone();
     let done = (|| {
         let view = choose::run(&args, &context, &node, begun_with)?;
-        let served = Served { proxy: args.proxy, grpc: args.grpc.grpc, kill_at: args.kill_at };
+        let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
+        let served = Served { proxy: args.proxy, grpc, kill_at: args.kill_at };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -62,7 +68,12 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
 pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     log::start(&context.around, "warn");
     let store = context.open(false, args.proxy.durability)?;
-    let Some(asked) = &args.run else { return resume_all(store, &context, &args.proxy) };
+    let Some(asked) = &args.run else {
+        if args.grpc != GrpcArgs::default() {
+            say("the state of each run is served where it was when the run began: --grpc is for one run");
+        }
+        return resume_all(store, &context, &args.proxy);
+    };
     prepare()?;
     let keys = context.keys()?;
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
@@ -89,7 +100,8 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         if view.run.status != Status::Halted {
             say(&format!("resuming {id}"));
         }
-        let served = Served { proxy: args.proxy, grpc: args.grpc.grpc, kill_at: None };
+        let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
+        let served = Served { proxy: args.proxy, grpc, kill_at: None };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -106,8 +118,8 @@ fn leave(node: &Node, done: Result<u8, CliError>) -> Result<u8, CliError> {
 /// What is served for the run, and how it is tried.
 struct Served {
     proxy: ProxyArgs,
-    /// Where the state is served over gRPC.
-    grpc: Option<SocketAddr>,
+    /// Where the state is served over gRPC, and what decides between its transactions.
+    grpc: Option<(SocketAddr, Conflicts)>,
     kill_at: Option<KillAt>,
 }
 

@@ -1,8 +1,13 @@
-//! The state over gRPC under a run: what is written carries the run, its attempt and its fence.
+//! The state under a run, over gRPC and REST: what is written carries the run, its attempt and its fence.
 
 use std::{net::SocketAddr, sync::Arc};
 
-use outlast_core::{id::InstanceNo, op::Actor, state::transaction::Conflicts, token::Claims};
+use outlast_core::{
+    id::{InstanceNo, RunId},
+    op::Actor,
+    state::transaction::Conflicts,
+    token::Claims,
+};
 use outlast_server::{
     grpc,
     node::Node,
@@ -12,7 +17,13 @@ use tokio::net::TcpListener;
 
 use crate::{context::Context, error::CliError, exit_code};
 
-/// The served state. It ends with the runtime.
+/// What serves the store's state. Nobody can write in its name: REST says for each change who does.
+pub fn desk(node: &Node, context: &Context, conflicts: Conflicts) -> Arc<StateDesk> {
+    let (clock, entropy) = (context.clock.clone(), context.entropy.clone());
+    StateDesk::new(node.store().clone(), clock, entropy, conflicts, Writer::Run(None))
+}
+
+/// The state over gRPC. It ends with the runtime.
 pub struct StateFace {
     desk: Arc<StateDesk>,
     address: SocketAddr,
@@ -20,18 +31,26 @@ pub struct StateFace {
 
 impl StateFace {
     /// Serves at `address`, which is on loopback. Nothing can be written before [`StateFace::drive`].
-    pub async fn start(address: SocketAddr, node: &Node, context: &Context) -> Result<StateFace, CliError> {
+    ///
+    /// Errors: the address cannot be had. Nothing was started then.
+    pub async fn start(
+        run: &RunId,
+        address: SocketAddr,
+        conflicts: Conflicts,
+        node: &Node,
+        context: &Context,
+    ) -> Result<StateFace, CliError> {
         let cannot = |e: std::io::Error| CliError::Other {
             exit: exit_code::UNAVAILABLE,
             code: "cannot_listen",
-            message: format!("cannot serve the state on {address}: {e}"),
-            hint: Some("is another run's state served there? choose another with --grpc".into()),
+            message: format!("cannot serve the state on {address}: {e}; run {run} was not started"),
+            hint: Some(format!(
+                "is another run's state served there? choose another: `outlast resume {run} --grpc ADDRESS`"
+            )),
         };
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
-        let (clock, entropy) = (context.clock.clone(), context.entropy.clone());
-        let store = node.store().clone();
-        let desk = StateDesk::new(store, clock, entropy, Conflicts::Expected, Writer::Run(None));
+        let desk = desk(node, context, conflicts);
         let served = grpc::serve(desk.clone(), listener, None, std::future::pending());
         tokio::spawn(async move {
             if let Err(e) = served.await {

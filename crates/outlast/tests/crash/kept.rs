@@ -100,6 +100,40 @@ fn resume_all_takes_up_what_died_and_leaves_what_a_person_stopped() {
     bed.does(&["resume", "--all"]).code(0).tells(&["0 runs to resume"]);
 }
 
+/// An address of this machine that nobody has now.
+fn free_address() -> String {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap().to_string()
+}
+
+#[test]
+fn state_of_a_resumed_run_is_served_where_it_was_and_a_busy_place_is_said() {
+    let bed = Bed::without_mock();
+    let (mine, other) = (free_address(), free_address());
+    let line = |run: &str| {
+        format!("echo $OUTLAST_GRPC_URL >> ../told-{run}; [ -e ../go ] || {{ kill -TERM $PPID; sleep 60; }}")
+    };
+    for (run, address) in [("r", &mine), ("s", &other)] {
+        let flags = ["--run", run, "--grpc", address, "--grpc-conflicts", "first_committer"];
+        bed.run(shell(&bed, &flags, &line(run))).code(130);
+    }
+    let told = |run: &str| bed.text(&format!("told-{run}"));
+    let busy = std::net::TcpListener::bind(&mine).unwrap();
+    let refused = bed.does(&["resume", "r"]).code(69);
+    refused.tells(&[&format!("cannot serve the state on {mine}"), "run r was not started", "--grpc ADDRESS"]);
+    assert_eq!((bed.status("r").as_str(), told("r").lines().count()), ("interrupted", 1));
+    bed.does(&["resume", "r", "--grpc", &free_address()]).code(130);
+    assert_ne!(told("r").lines().nth(1), Some(mine.as_str()), "what is typed wins");
+    bed.write("go", "");
+    // One that cannot be served does not keep the others.
+    bed.does(&["resume", "--all"]).code(69).tells(&["2 runs to resume", "run r was not started", "r: exit"]);
+    assert_eq!((bed.status("r").as_str(), bed.status("s").as_str()), ("interrupted", "completed"));
+    drop(busy);
+    bed.does(&["resume", "--all"]).code(0).tells(&["1 run to resume"]);
+    assert_eq!(told("r").lines().last(), Some(mine.as_str()));
+    assert_eq!(told("s").lines().collect::<Vec<_>>(), [&other, &other]);
+}
+
 #[test]
 fn several_interrupted_runs_of_one_command_are_listed_and_none_is_guessed() {
     let bed = Bed::new();

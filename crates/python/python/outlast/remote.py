@@ -114,7 +114,7 @@ class Remote:
         try:
             return int(_number(self._ask("Commit", wire.text(1, id)), 1))
         except Error as e:
-            if "not found" in e.message or "expired" in e.message:
+            if e.code in ("transaction_not_found", "transaction_expired"):
                 return None
             raise
 

@@ -119,7 +119,7 @@ class Statehouse:
     def transaction_outcome(self, id: str) -> int | None:
         """The commit number of a transaction whose commit's answer was lost; None when it was not committed.
 
-        Also None of one inside a step: its commit is the step's.
+        Known for 7 days: of an older one it is an error (`transaction_forgotten`). Also None of one inside a step: its commit is the step's.
         """
         return self._backend.outcome(id)
 

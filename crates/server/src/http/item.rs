@@ -62,7 +62,7 @@ pub async fn delete(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
 async fn one(asked: Asked<'_>, change: Change) -> Result<Response<AnswerBody>, Error> {
     let change = Change { expected: asked.query.number("expected_version")?, ..change };
     let transaction = asked.query.text("transaction").map(Arc::from);
-    let done = asked.desk.put(vec![change], transaction).await?;
+    let done = asked.desk.put(asked.writer, vec![change], transaction).await?;
     answered(&committed(&done))
 }
 

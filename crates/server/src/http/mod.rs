@@ -3,6 +3,7 @@
 //! Times are microseconds since the Unix epoch.
 
 mod item;
+mod keep;
 mod list;
 mod query;
 mod replay;
@@ -21,10 +22,10 @@ use self::query::Query;
 pub use self::routes::{ROUTES, Route, Verb};
 use crate::{
     proxy::AnswerBody,
-    state::{Error, StateDesk},
+    state::{Error, StateDesk, Writer},
 };
 
-/// The routes over one store. Cheap to clone. Who may ask is settled before.
+/// The routes over one store. Cheap to clone. Who may ask, and in whose name they write, is settled before.
 #[derive(Clone)]
 pub struct Rest {
     desk: Arc<StateDesk>,
@@ -33,6 +34,7 @@ pub struct Rest {
 /// A request on its way through a route.
 struct Asked<'a> {
     desk: &'a Arc<StateDesk>,
+    writer: Writer,
     query: Query,
     /// What the path has for `{…}`, decoded.
     path: Vec<String>,
@@ -50,11 +52,11 @@ impl Rest {
         path.starts_with(routes::ROOT)
     }
 
-    pub(crate) async fn answer(&self, parts: &Parts, body: Bytes) -> Response<AnswerBody> {
-        self.route(parts, body).await.unwrap_or_else(|e| refused(&e))
+    pub(crate) async fn answer(&self, writer: Writer, parts: &Parts, body: Bytes) -> Response<AnswerBody> {
+        self.route(writer, parts, body).await.unwrap_or_else(|e| refused(&e))
     }
 
-    async fn route(&self, parts: &Parts, body: Bytes) -> Result<Response<AnswerBody>, Error> {
+    async fn route(&self, writer: Writer, parts: &Parts, body: Bytes) -> Result<Response<AnswerBody>, Error> {
         let path = parts.uri.path();
         let (route, segments) = routes::find(&parts.method, path).ok_or_else(|| Error::NoRoute {
             method: parts.method.to_string(),
@@ -62,7 +64,7 @@ impl Rest {
         })?;
         let path = segments.into_iter().map(query::decode).collect::<Result<_, _>>()?;
         let query = Query::parse(parts.uri.query().unwrap_or_default(), route)?;
-        let asked = Asked { desk: &self.desk, query, path, parts, body };
+        let asked = Asked { desk: &self.desk, writer, query, path, parts, body };
         match route.verb {
             Verb::Get => item::get(asked).await,
             Verb::Put => item::put(asked).await,
@@ -74,6 +76,8 @@ impl Rest {
             Verb::Replay => replay::replay(asked).await,
             Verb::Transact => transaction::transact(asked).await,
             Verb::Outcome => transaction::outcome(asked).await,
+            Verb::Kept => keep::get(asked).await,
+            Verb::Keep => keep::put(asked).await,
         }
     }
 }

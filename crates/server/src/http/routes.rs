@@ -15,6 +15,8 @@ pub enum Verb {
     ResumePoint,
     Transact,
     Outcome,
+    Kept,
+    Keep,
 }
 
 /// A route: `{…}` in the path is one segment, percent-encoded, that may be empty.
@@ -56,6 +58,8 @@ pub const ROUTES: &[Route] = &[
     },
     Route { method: "POST", path: "/v1/state/transaction", verb: Verb::Transact, query: &[] },
     Route { method: "GET", path: "/v1/state/transaction", verb: Verb::Outcome, query: &["id"] },
+    Route { method: "GET", path: "/v1/state/keep", verb: Verb::Kept, query: &["namespace"] },
+    Route { method: "PUT", path: "/v1/state/keep", verb: Verb::Keep, query: &["namespace"] },
 ];
 
 /// The route of a request, with the segments its path has for `{…}`, as they came.
@@ -87,6 +91,7 @@ mod tests {
         check(Method::GET, "/v1/state/ns/a/history", Some((Verb::Get, &["ns", "a", "history"])));
         check(Method::GET, "/v1/state/keys", Some((Verb::Keys, &[])));
         check(Method::POST, "/v1/state/transaction", Some((Verb::Transact, &[])));
+        check(Method::PUT, "/v1/state/keep", Some((Verb::Keep, &[])));
         check(Method::POST, "/v1/state/ns/a/k", None);
         check(Method::GET, "/v1/state/ns/a", None);
         check(Method::GET, "/v1/statehouse", None);

@@ -57,7 +57,7 @@ pub async fn transact(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
         };
         changes.push(Change { expected: one.expected_version.map(i64::from), ..change });
     }
-    let done = asked.desk.put(changes, wanted.id.map(Arc::from)).await?;
+    let done = asked.desk.put(asked.writer, changes, wanted.id.map(Arc::from)).await?;
     answered(&committed(&done))
 }
 
@@ -66,6 +66,6 @@ pub async fn outcome(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let of = id.clone();
     match asked.desk.read(move |s| s.transaction_outcome(&of)).await? {
         Some(done) => answered(&committed(&done)),
-        None => Err(outlast_core::state::transaction::Error::NotFound { id }.into()),
+        None => Err(asked.desk.unknown(&id)),
     }
 }

@@ -16,6 +16,7 @@ mod record;
 mod refuse;
 mod seat;
 mod sleep;
+mod state;
 mod unrecorded;
 mod upstream;
 mod who;
@@ -157,13 +158,16 @@ impl Proxy {
         if parts.uri.path() == "/livez" && parts.method == Method::GET {
             return Ok(Response::new(AnswerBody::plain("ok\n")));
         }
-        if let Some(rest) = self.rest.as_ref().filter(|_| Rest::takes(parts.uri.path())) {
-            let let_in = who::api(&host.config.access, &parts.headers);
-            let body = match let_in {
-                Ok(()) => self.body(body).await.map_err(bare)?,
-                Err(e) => return Ok(crate::http::refused(&e.into())),
-            };
-            return Ok(rest.answer(&parts, body).await);
+        if let Some(rest) = &self.rest
+            && let Some(asked) = state::asked(host, &parts)
+        {
+            return Ok(match asked {
+                Ok((writer, parts)) => {
+                    let body = self.body(body).await.map_err(bare)?;
+                    rest.answer(writer, &parts, body).await
+                }
+                Err(e) => crate::http::refused(&e),
+            });
         }
         let caller = who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)
             .map_err(|e| bare(e.into()))?;

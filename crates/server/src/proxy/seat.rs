@@ -44,13 +44,17 @@ pub fn forget(host: &Host, seat: &Seat, label: Option<String>) {
 
 /// A supervisor's proxy serves its own run, and the runs that spend of its budget: its children.
 pub fn serves(host: &Host, who: &Who) -> Result<(), Refusal> {
-    let (Some(own), Who::Token(claims)) = (host.config.access.only_run, who) else { return Ok(()) };
-    if claims.run == own {
-        return Ok(());
+    match who {
+        Who::Token(claims) if !is_served(host, claims)? => Err(NotLetIn::ForeignRun.into()),
+        _ => Ok(()),
     }
+}
+
+/// Whether a token's run is one that is served here.
+pub fn is_served(host: &Host, claims: &Claims) -> Result<bool, Error> {
+    let Some(own) = host.config.access.only_run.filter(|own| *own != claims.run) else { return Ok(true) };
     let (own, other) = (host.store.run(own)?, host.store.run(claims.run)?);
-    let charged = own.zip(other).is_some_and(|(own, other)| other.run.charges.contains(&own.run.envelope()));
-    if charged { Ok(()) } else { Err(NotLetIn::ForeignRun.into()) }
+    Ok(own.zip(other).is_some_and(|(own, other)| other.run.charges.contains(&own.run.envelope())))
 }
 
 fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {

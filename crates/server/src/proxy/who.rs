@@ -234,6 +234,13 @@ fn without_port(host: &str) -> &str {
     }
 }
 
+/// The path that is meant: without a token before it.
+pub fn path(uri: &Uri) -> &str {
+    let path = uri.path();
+    let behind = path.strip_prefix("/run/").and_then(|rest| rest.find('/').map(|at| &rest[at..]));
+    behind.unwrap_or(path)
+}
+
 /// `/run/<token>/v1/…`: for agents that send their own provider credential.
 fn split_path(target: &str) -> (Option<String>, String) {
     if let Some(rest) = target.strip_prefix("/run/")

@@ -1,6 +1,9 @@
 //! Why a face did not do what it was asked. The one place where codes become statuses.
 
-use outlast_core::{state::transaction, store};
+use outlast_core::{
+    state::{outcome, transaction},
+    store,
+};
 
 use crate::proxy::NotLetIn;
 
@@ -75,6 +78,10 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Store(e) => e.hint(),
+            Error::Transaction(transaction::Error::NotFound { .. }) => Some(format!(
+                "what became of one that was committed is known for {} days",
+                outcome::KEPT_DAYS
+            )),
             Error::NoAttempt => Some("write from within the run's command".into()),
             Error::NotJson { .. } => Some("`outlast state get` shows its bytes".into()),
             Error::ReplyTooLarge { instead, .. } => Some(instead.clone()),
@@ -113,9 +120,12 @@ impl Kind {
             | "run_ended"
             | "run_halted"
             | "not_running" => Kind::Forbidden,
-            "transaction_not_found" | "transaction_expired" | "unknown_run" | "no_such_key" | "no_route" => {
-                Kind::NotFound
-            }
+            "transaction_not_found"
+            | "transaction_forgotten"
+            | "transaction_expired"
+            | "unknown_run"
+            | "no_such_key"
+            | "no_route" => Kind::NotFound,
             "conflict" => Kind::Conflict,
             "transaction_exists" => Kind::Exists,
             "compacted" | "not_json" => Kind::Gone,

@@ -4,6 +4,7 @@
 
 mod commits;
 mod error;
+pub mod retention;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +14,7 @@ use outlast_core::{
     id::{Slot, uuid_v7},
     op::{Actor, Durability},
     state::{
-        Committed, Name, Position,
+        Committed, Name, Position, outcome,
         transaction::{self, Conflicts, Limits, Seen, Transactions},
     },
     store::{self, Ask as _, Store},
@@ -124,10 +125,10 @@ impl StateDesk {
             // The only transaction: its own thread does the store's work, for nobody could share the commit.
             Ok(put) if alone => Ok(self.store.ask_here(put, Durability::Synced).await?),
             Ok(put) => Ok(self.store.ask(put, Durability::Synced).await?),
-            Err(e @ transaction::Error::NotFound { .. }) => {
+            Err(transaction::Error::NotFound { .. }) => {
                 let asked = id.to_owned();
                 let outcome = self.read(move |s| s.transaction_outcome(&asked)).await?;
-                outcome.ok_or_else(|| e.into())
+                outcome.ok_or_else(|| self.unknown(id))
             }
             Err(e) => Err(e.into()),
         }
@@ -138,12 +139,22 @@ impl StateDesk {
         self.open().transactions.abort(id);
     }
 
-    /// Applies changes at once, all or none. On disk before it returns.
+    /// Applies changes at once, all or none, in the name of `writer`. On disk before it returns.
     ///
     /// Idempotent on `transaction`, the caller's own name of it.
-    pub async fn put(&self, changes: Vec<Change>, transaction: Option<Arc<str>>) -> Result<Committed, Error> {
-        let actor = self.open().writer.actor()?;
+    pub async fn put(
+        &self,
+        writer: Writer,
+        changes: Vec<Change>,
+        transaction: Option<Arc<str>>,
+    ) -> Result<Committed, Error> {
+        let actor = writer.actor()?;
         Ok(self.store.ask(Put { actor, changes, transaction }, Durability::Synced).await?)
+    }
+
+    /// What is said of a transaction that is neither open here nor recorded.
+    pub fn unknown(&self, id: &str) -> Error {
+        outcome::unknown(id, self.clock.now()).into()
     }
 
     /// Prepares a value. A large one beside the threads that answer others.
@@ -189,7 +200,7 @@ impl StateDesk {
 
 impl Writer {
     /// In whose name a change is written.
-    fn actor(self) -> Result<Option<(Actor, Slot)>, Error> {
+    pub fn actor(self) -> Result<Option<(Actor, Slot)>, Error> {
         match self {
             Writer::NoRun => Ok(None),
             Writer::Run(Some(actor)) => Ok(Some(actor)),

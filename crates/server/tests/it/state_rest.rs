@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use outlast_core::{run::Policy, unit::Limits};
 use outlast_server::{
     http::{ROUTES, Route},
     mock,
-    proxy::Access,
+    proxy::{Access, Config},
 };
 use serde_json::{Value, json};
 
@@ -180,12 +181,88 @@ async fn what_is_asked_wrongly_is_told_apart() {
 async fn the_api_token_is_wanted_where_there_is_one() {
     let rig = Rig::in_memory(mock::Options::default()).await;
     let access = Access { api_token: Some("the-right-token".into()), loopback: true, ..Access::default() };
-    let server = rig.serve_with(outlast_server::proxy::Config { access, ..rig.config() }).await;
+    let server = rig.serve_with(Config { access, ..rig.config() }).await;
     for (header, want) in [("Bearer the-right-token", 200), ("Bearer the-wrong-token", 401)] {
         let ask = Ask::new("GET", "/v1/state/keys?agent=a").header("authorization", header);
         assert_eq!(ask.to(&server).await.status, want);
     }
     refuses(&server, "GET", "/v1/state/keys?agent=a", "", (401, "no_token")).await;
+}
+
+#[tokio::test]
+async fn a_namespace_is_told_how_many_versions_it_keeps() {
+    let (_rig, server) = served().await;
+    let keep = "/v1/state/keep?namespace=n";
+    assert_eq!(says(&server, "GET", keep, "").await, json!({"namespace": "n", "keep": "all"}));
+    for n in 0..5 {
+        says(&server, "PUT", "/v1/state/n/a/k", &n.to_string()).await;
+        says(&server, "PUT", "/v1/state/n/a/still", &n.to_string()).await;
+    }
+    let told = says(&server, "PUT", keep, r#"{"keep": 2}"#).await;
+    assert_eq!(told, json!({"namespace": "n", "keep": 2, "removed": 6}));
+    assert_eq!(says(&server, "GET", keep, "").await, json!({"namespace": "n", "keep": 2}));
+    // From now on by itself.
+    for n in 5..8 {
+        says(&server, "PUT", "/v1/state/n/a/k", &n.to_string()).await;
+        assert_eq!(says(&server, "GET", "/v1/state/n/a/k/history", "").await["oldest"], n);
+    }
+    refuses(&server, "GET", "/v1/state/n/a/k?version=6", "", (410, "compacted")).await;
+    let told = says(&server, "PUT", keep, r#"{"keep": "all"}"#).await;
+    assert_eq!(told, json!({"namespace": "n", "keep": "all", "removed": 0}));
+    for (body, code) in [
+        ("", "bad_request"),
+        ("2", "bad_request"),
+        (r#"{"keep":"x"}"#, "bad_request"),
+        (r#"{"keep":0}"#, "bad_keep"),
+    ] {
+        refuses(&server, "PUT", keep, body, (400, code)).await;
+    }
+    let of_a_run = "/v1/state/keep?namespace=run%3Ax";
+    refuses(&server, "PUT", of_a_run, r#"{"keep": 1}"#, (403, "read_only_namespace")).await;
+}
+
+/// A supervisor's listener.
+#[tokio::test]
+async fn under_a_run_its_token_is_wanted_and_what_is_written_is_its_attempts() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let setup = rig.serve().await;
+    let driven = async |id| setup.driven(id, Limits::default(), Policy::default()).await;
+    let (first, other) = (driven("mine").await, driven("other").await);
+    let access = Access { only_run: Some(setup.run_no("mine")), ..rig.config().access };
+    let server = rig.serve_with(Config { access, ..rig.config() }).await;
+    let key = "/v1/state/run%3Amine/a/k";
+    for method in ["GET", "PUT"] {
+        refuses(&server, method, key, "1", (401, "run_token_wanted")).await;
+        let foreign = Ask::new(method, key).token(&other).bytes("1").to(&server).await;
+        assert_eq!((foreign.status.as_u16(), foreign.code().as_str()), (403, "foreign_run"));
+        let bad = Ask::new(method, key).token("ol_nonsense").bytes("1").to(&server).await;
+        assert_eq!((bad.status.as_u16(), bad.code().as_str()), (401, "bad_token"));
+    }
+    let asks = async |token: &str, method: &str, target: &str, body: &str| {
+        Ask::new(method, target).token(token).bytes(body.to_owned()).to(&server).await
+    };
+    assert_eq!(asks(&first, "PUT", key, "1").await.status, 200);
+    let in_path = format!("/run/{first}{key}");
+    assert_eq!(ask(&server, "PUT", &in_path, "2").await.status, 200);
+    let had = asks(&first, "GET", &format!("{key}?version=2"), "").await.json();
+    assert_eq!((&had["value"], &had["run"], &had["attempt"]), (&json!(2), &json!("mine"), &json!(1)));
+    let keep = asks(&first, "PUT", "/v1/state/keep?namespace=run%3Amine", r#"{"keep": 1}"#).await;
+    assert_eq!(keep.json()["removed"], 1);
+    assert_eq!(asks(&first, "PUT", "/v1/state/run%3Aother/a/k", "1").await.code(), "read_only_namespace");
+    // The next attempt has the fence: the process of the one before changes nothing any more.
+    let second = setup.claim("mine").await;
+    for (method, target, body) in [
+        ("PUT", key, "3"),
+        ("DELETE", key, ""),
+        ("POST", "/v1/state/transaction", r#"{"changes":[{"agent":"a","key":"k","value":1}]}"#),
+        ("PUT", "/v1/state/keep", r#"{"keep": 1}"#),
+    ] {
+        let stale = asks(&first, method, target, body).await;
+        assert_eq!((stale.status.as_u16(), stale.code().as_str()), (403, "lease_lost"), "{method} {target}");
+    }
+    assert_eq!(asks(&second, "PUT", key, "3").await.json()["versions"], json!([3]));
+    let had = asks(&second, "GET", key, "").await.json();
+    assert_eq!((&had["value"], &had["attempt"]), (&json!(3), &json!(2)));
 }
 
 #[test]

@@ -21,8 +21,6 @@ use crate::{Options, group::Writer};
 use connect::Address;
 use readers::Readers;
 
-pub use schema::format;
-
 /// A store in a PostgreSQL database.
 pub struct PostgresStore {
     address: Address,
@@ -34,7 +32,7 @@ impl PostgresStore {
     /// Opens the store of the database at `url`, or makes it there. O(1) in what it holds.
     ///
     /// The clock is the database's. May be called within a tokio runtime; blocks for a bounded time.
-    /// Errors: `Open` (the URL, the way there, the server's version or encoding, no store), `Newer`,
+    /// Errors: `Open` (the URL, the way there, the server's version or encoding, no store), `Newer`, `Older`,
     /// `Corrupt`. None of them holds the URL's password.
     pub fn open(url: &str, options: Options) -> Result<PostgresStore, Error> {
         let address = Address::parse(url)?;
@@ -45,7 +43,7 @@ impl PostgresStore {
         let place = address.place().to_owned();
         let migrated = readers.run(async move |c: &Client| {
             let meta = vec![("token_key_1".into(), secret.to_vec())];
-            schema::migrate(c, &place, options.create, meta).await
+            schema::make(c, &place, options.create, meta).await
         });
         migrated.map_err(|e| match e {
             // Before there is a store, what keeps it from being opened is no refusal of work.

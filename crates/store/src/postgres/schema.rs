@@ -1,4 +1,4 @@
-//! The tables, and the steps from one format to the next. Forward only.
+//! The tables, and how a new database gets them.
 
 use outlast_core::store::Error;
 use tokio_postgres::Client;
@@ -8,14 +8,9 @@ use super::{
     rows, state,
     statement::{maybe, params, write_one},
 };
+use crate::format::{FORMAT, readable};
 
-/// Each step makes the format whose number is its place, from 1.
-const STEPS: &[&[&str]] = &[&[FORMAT_1, state::schema::TABLES]];
-
-/// The format this program writes.
-pub fn format() -> i64 {
-    STEPS.len() as i64
-}
+const ALL: [&str; 2] = [TABLES, state::schema::TABLES];
 
 /// Taken first in every transaction that writes ("outlast" in ASCII).
 ///
@@ -29,7 +24,7 @@ pub const LOCK: &str = "SELECT pg_advisory_xact_lock(31372865309864820)";
 // are indexed by their hash (they may be long); JSON escapes NUL and is text. What is looked up as
 // text is collated "C", so that a new version of the system's collations cannot break an index.
 // Payloads are compressed before they come here.
-const FORMAT_1: &str = "
+const TABLES: &str = "
 CREATE TABLE outlast.meta (key text COLLATE \"C\" PRIMARY KEY, value bytea NOT NULL);
 
 CREATE TABLE outlast.instances (
@@ -95,28 +90,30 @@ ALTER TABLE outlast.payloads ALTER COLUMN bytes SET STORAGE EXTERNAL;
 const OLDEST_SERVER: i64 = 110_000;
 
 /// What is found before anything is changed.
+#[derive(PartialEq, Eq)]
 enum Found {
     /// No schema, or an empty one that somebody made for us.
     Nothing,
-    Format(i64),
+    /// A store that can be read.
+    Store,
 }
 
-/// Reads the format and brings an older store to this one, in one transaction.
+/// Reads the format, and makes the tables where there are none, in one transaction.
 ///
-/// Errors: `Newer` names both numbers; `Corrupt` when the schema `outlast` is something else's;
+/// Errors: `Newer` and `Older` name both numbers; `Corrupt` when the schema `outlast` is something else's;
 /// `Open` when there is none and `create` is false, or the server cannot serve.
-pub async fn migrate(
+pub async fn make(
     client: &Client,
     place: &str,
     create: bool,
     fresh_meta: Vec<(String, Vec<u8>)>,
 ) -> Result<(), Error> {
     suits(client, place).await?;
-    if matches!(found(client, place).await?, Found::Format(n) if n == format()) {
+    if found(client, place).await? == Found::Store {
         return Ok(());
     }
     client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await.map_err(failure)?;
-    let done = steps(client, place, create, fresh_meta).await;
+    let done = tables(client, place, create, fresh_meta).await;
     let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
     let ended = client.batch_execute(end).await.map_err(failure);
     done.and(ended)
@@ -154,46 +151,31 @@ async fn found(client: &Client, place: &str) -> Result<Found, Error> {
     }
     let sql = "SELECT value FROM outlast.meta WHERE key = 'format'";
     let format = maybe(client, sql, params![], |row| rows::name(row, 0)).await?.ok_or_else(foreign)?;
-    match format.parse() {
-        Ok(n) if n > self::format() => {
-            Err(Error::Newer { place: place.into(), found: n, known: self::format() })
-        }
-        Ok(n) => Ok(Found::Format(n)),
-        Err(_) => Err(foreign()),
-    }
+    readable(format.parse().map_err(|_| foreign())?, place)?;
+    Ok(Found::Store)
 }
 
-async fn steps(
+async fn tables(
     client: &Client,
     place: &str,
     create: bool,
     fresh_meta: Vec<(String, Vec<u8>)>,
 ) -> Result<(), Error> {
     client.batch_execute(LOCK).await.map_err(failure)?;
-    // Read again under the lock: another process may have made the step meanwhile.
-    let from = match found(client, place).await? {
-        Found::Format(n) => n,
-        Found::Nothing if !create => {
-            return Err(Error::Open {
-                place: place.into(),
-                why: "there is no store in this database".into(),
-            });
-        }
-        Found::Nothing => {
-            client.batch_execute("CREATE SCHEMA IF NOT EXISTS outlast").await.map_err(failure)?;
-            0
-        }
-    };
-    for step in STEPS.iter().skip(usize::try_from(from).unwrap_or(0)) {
-        for sql in *step {
-            client.batch_execute(sql).await.map_err(failure)?;
-        }
+    // Read again under the lock: another process may have made them meanwhile.
+    if found(client, place).await? == Found::Store {
+        return Ok(());
     }
-    let mut meta = if from == 0 { fresh_meta } else { Vec::new() };
-    meta.push(("format".into(), format().to_string().into_bytes()));
-    for (key, value) in meta {
-        let sql = "INSERT INTO outlast.meta (key, value) VALUES ($1, $2) \
-                   ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+    if !create {
+        return Err(Error::Open { place: place.into(), why: "there is no store in this database".into() });
+    }
+    client.batch_execute("CREATE SCHEMA IF NOT EXISTS outlast").await.map_err(failure)?;
+    for sql in ALL {
+        client.batch_execute(sql).await.map_err(failure)?;
+    }
+    let format = ("format".to_owned(), FORMAT.to_string().into_bytes());
+    for (key, value) in fresh_meta.into_iter().chain([format]) {
+        let sql = "INSERT INTO outlast.meta (key, value) VALUES ($1, $2)";
         write_one(client, sql, params![key, value.as_slice()]).await?;
     }
     Ok(())

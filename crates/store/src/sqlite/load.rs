@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn no_query_of_an_operation_walks_a_run() {
         let mut conn = Connection::open_in_memory().unwrap();
-        schema::migrate(&mut conn, "memory", Vec::new).unwrap();
+        schema::make(&mut conn, "memory", Vec::new).unwrap();
         let check = |query: &str, parameters: usize, wanted: &str| {
             let sql = format!("EXPLAIN QUERY PLAN SELECT * FROM {query}");
             let nulls = vec![rusqlite::types::Null; parameters];

@@ -30,7 +30,6 @@ use crate::{
 };
 
 pub use connect::{MIN_SQLITE, sqlite_version};
-pub use schema::format;
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
@@ -44,12 +43,12 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens the file, or makes it (0600, in a directory 0700). O(1) in what it holds.
     ///
-    /// Errors: `Open` (place, permissions, a network file system), `Newer`, `Corrupt`.
+    /// Errors: `Open` (place, permissions, a network file system), `Newer`, `Older`, `Corrupt`.
     pub fn open(path: &Path, options: Options) -> Result<SqliteStore, Error> {
         let place = path.display().to_string();
         let mut conn = connect::writer(path, options.create)?;
         let entropy = options.entropy.clone();
-        schema::migrate(&mut conn, &place, || {
+        schema::make(&mut conn, &place, || {
             let secret: [u8; 32] = random(entropy.as_ref());
             vec![("token_key_1".into(), secret.to_vec())]
         })?;

@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn a_page_of_a_resume_costs_its_size_and_no_sort() {
         let mut conn = Connection::open_in_memory().unwrap();
-        schema::migrate(&mut conn, "memory", Vec::new).unwrap();
+        schema::make(&mut conn, "memory", Vec::new).unwrap();
         let check = |sql: &str, wanted: &[&str]| {
             let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let nulls = vec![rusqlite::types::Null; statement.parameter_count()];

@@ -1,27 +1,22 @@
-//! The tables, and the steps from one format to the next. Forward only.
+//! The tables, and how a new file gets them.
 
 use outlast_core::store::Error;
 use rusqlite::{Connection, Transaction};
 
 use super::{failure, state};
+use crate::format::{FORMAT, readable};
 
 /// `PRAGMA application_id`: tells an Outlast store from any other SQLite file ("OUTL").
 pub const APPLICATION_ID: i64 = 0x4f55_544c;
 
-/// Each step makes the format whose number is its place, from 1.
-const STEPS: &[&[&str]] = &[&[FORMAT_1, state::schema::TABLES]];
-
-/// The format this program writes.
-pub fn format() -> i64 {
-    STEPS.len() as i64
-}
+const ALL: [&str; 2] = [TABLES, state::schema::TABLES];
 
 // Layout, from measurements: `id INTEGER PRIMARY KEY` with UNIQUE(run_no, seq) appends at the end of
 // the tree; a clustered (run, seq) key is 2.7 times slower at many callers. A run's text id is
 // stored once. Indexes end in the order that is asked for, and queries name theirs: left to itself the
 // planner walks a whole run by (run_no, seq) to save a sort. A payload's id is made of its entry's (see
 // `payloads.rs`): no index of its own, one page less in each commit. Indexes on open rows are partial, so that a sweep costs what is open, not what is there.
-const FORMAT_1: &str = "
+const TABLES: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE instances (
@@ -82,7 +77,7 @@ CREATE TABLE payloads (
 
 /// The format of the store in the file; 0 where there is none yet. Changes nothing.
 ///
-/// Errors: `Newer` names both numbers; `Corrupt` when the file is a database of something else.
+/// Errors: `Newer` and `Older` name both numbers; `Corrupt` when the file is a database of something else.
 pub fn found(conn: &mut Connection, place: &str) -> Result<i64, Error> {
     // One snapshot: between two reads another process may make the store.
     found_in(&conn.transaction().map_err(failure)?, place)
@@ -102,33 +97,31 @@ fn found_in(tx: &Transaction<'_>, place: &str) -> Result<i64, Error> {
             });
         }
     }
-    if found > format() {
-        return Err(Error::Newer { place: place.into(), found, known: format() });
+    if found != 0 {
+        readable(found, place)?;
     }
     Ok(found)
 }
 
-/// Brings an older store to this program's format, in one transaction. Errors: those of `found`.
-pub fn migrate(
+/// Makes the tables where there are none, in one transaction. Errors: those of `found`.
+pub fn make(
     conn: &mut Connection,
     place: &str,
     fresh_meta: impl FnOnce() -> Vec<(String, Vec<u8>)>,
 ) -> Result<(), Error> {
-    if found(conn, place)? == format() {
+    if found(conn, place)? != 0 {
         return Ok(());
     }
     let tx = Transaction::new(conn, rusqlite::TransactionBehavior::Immediate).map_err(failure)?;
-    // Read again under the lock: another process may have made the step meanwhile.
-    let found = found_in(&tx, place)?;
-    for (i, step) in STEPS.iter().enumerate().skip(usize::try_from(found).unwrap_or(0)) {
-        step.iter().try_for_each(|sql| tx.execute_batch(sql)).map_err(failure)?;
-        tx.pragma_update(None, "user_version", i as i64 + 1).map_err(failure)?;
+    // Read again under the lock: another process may have made them meanwhile.
+    if found_in(&tx, place)? != 0 {
+        return Ok(());
     }
+    ALL.iter().try_for_each(|sql| tx.execute_batch(sql)).map_err(failure)?;
+    tx.pragma_update(None, "user_version", FORMAT).map_err(failure)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(failure)?;
-    if found == 0 {
-        for (key, value) in fresh_meta() {
-            tx.execute("INSERT INTO meta (key, value) VALUES (?1, ?2)", (key, value)).map_err(failure)?;
-        }
+    for (key, value) in fresh_meta() {
+        tx.execute("INSERT INTO meta (key, value) VALUES (?1, ?2)", (key, value)).map_err(failure)?;
     }
     tx.commit().map_err(failure)
 }

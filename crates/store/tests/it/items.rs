@@ -502,6 +502,19 @@ pub fn a_result_and_the_state_it_changed_are_recorded_together(s: &Stage) {
     assert!(s.store().state("ns", "agent", "k").unwrap().is_some());
 }
 
+pub fn a_stale_workers_result_that_changes_the_state_is_refused_whole(s: &Stage) {
+    let old = worker(s);
+    let seq = old.item("a").seq;
+    old.ends(Then::Restart);
+    let changing = || {
+        let changes = vec![crate::state::change("k", "v")];
+        RecordItem { changes, ..old.ending_item(seq, ItemEnd::Done(Payload::encode(b"x"))) }
+    };
+    s.refuses("lease_lost", changing());
+    assert!(s.store().state("ns", "agent", "k").unwrap().is_none());
+    old.ask(RecordItem { changes: Vec::new(), ..changing() }).unwrap();
+}
+
 pub fn workers_take_the_lowest_free_slots(s: &Stage) {
     let one = worker(s);
     let two = one.process.works(one.run);

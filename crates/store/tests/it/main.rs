@@ -265,6 +265,7 @@ macro_rules! stories {
                 jobs_are_listed_without_other_runs,
                 items_are_read_by_page_each_once,
                 a_result_and_the_state_it_changed_are_recorded_together,
+                a_stale_workers_result_that_changes_the_state_is_refused_whole,
                 workers_take_the_lowest_free_slots,
                 a_job_goes_on_while_one_of_its_workers_does,
                 a_completed_job_takes_more_items,
@@ -325,6 +326,8 @@ macro_rules! stories {
                 a_runs_state_carries_who_wrote_it,
                 a_runs_namespace_is_written_by_that_run_only,
                 a_stale_attempt_writes_no_state,
+                a_stale_attempts_result_that_changes_the_state_is_refused_whole,
+                a_dead_processs_result_changes_no_state,
                 a_transaction_is_committed_once_under_its_id,
                 a_refused_transaction_leaves_no_outcome,
                 the_first_to_commit_wins_where_that_is_asked_for,
@@ -350,6 +353,8 @@ macro_rules! stories {
                 a_compaction_goes_on_in_bounded_pieces,
                 fewer_than_one_version_cannot_be_kept,
                 an_unknown_namespace_can_be_told_what_to_keep,
+                a_change_removes_what_its_namespace_does_not_keep,
+                a_run_says_what_is_kept_of_its_own_namespace_only,
             ;
             checkpoints:
                 the_newest_checkpoint_of_a_name_counts,
@@ -427,6 +432,9 @@ macro_rules! timed_stories {
             history:
                 a_key_is_read_as_it_was_at_a_time,
                 a_namespaces_time_does_not_go_back_with_the_clock,
+            ;
+            retention:
+                ids_of_transactions_are_forgotten_when_they_are_old_a_few_at_a_time,
             ;
             sweeps:
                 an_attempt_ends_at_its_last_heartbeat,

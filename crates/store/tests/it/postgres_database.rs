@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use outlast_core::{
     engine::put::{Change, Put},
+    op::Durability,
     state::{Name, Scan},
-    store::Error,
+    store::Ask as _,
 };
 
 use crate::{
@@ -47,15 +48,33 @@ fn a_database_that_cannot_be_reached_is_named() {
 }
 
 #[test]
-fn a_newer_store_is_refused_and_left_alone() {
+fn a_store_of_another_format_is_refused_and_left_alone() {
+    for (found, code) in [("99", "store_newer"), ("1", "store_older")] {
+        let database = Database::new();
+        open_at(&database.url(), true).unwrap();
+        database.execute(&format!("UPDATE outlast.meta SET value = '{found}' WHERE key = 'format'"));
+        refused(&database.url(), true, code, &format!("has format {found},"));
+        let format = "SELECT convert_from(value, 'UTF8') FROM outlast.meta WHERE key = 'format'";
+        assert_eq!(database.value(format).as_deref(), Some(found));
+    }
+}
+
+/// The server's clock cannot be set: what was committed is made older.
+#[test]
+fn ids_of_transactions_are_forgotten_when_they_are_old() {
     let database = Database::new();
-    open_at(&database.url(), true).unwrap();
-    database.execute("UPDATE outlast.meta SET value = '99' WHERE key = 'format'");
-    let error = open_at(&database.url(), true).map(|_| ()).unwrap_err();
-    let known = outlast_store::postgres::format();
-    assert!(matches!(error, Error::Newer { found: 99, known: k, .. } if k == known), "{error}");
-    let format = "SELECT convert_from(value, 'UTF8') FROM outlast.meta WHERE key = 'format'";
-    assert_eq!(database.value(format).as_deref(), Some("99"));
+    let store = open_at(&database.url(), true).unwrap();
+    let named = |id: &str| Put { transaction: Some(id.into()), ..put("k") };
+    let known = |id: &str| store.transaction_outcome(id).unwrap().is_some();
+    let ids = ["a", "b", "c", "d", "e"];
+    for id in ids.into_iter().chain(["new"]) {
+        store.ask(named(id), Durability::Synced).wait().unwrap();
+    }
+    assert!(ids.into_iter().all(known));
+    database.execute("UPDATE outlast.commits SET at = at - 8 * 86400000000");
+    store.ask(named("newer"), Durability::Synced).wait().unwrap();
+    assert_eq!(ids.map(known), [false, false, false, false, true]);
+    assert!(known("new") && known("newer"));
 }
 
 #[test]
@@ -105,7 +124,7 @@ fn a_store_is_opened_read_and_closed_within_a_runtime() {
     runtime.block_on(async {
         let store = open_at(&database.url(), true).unwrap();
         assert_eq!(store.run_no(&outlast_core::id::RunId::new("r").unwrap()).unwrap(), None);
-        let ticket = store.submit(put("k").into(), outlast_core::op::Durability::Synced);
+        let ticket = store.submit(put("k").into(), Durability::Synced);
         ticket.await.unwrap();
         assert!(store.now().unwrap().0 > 1_700_000_000_000_000);
     });

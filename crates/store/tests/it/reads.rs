@@ -9,7 +9,8 @@ use outlast_core::{
     journal::{Kind, Role},
     op::Then,
     payload::Payload,
-    run::{Command, PriceFile, Prices, Spec},
+    run::{Command, Grpc, PriceFile, Prices, Spec},
+    state::transaction::Conflicts,
     status::Status,
     store::RunFilter,
     unit::Limits,
@@ -94,6 +95,7 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
             file: Some(PriceFile { path: "/srv/prices.json".into(), text: "{}\n".into() }),
         }),
         job: None,
+        grpc: Some(Grpc { address: "127.0.0.1:50051".into(), conflicts: Conflicts::FirstCommitter }),
     };
     let stdin = Some(Payload::encode(b"the input\n"));
     let start = Start { spec: spec.clone(), stdin, ..s.run("r").start };

@@ -1,17 +1,22 @@
 //! How much of the past is kept, and that what is gone is said to be gone.
 
 use outlast_core::{
-    engine::{compact::Compact, retain::Retain},
+    engine::{
+        compact::Compact,
+        put::{Change, Put},
+        retain::Retain,
+    },
+    op::Actor,
     state::{At, EventRange, Keep, Moment, Scan},
 };
 
 use crate::{
     stage::Stage,
-    state::{change, commit, delete, within},
+    state::{change, commit, delete, put, within},
 };
 
 fn keep(s: &Stage, keep: Keep) {
-    s.ask(Retain { namespace: "ns".into(), keep }).unwrap();
+    s.ask(Retain { actor: None, namespace: "ns".into(), keep }).unwrap();
 }
 
 /// Compacts all of a namespace, and returns how many versions that removed.
@@ -80,7 +85,7 @@ pub fn compaction_leaves_the_last_versions_and_says_what_is_gone(s: &Stage) {
     // Other namespaces keep theirs, and this one goes on counting.
     assert_eq!(store.state_history("other", "agent", "k", 0, 9).unwrap().items.len(), 5);
     commit(s, vec![change("k", "six")]);
-    assert_eq!((versions(s, "k"), compact(s, None)), ((vec![4, 5, 6], 4), 1));
+    assert_eq!((versions(s, "k"), compact(s, None)), ((vec![5, 6], 5), 0));
 }
 
 pub fn what_was_replaced_before_a_commit_can_be_removed(s: &Stage) {
@@ -109,7 +114,7 @@ pub fn a_compaction_goes_on_in_bounded_pieces(s: &Stage) {
 pub fn fewer_than_one_version_cannot_be_kept(s: &Stage) {
     written(s);
     for n in [0, -1, i64::MIN] {
-        s.refuses("bad_keep", Retain { namespace: "ns".into(), keep: Keep::Last(n) });
+        s.refuses("bad_keep", Retain { actor: None, namespace: "ns".into(), keep: Keep::Last(n) });
     }
     keep(s, Keep::Last(i64::MAX));
     assert_eq!(compact(s, None), 0);
@@ -124,5 +129,88 @@ pub fn an_unknown_namespace_can_be_told_what_to_keep(s: &Stage) {
     let namespace = s.store().namespace("ns").unwrap().unwrap();
     assert_eq!((namespace.commit, namespace.keep), (0, Keep::Last(1)));
     assert_eq!(commit(s, vec![change("k", "1"), change("k", "2")]), 1);
-    assert_eq!((compact(s, None), versions(s, "k")), (1, (vec![2], 2)));
+    assert_eq!((compact(s, None), versions(s, "k")), (0, (vec![2], 2)));
+}
+
+pub fn a_change_removes_what_its_namespace_does_not_keep(s: &Stage) {
+    for i in 0..10 {
+        commit(s, vec![change("k", &i.to_string()), within("other", change("k", "x"))]);
+    }
+    keep(s, Keep::Last(2));
+    let written = |changes: Vec<Change>| {
+        commit(s, changes);
+        s.reopen();
+        let (kept, oldest) = versions(s, "k");
+        (kept.len(), oldest)
+    };
+    // A few more than it adds, until only those are there that are kept.
+    assert_eq!(written(vec![change("k", "x")]), (7, 5));
+    assert_eq!(written(vec![change("k", "x")]), (4, 9));
+    assert_eq!(written(vec![change("k", "x")]), (2, 12));
+    for newest in 14..17 {
+        assert_eq!(written(vec![delete("k")]), (2, newest - 1));
+    }
+    let store = s.store();
+    let error = store.state_version("ns", "agent", "k", 14).unwrap_err();
+    assert_eq!(error.code(), "compacted");
+    assert_eq!(store.state_version("ns", "agent", "k", 15).unwrap().unwrap().version, 15);
+    assert_eq!(store.state("ns", "agent", "k").unwrap().unwrap().version, 16);
+    assert_eq!(store.state_history("other", "agent", "k", 0, 99).unwrap().items.len(), 10);
+    // A key that is new, and written more often at once than is kept.
+    commit(s, (0..5).map(|i| change("new", &i.to_string())).collect());
+    assert_eq!((versions(s, "new"), compact(s, None)), ((vec![4, 5], 4), 0));
+    let (namespace, agent) = ("ns".to_owned(), "agent".to_owned());
+    let range = EventRange { namespace, agent, limit: 99, ..EventRange::default() };
+    let page = store.state_events(&range).unwrap();
+    assert!(page.compacted);
+    let told: Vec<_> = page.events.iter().map(|e| (e.item.key.as_str(), e.item.version)).collect();
+    assert_eq!(told, [("k", 15), ("k", 16), ("new", 4), ("new", 5)]);
+}
+
+pub fn a_run_says_what_is_kept_of_its_own_namespace_only(s: &Stage) {
+    let process = s.process("p");
+    let old = process.claim(s.run("own").create());
+    let says = |actor: Actor, namespace: &str| Retain {
+        actor: Some((actor, old.slot)),
+        namespace: namespace.into(),
+        keep: Keep::Last(1),
+    };
+    s.ask(says(old.actor(), "run:own")).unwrap();
+    s.ask(says(old.actor(), "shared")).unwrap();
+    s.refuses("read_only_namespace", says(old.actor(), "run:other"));
+    let new = process.claim(old.run);
+    s.refuses("lease_lost", says(old.actor(), "shared"));
+    s.ask(says(new.actor(), "shared")).unwrap();
+}
+
+/// Needs a clock that is set.
+pub fn ids_of_transactions_are_forgotten_when_they_are_old_a_few_at_a_time(s: &Stage) {
+    const DAY_MS: u64 = 24 * 3600 * 1000;
+    let once = |id: String| {
+        let changes = vec![change("k", &id), within("other", change("k", &id))];
+        Put { transaction: Some(id.into()), ..put(changes) }
+    };
+    let known = |ids: std::ops::Range<i32>| {
+        let is_known = |i: &i32| s.store().transaction_outcome(&format!("t{i}")).unwrap().is_some();
+        ids.filter(is_known).collect::<Vec<_>>()
+    };
+    (0..10).for_each(|i| drop(s.ask(once(format!("t{i}"))).unwrap()));
+    s.advance_ms(7 * DAY_MS);
+    s.ask(once("t10".into())).unwrap();
+    assert_eq!(known(0..11), (0..11).collect::<Vec<_>>(), "as long as was promised");
+    s.advance_ms(DAY_MS);
+    for (turn, wanted) in [(11, 4..12), (12, 8..13)] {
+        s.ask(once(format!("t{turn}"))).unwrap();
+        s.reopen();
+        assert_eq!(known(0..turn + 1), wanted.collect::<Vec<_>>());
+    }
+    // Those of a few commits that are not yet four wait for the next ones.
+    (13..16).for_each(|i| drop(s.ask(once(format!("t{i}"))).unwrap()));
+    assert_eq!(known(0..16), (8..16).collect::<Vec<_>>());
+    // A known one is not done again; a forgotten one is a new transaction.
+    let before = versions(s, "k").0.len();
+    s.ask(once("t9".into())).unwrap();
+    assert_eq!(versions(s, "k").0.len(), before);
+    s.ask(once("t0".into())).unwrap();
+    assert_eq!(versions(s, "k").0.len(), before + 1);
 }

@@ -20,7 +20,7 @@ use outlast_core::{
     store::{Ask as _, Error, Store},
     unit::Limits,
 };
-use outlast_store::sqlite::{MIN_SQLITE, format};
+use outlast_store::{FORMAT, OLDEST, sqlite::MIN_SQLITE};
 use rusqlite::Connection;
 
 use crate::beds::{open_at, place};
@@ -144,12 +144,16 @@ fn a_store_whose_making_was_cut_off_once_it_had_its_name_is_made_to_its_end() {
 }
 
 #[test]
-fn a_newer_store_is_refused_and_left_alone() {
-    let (_directory, path) = directory();
-    drop(open_at(place(&path), true).unwrap());
-    Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
-    let error = refused_and_unchanged(&path, true, "store_newer");
-    assert!(matches!(error, Error::Newer { found: 99, known, .. } if known == format()), "{error}");
+fn a_store_of_another_format_is_refused_and_left_alone() {
+    for (found, code, wanted) in
+        [(99, "store_newer", format!("up to {FORMAT}")), (1, "store_older", format!("format {OLDEST} and"))]
+    {
+        let (_directory, path) = directory();
+        drop(open_at(place(&path), true).unwrap());
+        Connection::open(&path).unwrap().pragma_update(None, "user_version", found).unwrap();
+        let error = refused_and_unchanged(&path, true, code).to_string();
+        assert!(error.contains(&format!("has format {found},")) && error.contains(&wanted), "{error}");
+    }
 }
 
 #[test]
@@ -226,33 +230,41 @@ fn opening_reads_no_more_of_a_large_store() {
     assert!(large.1 <= small.1 + 16 * 4096, "a run took {} bytes, and {} in the large one", small.1, large.1);
 }
 
-/// Names are stored once, and indexes are small. The text in the values repeats nothing.
+/// Names are stored once, and indexes are small. Noise is not compressed at all.
 #[test]
 fn a_value_of_a_kilobyte_costs_at_most_half_as_much_again() {
-    const VALUES: usize = 3000;
-    let (_directory, path) = directory();
-    let store = open_at(place(&path), true).unwrap();
-    let entropy = SeededEntropy::new(1);
-    let mut bytes = 0;
-    let pending: Vec<_> = (0..VALUES)
-        .map(|i| {
-            let mut noise = [0; 480];
-            entropy.fill(&mut noise);
-            let text: String = noise.iter().map(|b| format!("{b:02x}")).collect();
-            let value = format!(r#"{{"action": {{"id": {i}}}, "status": "done", "result": "{text}"}}"#);
-            bytes += value.len();
-            let name = Name::new("namespace", "research-agent-001", format!("step:{}", i / 2));
-            let put = Put { changes: vec![Change::set(name, value.as_bytes())], ..Put::default() };
-            let put = Put { transaction: Some(format!("0190c0de-0000-7000-8000-{i:012x}").into()), ..put };
-            store.ask(put, Durability::Committed)
-        })
-        .collect();
-    pending.into_iter().for_each(|p| drop(p.wait().unwrap()));
-    drop(store);
-    let size = fs::metadata(&path).unwrap().len() as f64;
-    let ratio = size / bytes as f64;
-    println!("{ratio:.2} x the values' bytes");
-    assert!(ratio <= 1.5, "{ratio:.2} x the values' bytes");
+    let hex = |noise: &[u8]| {
+        let text: String = noise[..480].iter().map(|b| format!("{b:02x}")).collect();
+        format!(r#"{{"action": {{"id": 7}}, "status": "done", "result": "{text}"}}"#).into_bytes()
+    };
+    let check = |what: &str, most: f64, value: &dyn Fn(&[u8]) -> Vec<u8>| {
+        const VALUES: usize = 3000;
+        let (_directory, path) = directory();
+        let store = open_at(place(&path), true).unwrap();
+        let entropy = SeededEntropy::new(1);
+        let mut bytes = 0;
+        let pending: Vec<_> = (0..VALUES)
+            .map(|i| {
+                let mut noise = [0; 1024];
+                entropy.fill(&mut noise);
+                let value = value(&noise);
+                bytes += value.len();
+                let name = Name::new("namespace", "research-agent-001", format!("step:{}", i / 2));
+                let put = Put { changes: vec![Change::set(name, &value)], ..Put::default() };
+                let id = format!("txn_0190c0de-0000-7000-8000-{i:012x}");
+                store.ask(Put { transaction: Some(id.into()), ..put }, Durability::Committed)
+            })
+            .collect();
+        pending.into_iter().for_each(|p| drop(p.wait().unwrap()));
+        drop(store);
+        let ratio = fs::metadata(&path).unwrap().len() as f64 / bytes as f64;
+        println!("{what}: {ratio:.2} x the values' bytes");
+        assert!(ratio <= most, "{what}: {ratio:.2} x the values' bytes");
+    };
+    check("text of hex digits", 1.5, &hex);
+    check("noise of 900 bytes", 1.5, &|noise| noise[..900].to_vec());
+    // Of these three fill a page to three quarters.
+    check("noise of 1024 bytes", 1.65, &|noise| noise.to_vec());
 }
 
 /// Steps that were done are found by an index, whatever their number.

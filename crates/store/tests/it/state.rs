@@ -1,7 +1,11 @@
 //! What a run knows: versioned keys, transactions, conflicts.
 
 use outlast_core::{
-    engine::put::{Change, Put},
+    engine::{
+        put::{Change, Put},
+        record::Record,
+    },
+    journal::State,
     state::{Committed, Name, run_namespace},
 };
 
@@ -189,7 +193,7 @@ pub fn a_runs_namespace_is_written_by_that_run_only(s: &Stage) {
     s.ask(by_own("shared")).unwrap();
     let seq = other.begins("step");
     let changes = vec![within("run:own", change("k", "v"))];
-    let record = outlast_core::engine::record::Record { changes, ..other.record(seq, "x") };
+    let record = Record { changes, ..other.record(seq, "x") };
     s.refuses("read_only_namespace", record);
 }
 
@@ -204,6 +208,34 @@ pub fn a_stale_attempt_writes_no_state(s: &Stage) {
     s.ask(by(&new)).unwrap();
     let item = s.store().state("ns", "agent", "k").unwrap().unwrap();
     assert_eq!((item.version, item.attempt), (2, Some(new.attempt)));
+}
+
+pub fn a_stale_attempts_result_that_changes_the_state_is_refused_whole(s: &Stage) {
+    let process = s.process("p");
+    let old = process.claim(s.run("r").create());
+    let (seq, plain) = (old.begins("step"), old.begins("plain"));
+    let new = process.claim(old.run);
+    let changing = |a: &crate::agent::Agent| Record { changes: vec![change("k", "v")], ..a.record(seq, "x") };
+    s.refuses("lease_lost", changing(&old));
+    assert_eq!(at(s, "ns", "k"), None);
+    assert_eq!(s.entry(old.run, seq).state, State::Open);
+    // A result alone is closed by the process that opened it, whoever drives the run now.
+    s.ask(old.record(plain, "x")).unwrap();
+    // The next attempt begins the step anew, and its result and what it changed commit.
+    assert_eq!(new.begins("step"), seq);
+    s.ask(changing(&new)).unwrap();
+    let item = s.store().state("ns", "agent", "k").unwrap().unwrap();
+    assert_eq!((item.version, item.attempt), (1, Some(new.attempt)));
+}
+
+pub fn a_dead_processs_result_changes_no_state(s: &Stage) {
+    let process = s.process("p");
+    let agent = process.claim(s.run("r").create());
+    let seq = agent.begins("step");
+    process.dies();
+    let changes = vec![change("k", "v")];
+    s.refuses("instance_dead", Record { changes, ..agent.record(seq, "x") });
+    assert_eq!(at(s, "ns", "k"), None);
 }
 
 pub fn a_transaction_is_committed_once_under_its_id(s: &Stage) {

@@ -31,8 +31,8 @@ pub struct Difference {
 }
 
 pub fn diff(store: &dyn Store, args: &DiffArgs, page: &mut Page) -> Result<(), CliError> {
-    let before = known(store, args, at(Some(args.from), store)?)?;
-    let after = known(store, args, at(args.to, store)?)?;
+    let before = known(store, args, at(Some(args.from), &args.place.namespace, store)?)?;
+    let after = known(store, args, at(args.to, &args.place.namespace, store)?)?;
     let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -147,8 +147,24 @@ fn compare(place: String, before: Option<Value>, after: Option<Value>, found: &m
                 compare(format!("{place}/{n}"), Some(old), Some(new), found);
             }
         }
+        (Some(Value::Array(a)), Some(Value::Array(b))) if is_longer(&a, &b) || is_longer(&b, &a) => {
+            let same = a.iter().zip(&b).take_while(|(old, new)| old == new).count();
+            let more = a.len().abs_diff(b.len());
+            for n in same..same + more {
+                let (before, after) =
+                    if a.len() > b.len() { (a.get(n).cloned(), None) } else { (None, b.get(n).cloned()) };
+                found.push(Difference { place: format!("{place}/{n}"), before, after });
+            }
+        }
         (before, after) => found.push(Difference { place, before, after }),
     }
+}
+
+/// Whether `long` is `short` with more elements at one place: a conversation that went on.
+fn is_longer(long: &[Value], short: &[Value]) -> bool {
+    let first = long.iter().zip(short).take_while(|(a, b)| a == b).count();
+    let rest = &short[first..];
+    long.len() > short.len() && !short.is_empty() && long.ends_with(rest)
 }
 
 #[cfg(test)]
@@ -175,7 +191,16 @@ mod tests {
             json!({"a": [1, {"x/y": 3}]}),
             &[("/a/1/x~1y", Some(json!(2)), Some(json!(3)))],
         );
-        check(json!([1]), json!([1, 2]), &[("", Some(json!([1])), Some(json!([1, 2])))]);
+        check(json!([1]), json!([1, 2]), &[("/1", None, Some(json!(2)))]);
+        check(json!([1, 1]), json!([1]), &[("/1", Some(json!(1)), None)]);
+        check(
+            json!({"m": [1, 2, 5]}),
+            json!({"m": [1, 2, 3, 4, 5]}),
+            &[("/m/2", None, Some(json!(3))), ("/m/3", None, Some(json!(4)))],
+        );
+        check(json!([7, 1, 2]), json!([1, 2]), &[("/0", Some(json!(7)), None)]);
+        check(json!([1, 2]), json!([3, 4, 5]), &[("", Some(json!([1, 2])), Some(json!([3, 4, 5])))]);
+        check(json!([]), json!([1]), &[("", Some(json!([])), Some(json!([1])))]);
         check(json!(null), json!({}), &[("", Some(json!(null)), Some(json!({})))]);
     }
 }

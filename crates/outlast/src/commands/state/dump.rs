@@ -5,6 +5,7 @@ use std::{
     collections::{BinaryHeap, VecDeque},
     fs::File,
     io::{self, BufRead, BufReader},
+    path::Path,
     sync::Arc,
 };
 
@@ -119,7 +120,7 @@ pub fn dump(store: &dyn Store, args: &DumpArgs, page: &mut Page) -> Result<(), C
 fn of_one_commit(a: &Event, b: &Event) -> bool {
     a.item.commit == b.item.commit
         && a.transaction == b.transaction
-        && (a.item.namespace == b.item.namespace || a.transaction.is_some())
+        && (a.item.namespace == b.item.namespace || a.transaction.is_some() || a.item.at == b.item.at)
 }
 
 fn print(
@@ -172,10 +173,10 @@ fn agents(store: &dyn Store, only: &[String]) -> Result<Vec<Agent>, CliError> {
 
 pub fn restore(store: &dyn Store, args: &RestoreArgs, page: &mut Page) -> Result<(), CliError> {
     let input: Box<dyn BufRead> = match &args.file {
-        Some(path) => Box::new(BufReader::new(File::open(path).map_err(|e| bad(0, e.to_string()))?)),
+        Some(path) => Box::new(BufReader::new(File::open(path).map_err(|e| unread(path, &e))?)),
         None => Box::new(io::stdin().lock()),
     };
-    let (mut commits, mut left_out) = (0, 0);
+    let (mut commits, mut there, mut left_out) = (0, 0, 0);
     for (n, line) in (1..).zip(input.lines()) {
         let line = line.map_err(|e| bad(n, e.to_string()))?;
         if line.trim().is_empty() {
@@ -194,16 +195,20 @@ pub fn restore(store: &dyn Store, args: &RestoreArgs, page: &mut Page) -> Result
             continue;
         }
         let put = Put { actor: None, changes, transaction: Some(id) };
-        store.ask(put, Durability::Synced).wait()?;
-        commits += 1;
+        // One that was committed under its id before tells no versions.
+        match store.ask(put, Durability::Synced).wait()?.versions.is_empty() {
+            true => there += 1,
+            false => commits += 1,
+        }
     }
     if left_out > 0 {
         say(&format!("{} of runs left out: only their runs write there", some(left_out, "operation")));
     }
     if page.look.json {
-        return Ok(page.json(&serde_json::json!({ "commits": commits, "operations_left_out": left_out }))?);
+        return Ok(page.json(&serde_json::json!({ "commits": commits, "commits_there": there, "operations_left_out": left_out }))?);
     }
-    Ok(page.line(&format!("{} restored", some(commits, "commit")))?)
+    let there = if there > 0 { format!("; {there} were there already") } else { String::new() };
+    Ok(page.line(&format!("{} restored{there}", some(commits, "commit")))?)
 }
 
 impl Dumped {
@@ -235,12 +240,24 @@ impl Operation {
     }
 }
 
-fn bad(line: usize, why: String) -> CliError {
-    let at = if line == 0 { String::new() } else { format!(", line {line}") };
+fn unread(path: &Path, why: &io::Error) -> CliError {
     CliError::Other {
         exit: exit_code::REFUSED,
         code: "bad_dump",
-        message: format!("the dump{at}: {why}"),
-        hint: Some("what came before that line was restored; the same restore goes on behind it".into()),
+        message: format!("cannot read the dump {}: {why}", path.display()),
+        hint: Some("`outlast state dump > FILE` writes one".into()),
+    }
+}
+
+fn bad(line: usize, why: String) -> CliError {
+    let hint = match line {
+        1 => "nothing was restored; `outlast state dump > FILE` writes a dump",
+        _ => "what came before that line was restored; the same restore goes on behind it",
+    };
+    CliError::Other {
+        exit: exit_code::REFUSED,
+        code: "bad_dump",
+        message: format!("the dump, line {line}: {why}"),
+        hint: Some(hint.into()),
     }
 }

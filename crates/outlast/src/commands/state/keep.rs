@@ -1,11 +1,7 @@
 //! `outlast state keep`: how many versions of each key a namespace keeps, and the removal of the others.
 
-use outlast_core::{
-    engine::{compact::Compact, retain::Retain},
-    op::Durability,
-    state::Keep,
-    store::{Ask as _, Store},
-};
+use outlast_core::{engine::retain::Retain, state::Keep, store::Store};
+use outlast_server::state::retention;
 use serde_json::json;
 
 use crate::{cli::state::KeepArgs, error::CliError, render::look::Page};
@@ -15,8 +11,7 @@ pub fn keep(store: &dyn Store, args: &KeepArgs, page: &mut Page) -> Result<(), C
     let name = &args.place.namespace;
     let mut removed = 0;
     if let Some(keep) = args.versions {
-        store.run_verb(Retain { namespace: name.clone(), keep }, Durability::Synced)?;
-        removed = compact(store, name)?;
+        removed = retention::retain(store, Retain { actor: None, namespace: name.clone(), keep })?;
     }
     let keep = store.namespace(name)?.map(|n| n.keep).unwrap_or_default();
     if page.look.json {
@@ -33,16 +28,4 @@ pub fn keep(store: &dyn Store, args: &KeepArgs, page: &mut Page) -> Result<(), C
     };
     let removed = if args.versions.is_some() { format!("; {removed} removed") } else { String::new() };
     Ok(page.line(&format!("namespace {name} keeps {kept}{removed}"))?)
-}
-
-/// Piece by piece: other writers come in between.
-fn compact(store: &dyn Store, namespace: &str) -> Result<i64, CliError> {
-    let (mut removed, mut after) = (0, Some(0));
-    while let Some(from) = after {
-        let piece = Compact { namespace: namespace.to_owned(), before: None, after: from };
-        let done = store.run_verb(piece, Durability::Committed)?;
-        removed += done.removed;
-        after = done.next;
-    }
-    Ok(removed)
 }

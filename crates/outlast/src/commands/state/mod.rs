@@ -60,20 +60,36 @@ fn get(store: &dyn Store, args: &GetArgs, page: &mut Page) -> Result<(), CliErro
             store.state_at(namespace, agent, key, At::Time(when.resolve(store.now()?)))?
         }
     };
-    let Some(item) = item.filter(|i| i.value.is_some()) else {
-        return Err(CliError::Other {
-            exit: exit_code::REFUSED,
-            code: "no_such_key",
-            message: format!("key {key:?} of agent {agent:?} is not there in namespace {namespace:?}"),
-            hint: Some(
-                "`outlast state keys AGENT` lists keys, `outlast state history AGENT KEY` its past".into(),
-            ),
-        });
+    let item = match item {
+        Some(item) if item.value.is_some() => item,
+        other => return Err(not_there(store, args, other.map(|i| i.version))?),
     };
     if page.look.json {
         return Ok(page.json(&Runs::default().item(store, &item)?)?);
     }
     Ok(page.line(&text(&item, usize::MAX))?)
+}
+
+/// Why there is no value: never written, not there then, or deleted in that version.
+fn not_there(store: &dyn Store, args: &GetArgs, deleted: Option<i64>) -> Result<CliError, CliError> {
+    let (namespace, agent, key) = (&args.place.namespace, &args.agent, &args.key);
+    let newest = store.state(namespace, agent, key)?.map(|i| i.version);
+    let why = match (deleted, args.at, newest) {
+        (Some(version), _, _) => format!(": version {version} deleted it"),
+        (None, Some(Mark::Number(version)), Some(newest)) => {
+            format!(" in version {version}: its newest is {newest}")
+        }
+        (None, Some(Mark::Time(_)), Some(_)) => " then: it was written later".to_owned(),
+        _ => String::new(),
+    };
+    Ok(CliError::Other {
+        exit: exit_code::REFUSED,
+        code: "no_such_key",
+        message: format!("key {key:?} of agent {agent:?} is not there in namespace {namespace:?}{why}"),
+        hint: Some(
+            "`outlast state keys AGENT` lists keys, `outlast state history AGENT KEY` its past".into(),
+        ),
+    })
 }
 
 fn keys(store: &dyn Store, args: &KeysArgs, page: &mut Page) -> Result<(), CliError> {
@@ -82,7 +98,7 @@ fn keys(store: &dyn Store, args: &KeysArgs, page: &mut Page) -> Result<(), CliEr
         agent: args.agent.clone(),
         prefix: args.prefix.clone(),
         after: None,
-        at: at(args.at, store)?,
+        at: at(args.at, &args.place.namespace, store)?,
         limit: KEYS,
     };
     let mut listed = Vec::new();
@@ -237,10 +253,25 @@ fn moment(mark: Mark, now: Micros) -> Moment {
 }
 
 /// When to look; without a mark now, as one moment for all pages.
-fn at(mark: Option<Mark>, store: &dyn Store) -> Result<At, CliError> {
+///
+/// Errors: a commit that is not there yet. What it will be is not what is known now.
+fn at(mark: Option<Mark>, namespace: &str, store: &dyn Store) -> Result<At, CliError> {
     Ok(match mark.map(|m| store.now().map(|now| moment(m, now))).transpose()? {
         None => At::Position(store.state_position()?),
-        Some(Moment::Commit(n)) => At::Commit(n),
+        Some(Moment::Commit(n)) => {
+            let newest = store.namespace(namespace)?.map_or(0, |head| head.commit);
+            if n > newest {
+                return Err(CliError::Other {
+                    exit: exit_code::REFUSED,
+                    code: "no_such_commit",
+                    message: format!(
+                        "there is no commit {n} yet: the newest of namespace {namespace:?} is {newest}"
+                    ),
+                    hint: Some("`outlast state replay AGENT` tells an agent's commits".into()),
+                });
+            }
+            At::Commit(n)
+        }
         Some(Moment::Time(t)) => At::Time(t),
     })
 }

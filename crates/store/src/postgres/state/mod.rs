@@ -10,7 +10,8 @@ use outlast_core::{
     loaded::{Loaded, Row, Touch},
     state::{
         Committed, Keep, Name, Namespace, Position, Progress, StepKey,
-        rows::{Compactable, Current, NewCommit, NewVersion, Removal, Rows},
+        outcome::AT_ONCE,
+        rows::{Compactable, Current, Forgetting, NewCommit, NewVersion, Removal, Rows, Trimmed},
     },
     store::Error,
 };
@@ -24,11 +25,14 @@ use super::{
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// The newest position, the namespace and the key, in one round trip; what is not there is NULL.
-const KEY: &str = "SELECT n.name, n.commit_no, n.at, n.keep, \
+/// The newest position, the namespace, the commit $4 places behind the first whose id is kept, and the key, in
+/// one round trip; what is not there is NULL.
+const KEY: &str = "SELECT n.name, n.commit_no, n.at, n.keep, n.forgotten, o.commit_no, o.at, \
     coalesce((SELECT max(position) FROM outlast.items), 0), \
     k.version, k.live, k.position, k.commit_no, k.at, k.first, k.oldest, k.progress, k.no \
     FROM (SELECT 1) AS one LEFT JOIN outlast.namespaces n ON sha256(n.name) = sha256($1) \
+    LEFT JOIN LATERAL (SELECT c.commit_no, c.at FROM outlast.commits c WHERE c.namespace_no = n.no \
+    AND c.commit_no > n.forgotten ORDER BY c.commit_no LIMIT 1 OFFSET $4) o ON true \
     LEFT JOIN outlast.agents a ON a.namespace_no = n.no AND sha256(a.name) = sha256($2) \
     LEFT JOIN outlast.keys k ON k.agent_no = a.no AND sha256(k.key) = sha256($3)";
 
@@ -37,12 +41,16 @@ pub async fn load_key(client: &Client, l: &mut Loaded, name: &Arc<Name>) -> Resu
         return Ok(());
     }
     let names = [&name.namespace, &name.agent, &name.key].map(|n| n.as_bytes());
-    let found = client.query_typed_one(KEY, params![names[0], names[1], names[2]]).await.map_err(failure)?;
-    l.state.position = Position(get(&found, 4)?);
+    let behind = AT_ONCE as i64 - 1;
+    let params = params![names[0], names[1], names[2], behind];
+    let found = client.query_typed_one(KEY, params).await.map_err(failure)?;
+    l.state.position = Position(get(&found, 7)?);
     if !l.state.namespaces.contains_key(&name.namespace) && get::<Option<i64>>(&found, 1)?.is_some() {
         l.state.namespaces.insert(name.namespace.clone(), Row::read(namespace(&found)?));
+        let old = get::<Option<i64>>(&found, 5)?.zip(get::<Option<i64>>(&found, 6)?.map(Micros));
+        l.state.old_ids.extend(old.map(|old| (name.namespace.clone(), old)));
     }
-    if get::<Option<i64>>(&found, 5)?.is_some() {
+    if get::<Option<i64>>(&found, 8)?.is_some() {
         l.state.keys.insert(name.clone(), Row::read(current(&found)?));
     }
     Ok(())
@@ -50,7 +58,8 @@ pub async fn load_key(client: &Client, l: &mut Loaded, name: &Arc<Name>) -> Resu
 
 pub async fn load_namespace(client: &Client, l: &mut Loaded, name: &str) -> Result<()> {
     if !l.state.namespaces.contains_key(name) {
-        let sql = "SELECT name, commit_no, at, keep FROM outlast.namespaces WHERE sha256(name) = sha256($1)";
+        let sql = "SELECT name, commit_no, at, keep, forgotten FROM outlast.namespaces \
+                   WHERE sha256(name) = sha256($1)";
         let found = maybe(client, sql, params![name.as_bytes()], namespace).await?;
         l.state.namespaces.extend(found.map(|n| (name.to_owned(), Row::read(n))));
     }
@@ -104,14 +113,15 @@ pub const FORGET: [&str; 5] = [
 pub async fn apply(client: &Client, rows: &Rows) -> Result<()> {
     for row in rows.namespaces.values().filter(|r| r.touch != Touch::Read) {
         let n = &row.value;
-        let sql = "INSERT INTO outlast.namespaces (name, commit_no, at, keep) VALUES ($1, $2, $3, $4) \
-                   ON CONFLICT (sha256(name)) DO UPDATE SET commit_no = excluded.commit_no, at = excluded.at, \
-                   keep = excluded.keep";
+        let sql = "INSERT INTO outlast.namespaces (name, commit_no, at, keep, forgotten) \
+                   VALUES ($1, $2, $3, $4, $5) ON CONFLICT (sha256(name)) DO UPDATE SET \
+                   commit_no = excluded.commit_no, at = excluded.at, keep = excluded.keep, \
+                   forgotten = excluded.forgotten";
         let keep = match n.keep {
             Keep::All => None,
             Keep::Last(n) => Some(n),
         };
-        write_one(client, sql, params![n.name.as_bytes(), n.commit, n.at.0, keep]).await?;
+        write_one(client, sql, params![n.name.as_bytes(), n.commit, n.at.0, keep, n.forgotten]).await?;
     }
     let mut numbers: HashMap<&Name, i64> = HashMap::new();
     for (name, row) in &rows.keys {
@@ -130,7 +140,16 @@ pub async fn apply(client: &Client, rows: &Rows) -> Result<()> {
         insert_commit(client, c).await?;
     }
     for r in &rows.removals {
-        remove(client, *r).await?;
+        let no = match &r.key {
+            Trimmed::No(no) => Some(no),
+            Trimmed::Changed(name) => numbers.get(&**name),
+        };
+        if let Some(no) = no {
+            remove(client, *no, r).await?;
+        }
+    }
+    for f in &rows.forgettings {
+        forget_ids(client, f).await?;
     }
     Ok(())
 }
@@ -208,16 +227,24 @@ async fn insert_commit(client: &Client, c: &NewCommit) -> Result<()> {
     write_one(client, sql, params![c.namespace.as_bytes(), c.commit, c.at.0, c.position.0, id]).await
 }
 
-async fn remove(client: &Client, r: Removal) -> Result<()> {
+async fn forget_ids(client: &Client, f: &Forgetting) -> Result<()> {
+    let sql = "UPDATE outlast.commits SET txn = NULL WHERE namespace_no = (SELECT no FROM outlast.namespaces \
+               WHERE sha256(name) = sha256($1)) AND commit_no > $2 AND commit_no <= $3 AND txn IS NOT NULL";
+    let namespace = f.namespace.as_bytes();
+    let params = params![namespace, f.above, f.to];
+    client.execute_typed(sql, params).await.map_err(failure).map(drop)
+}
+
+async fn remove(client: &Client, no: i64, r: &Removal) -> Result<()> {
     // Positions grow with versions: the last one removed is that of the highest version.
     let sql = "UPDATE outlast.agents SET removed_to = greatest(removed_to, (SELECT position FROM outlast.items \
                WHERE key_no = $1 AND version < $2 ORDER BY version DESC LIMIT 1)) \
                WHERE no = (SELECT agent_no FROM outlast.keys WHERE no = $1)";
-    write_one(client, sql, params![r.no, r.below]).await?;
+    write_one(client, sql, params![no, r.below]).await?;
     let sql = "DELETE FROM outlast.items WHERE key_no = $1 AND version < $2";
-    client.execute_typed(sql, params![r.no, r.below]).await.map_err(failure)?;
+    client.execute_typed(sql, params![no, r.below]).await.map_err(failure)?;
     let sql = "UPDATE outlast.keys SET oldest = $2, replaced = version > $2 WHERE no = $1";
-    write_one(client, sql, params![r.no, r.below]).await
+    write_one(client, sql, params![no, r.below]).await
 }
 
 fn count(limit: usize) -> i64 {
@@ -231,21 +258,22 @@ fn namespace(r: &tokio_postgres::Row) -> Result<Namespace> {
         commit: get(r, 1)?,
         at: Micros(get(r, 2)?),
         keep: get::<Option<i64>>(r, 3)?.map_or(Keep::All, Keep::Last),
+        forgotten: get(r, 4)?,
     })
 }
 
-/// From column 5.
+/// From column 8.
 fn current(r: &tokio_postgres::Row) -> Result<Current> {
     Ok(Current {
-        version: get(r, 5)?,
-        live: get(r, 6)?,
-        position: Position(get(r, 7)?),
-        commit: get(r, 8)?,
-        at: Micros(get(r, 9)?),
-        first: Position(get(r, 10)?),
-        oldest: get(r, 11)?,
-        progress: get::<Option<i64>>(r, 12)?.and_then(Progress::from_code),
+        version: get(r, 8)?,
+        live: get(r, 9)?,
+        position: Position(get(r, 10)?),
+        commit: get(r, 11)?,
+        at: Micros(get(r, 12)?),
+        first: Position(get(r, 13)?),
+        oldest: get(r, 14)?,
+        progress: get::<Option<i64>>(r, 15)?.and_then(Progress::from_code),
         moved: false,
-        no: get(r, 13)?,
+        no: get(r, 16)?,
     })
 }

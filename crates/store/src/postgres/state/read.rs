@@ -344,7 +344,7 @@ impl Reads for PostgresStore {
         let name = name.to_owned();
         self.readers.run(async move |c: &Client| {
             let sql =
-                "SELECT name, commit_no, at, keep FROM outlast.namespaces WHERE sha256(name) = sha256($1)";
+                "SELECT name, commit_no, at, keep, forgotten FROM outlast.namespaces WHERE sha256(name) = sha256($1)";
             maybe(c, sql, params![name.as_bytes()], namespace).await
         })
     }
@@ -352,7 +352,7 @@ impl Reads for PostgresStore {
     fn namespaces(&self, after: Option<&str>, limit: usize) -> Result<Vec<Namespace>> {
         let after = after.map(str::to_owned);
         self.readers.run(async move |c: &Client| {
-            let sql = "SELECT name, commit_no, at, keep FROM outlast.namespaces WHERE $1::bytea IS NULL \
+            let sql = "SELECT name, commit_no, at, keep, forgotten FROM outlast.namespaces WHERE $1::bytea IS NULL \
                        OR (substring(name from 1 for 512) >= substring($1 from 1 for 512) AND name > $1) \
                        ORDER BY substring(name from 1 for 512), name LIMIT $2";
             let after = after.as_deref().map(str::as_bytes);

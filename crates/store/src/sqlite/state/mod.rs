@@ -11,14 +11,15 @@ use outlast_core::{
     loaded::{Loaded, Row, Touch},
     state::{
         At, Committed, Item, Keep, Name, Namespace, Position, Progress, StepKey, Value,
-        rows::{Compactable, Current, NewCommit, NewVersion, Removal, Rows},
+        outcome::AT_ONCE,
+        rows::{Compactable, Current, Forgetting, NewCommit, NewVersion, Removal, Rows, Trimmed},
     },
     store::Error,
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, params};
 
 use super::failure;
-use schema::{BY_TIME, BY_TRANSACTION, COMPACTABLE, NEWEST_UNTIL};
+use schema::{BY_TIME, BY_TRANSACTION, COMPACTABLE, HEAD, NEWEST_UNTIL};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -40,9 +41,14 @@ pub fn load_key(conn: &Connection, l: &mut Loaded, name: &Arc<Name>) -> Result<(
 
 pub fn load_namespace(conn: &Connection, l: &mut Loaded, name: &str) -> Result<()> {
     if !l.state.namespaces.contains_key(name) {
-        let sql = "SELECT name, commit_no, at, keep FROM namespaces WHERE name = ?1";
-        let found = maybe(conn, sql, (name.as_bytes(),), namespace)?;
-        l.state.namespaces.extend(found.map(|n| (name.to_owned(), Row::read(n))));
+        let found = maybe(conn, HEAD, (name.as_bytes(), AT_ONCE as i64 - 1), |r| {
+            let old = r.get::<_, Option<i64>>(5)?.zip(r.get::<_, Option<i64>>(6)?.map(Micros));
+            Ok((namespace(r)?, old))
+        })?;
+        if let Some((head, old)) = found {
+            l.state.namespaces.insert(name.to_owned(), Row::read(head));
+            l.state.old_ids.extend(old.map(|old| (name.to_owned(), old)));
+        }
     }
     Ok(())
 }
@@ -95,9 +101,10 @@ pub fn apply(conn: &Connection, rows: &Rows) -> rusqlite::Result<()> {
         let n = &row.value;
         execute(
             conn,
-            "INSERT INTO namespaces (name, commit_no, at, keep) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (name) \
-             DO UPDATE SET commit_no = excluded.commit_no, at = excluded.at, keep = excluded.keep",
-            params![n.name.as_bytes(), n.commit, n.at.0, kept(n.keep)],
+            "INSERT INTO namespaces (name, commit_no, at, keep, forgotten) VALUES (?1, ?2, ?3, ?4, ?5) \
+             ON CONFLICT (name) DO UPDATE SET commit_no = excluded.commit_no, at = excluded.at, \
+             keep = excluded.keep, forgotten = excluded.forgotten",
+            params![n.name.as_bytes(), n.commit, n.at.0, kept(n.keep), n.forgotten],
         )?;
     }
     let mut numbers: HashMap<&Name, i64> = HashMap::new();
@@ -118,7 +125,11 @@ pub fn apply(conn: &Connection, rows: &Rows) -> rusqlite::Result<()> {
         insert_version(conn, v, numbers.get(&*v.name).copied())?;
     }
     rows.commits.iter().try_for_each(|c| insert_commit(conn, c))?;
-    rows.removals.iter().try_for_each(|r| remove(conn, *r))
+    rows.removals.iter().try_for_each(|r| match &r.key {
+        Trimmed::No(no) => remove(conn, *no, r),
+        Trimmed::Changed(name) => numbers.get(&**name).map_or(Ok(()), |no| remove(conn, *no, r)),
+    })?;
+    rows.forgettings.iter().try_for_each(|f| forget_ids(conn, f))
 }
 
 /// The columns by which a resume point is found, for keys whose newest value is a step's record.
@@ -225,17 +236,26 @@ fn insert_commit(conn: &Connection, c: &NewCommit) -> rusqlite::Result<()> {
     )
 }
 
-fn remove(conn: &Connection, r: Removal) -> rusqlite::Result<()> {
+fn forget_ids(conn: &Connection, f: &Forgetting) -> rusqlite::Result<()> {
+    execute(
+        conn,
+        "UPDATE commits SET txn = NULL WHERE namespace_no = (SELECT no FROM namespaces WHERE name = ?1) \
+         AND commit_no > ?2 AND commit_no <= ?3 AND txn IS NOT NULL",
+        (f.namespace.as_bytes(), f.above, f.to),
+    )
+}
+
+fn remove(conn: &Connection, no: i64, r: &Removal) -> rusqlite::Result<()> {
     // Positions grow with versions: the last one removed is that of the highest version.
     execute(
         conn,
         "UPDATE agents SET removed_to = max(removed_to, (SELECT position FROM items \
          WHERE key_no = ?1 AND version < ?2 ORDER BY version DESC LIMIT 1)) \
          WHERE no = (SELECT agent_no FROM keys WHERE no = ?1)",
-        (r.no, r.below),
+        (no, r.below),
     )?;
-    execute(conn, "DELETE FROM items WHERE key_no = ?1 AND version < ?2", (r.no, r.below))?;
-    execute(conn, "UPDATE keys SET oldest = ?2, replaced = ?2 < version WHERE no = ?1", (r.no, r.below))
+    execute(conn, "DELETE FROM items WHERE key_no = ?1 AND version < ?2", (no, r.below))?;
+    execute(conn, "UPDATE keys SET oldest = ?2, replaced = ?2 < version WHERE no = ?1", (no, r.below))
 }
 
 /// The last position that counts at `at`; 0 before the first commit.
@@ -303,6 +323,7 @@ fn namespace(r: &rusqlite::Row<'_>) -> rusqlite::Result<Namespace> {
         commit: r.get(1)?,
         at: Micros(r.get(2)?),
         keep: r.get::<_, Option<i64>>(3)?.map_or(Keep::All, Keep::Last),
+        forgotten: r.get(4)?,
     })
 }
 

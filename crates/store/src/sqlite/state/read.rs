@@ -235,13 +235,13 @@ impl Reads for SqliteStore {
     }
 
     fn namespace(&self, name: &str) -> Result<Option<Namespace>> {
-        let sql = "SELECT name, commit_no, at, keep FROM namespaces WHERE name = ?1";
+        let sql = "SELECT name, commit_no, at, keep, forgotten FROM namespaces WHERE name = ?1";
         self.with_reader(|c| maybe(c, sql, (name.as_bytes(),), namespace))
     }
 
     fn namespaces(&self, after: Option<&str>, limit: usize) -> Result<Vec<Namespace>> {
         // The empty text is a name, too: "behind none" is no value.
-        let sql = "SELECT name, commit_no, at, keep FROM namespaces WHERE ?1 IS NULL OR name > ?1 \
+        let sql = "SELECT name, commit_no, at, keep, forgotten FROM namespaces WHERE ?1 IS NULL OR name > ?1 \
                    ORDER BY name LIMIT ?2";
         self.with_reader(|c| all(c, sql, (after.map(str::as_bytes), count(limit)), namespace))
     }

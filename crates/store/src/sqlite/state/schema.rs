@@ -8,7 +8,7 @@
 pub const TABLES: &str = "
 CREATE TABLE namespaces (
     no INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, commit_no INTEGER NOT NULL, at INTEGER NOT NULL,
-    keep INTEGER);
+    keep INTEGER, forgotten INTEGER NOT NULL);
 
 CREATE TABLE agents (
     no INTEGER PRIMARY KEY, namespace_no INTEGER NOT NULL, name BLOB NOT NULL, removed_to INTEGER NOT NULL,
@@ -36,6 +36,12 @@ CREATE TABLE commits (
 CREATE INDEX commits_by_time ON commits (namespace_no, at, commit_no);
 CREATE INDEX commits_by_transaction ON commits (txn) WHERE txn IS NOT NULL;
 ";
+
+/// A namespace, and the commit ?2 places behind the first whose id is kept.
+pub const HEAD: &str = "SELECT n.name, n.commit_no, n.at, n.keep, n.forgotten, c.commit_no, c.at \
+    FROM namespaces n LEFT JOIN commits c ON c.namespace_no = n.no AND c.commit_no = \
+    (SELECT o.commit_no FROM commits o WHERE o.namespace_no = n.no AND o.commit_no > n.forgotten \
+     ORDER BY o.commit_no LIMIT 1 OFFSET ?2) WHERE n.name = ?1";
 
 pub const NEWEST_UNTIL: &str = "SELECT position FROM items INDEXED BY items_by_key \
     WHERE key_no = ?1 AND position <= ?2 ORDER BY position DESC LIMIT 1";
@@ -97,6 +103,7 @@ mod tests {
             }
         };
         let bounds = "AND k.key > ?2 AND k.key < ?3 ORDER BY k.key LIMIT ?4";
+        check(HEAD, &["PRIMARY KEY (namespace_no=? AND commit_no>?)"]);
         check(NEWEST_UNTIL, &["items_by_key (key_no=? AND rowid<?)"]);
         check(BY_TIME, &["commits_by_time (namespace_no=? AND at<?)"]);
         check(BY_TRANSACTION, &["commits_by_transaction (txn=?)"]);

@@ -1,0 +1,61 @@
+//! How many versions of each key a namespace keeps.
+
+use http::Response;
+use outlast_core::{
+    engine::{self, retain::Retain},
+    state::{Keep, is_a_runs},
+    store,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Asked, answered, list::NAMESPACE};
+use crate::{
+    proxy::AnswerBody,
+    state::{Error, retention},
+};
+
+pub async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let namespace = asked.query.or("namespace", NAMESPACE);
+    let of = namespace.clone();
+    let found = asked.desk.read(move |s| s.namespace(&of)).await?;
+    answered(&shown(&namespace, found.map(|n| n.keep).unwrap_or_default()))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    keep: Value,
+}
+
+/// Says what is kept, and removes what is not.
+pub async fn put(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let namespace = asked.query.or("namespace", NAMESPACE);
+    let wanted: Wanted = serde_json::from_slice(&asked.body)
+        .map_err(|e| Error::BadRequest(format!("the body has to be {{\"keep\": …}}: {e}")))?;
+    let keep = match (wanted.keep.as_str(), wanted.keep.as_i64()) {
+        (Some("all"), _) => Keep::All,
+        (_, Some(n)) => Keep::Last(n),
+        _ => {
+            let text = format!("keep is {}, and \"all\" or a number of versions is wanted", wanted.keep);
+            return Err(Error::BadRequest(text));
+        }
+    };
+    let actor = asked.writer.actor()?;
+    if actor.is_none() && is_a_runs(&namespace) {
+        return Err(store::Error::from(engine::Error::ReadOnlyNamespace { namespace }).into());
+    }
+    let retain = Retain { actor, namespace: namespace.clone(), keep };
+    let removed = asked.desk.read(move |s| retention::retain(s, retain)).await?;
+    let mut told = shown(&namespace, keep);
+    told["removed"] = json!(removed);
+    answered(&told)
+}
+
+fn shown(namespace: &str, keep: Keep) -> Value {
+    let keep = match keep {
+        Keep::All => json!("all"),
+        Keep::Last(n) => json!(n),
+    };
+    json!({ "namespace": namespace, "keep": keep })
+}
