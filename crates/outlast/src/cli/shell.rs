@@ -101,8 +101,8 @@ pub enum Verb {
         #[arg(value_name = "TASK", allow_hyphen_values = true)]
         task: Option<String>,
     },
-    /// Whether a task was done before
-    IsDone {
+    /// Whether a task was done before, or set aside
+    IsOver {
         /// The task
         #[arg(value_name = "TASK", allow_hyphen_values = true)]
         task: String,

@@ -116,17 +116,17 @@ fn found_or_made(store: &dyn Store, id: RunId) -> Result<RunView, CliError> {
         // Nothing is metered here: what costs money runs under `outlast run`.
         limits: Limits::default(),
         policy: Policy::default(),
-        spec: Spec { tags: [("loop".to_owned(), "shell".to_owned())].into(), ..Spec::default() },
+        spec: Spec {
+            tags: [super::KIND].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            ..Spec::default()
+        },
         parent: None,
         command_key: None,
         stdin: None,
     };
     let started = store.run_verb(start, Durability::Synced)?;
     let view = store.run(started.run)?.ok_or_else(|| CliError::NoSuchRun { asked: id.to_string() })?;
-    if view.spec.tags.get("loop").is_none_or(|l| l != "shell")
-        || view.spec.command.is_some()
-        || view.run.job.is_some()
-    {
+    if !super::is_loop(&view) || view.run.job.is_some() {
         return Err(CliError::Other {
             exit: exit_code::REFUSED,
             code: "not_a_loop",

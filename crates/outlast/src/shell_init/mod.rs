@@ -11,11 +11,19 @@ pub mod keeper;
 pub mod lease;
 pub mod verbs;
 
-use outlast_core::id::RunId;
+use outlast_core::{id::RunId, store::RunView};
 
 use crate::{
     cli::shell::ShellInitArgs, context::Context, error::CliError, render::look::Page, task_context::quote,
 };
+
+/// Whether the run is a loop script's own, whose shell drives it.
+pub fn is_loop(view: &RunView) -> bool {
+    view.spec.command.is_none() && view.spec.tags.get(KIND.0).is_some_and(|kind| kind == KIND.1)
+}
+
+/// The tag of such a run.
+const KIND: (&str, &str) = ("loop", "shell");
 
 const CHILD: &str = include_str!("child.sh");
 const TRAPS: &str = include_str!("traps.sh");

@@ -30,7 +30,7 @@ use crate::{
     say::say,
     supervisor::environment::Mark,
     task_context::{
-        self, DONE, TASK, TaskContext,
+        self, ASIDE, DONE, TASK, TaskContext,
         bearer::Bearer,
         key::{self, STAGE, TASK_ID},
         quote::export,
@@ -217,8 +217,11 @@ fn said_by(
             ctx::once_each(pairs.iter().map(|(k, _)| k))?;
             let stands = TaskContext::read(store, &bearer.view.run.id)?;
             let (attempt, now) = (bearer.claims.attempt.0, store.now()?);
-            let changes =
+            let mut changes =
                 task::begin(&bearer.view.run.id, &stands, task, pairs, attempt, now).map_err(refused)?;
+            if is_there(store, bearer, ASIDE, task)? {
+                changes.push(task_context::delete(&bearer.view.run.id, ASIDE, task));
+            }
             // To begin the same again and again is not to get on.
             let progress = stands.task.is_none() && !was_begun(store, bearer, task)?;
             ctx::commit(store, context, bearer, changes, progress)?;
@@ -249,15 +252,19 @@ fn said_by(
             }
             Ok(exit_code::OK)
         }
-        Verb::IsDone { task } => {
-            let done = task_context::name(&bearer.view.run.id, DONE, task);
-            let found = store.state(&done.namespace, &done.agent, &done.key)?;
-            let is_done = found.is_some_and(|i| i.value.is_some());
-            Ok(if is_done { exit_code::OK } else { exit_code::REFUSED })
+        Verb::IsOver { task } => {
+            let is_over = is_there(store, bearer, DONE, task)? || is_there(store, bearer, ASIDE, task)?;
+            Ok(if is_over { exit_code::OK } else { exit_code::REFUSED })
         }
         // `act` has taken every other word.
         _ => Ok(exit_code::OK),
     }
+}
+
+/// Whether the task stands among those that are done, or set aside.
+fn is_there(store: &dyn Store, bearer: &Bearer, agent: &str, task: &str) -> Result<bool, CliError> {
+    let place = task_context::name(&bearer.view.run.id, agent, task);
+    Ok(store.state(&place.namespace, &place.agent, &place.key)?.is_some_and(|i| i.value.is_some()))
 }
 
 /// Whether the task was the last that was begun: its own earlier life may have begun it and been told to forget.

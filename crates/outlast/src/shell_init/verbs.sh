@@ -44,5 +44,5 @@ outlast_stage() { __outlast_verb stage -- "$@" || __outlast_checked "$?"; }
 # outlast_done [TASK]
 outlast_done() { __outlast_verb "done" -- "$@" || __outlast_checked "$?"; }
 
-# outlast_is_done TASK: 0 when it was done before.
-outlast_is_done() { __outlast_verb is-done -- "$@" || __outlast_checked "$?"; }
+# outlast_is_over TASK: 0 when it was done before, or set aside.
+outlast_is_over() { __outlast_verb is-over -- "$@" || __outlast_checked "$?"; }
