@@ -26,7 +26,7 @@ use crate::{
         proc_table,
         tree::{Marker, Tree},
     },
-    render::{amount::some, look::Page},
+    render::look::Page,
     say::say,
     supervisor::environment::Mark,
     task_context::{
@@ -286,10 +286,8 @@ fn recover(
         Recovery::Nothing => Ok(exit_code::REFUSED),
         Recovery::SetAside { task, lives, changes } => {
             ctx::commit(store, context, bearer, changes, false)?;
-            say(&format!(
-                "task {task:?} is set aside: {} began with it and it never got on",
-                some(lives, "life")
-            ));
+            let lives = if lives == 1 { "1 life".into() } else { format!("{lives} lives") };
+            say(&format!("task {task:?} is set aside: {lives} began with it and it never got on"));
             say(&format!(
                 "hint: `outlast state get task.aside TASK --namespace run:{run}` tells where it stood; outlast_begin takes it up again"
             ));
