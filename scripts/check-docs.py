@@ -27,7 +27,8 @@ PORTS = ("7077", "7078", "50051")
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
+    return [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *pages]
 
 
 def steps(text: str) -> list[tuple[str, list[str]]]:

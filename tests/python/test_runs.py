@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -418,3 +419,15 @@ def test_a_forked_process_can_drop_what_it_inherited(tmp_path):
         held.clear()
     assert runtime.get("r").status == "completed"
     runtime.close()
+
+
+def test_the_context_is_mirrored_in_the_runs_own_file(rt, home):
+    with rt.run("r", usd=1) as run:
+        run.context.set(task_id="it's \"T\"\n7", step=[1])
+        file = home / "runs.db.runs" / "r" / "active_state.json"
+        told = json.loads(file.read_text())
+        assert (told["task_id"], told["context"], told["attempt"]) == ("it's \"T\"\n7", {"step": [1]}, 1)
+        assert file.stat().st_mode & 0o777 == 0o600
+
+        run.step("work", lambda: run.context.set(progress_stage="in a step"))
+        assert json.loads(file.read_text())["progress_stage"] == "in a step"

@@ -20,12 +20,14 @@ use crate::{
         keep::Keep,
         next_try::NextTry,
         put::Put,
+        put_by_token::PutByToken,
         raise::Raise,
         record::Record,
         record_item::RecordItem,
         recount::Recount,
         register::Register,
         renew::Renew,
+        reopen::Reopen,
         reset_item::ResetItem,
         retain::Retain,
         return_item::ReturnItem,
@@ -136,6 +138,7 @@ ops! {
     Checkpoint => Saved(Seq),
     CountLoop => Turned(Turn),
     Put => Put(Committed),
+    PutByToken => PutByToken(Committed),
     Retain => Retained(()),
     Compact => Compacted(Compacted),
     Raise => Raised(Status),
@@ -144,6 +147,7 @@ ops! {
     Recount => Recounted(bool),
     Fork => Forked(Started),
     Snapshot => Named(Seq),
+    Reopen => Reopened(Status),
 }
 
 /// What a renewal tells a driver of one of its runs.

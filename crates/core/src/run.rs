@@ -90,6 +90,9 @@ pub struct Command {
     pub env: BTreeMap<String, String>,
     /// Whether stdin was not a terminal, and is kept as the run's payload.
     pub stdin_kept: bool,
+    /// Where the task's context is mirrored, absolute, if not in the run's own directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_file: Option<String>,
 }
 
 /// What was said of a run when it was created: read by people and by the supervisor, not by calls.

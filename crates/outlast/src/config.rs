@@ -136,6 +136,9 @@ fn from_variables(
 ) -> Result<Option<Setting>, Error> {
     let flag = long.to_uppercase().replace('-', "_");
     for name in [format!("OUTLAST_{}_{flag}", word.to_uppercase()), format!("OUTLAST_{flag}")] {
+        if is_told(&name) {
+            continue;
+        }
         let Some(value) = around.var(&name) else { continue };
         let origin = Origin::Variable(name);
         let Some(text) = value.to_str() else {
@@ -148,6 +151,11 @@ fn from_variables(
         return Ok(Some(Setting { origin, texts }));
     }
     Ok(None)
+}
+
+/// Whether agents are told something by this variable: that is no setting of the `outlast` that they start.
+fn is_told(name: &str) -> bool {
+    ["OUTLAST_STATE_FILE", "OUTLAST_ATTEMPT"].contains(&name) || name.starts_with("OUTLAST_CTX_")
 }
 
 fn is_many(arg: &Arg) -> bool {

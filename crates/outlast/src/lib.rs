@@ -24,8 +24,10 @@ pub mod render;
 pub mod run_directory;
 mod say;
 pub mod serve;
+pub mod shell_init;
 pub mod supervisor;
 pub mod surroundings;
+pub mod task_context;
 mod untaken;
 
 use std::{
@@ -98,6 +100,14 @@ fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
         Command::Run(args) => supervisor::run(args, context),
         Command::Resume(args) => supervisor::resume(args, context),
         Command::Serve(args) => serve::serve(args, context),
+        Command::Ctx(ref args) => {
+            let store = context.open(false, Default::default())?;
+            printed(look, |page| commands::ctx::ctx(&*store, args, &context, page))
+        }
+        Command::ShellInit(ref args) => printed(look, |page| shell_init::print(args, &context, page)),
+        Command::ShellLoop(ref args) => {
+            printed_code(look, |page| shell_init::verbs::act(args, &context, page))
+        }
         Command::Doctor(_) => printed_code(look, |page| commands::doctor::doctor(&context, page)),
         Command::Inspect(ref args) if jsonl::is_file(&args.job) => {
             let path = context.around.directory().join(&args.job);

@@ -124,6 +124,12 @@ pub fn join(store: Arc<dyn Store>, context: &Context, program: &str) -> Result<A
     Ok(Node::join(store, context.clock.clone(), Arc::new(ProcCensus(me)), identity)?)
 }
 
+/// Joins the store on behalf of another process of this machine: the shell of a loop.
+pub fn join_as(store: Arc<dyn Store>, context: &Context, identity: Identity) -> Result<Arc<Node>, CliError> {
+    let me = identity::Identity::of_self()?;
+    Ok(Node::join(store, context.clock.clone(), Arc::new(ProcCensus(me)), identity)?)
+}
+
 /// Gives the verdict on processes of this machine that are certainly gone, so that what they drove is
 /// told as interrupted. A store that cannot be written is only looked at.
 pub fn bury(store: &dyn Store) {

@@ -2,10 +2,18 @@
 
 use std::sync::Arc;
 
+use outlast::{
+    error::CliError,
+    task_context::{self, mirror::Mirror},
+};
 use outlast_core::{
     attempt::Exit,
     engine::{
-        checkpoint::Checkpoint, count_loop::CountLoop, end_attempt::EndAttempt, put::Put, record::Record,
+        checkpoint::Checkpoint,
+        count_loop::CountLoop,
+        end_attempt::EndAttempt,
+        put::{Change, Put},
+        record::Record,
         step::BeginStep,
     },
     id::{AttemptNo, InstanceNo, RunNo, Seq, Slot},
@@ -95,6 +103,28 @@ impl Seat {
         let core = self.shared.core()?;
         Ok(Ticket::new(core.store.clone(), op.into(), durability, core.runtime.clone(), &self.id))
     }
+
+    /// The ticket, after which the file that shows the context is made anew.
+    fn with_mirror(&self, ticket: Ticket) -> Result<Ticket, Failure> {
+        let (core, run, attempt) = (self.shared.core()?, self.actor.run, self.actor.attempt);
+        Ok(ticket.and_then(move || {
+            let renew = || -> Result<(), CliError> {
+                let Some(view) = core.store.run(run)? else { return Ok(()) };
+                let mirror = Mirror::of(&core.context.place, &view, &core.context.around)?;
+                mirror.renew(core.store.as_ref(), &view, attempt)
+            };
+            // The context is in the store, and it was only its copy.
+            if let Err(e) = renew() {
+                tracing::warn!(error = %e, "the context's mirror is not renewed");
+            }
+        }))
+    }
+}
+
+/// Whether it changes what the file shows of a run.
+fn is_of_context(change: &Change) -> bool {
+    [task_context::CONTEXT, task_context::MEMORY].contains(&change.name.agent.as_str())
+        && change.name.namespace.starts_with("run:")
 }
 
 #[pymethods]
@@ -137,7 +167,9 @@ impl Seat {
             failed,
             changes: changes_of(changes),
         };
-        Ok(self.submit(record, Durability::Synced)?)
+        let is_of_context = record.changes.iter().any(is_of_context);
+        let ticket = self.submit(record, Durability::Synced)?;
+        Ok(if is_of_context { self.with_mirror(ticket)? } else { ticket })
     }
 
     /// Saves a value under a name; the newest counts. Synced.
@@ -155,8 +187,11 @@ impl Seat {
 
     /// Changes the state under this attempt's fence. Synced.
     fn put(&self, changes: Vec<RawChange>) -> PyResult<Ticket> {
-        let actor = Some((self.actor, self.slot));
-        Ok(self.submit(Put { actor, changes: changes_of(changes), transaction: None }, Durability::Synced)?)
+        let put =
+            Put { actor: Some((self.actor, self.slot)), changes: changes_of(changes), transaction: None };
+        let is_of_context = put.changes.iter().any(is_of_context);
+        let ticket = self.submit(put, Durability::Synced)?;
+        Ok(if is_of_context { self.with_mirror(ticket)? } else { ticket })
     }
 
     /// Reserves money for a call that cannot go through the proxy: answers its entry's number, and waits

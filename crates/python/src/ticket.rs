@@ -23,9 +23,13 @@ pub struct Ticket {
     runtime: Handle,
     /// For the hints of refusals.
     run: String,
+    /// What else is done once it is committed.
+    after: Mutex<Option<After>>,
     /// Whose it is: a process forked from that one leaves it alone.
     pid: u32,
 }
+
+type After = Box<dyn FnOnce() + Send>;
 
 impl Ticket {
     pub fn new(store: Arc<dyn Store>, op: Op, durability: Durability, runtime: Handle, run: &str) -> Ticket {
@@ -34,8 +38,20 @@ impl Ticket {
             store,
             runtime,
             run: run.to_owned(),
+            after: Mutex::default(),
             pid: std::process::id(),
         }
+    }
+
+    /// The same, with something to do for whoever waits once it is committed.
+    pub fn and_then(self, after: impl FnOnce() + Send + 'static) -> Ticket {
+        *self.after.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(after));
+        self
+    }
+
+    fn after(&self) -> After {
+        let after = self.after.lock().unwrap_or_else(PoisonError::into_inner).take();
+        after.unwrap_or_else(|| Box::new(|| {}))
     }
 
     fn take(&self) -> Result<(Op, Durability), Failure> {
@@ -61,7 +77,8 @@ impl Ticket {
     /// Blocks until the commit, without the interpreter's lock, and gives its answer.
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let (op, durability) = self.take()?;
-        let outcome = py.detach(|| self.store.submit_here(op, durability).wait());
+        let after = self.after();
+        let outcome = py.detach(|| self.store.submit_here(op, durability).wait().inspect(|_| after()));
         answer(py, outcome, &self.run)
     }
 
@@ -81,9 +98,9 @@ impl Ticket {
     fn then(&self, done: Py<PyAny>) -> PyResult<()> {
         let (op, durability) = self.take()?;
         let commit = self.store.submit(op, durability);
-        let run = self.run.clone();
+        let (run, after) = (self.run.clone(), self.after());
         self.runtime.spawn(async move {
-            let outcome = commit.await;
+            let outcome = commit.await.inspect(|_| after());
             // None: the interpreter is gone, and with it whoever waited.
             Python::try_attach(|py| {
                 let told = match answer(py, outcome, &run) {

@@ -10,6 +10,7 @@ use crate::{
     op::Actor,
     run::Run,
     status::{self, Event, Status},
+    token::Claims,
     unit::Unit,
 };
 
@@ -29,6 +30,22 @@ pub fn needs(actor: &Actor, slot: Slot) -> [Need; 4] {
         Need::Attempt(actor.run, actor.attempt),
         Need::Lease(actor.run, slot),
     ]
+}
+
+/// Whoever shows a token of these claims may act: its attempt is open, and drives its slot.
+///
+/// For processes of the agent's own, which are no instances of the store: the token stands for the
+/// attempt, and the fence shuts out those of an attempt that is over. That it was signed is the
+/// caller's to check. Needs the run, the attempt and the slot's lease.
+pub fn bears(l: &Loaded, claims: &Claims) -> Result<(), Error> {
+    let run = l.run(claims.run)?;
+    let lost = || Error::LeaseLost { id: run.id.to_string(), attempt: claims.attempt.0 };
+    let attempt = l.attempt(claims.run, claims.attempt).filter(|a| a.is_open()).ok_or_else(lost)?;
+    let holds = match claims.fence {
+        Some(fence) => l.lease(claims.run, attempt.slot).is_some_and(|lease| lease.fence == fence),
+        None => true,
+    };
+    if attempt.slot == claims.slot && attempt.fence == claims.fence && holds { Ok(()) } else { Err(lost()) }
 }
 
 /// The actor's attempt is the one that drives its slot: the fence that guards opening.

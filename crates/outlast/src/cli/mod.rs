@@ -1,11 +1,13 @@
 //! The command line: its words, and how they are read together with variables and `outlast.toml`.
 
 pub mod change;
+pub mod ctx;
 pub mod jobs;
 pub mod look;
 pub mod run;
 pub mod serve;
 pub mod shared;
+pub mod shell;
 pub mod state;
 pub mod values;
 
@@ -15,11 +17,13 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parse
 
 pub use self::{
     change::{BudgetArgs, CancelArgs, StopArgs},
+    ctx::CtxArgs,
     jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     look::{CompletionsArgs, DoctorArgs, JournalArgs, LsArgs, ShowArgs, SpendArgs},
     run::{ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
+    shell::{ShellInitArgs, ShellLoopArgs},
     state::StateArgs,
 };
 use crate::{config, error::CliError, surroundings::Surroundings};
@@ -76,6 +80,10 @@ pub enum Command {
     Gc(GcArgs),
     Verify(VerifyArgs),
     State(StateArgs),
+    Ctx(CtxArgs),
+    ShellInit(ShellInitArgs),
+    #[command(hide = true)]
+    ShellLoop(ShellLoopArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
     Mock(MockArgs),

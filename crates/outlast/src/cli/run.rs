@@ -1,5 +1,7 @@
 //! `outlast run` and `outlast resume`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use outlast_core::id::RunId;
 
@@ -34,6 +36,9 @@ pub struct RunArgs {
     /// Kill -9 the agent once, at call N or in the middle of its answer: call:N, call:N:mid
     #[arg(long, value_name = "POINT", value_parser = values::kill_at)]
     pub kill_at: Option<KillAt>,
+    /// Where the task's context is mirrored, of a new run [active_state.json in the run's own directory]
+    #[arg(long, value_name = "PATH")]
+    pub state_file: Option<PathBuf>,
     #[command(flatten)]
     pub grpc: GrpcArgs,
     #[command(flatten)]

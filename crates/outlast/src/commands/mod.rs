@@ -3,6 +3,7 @@
 pub mod budget;
 pub mod cancel;
 pub mod completions;
+pub mod ctx;
 pub mod doctor;
 pub mod export;
 pub mod find;

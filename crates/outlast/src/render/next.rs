@@ -23,8 +23,12 @@ pub fn next(view: &RunView) -> Next {
     // A run of header callers has no command to start again: its next request goes on with it.
     let supervised = view.spec.command.is_some();
     let resume = || if supervised { vec![format!("outlast resume {id}")] } else { Vec::new() };
+    let is_loop = crate::shell_init::is_loop(view);
     let go_on = |brief: &str, text: &str| match supervised {
         true => told(brief, text, resume()),
+        false if is_loop => {
+            told("start its loop", "start the loop's script again: it goes on with it", Vec::new())
+        }
         false => told("its next request", "its next request goes on with it", Vec::new()),
     };
     match run.status {
@@ -32,7 +36,7 @@ pub fn next(view: &RunView) -> Next {
             told("stopping", "its supervisor was asked to stop it", Vec::new())
         }
         Status::Running => told("", "it is running; nothing is to be done", Vec::new()),
-        Status::Interrupted if run.stop_requested => {
+        Status::Interrupted if run.stop_requested && !is_loop => {
             // Also what has no command: its callers are refused until then.
             told("resume", "a person stopped it; resume it by name", vec![format!("outlast resume {id}")])
         }

@@ -166,6 +166,7 @@ fn create(
         umask: current_umask()?,
         env,
         stdin_kept: stdin.is_some(),
+        state_file: state_file(args, context)?,
     };
     let spec = Spec {
         name: args.name.clone(),
@@ -203,6 +204,23 @@ fn create(
         ));
     }
     Ok(view)
+}
+
+/// Absolute: each attempt, and each process of it, means the same file.
+fn state_file(args: &RunArgs, context: &Context) -> Result<Option<String>, CliError> {
+    let Some(path) = &args.state_file else { return Ok(None) };
+    let usage = |message: String| CliError::Usage {
+        message,
+        hint: Some("wanted for example --state-file ./active_state.json".into()),
+    };
+    if path.as_os_str().is_empty() || path.to_string_lossy().ends_with('/') {
+        return Err(usage(format!("--state-file: {path:?} is no file's name")));
+    }
+    let path = context.around.directory().join(path);
+    match path.to_str() {
+        Some(text) => Ok(Some(text.to_owned())),
+        None => Err(usage(format!("--state-file: {} is not plain text, and cannot be kept", path.display()))),
+    }
 }
 
 fn budget_words(view: &RunView) -> String {

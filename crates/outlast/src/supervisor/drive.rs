@@ -49,6 +49,7 @@ use crate::{
     proxy_setup,
     render::amount::some,
     say::say,
+    task_context::mirror::Mirror,
 };
 
 /// How long calls in flight may go on when the agent is gone: paid answers are recorded.
@@ -310,6 +311,7 @@ impl Driver {
         let keys = self.store.token_keys().map_err(std::io::Error::other)?;
         let attempts = self.store.attempts(self.view.run.no).map_err(std::io::Error::other)?;
         let last_exit = attempts.iter().rev().find_map(|a| a.exit.as_ref()).map(crate::render::exit::words);
+        let state_file = self.mirror(claims.attempt).map_err(std::io::Error::other)?;
         let env = environment::Attempt {
             command: &self.command,
             mark: &self.mark,
@@ -320,6 +322,7 @@ impl Driver {
             store: self.context.place.without_secret(),
             grpc: self.state.as_ref().map(StateFace::address),
             last_exit,
+            state_file,
         }
         .variables(self.context.around.variables());
         let command = spawn::Command {
@@ -340,6 +343,21 @@ impl Driver {
             kill_at: &mut self.kill_at,
         };
         attempt::run(command, watch).await
+    }
+
+    /// Makes the context's mirror anew: what an agent finds there is what the store has, whatever became of the
+    /// file. `None`: there is no place for it.
+    fn mirror(&self, attempt: AttemptNo) -> Result<Option<String>, CliError> {
+        match Mirror::of(&self.context.place, &self.view, &self.context.around) {
+            Ok(mirror) => {
+                mirror.renew(self.store.as_ref(), &self.view, attempt)?;
+                Ok(Some(mirror.file.to_string_lossy().into_owned()))
+            }
+            Err(e) => {
+                say(&format!("no state file: {e}"));
+                Ok(None)
+            }
+        }
     }
 
     /// Whether the run's newest attempt ended by a death: this one counts as a restart then.

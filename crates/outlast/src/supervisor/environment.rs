@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, ffi::OsString, net::SocketAddr};
 
 use outlast_core::{
     digest::Digest,
+    id::AttemptNo,
     run::Command,
     store::RunView,
     token::{self, Claims, TokenKey},
@@ -32,6 +33,21 @@ impl Mark {
     pub fn marker(&self) -> Marker {
         Marker::new([("OUTLAST_RUN_ID", self.run.as_str()), ("OUTLAST_MARK", self.mark.as_str())])
     }
+
+    /// Of the processes of one attempt alone.
+    pub fn marker_of(&self, attempt: AttemptNo) -> Marker {
+        let attempt = attempt.to_string();
+        Marker::new([
+            ("OUTLAST_RUN_ID", self.run.as_str()),
+            ("OUTLAST_MARK", self.mark.as_str()),
+            ("OUTLAST_ATTEMPT", attempt.as_str()),
+        ])
+    }
+
+    /// What stands in `OUTLAST_MARK`.
+    pub fn as_str(&self) -> &str {
+        &self.mark
+    }
 }
 
 /// The environment of one attempt.
@@ -48,6 +64,8 @@ pub struct Attempt<'a> {
     pub grpc: Option<SocketAddr>,
     /// How the attempt before ended.
     pub last_exit: Option<String>,
+    /// The mirror of the task's context.
+    pub state_file: Option<String>,
 }
 
 impl Attempt<'_> {
@@ -80,6 +98,9 @@ impl Attempt<'_> {
         if let Some(grpc) = self.grpc {
             set("OUTLAST_GRPC_URL", grpc.to_string());
         }
+        if let Some(file) = &self.state_file {
+            set("OUTLAST_STATE_FILE", file.clone());
+        }
         if self.claims.attempt.0 > 1 {
             set("OUTLAST_RECOVERED", "1".into());
         }
@@ -101,7 +122,7 @@ impl Attempt<'_> {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::id::{AttemptNo, Fence, RunNo, Slot};
+    use outlast_core::id::{Fence, RunNo, Slot};
     use outlast_server::proxy::{Key, Provider};
 
     use super::*;
@@ -119,6 +140,7 @@ mod tests {
             store: Some("/var/runs.db".into()),
             grpc: None,
             last_exit: Some("signal 9 (SIGKILL)".into()),
+            state_file: Some("/var/runs.db.runs/r/active_state.json".into()),
         };
         attempt.variables([("OPENAI_API_KEY".into(), "sk-secret".into()), ("X".into(), "y".into())])
     }

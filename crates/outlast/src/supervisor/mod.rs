@@ -4,7 +4,7 @@ mod attempt;
 mod beat;
 mod choose;
 mod drive;
-mod environment;
+pub(crate) mod environment;
 mod state;
 mod story;
 

@@ -17,6 +17,8 @@ fn help_is_as_recorded() {
         "cancel",
         "spend",
         "state",
+        "ctx",
+        "shell-init",
         "doctor",
         "completions",
         "mock",

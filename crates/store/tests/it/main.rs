@@ -39,6 +39,7 @@ mod runs;
 mod state;
 mod steps;
 mod sweeps;
+mod tokens;
 mod within;
 
 /// One test for each story, grouped by noun.
@@ -332,6 +333,13 @@ macro_rules! stories {
                 a_refused_transaction_leaves_no_outcome,
                 the_first_to_commit_wins_where_that_is_asked_for,
                 versions_and_history_go_on_after_a_restart_between_any_two_commits,
+            ;
+            tokens:
+                a_bearer_of_a_run_token_changes_the_runs_own_state,
+                a_bearer_of_a_stale_token_changes_nothing,
+                a_bearers_transaction_is_committed_once,
+                progress_that_a_bearer_tells_is_counted,
+                a_completed_run_that_is_reopened_can_be_claimed,
             ;
             history:
                 a_key_is_read_as_it_was_at_a_version,

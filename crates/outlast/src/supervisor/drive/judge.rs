@@ -24,6 +24,7 @@ use crate::{
         drive::failed,
         story,
     },
+    task_context::TaskContext,
 };
 
 impl Driver {
@@ -88,7 +89,13 @@ impl Driver {
             return Ok(Next::Exit(self.finish(status)?));
         }
         let stop_asked = outcome.by != EndedBy::Itself;
-        match exit_policy::judge(exit, stop_asked) {
+        let verdict = exit_policy::judge(exit, stop_asked);
+        match verdict {
+            Verdict::Done if self.is_unfinished()? => {
+                // Many a signal's handler exits with 0. What its task came to nobody has said.
+                let status = self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
+                Ok(Next::Exit(self.finish(status)?))
+            }
             Verdict::Done => {
                 let status = self.end_of(life, exit, Then::Complete).await?;
                 Ok(Next::Exit(self.finish(status)?))
@@ -116,6 +123,18 @@ impl Driver {
             }
             Verdict::Restart(_) => self.restart(life, exit).await,
         }
+    }
+
+    /// Whether a task was begun and not done: an exit with 0 is an interruption then, and says so.
+    fn is_unfinished(&self) -> Result<bool, CliError> {
+        let Some(open) = TaskContext::read(self.store.as_ref(), &self.view.run.id)?.task else {
+            return Ok(false);
+        };
+        let task = &open.task;
+        say(&format!(
+            "the agent ended with exit 0, but task {task:?} was begun and not done: that is an interruption"
+        ));
+        Ok(true)
     }
 
     async fn restart(&mut self, life: &Life, exit: Exit) -> Result<Next, CliError> {

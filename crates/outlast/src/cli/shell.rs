@@ -1,0 +1,146 @@
+//! `outlast shell-init`, and the words that its functions say.
+
+use clap::{Args, Subcommand};
+
+use super::ctx::pair;
+
+/// Print shell functions that keep a loop's task over any death: eval "$(outlast shell-init --run NAME)"
+///
+/// For bash, zsh and POSIX sh. NAME is the loop's identity: it keeps its task, and one loop of a name runs at a
+/// time. Under `outlast run` the functions use that run.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct ShellInitArgs {
+    /// The loop's identity, the same in each of its lives: A-Z a-z 0-9 . _ : -
+    #[arg(long, value_name = "NAME")]
+    pub run: Option<String>,
+    /// Set a task aside that was begun in so many lives and never got on; `none` never does
+    #[arg(long, value_name = "N", default_value = "10", value_parser = lives)]
+    pub max_lives: Lives,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  eval \"$(outlast shell-init --run nightly)\" || exit
+  if outlast_recover; then echo \"going on with $TASK_ID at $PROGRESS_STAGE\"
+  else outlast_begin \"$(next_task)\"; fi
+  outlast_stage tests
+  outlast_run claude -p \"fix issue $ISSUE_NUMBER\"     as a child that a signal ends at once
+  outlast_done";
+
+/// How many lives a task may take without getting on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lives(pub Option<i64>);
+
+/// A number from 1, or `none`.
+pub fn lives(text: &str) -> Result<Lives, String> {
+    if text == "none" {
+        return Ok(Lives(None));
+    }
+    match super::values::count(text) {
+        Ok(n) if n > 0 => Ok(Lives(Some(n))),
+        _ => Err(format!("{text:?} is no number of lives (wanted for example 10, or none)")),
+    }
+}
+
+impl std::fmt::Display for Lives {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(n) => n.fmt(f),
+            None => f.write_str("none"),
+        }
+    }
+}
+
+/// What the functions of `outlast shell-init` say; not for people
+#[derive(Args, Clone, Debug)]
+pub struct ShellLoopArgs {
+    /// The loop's shell
+    #[arg(long, value_name = "PID")]
+    pub pid: u32,
+    /// The loop's name
+    #[arg(long = "loop", value_name = "NAME")]
+    pub name: String,
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum Verb {
+    /// Takes the loop's run
+    Open,
+    /// Holds the loop's lease until its shell is gone
+    Keep(KeepArgs),
+    /// Finds the task that is unfinished
+    Recover {
+        /// As in shell-init
+        #[arg(long, value_name = "N", default_value = "10", value_parser = lives)]
+        max_lives: Lives,
+    },
+    /// Begins a task
+    Begin {
+        /// The task
+        #[arg(value_name = "TASK", allow_hyphen_values = true)]
+        task: String,
+        /// Of its context
+        #[arg(value_name = "KEY=VALUE", value_parser = pair, allow_hyphen_values = true)]
+        pairs: Vec<(String, String)>,
+    },
+    /// Says how far it got
+    Stage {
+        /// Any text
+        #[arg(value_name = "NAME", allow_hyphen_values = true)]
+        stage: String,
+        /// Of its context
+        #[arg(value_name = "KEY=VALUE", value_parser = pair, allow_hyphen_values = true)]
+        pairs: Vec<(String, String)>,
+    },
+    /// Says that it is done
+    Done {
+        /// The task, to be sure
+        #[arg(value_name = "TASK", allow_hyphen_values = true)]
+        task: Option<String>,
+    },
+    /// Whether a task was done before, or set aside
+    IsOver {
+        /// The task
+        #[arg(value_name = "TASK", allow_hyphen_values = true)]
+        task: String,
+    },
+    /// Ends a child of the shell with all it started
+    StopChild {
+        /// The child
+        #[arg(value_name = "PID")]
+        child: u32,
+    },
+    /// The shell ends
+    End(EndArgs),
+}
+
+/// Whose lease is held.
+#[derive(Args, Clone, Debug)]
+pub struct KeepArgs {
+    /// The shell's start time
+    #[arg(long, value_name = "TICKS")]
+    pub started: u64,
+    /// The shell's instance
+    #[arg(long, value_name = "N")]
+    pub instance: i64,
+    /// The run's number
+    #[arg(long, value_name = "N")]
+    pub number: i64,
+    /// The attempt
+    #[arg(long, value_name = "N")]
+    pub attempt: i64,
+}
+
+/// How the shell ends.
+#[derive(Args, Clone, Debug)]
+pub struct EndArgs {
+    /// With this exit code
+    #[arg(long, value_name = "CODE", default_value_t = 0)]
+    pub code: i32,
+    /// By this signal
+    #[arg(long, value_name = "NUMBER")]
+    pub signal: Option<i32>,
+}

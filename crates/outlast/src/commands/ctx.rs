@@ -1,0 +1,264 @@
+//! `outlast ctx set | get | env | ref | refs | clear`.
+
+use outlast_core::{
+    engine::{self, put::Change},
+    id::{AttemptNo, Micros},
+    store::{self, RunView, Store},
+};
+use serde_json::json;
+
+use super::find;
+use crate::{
+    cli::ctx::{ClearArgs, CtxArgs, CtxCommand, GetArgs, OfArgs, RefArgs, SetArgs},
+    context::Context,
+    error::CliError,
+    exit_code,
+    render::{
+        look::{Page, clean_line},
+        table::{Cell, Side, Table},
+        time::rfc3339,
+    },
+    say::say,
+    task_context::{
+        self, CONTEXT, MEMORY, OPEN, TASK, TaskContext,
+        bearer::Bearer,
+        key,
+        mirror::Mirror,
+        quote,
+        reference::{Now, Reference},
+        task,
+    },
+};
+
+/// How much of a value stands in a line.
+const WIDTH: usize = 100;
+
+/// How often a change is decided anew when another process came in between.
+const TRIES: usize = 10;
+
+pub fn ctx(store: &dyn Store, args: &CtxArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+    match &args.command {
+        CtxCommand::Set(args) => set(store, args, context),
+        CtxCommand::Get(args) => get(store, args, context, page),
+        CtxCommand::Env(args) => env(store, args, context, page),
+        CtxCommand::Ref(args) => reference(store, args, context),
+        CtxCommand::Refs(args) => references(store, args, context, page),
+        CtxCommand::Clear(args) => clear(store, args, context),
+    }
+}
+
+fn set(store: &dyn Store, args: &SetArgs, context: &Context) -> Result<(), CliError> {
+    let bearer = Bearer::of_environment(store, &context.around)?;
+    once_each(args.pairs.iter().map(|(k, _)| k))?;
+    write(store, context, &bearer, &args.pairs, Vec::new())
+}
+
+/// Sets keys, with `more` in the same commit, and renews the mirror. Durable when it returns.
+pub fn write(
+    store: &dyn Store,
+    context: &Context,
+    bearer: &Bearer,
+    pairs: &[(String, String)],
+    more: Vec<Change>,
+) -> Result<(), CliError> {
+    for _ in 0..TRIES {
+        let (changes, progress) = changes_of(store, bearer, pairs, &more)?;
+        match commit(store, context, bearer, changes, progress) {
+            // Another process of the same attempt wrote in between: what is written is decided anew.
+            Err(CliError::Store(store::Error::Engine(engine::Error::Conflict { .. }))) if more.is_empty() => {
+            }
+            done => return done,
+        }
+    }
+    let (changes, progress) = changes_of(store, bearer, pairs, &more)?;
+    commit(store, context, bearer, changes, progress)
+}
+
+fn changes_of(
+    store: &dyn Store,
+    bearer: &Bearer,
+    pairs: &[(String, String)],
+    more: &[Change],
+) -> Result<(Vec<Change>, bool), CliError> {
+    let run = &bearer.view.run.id;
+    let stands = TaskContext::read(store, run)?;
+    let since = stands.task.as_ref().map_or(Micros(0), |open| Micros(open.begun_at));
+    let mut progress = false;
+    for (k, v) in pairs {
+        progress = progress || task_context::is_news(store, run, k, v, since)?;
+    }
+    let mut changes: Vec<Change> = pairs.iter().map(|(k, v)| task_context::set(run, k, v)).collect();
+    if progress && more.is_empty() {
+        changes.extend(task::got_on(run, &stands));
+    }
+    changes.extend_from_slice(more);
+    Ok((changes, progress))
+}
+
+/// Commits, then renews the mirror.
+pub fn commit(
+    store: &dyn Store,
+    context: &Context,
+    bearer: &Bearer,
+    changes: Vec<Change>,
+    progress: bool,
+) -> Result<(), CliError> {
+    bearer.put(store, changes, progress)?;
+    Mirror::of(&context.place, &bearer.view, &context.around)?.renew(
+        store,
+        &bearer.view,
+        bearer.claims.attempt,
+    )
+}
+
+/// Of two values for one key in a line, one would be lost.
+pub fn once_each<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), CliError> {
+    let mut seen = std::collections::BTreeSet::new();
+    for k in keys {
+        if !seen.insert(k) {
+            return Err(CliError::Usage { message: format!("{k} is given twice"), hint: None });
+        }
+    }
+    Ok(())
+}
+
+/// The run that is looked at: a named one, or this process's own.
+fn looked_at(store: &dyn Store, of: &OfArgs, context: &Context) -> Result<RunView, CliError> {
+    match &of.of {
+        Some(asked) => find::run(store, asked),
+        None => Ok(Bearer::of_environment(store, &context.around)?.view),
+    }
+}
+
+fn get(store: &dyn Store, args: &GetArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+    let view = looked_at(store, &args.of, context)?;
+    let found = TaskContext::read(store, &view.run.id)?;
+    if let Some(asked) = &args.key {
+        let value = found.values.get(asked).ok_or_else(|| CliError::Other {
+            exit: exit_code::REFUSED,
+            code: "no_such_key",
+            message: format!("{asked:?} is not set in the context of {}", view.run.id),
+            hint: Some("`outlast ctx get` lists what is".into()),
+        })?;
+        if page.look.json {
+            return Ok(page.json(value)?);
+        }
+        // As it is, for a script to read: what it holds is the caller's own.
+        return Ok(page.line(&task_context::text(value))?);
+    }
+    if page.look.json {
+        return Ok(page.json(&json!({
+            "run": view.run.id,
+            "attempt": attempt(&view).0,
+            "context": found.values,
+            "memory_refs": found.references,
+            "task": found.task.as_ref().map(|t| json!({"task": t.task, "lives": t.lives})),
+            "changed_at": found.at.map(rfc3339),
+        }))?);
+    }
+    if found.values.is_empty() {
+        return Ok(page.line("nothing is set")?);
+    }
+    for (k, v) in &found.values {
+        page.line(&format!("{}={}", clean_line(k, WIDTH), clean_line(&task_context::text(v), WIDTH)))?;
+    }
+    Ok(())
+}
+
+fn attempt(view: &RunView) -> AttemptNo {
+    AttemptNo(view.run.next_attempt.0 - 1)
+}
+
+fn env(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+    let view = looked_at(store, args, context)?;
+    Ok(page.text(&exports(&TaskContext::read(store, &view.run.id)?))?)
+}
+
+/// Sets the variables of what is set, and unsets those of the seed's keys that are not: one that stands there
+/// would be taken for the task's.
+pub fn exports(context: &TaskContext) -> String {
+    let mut out = String::new();
+    for (name, variable) in key::NAMED {
+        if !context.values.contains_key(name) {
+            out.push_str(&format!("unset {variable}\n"));
+        }
+    }
+    for (k, v) in &context.values {
+        if let Some(variable) = key::variable(k) {
+            out.push_str(&quote::export(&variable, &task_context::text(v)));
+        }
+    }
+    out
+}
+
+fn reference(store: &dyn Store, args: &RefArgs, context: &Context) -> Result<(), CliError> {
+    let bearer = Bearer::of_environment(store, &context.around)?;
+    once_each(args.references.iter().map(|(name, _)| name))?;
+    let run = &bearer.view.run.id;
+    let mut changes = Vec::new();
+    for (name, uri) in &args.references {
+        let found = Reference::take(uri, context.around.directory()).map_err(|e| CliError::Other {
+            exit: exit_code::REFUSED,
+            code: "unreadable_reference",
+            message: format!("reference {name}: {e}"),
+            hint: Some("its digest cannot be taken, and nothing was kept; make it readable".into()),
+        })?;
+        if found.names_nothing_here() {
+            say(&format!(
+                "reference {name}: there is no file {uri:?} here; it is kept as given, without a digest"
+            ));
+        }
+        changes.push(task_context::put(run, MEMORY, name, &json!(found)));
+    }
+    commit(store, context, &bearer, changes, false)
+}
+
+fn references(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+    let view = looked_at(store, args, context)?;
+    let found = TaskContext::read(store, &view.run.id)?.references;
+    if page.look.json {
+        let all: Vec<_> = found
+            .iter()
+            .map(|(name, r)| {
+                json!({"name": name, "uri": r.uri, "path": r.path, "sha256": r.sha256, "now": r.now()})
+            })
+            .collect();
+        return Ok(page.json(&json!({ "references": all }))?);
+    }
+    if found.is_empty() {
+        return Ok(page.line("no references")?);
+    }
+    let mut table = Table::new(&[("NAME", Side::Left), ("NOW", Side::Left), ("REFERENCE", Side::Left)]);
+    for (name, r) in &found {
+        let cells = [clean_line(name, WIDTH), r.now().name().to_owned(), clean_line(&r.uri, WIDTH)];
+        table.row(cells.map(Cell::new).to_vec());
+    }
+    let look = page.look;
+    Ok(page.text(&table.render(look, 0))?)
+}
+
+/// Says which references are not what they were.
+pub fn tell_changed(context: &TaskContext) {
+    for (name, r) in &context.references {
+        let what = match r.now() {
+            Now::Changed => "has changed since it was kept",
+            Now::Gone => "is gone",
+            Now::Same | Now::Unchecked => continue,
+        };
+        say(&format!("memory reference {name} ({}) {what}", r.uri));
+    }
+}
+
+fn clear(store: &dyn Store, args: &ClearArgs, context: &Context) -> Result<(), CliError> {
+    let bearer = Bearer::of_environment(store, &context.around)?;
+    let run = &bearer.view.run.id;
+    let stands = TaskContext::read(store, run)?;
+    let is_meant = |k: &&String| args.keys.is_empty() || args.keys.contains(k);
+    let mut changes: Vec<Change> =
+        stands.values.keys().filter(is_meant).map(|k| task_context::delete(run, CONTEXT, k)).collect();
+    if args.keys.is_empty() {
+        changes.extend(stands.references.keys().map(|name| task_context::delete(run, MEMORY, name)));
+        changes.extend(stands.task.as_ref().map(|_| task_context::delete(run, TASK, OPEN)));
+    }
+    commit(store, context, &bearer, changes, false)
+}

@@ -1,0 +1,15 @@
+
+if [ -n "${ZSH_VERSION-}" ]; then
+    setopt POSIX_TRAPS TRAPS_ASYNC
+fi
+if __outlast_verb open; then
+    trap 'outlast_exit "$?"' EXIT
+    __outlast_catch
+    __outlast_release
+else
+    __outlast_rc=$?
+    case $- in
+        *i*) (exit "$__outlast_rc") ;;
+        *) exit "$__outlast_rc" ;;
+    esac
+fi

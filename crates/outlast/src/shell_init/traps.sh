@@ -1,0 +1,40 @@
+
+# What is known is in the store before anything dies: a signal has nothing to save. SIGTERM and SIGHUP are left at
+# their default, which ends a shell at once even while it waits for a foreground child; only while outlast_run waits,
+# which a trap interrupts, they are caught, so that the child is ended first. zsh runs its traps at once anyhow.
+__outlast_catch() {
+    case $- in *i*) return 0 ;; esac
+    trap '__outlast_signal TERM 15' TERM
+    trap '__outlast_signal HUP 1' HUP
+    trap '__outlast_signal INT 2' INT
+    trap '__outlast_signal QUIT 3' QUIT
+}
+
+__outlast_release() {
+    case $- in *i*) return 0 ;; esac
+    if [ -z "${ZSH_VERSION-}" ]; then
+        trap - TERM HUP
+    fi
+}
+
+# Ends the child with all it started, tells how this shell ends, and ends it by the same signal.
+__outlast_signal() {
+    trap '' TERM HUP INT QUIT
+    if [ -n "${__outlast_child-}" ]; then
+        "$__outlast_program" shell-loop --pid "$$" --loop "$__outlast_name" stop-child "$__outlast_child" || :
+    fi
+    "$__outlast_program" shell-loop --pid "$$" --loop "$__outlast_name" end --signal "$2" || :
+    trap - EXIT TERM HUP INT QUIT
+    # Shells differ in what they do about a signal of their own; sh in their place, with their pid, does not.
+    exec /bin/sh -c 'kill -s "$1" "$$"; exit "$2"' sh "$1" "$((128 + $2))"
+}
+
+# outlast_exit CODE: for scripts with an EXIT trap of their own, which says it last.
+outlast_exit() {
+    trap - EXIT
+    if "$__outlast_program" shell-loop --pid "$$" --loop "$__outlast_name" end --code "$1"; then
+        exit 0
+    else
+        exit "$?"
+    fi
+}
