@@ -28,6 +28,7 @@ pub mod register;
 pub mod renew;
 pub mod replay;
 pub mod reset_item;
+pub mod resolve_step;
 pub mod retain;
 pub mod return_item;
 pub mod settle;

@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parser::ValueSource};
 
 pub use self::{
-    change::{BudgetArgs, CancelArgs, StopArgs},
+    change::{BudgetArgs, CancelArgs, ResolveArgs, StopArgs},
     jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     look::{CompletionsArgs, DoctorArgs, JournalArgs, LsArgs, ShowArgs, SpendArgs},
     run::{ResumeArgs, RunArgs},
@@ -66,6 +66,7 @@ pub enum Command {
     Stop(StopArgs),
     Resume(ResumeArgs),
     Cancel(CancelArgs),
+    Resolve(ResolveArgs),
     Spend(SpendArgs),
     Jobs(JobsArgs),
     Inspect(InspectArgs),
