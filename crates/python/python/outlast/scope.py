@@ -23,7 +23,7 @@ class Current:
     step: str | None = None
     #: The journal's number of the open step: what requests to the proxy name.
     seq: int | None = None
-    #: Which try of the step in this life, from 1; 0 outside of one.
+    #: Which try of the step or item it is, from 1, over deaths and until it was given up; 0 outside of one.
     try_: int = 0
     #: What the open step changes in the state, to be committed with its result.
     changes: "Changes | None" = dataclasses.field(default=None, repr=False, compare=False)

@@ -14,9 +14,9 @@ import warnings
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
-from . import codec, scope
+from . import codec, doubt, scope
 from .buffer import Changes
-from .errors import Conflict, DivergenceWarning, DuplicateKey, RunHalted, StepDiverged, StepInDoubt, StepTimeout, UnrecordedWarning
+from .errors import Conflict, DivergenceWarning, DuplicateKey, RunHalted, StepDiverged, StepTimeout, UnrecordedWarning
 from .retry import Retry
 
 if TYPE_CHECKING:
@@ -132,6 +132,8 @@ class Call:
         self.timeout = timeout
         self.at_most_once = at_most_once
         self.key = ""
+        # Which try it is, over all lives until it is given up.
+        self._tried = 1
 
     # --- the two ways to run
 
@@ -139,13 +141,12 @@ class Call:
         recorded, value = self._find()
         if recorded:
             return value
-        tried = 0
         try:
             while True:
-                tried += 1
                 begun = self._begun(self._begin(), lambda ticket: ticket.wait())
                 if begun is None:
                     return self._value(self._seq)
+                tried = self._tried
                 changes = Changes(self.run_.id)
                 token = scope.variable.set(scope.Current(self.run_, self.key, begun, tried, changes))
                 try:
@@ -155,7 +156,7 @@ class Call:
                     changes.seal()
                     scope.variable.reset(token)
                     delay = self._failed(e, tried)
-                    self._record_error(begun, e).wait()
+                    self._record_error(begun, e, delay is not None).wait()
                     if delay is None:
                         raise
                     _sleep(delay)
@@ -169,7 +170,7 @@ class Call:
                     self._record(begun, text, changes).wait()
                 except Conflict as e:
                     delay = self._failed(e, tried)
-                    self._record_error(begun, e).wait()
+                    self._record_error(begun, e, delay is not None).wait()
                     if delay is None:
                         raise
                     _sleep(delay)
@@ -183,14 +184,13 @@ class Call:
         recorded, value = self._find()
         if recorded:
             return value
-        tried = 0
         try:
             while True:
-                tried += 1
                 answer = await done(self._begin())
                 begun = self._begun(answer, lambda answer: answer)
                 if begun is None:
                     return self._value(self._seq)
+                tried = self._tried
                 changes = Changes(self.run_.id)
                 token = scope.variable.set(scope.Current(self.run_, self.key, begun, tried, changes))
                 try:
@@ -200,7 +200,7 @@ class Call:
                     changes.seal()
                     scope.variable.reset(token)
                     delay = self._failed(e, tried)
-                    await done(self._record_error(begun, e))
+                    await done(self._record_error(begun, e, delay is not None))
                     if delay is None:
                         raise
                     await asyncio.sleep(delay)
@@ -214,7 +214,7 @@ class Call:
                     await done(self._record(begun, text, changes))
                 except Conflict as e:
                     delay = self._failed(e, tried)
-                    await done(self._record_error(begun, e))
+                    await done(self._record_error(begun, e, delay is not None))
                     if delay is None:
                         raise
                     await asyncio.sleep(delay)
@@ -251,17 +251,7 @@ class Call:
         return codec.decode(self.run_._engine.value(self.run_._no, seq))["value"]
 
     def _doubt(self, seq: int, state: str) -> None:
-        came = ""
-        if state == "failed":
-            recorded = json.loads(self.run_._engine.value(self.run_._no, seq))
-            if recorded.get("resolved") == "rerun":
-                return
-            error = recorded.get("error", {})
-            came = f" and raised {error.get('type', 'an exception')}: {error.get('message', '')}"
-        raise StepInDoubt(
-            f"step {self._shown()} of run {self.run_.id} was begun before{came}, and may have had its effect",
-            hint="look whether it had, then say so: run.resolve(name, …, result=…) or run.resolve(name, …, rerun=True)",
-        )
+        doubt.check(self.run_, self._shown(), self.key, seq, state)
 
     def _check_divergence(self) -> None:
         memory = self.run_.steps
@@ -298,13 +288,13 @@ class Call:
     def _begun(self, ticket: Any, wait: Callable[[Any], Any]) -> int | None:
         """The opened entry's number; None when it is recorded meanwhile, as `self._seq`."""
         try:
-            seq, before, is_done = wait(ticket)
+            seq, before, is_done, self._tried = wait(ticket)
         except RunHalted as e:
             raise self.run_._halted(e) from None
         if is_done:
             self._seq = seq
             return None
-        if before and self.at_most_once:
+        if self._tried < 0 or (before and self.at_most_once):
             self._doubt(seq, "open")
         return int(seq)
 
@@ -315,9 +305,10 @@ class Call:
         whole = f'{{"args":{args},"value":{text}}}'.encode("utf-8", "replace")
         return self._seat_of_entry().record(seq, whole, False, changes.seal())
 
-    def _record_error(self, seq: int, error: BaseException) -> "_native.Ticket":
+    def _record_error(self, seq: int, error: BaseException, again: bool) -> "_native.Ticket":
+        """The error of a try; `again`: the next one follows, also in another life."""
         whole = {"args": codec.shown(self.args, self.kwargs), "error": told(error)}
-        ticket = self._seat_of_entry().record(seq, json.dumps(whole).encode(), True)
+        ticket = self._seat_of_entry().record(seq, json.dumps(whole).encode(), True, again=again)
         if self.at_most_once and self.run_.steps.recorded is not None:
             self.run_.steps.recorded.note(self.key, seq, False)
         return ticket
@@ -426,27 +417,6 @@ def told(error: BaseException) -> dict[str, str]:
     cls = type(error)
     text = "".join(traceback.format_exception(cls, error, error.__traceback__))
     return {"type": f"{cls.__module__}.{cls.__qualname__}", "message": str(error)[:4096], "traceback": text[-_TRACEBACK:]}
-
-
-def resolve(run: "Run", name: str, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None, rerun: bool, result: Any) -> None:
-    """What `Run.resolve` does."""
-    base = key if key is not None else key_of(name, args, kwargs)
-    seat = run._seat_or_raise(f"step {name!r}")
-    recorded = run.steps.recorded
-    assert recorded is not None
-    found = recorded.find(base)
-    if found is not None and found[1] == "done":
-        raise StepInDoubt(f"step {name!r} is not in doubt: its result is recorded")
-    seq, _, is_done = seat.begin(base, True, False, run._scope, run._within).wait()
-    if is_done:
-        return
-    shown = codec.shown(args, kwargs)
-    if rerun:
-        seat.record(seq, json.dumps({"args": shown, "resolved": "rerun"}).encode(), True).wait()
-    else:
-        text = f'{{"args":{json.dumps(shown)},"value":{codec.encode(result)}}}'
-        seat.record(seq, text.encode()).wait()
-    recorded.note(base, seq, not rerun)
 
 
 def _difference(now: list[str], had: list[str]) -> str:
