@@ -14,6 +14,7 @@ mod fork;
 mod item;
 mod items;
 mod job;
+mod orphans;
 mod recorded;
 mod seat;
 mod state;

@@ -20,6 +20,7 @@ from .progress import Stats
 from .queue import Gate, Queue, Take, Wait
 from .results import OutFile, Result
 from .source import Source
+from .width import Width
 
 if TYPE_CHECKING:
     from .. import _native
@@ -138,7 +139,8 @@ class Core:
                 seat.end("interrupt")
             raise
         plan = self.plan
-        self.queue = Queue(plan.fresh())
+        self.width = Width(options.concurrency)
+        self.queue = Queue(plan.fresh(), self.width)
         self.gate = Gate(options.interval)
         self._spent_before = view.budget.usd.spent
         self._began = time.monotonic()
@@ -239,6 +241,11 @@ class Core:
         with self.lock:
             self.gate.hold_until(time.monotonic() + seconds)
 
+    def crowded(self, began: float) -> None:
+        """A provider had more than it could take: fewer items run at once, for a while. `began`: the try."""
+        with self.lock:
+            self.width.crowded(began, time.monotonic())
+
     # --- what became of an item
 
     def held(self, index: int) -> None:
@@ -296,6 +303,7 @@ class Core:
                 self._failure(error)
             else:
                 self._equal = ("", 0)
+                self.width.went_well()
             self._arrive(index, result)
             check = not self._metered and self._worked >= METERED_AFTER
             self._metered |= check

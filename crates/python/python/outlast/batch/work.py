@@ -16,6 +16,7 @@ from ..buffer import Changes
 from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, LeaseLost, RunHalted, Skip, StepTimeout, StopRequested
 from ..retry import retry_after, status_of
 from .jobrun import ItemRun
+from .width import CROWDED
 
 if TYPE_CHECKING:
     from .core import Core
@@ -227,7 +228,7 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
         if wait > 0 and (yield Pause(core, wait)):
             yield from _return(core, seat, index, seq)
             return
-        changes = Changes(run.id)
+        changes, began = Changes(run.id), time.monotonic()
         invoke = Invoke(core.fn, item, scope.Current(run, None, seq, tries, changes), core.options.timeout)
         error: BaseException | None = None
         text = ""
@@ -258,6 +259,8 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
             return
         # A late thread still runs it: another try beside it would do it twice.
         delay = None if invoke.late else core.options.retry.delay(error, tries)
+        if status_of(error) in CROWDED:
+            core.crowded(began)
         if delay is not None and status_of(error) == 429 and retry_after(error) is not None:
             core.hold(delay)
         if delay is None:
