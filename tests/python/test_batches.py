@@ -486,14 +486,14 @@ def test_progress_tells_rate_time_left_and_cost():
 
 
 def test_a_store_that_does_not_last_is_warned_of(monkeypatch, tmp_path):
-    from outlast.batch import core
+    from outlast.batch import fleeting
 
     mounts = tmp_path / "mounts"
     mounts.write_text("d / ext4 rw 0 0\nt /dev/shm tmpfs rw 0 0\no /box overlay rw 0 0\n")
     real = open
     monkeypatch.setattr("builtins.open", lambda path, *a, **k: real(mounts if path == "/proc/self/mounts" else path, *a, **k))
     for place, kind in (("/home/x.db", None), ("/dev/shm/x.db", "tmpfs"), ("/box/a/x.db", "overlay"), ("postgres://h/d", None)):
-        assert core.fleeting(place) == kind
+        assert fleeting.kind(place) == kind
 
 
 def test_ctrl_c_finishes_what_runs_and_raises(rt, capfd):

@@ -197,6 +197,46 @@ def test_an_item_whose_state_another_changed_meanwhile_is_tried_again(rt):
     assert [r.value for r in out] == [40] and len(tried) == 2
 
 
+ITEM_STATE = """
+    import os, signal, sys, outlast
+    from outlast import _native
+    rt = outlast.connect("runs.db")
+
+    def die(at):
+        if sys.argv[1:] == [at]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    record = _native.record_item
+    def recording(*args):
+        die("before the record")
+        ticket = record(*args)
+        if sys.argv[1:] == ["after the record"]:
+            ticket.wait()
+            die("after the record")
+        return ticket
+    _native.record_item = recording
+
+    def fn(i):
+        outlast.current().run.state.put("seen", i)
+        die("in the item")
+        return i
+
+    print([r.value for r in outlast.map([7], fn, job="j", key=str, store=rt)])
+"""
+
+
+@pytest.mark.parametrize("where, there", [("in the item", False), ("before the record", False), ("after the record", True)])
+def test_an_items_result_and_the_state_it_changed_are_both_there_or_neither(home, life, where, there):
+    def state():
+        with outlast.connect(home / "runs.db") as rt:
+            return rt._engine.state("run:j", "", "seen")
+
+    assert life(ITEM_STATE, where).returncode == -9
+    assert state() == ((1, b"7") if there else None)
+    assert life(ITEM_STATE, ok=True).stdout == "[7]\n"
+    assert state() == (1, b"7")
+
+
 # --- large results
 
 

@@ -308,7 +308,7 @@ class Call:
     def _record_error(self, seq: int, error: BaseException, again: bool) -> "_native.Ticket":
         """The error of a try; `again`: the next one follows, also in another life."""
         whole = {"args": codec.shown(self.args, self.kwargs), "error": told(error)}
-        ticket = self._seat_of_entry().record(seq, json.dumps(whole).encode(), True, again=again)
+        ticket = self._seat_of_entry().record(seq, json.dumps(whole).encode(), True, [], again)
         if self.at_most_once and self.run_.steps.recorded is not None:
             self.run_.steps.recorded.note(self.key, seq, False)
         return ticket
