@@ -10,7 +10,7 @@ import time
 import pytest
 
 import outlast
-from outlast.batch import code, options, progress, queue, work
+from outlast.batch import code, options, progress
 
 
 class Work:
@@ -486,14 +486,14 @@ def test_progress_tells_rate_time_left_and_cost():
 
 
 def test_a_store_that_does_not_last_is_warned_of(monkeypatch, tmp_path):
-    from outlast.batch import core
+    from outlast.batch import fleeting
 
     mounts = tmp_path / "mounts"
     mounts.write_text("d / ext4 rw 0 0\nt /dev/shm tmpfs rw 0 0\no /box overlay rw 0 0\n")
     real = open
     monkeypatch.setattr("builtins.open", lambda path, *a, **k: real(mounts if path == "/proc/self/mounts" else path, *a, **k))
     for place, kind in (("/home/x.db", None), ("/dev/shm/x.db", "tmpfs"), ("/box/a/x.db", "overlay"), ("postgres://h/d", None)):
-        assert core.fleeting(place) == kind
+        assert fleeting.kind(place) == kind
 
 
 def test_ctrl_c_finishes_what_runs_and_raises(rt, capfd):
@@ -577,41 +577,6 @@ def test_a_store_that_vanishes_stops_the_batch(home):
     # Whichever is first: a look at the file, or a write that fails.
     assert error.value.code in ("store_vanished", "store_io")
     rt.close()
-
-
-# --- which item is next
-
-
-def test_suspects_run_alone_after_all_others_and_held_ones_are_asked_for_again():
-    q = queue.Queue(iter([0, 1, 2]))
-    assert [q.take(0.0) for _ in range(3)] == [queue.Take(0), queue.Take(1), queue.Take(2)]
-    q.ended(), q.suspect(0), q.ended(), q.held(1, 0.0)
-    assert q.take(0.0) == queue.Wait(None), "2 runs yet"
-    q.ended()
-    assert q.take(0.0) == queue.Take(0, alone=True)
-    assert q.take(9.0) == queue.Wait(None), "nothing beside a suspect"
-    q.ended()
-    assert q.take(0.1) == queue.Wait(pytest.approx(queue.ASK_AGAIN_S - 0.1))
-    assert q.take(9.0) == queue.Take(1)
-    q.ended()
-    assert q.take(9.0) is None
-
-
-@pytest.mark.parametrize(
-    "error, refused, answers, halted, back",
-    [
-        (None, None, 0, False, False),
-        (None, None, 3, True, False),
-        (None, None, 0, True, True),
-        (None, "dollar_budget_exceeded", 3, True, True),
-        (ValueError(), None, 3, True, True),
-        (ValueError(), None, 3, False, False),
-        (outlast.BudgetExceeded("x"), None, 0, False, True),
-        (outlast.LeaseLost("x"), None, 0, False, True),
-    ],
-)
-def test_what_a_limit_refused_goes_back_whatever_its_function_did(error, refused, answers, halted, back):
-    assert work.goes_back(error, refused, answers, halted) == back
 
 
 def test_a_resume_is_linear_in_what_is_done_and_asks_for_none_of_it(rt, monkeypatch):

@@ -22,7 +22,15 @@ from outlast import _native
 
 ITEMS, WORKERS = 500, 16
 
-POINTS = range(1, ITEMS + 1) if os.environ.get("OUTLAST_TEST_ALL_KILLS") else (1, 2, 16, 17, 33, 90, 181, 256, 399, 484, 499, 500)
+ALL = bool(os.environ.get("OUTLAST_TEST_ALL_KILLS"))
+
+POINTS = range(1, ITEMS + 1) if ALL else (1, 2, 16, 17, 33, 90, 181, 256, 399, 484, 499, 500)
+
+# The item of the first life and, of those that were left, that of the second.
+TWICE = [(at, 1 + at * 7 % (ITEMS - at)) for at in range(1, ITEMS)] if ALL else [(3, 1), (100, 16), (250, 249)]
+
+# Where one of two processes dies.
+BESIDE = range(1, ITEMS + 1) if ALL else (1, 60, 200)
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +176,7 @@ def test_a_batch_killed_at_any_item_goes_on_where_it_was(home, aio):
 
 @pytest.mark.parametrize("aio", [False, True], ids=["threads", "asyncio"])
 def test_a_batch_killed_twice_in_a_row_goes_on_where_it_was(home, aio):
-    for at, second in ((3, 1), (100, 16), (250, 249)):
+    for at, second in TWICE:
         bed = Bed(home, f"t{at}", aio)
         assert not bed.life(at)
         assert not bed.life(second)
@@ -178,7 +186,7 @@ def test_a_batch_killed_twice_in_a_row_goes_on_where_it_was(home, aio):
 
 @pytest.mark.parametrize("aio", [False, True], ids=["threads", "asyncio"])
 def test_of_two_processes_on_one_job_one_is_killed_and_the_other_does_all(home, aio):
-    for at in (1, 60, 200):
+    for at in BESIDE:
         bed = Bed(home, f"p{at}", aio)
         doomed, other = bed.start(at), bed.start()
         # The other may have done all before.

@@ -127,14 +127,97 @@ def test_the_sdk_leaves_retries_inside_a_step_to_the_step():
         def _heard(self, response):
             pass
 
-    for step, wanted in ((None, {}), ("s", {"x-should-retry": "false"})):
+    said = {"x-should-retry": "false"}
+    for step, had, wanted in ((None, {}, {}), ("s", {}, {**said, "x-outlast-retries": "1"}), ("s", said, said)):
         token = scope.variable.set(scope.Current(Run(), step))
         try:
             response = Response()
+            response.headers = dict(had)
             clients._answered(response)
         finally:
             scope.variable.reset(token)
         assert response.headers == wanted
+
+
+@pytest.mark.parametrize("aio", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("sdk", ["openai", "anthropic"])
+def test_a_broken_connection_is_tried_again_by_the_sdk_outside_of_steps_only(rt, provider, monkeypatch, sdk, aio):
+    import importlib
+
+    module = importlib.import_module(sdk)
+    sent = []
+
+    def broken(request):
+        sent.append(request)
+        raise ConnectionError("it broke")
+
+    async def broken_async(request):
+        broken(request)
+
+    def asked(client):
+        create = client.chat.completions.create if sdk == "openai" else client.messages.create
+        return create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hello"}], max_tokens=10)
+
+    def tries(within):
+        sent.clear()
+        with pytest.raises(module.APIConnectionError):
+            within()
+        return len(sent)
+
+    def thread_life(client):
+        with rt.run("r") as run:
+            # Copies, as users make them, know it, too.
+            elsewhere = tries(lambda: asked(client)), tries(lambda: asked(client.with_options(timeout=5)))
+            inside = tries(lambda: run.step("ask", asked, client)), tries(lambda: run.step("b", asked, client.with_options(timeout=5)))
+        return elsewhere, inside
+
+    async def task_life(client):
+        async def tried(awaitable):
+            sent.clear()
+            with pytest.raises(module.APIConnectionError):
+                await awaitable
+            return len(sent)
+
+        async def ask(_):
+            return await asked(client)
+
+        async with rt.run("r") as run:
+            return (await tried(ask(0)),) * 2, (await tried(run.step("a", ask, 0)),) * 2
+
+    arguments = getattr(outlast, sdk)(aio=aio, max_retries=1)
+    client = getattr(module, ("Async" if aio else "") + ("OpenAI" if sdk == "openai" else "Anthropic"))(**arguments)
+    client._client.event_hooks["request"].append(broken_async if aio else broken)
+    elsewhere, inside = asyncio.run(task_life(client)) if aio else thread_life(client)
+    assert (elsewhere, inside) == ((2, 2), (1, 1))
+
+
+# Bug: a step's `retries` never tried a provider's 503 or 429 again. Cause: what tells the SDK to leave it to the step
+# was read as the provider's own word.
+def test_a_steps_tries_are_the_steps_and_not_the_sdks(rt, provider):
+    import openai
+
+    client = openai.OpenAI(**outlast.openai())
+    sent = []
+    client._client.event_hooks["request"].append(lambda request: sent.append(request.headers["x-stainless-retry-count"]))
+    with rt.run("r") as run:
+        for who in (client, client.with_options(max_retries=5)):
+            sent.clear()
+            text = f"{id(who)}\nmock: status 503 2"
+            assert run.step("ask", ask, who, text, key=text, retries=outlast.Retry(5, base=0))
+            assert sent == ["0", "0", "0"], "each is a first request of a try"
+
+
+def test_an_items_tries_are_the_batchs_and_not_the_sdks(rt, provider):
+    import openai
+
+    client = openai.OpenAI(**outlast.openai())
+    sent = []
+    client._client.event_hooks["request"].append(lambda request: sent.append(request.headers["x-stainless-retry-count"]))
+    out = outlast.map(
+        [0], lambda i: ask(client, "mock: status 503 2"), job="j", key=str, store=rt, retries=outlast.Retry(5, base=0)
+    ).wait()  # fmt: skip
+    assert out.stats.done == 1
+    assert sent == ["0", "0", "0"], "each is a first request of a try"
 
 
 AGENT = """

@@ -1,4 +1,7 @@
-"""kill -9 at every commit of a run: no finished step runs again, none is lost, the outcome is that of a clean run."""
+"""kill -9 at every commit of a run: no finished step runs again, none is lost, the outcome is that of a clean run.
+
+Of tasks and of kills in pairs a few by default; all of them with OUTLAST_TEST_ALL_KILLS=1.
+"""
 
 import asyncio
 import os
@@ -12,6 +15,11 @@ import outlast
 from outlast.runs import Run
 
 STEPS = 50
+
+ALL = bool(os.environ.get("OUTLAST_TEST_ALL_KILLS"))
+
+# Commits of a run: each step is two, its opening and its result; the run's end is one.
+COMMITS = 2 * STEPS + 1
 
 
 class Killing:
@@ -93,7 +101,8 @@ class Bed:
         def body():
             claim = Run._claim
             if at:
-                Run._claim = lambda run: Killing(claim(run), at, after)
+                # None: the run is completed, and replayed.
+                Run._claim = lambda run: (seat := claim(run)) and Killing(seat, at, after)
             sys.stderr = open(os.devnull, "w")
             rt = outlast.connect(self.store)
             total = (program or self.steps)(rt)
@@ -137,11 +146,10 @@ class Bed:
         assert again <= kills * in_flight, f"{again} finished steps ran again"
 
 
-# Each step is two commits: its opening and its result; the run's end is one.
 @pytest.mark.parametrize("after", [False, True])
 def test_a_run_killed_at_any_commit_goes_on_where_it_was(home, after):
     # After a result is on disk is before the next opening: those are killed once.
-    for at in range(1, 2 * STEPS + 2, 2 if after else 1):
+    for at in range(1, COMMITS + 1, 2 if after else 1):
         bed = Bed(home, f"k{at}")
         assert not bed.life(at, after)
         ran = bed.runs_of_steps()
@@ -153,16 +161,18 @@ def test_a_run_killed_at_any_commit_goes_on_where_it_was(home, after):
 
 @pytest.mark.parametrize("second", [1, 2, 3, 40])
 def test_a_run_killed_twice_in_a_row_goes_on_where_it_was(home, second):
-    for at in (2, 41, 60):
+    for at in range(1, COMMITS + 1) if ALL else (2, 41, 60):
         bed = Bed(home, f"k{at}-{second}")
         assert not bed.life(at)
-        assert not bed.life(second)
+        # The life after a late kill has few commits left.
+        left = COMMITS - (at - 1) // 2 * 2
+        assert not bed.life(min(second, left))
         assert bed.life()
         bed.check(2)
 
 
 def test_an_async_run_killed_at_any_commit_goes_on_where_it_was(home):
-    for at in range(3, 2 * STEPS, 12):
+    for at in range(3, 2 * STEPS, 1 if ALL else 12):
         bed = Bed(home, f"a{at}")
         assert not bed.life(at, True, bed.async_steps)
         assert bed.life(program=bed.async_steps)
@@ -211,3 +221,24 @@ def test_of_two_processes_on_one_run_one_is_refused(home):
         children.append(child)
     assert [os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) for c in children] == [0, 0]
     assert sorted(bed.runs_of_steps()) == list(range(STEPS))
+
+
+def test_of_two_processes_on_one_run_one_is_killed_and_the_other_goes_on(home):
+    def program(rt):
+        for _ in range(2000):
+            try:
+                return bed.steps(rt)
+            except outlast.RunHeld:
+                continue
+        return -1
+
+    for at in range(1, COMMITS + 1) if ALL else (1, 2, 50, 101):
+        bed = Bed(home, f"b{at}")
+        # Whoever comes first drives; the doomed one may find all done.
+        other = os.fork()
+        if other == 0:
+            alive = bed.life(program=program)
+            os._exit(0 if alive else 1)
+        kills = 0 if bed.life(at, program=program) else 1
+        assert os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) == 0
+        bed.check(kills)

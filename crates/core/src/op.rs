@@ -29,6 +29,7 @@ use crate::{
         renew::Renew,
         reopen::Reopen,
         reset_item::ResetItem,
+        resolve_step::ResolveStep,
         retain::Retain,
         return_item::ReturnItem,
         settle::Settle,
@@ -129,6 +130,7 @@ ops! {
     Delivered => Marked(()),
     BeginStep => Begun(Step),
     Record => Recorded(Seq),
+    ResolveStep => StepResolved(Seq),
     ClaimItem => ItemClaimed(ItemClaim),
     NextTry => Tried(i64),
     RecordItem => ItemEnded(ItemEnded),
@@ -228,8 +230,9 @@ pub struct Settled {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Opened: run it. `try_no` is 0 in a step without retries.
-    Run { seq: Seq, begun_before: bool, try_no: i64 },
+    /// Opened: run it. `try_no` is 0 in a step without retries; `tries` are those since it was begun or given up,
+    /// this one counted, over all processes.
+    Run { seq: Seq, begun_before: bool, try_no: i64, tries: i64 },
     /// Its result is recorded.
     Done { seq: Seq },
     /// It may have happened at most once, and nobody knows whether: it does not run again by itself.

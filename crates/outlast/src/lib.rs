@@ -156,6 +156,7 @@ fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliEr
         Command::Stop(args) => {
             printed_code(look, |page| commands::stop::stop(store, &args, page, &mut thread::sleep))
         }
+        Command::Resolve(args) => printed(look, |page| commands::resolve::resolve(store, &args, page)),
         Command::Cancel(args) => printed_code(look, |page| commands::cancel::cancel(store, &args, page)),
         Command::Jobs(args) => printed(look, |page| commands::jobs::jobs(store, &args, page)),
         Command::Inspect(args) => printed(look, |page| commands::inspect::inspect(store, &args, page)),

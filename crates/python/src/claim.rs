@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use outlast::process::identity::{self, Liveness};
 use outlast_core::{
-    engine::{self, adopt::Adopt, claim::Claim, declare_dead::DeclareDead},
+    engine::{self, adopt::Adopt, claim::Claim},
     id::{AttemptNo, InstanceNo, RunNo, Slot},
     instance::{Instance, Life},
     op::{Actor, Claimed as Answer, Durability},
@@ -13,7 +13,7 @@ use outlast_core::{
 };
 use outlast_server::node::{HEARTBEAT, LEASE_MS};
 
-use crate::{engine::Core, error::Failure};
+use crate::{engine::Core, error::Failure, orphans};
 
 /// How often a silent holder is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -63,7 +63,8 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> Result<Claimed, Failur
         }
         let Some(holder) = holder(core, view.run.no)? else { continue };
         if force {
-            declare_dead(core, holder.no)?;
+            // The user's own word that it is a forgotten one: it loses its leases, and is told so.
+            orphans::declare_dead(&*core.store, holder.no)?;
             continue;
         }
         if lives(&holder) || began.elapsed() > patience {
@@ -177,16 +178,4 @@ fn lives(holder: &Instance) -> bool {
         start_time: holder.identity.start_time,
     };
     identity::Identity::of_self().is_ok_and(|me| me.liveness(&other) == Liveness::Alive)
-}
-
-/// The user's own word that the holder is a forgotten one: it loses its leases, and is told so.
-fn declare_dead(core: &Core, holder: InstanceNo) -> Result<(), Failure> {
-    loop {
-        let Some(instance) = core.store.instance(holder)? else { return Ok(()) };
-        let verdict = DeclareDead { instance: holder, heartbeat_seen: instance.heartbeat, left: false };
-        match core.store.ask(verdict, Durability::Synced).wait() {
-            Err(Error::Engine(engine::Error::HeartbeatMoved { .. })) => {}
-            told => return Ok(told.map(drop)?),
-        }
-    }
 }

@@ -39,6 +39,7 @@ use crate::{
     error::Failure,
     face,
     job::{self, Items, RawItem},
+    orphans,
     recorded::Recorded,
     seat::Seat,
     ticket::Ticket,
@@ -146,7 +147,9 @@ impl Engine {
         py.detach(|| {
             // The heart first: it would register us anew when we have left.
             runtime.shutdown_timeout(LAST_TASKS);
-            core.node.leave()
+            core.node.leave().inspect_err(|_| {
+                orphans::left_behind(core.context.place.to_string(), core.node.instance());
+            })
         })
         .map_err(|e| Failure::from(e).into())
     }
@@ -418,6 +421,7 @@ fn open(place: Option<String>) -> Result<Engine, Failure> {
     let (context, durable) = context(place)?;
     let store = context.open(true, durable)?;
     let node = proxy_setup::join(store.clone(), &context, "python")?;
+    orphans::bury(&*store, &context.place.to_string())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("outlast")

@@ -4,17 +4,20 @@ use outlast_core::{
     digest::Digest,
     engine::{
         claim_item::ClaimItem,
+        keep::Keep,
         next_try::NextTry,
         record_item::{ItemEnd, RecordItem},
         return_item::ReturnItem,
     },
     id::Seq,
     job::{ItemClaim, OnChange},
+    journal::Role,
     op::Durability,
 };
 use pyo3::{prelude::*, types::PyTuple};
 
 use crate::{
+    engine::{RawChange, changes_of},
     error::Failure,
     seat::{Seat, encode},
     ticket::Ticket,
@@ -56,11 +59,11 @@ pub fn next_try(seat: &Seat, seq: i64) -> PyResult<Ticket> {
 }
 
 /// Closes the item as "done" (its result), "failed" (its error) or "skipped" (the reason, as text).
-/// Synced. Answers (standing, tries, nano-USD, calls).
+/// Synced. Answers (standing, tries, nano-USD, calls). `changes` of the state commit with it.
 ///
 /// Only committed where `lasting` is false: what it came to is on the disk elsewhere.
 #[pyfunction]
-#[pyo3(signature = (seat, seq, how, value, lasting=true))]
+#[pyo3(signature = (seat, seq, how, value, lasting=true, changes=Vec::new()))]
 pub fn record_item(
     py: Python<'_>,
     seat: &Seat,
@@ -68,16 +71,18 @@ pub fn record_item(
     how: &str,
     value: &[u8],
     lasting: bool,
+    changes: Vec<RawChange>,
 ) -> PyResult<Ticket> {
-    let end = match how {
-        "done" => ItemEnd::Done(encode(py, value)?),
-        "failed" => ItemEnd::Failed(encode(py, value)?),
-        _ => ItemEnd::Skipped { reason: String::from_utf8_lossy(value).into_owned() },
+    let (run, instance, seq) = (seat.actor().run, seat.actor().instance, Seq(seq));
+    let split = || Ok::<_, Failure>(Keep::before(run, seq, instance, Role::Value, encode(py, value)?));
+    let (parts, end) = match how {
+        "done" => split().map(|(parts, last)| (parts, ItemEnd::Done(last)))?,
+        "failed" => split().map(|(parts, last)| (parts, ItemEnd::Failed(last)))?,
+        _ => (Vec::new(), ItemEnd::Skipped { reason: String::from_utf8_lossy(value).into_owned() }),
     };
-    let actor = seat.actor();
-    let record =
-        RecordItem { run: actor.run, seq: Seq(seq), instance: actor.instance, end, changes: Vec::new() };
-    Ok(seat.submit(record, if lasting { Durability::Synced } else { Durability::Committed })?)
+    let record = RecordItem { run, seq, instance, end, changes: changes_of(changes) };
+    let durability = if lasting { Durability::Synced } else { Durability::Committed };
+    Ok(seat.submit(record, durability)?.behind(parts))
 }
 
 /// Gives the item back: it is pending again, and nothing is held against it. Committed.

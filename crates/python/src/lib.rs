@@ -6,6 +6,7 @@
 mod beat;
 mod call;
 mod claim;
+mod doubt;
 mod engine;
 mod error;
 mod face;
@@ -13,6 +14,7 @@ mod fork;
 mod item;
 mod items;
 mod job;
+mod orphans;
 mod recorded;
 mod seat;
 mod state;
@@ -48,5 +50,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(item::next_try, module)?)?;
     module.add_function(wrap_pyfunction!(item::record_item, module)?)?;
     module.add_function(wrap_pyfunction!(item::return_item, module)?)?;
+    module.add_function(wrap_pyfunction!(doubt::resolve_step, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)
 }

@@ -12,12 +12,13 @@ use outlast_core::{
         checkpoint::Checkpoint,
         count_loop::CountLoop,
         end_attempt::EndAttempt,
+        keep::Keep,
         put::{Change, Put},
         record::Record,
         step::BeginStep,
     },
     id::{AttemptNo, InstanceNo, RunNo, Seq, Slot},
-    journal::iteration_scope,
+    journal::{Role, iteration_scope},
     op::{Actor, Durability, Op, Then},
     payload::{MAX_LEN, Payload},
     store::Ask as _,
@@ -79,6 +80,10 @@ impl Seat {
         self.actor
     }
 
+    pub fn core(&self) -> Result<Arc<Core>, Failure> {
+        self.shared.core()
+    }
+
     pub fn slot(&self) -> Slot {
         self.slot
     }
@@ -130,7 +135,8 @@ fn is_of_context(change: &Change) -> bool {
 #[pymethods]
 impl Seat {
     /// Opens the step `key`, or finds it. `intent`: on disk before it is begun, for steps that must not
-    /// run twice; else committed, which survives kill -9. Answers (seq, begun before, done).
+    /// run twice; else committed, which survives kill -9. Answers (seq, begun before, done, tries); the tries are
+    /// -1 for one in doubt, which is not opened.
     /// `scope` and `within` are those of the item it is begun in.
     #[pyo3(signature = (key, intent=false, retries=false, scope=None, within=None))]
     fn begin(
@@ -142,15 +148,14 @@ impl Seat {
         within: Option<i64>,
     ) -> PyResult<Ticket> {
         let scope = scope.map_or_else(|| iteration_scope(self.iteration), Into::into);
-        // Whether one in doubt may run again is Python's to say, which knows also of those that raised.
-        let (within, at_most_once) = (within.map(Seq), false);
+        let (within, at_most_once) = (within.map(Seq), intent);
         let step =
             BeginStep { actor: self.actor, slot: self.slot, scope, key, within, retries, at_most_once };
         Ok(self.submit(step, if intent { Durability::Synced } else { Durability::Committed })?)
     }
 
-    /// Closes the step `seq` with its result, or with its error. Synced.
-    #[pyo3(signature = (seq, value, failed=false, changes=Vec::new()))]
+    /// Closes the step `seq` with its result, or with its error; `again`: its next try follows. Synced.
+    #[pyo3(signature = (seq, value, failed=false, changes=Vec::new(), again=false))]
     fn record(
         &self,
         py: Python<'_>,
@@ -158,17 +163,14 @@ impl Seat {
         value: &[u8],
         failed: bool,
         changes: Vec<RawChange>,
+        again: bool,
     ) -> PyResult<Ticket> {
-        let record = Record {
-            run: self.run_no(),
-            seq: Seq(seq),
-            instance: self.instance(),
-            value: encode(py, value)?,
-            failed,
-            changes: changes_of(changes),
-        };
-        let is_of_context = record.changes.iter().any(is_of_context);
-        let ticket = self.submit(record, Durability::Synced)?;
+        let (run, instance, seq) = (self.run_no(), self.instance(), Seq(seq));
+        let (parts, value) = Keep::before(run, seq, instance, Role::Value, encode(py, value)?);
+        let changes = changes_of(changes);
+        let is_of_context = changes.iter().any(is_of_context);
+        let record = Record { run, seq, instance, value, failed, again, changes };
+        let ticket = self.submit(record, Durability::Synced)?.behind(parts);
         Ok(if is_of_context { self.with_mirror(ticket)? } else { ticket })
     }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outlast_core::{
+    engine::keep::Keep,
     op::{Durability, Op, Outcome, Step, Turn},
     store::{self, Store},
     unit::Unit,
@@ -19,6 +20,8 @@ use crate::{error::Failure, item};
 #[pyclass(frozen, module = "outlast._native")]
 pub struct Ticket {
     asked: Mutex<Option<(Op, Durability)>>,
+    /// Parts of a long value, in order: committed before it, each in a commit of its own.
+    parts: Mutex<Vec<Keep>>,
     store: Arc<dyn Store>,
     runtime: Handle,
     /// For the hints of refusals.
@@ -35,6 +38,7 @@ impl Ticket {
     pub fn new(store: Arc<dyn Store>, op: Op, durability: Durability, runtime: Handle, run: &str) -> Ticket {
         Ticket {
             asked: Mutex::new(Some((op, durability))),
+            parts: Mutex::default(),
             store,
             runtime,
             run: run.to_owned(),
@@ -54,6 +58,16 @@ impl Ticket {
         after.unwrap_or_else(|| Box::new(|| {}))
     }
 
+    /// The same, when `parts` are committed. One that cannot be is the answer.
+    pub fn behind(self, parts: Vec<Keep>) -> Ticket {
+        *self.parts.lock().unwrap_or_else(PoisonError::into_inner) = parts;
+        self
+    }
+
+    fn parts(&self) -> Vec<Keep> {
+        std::mem::take(&mut *self.parts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn take(&self) -> Result<(Op, Durability), Failure> {
         let taken = self.asked.lock().unwrap_or_else(PoisonError::into_inner).take();
         taken.ok_or_else(|| Failure::new("internal", "this ticket was waited for already", None))
@@ -67,6 +81,10 @@ impl Drop for Ticket {
             return std::mem::forget(self.store.clone());
         }
         if let Ok((op, durability)) = self.take() {
+            // In this order they are committed.
+            for part in self.parts() {
+                drop(self.store.submit(part.into(), Durability::Committed));
+            }
             drop(self.store.submit(op, durability));
         }
     }
@@ -78,7 +96,12 @@ impl Ticket {
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let (op, durability) = self.take()?;
         let after = self.after();
-        let outcome = py.detach(|| self.store.submit_here(op, durability).wait().inspect(|_| after()));
+        let outcome = py.detach(|| {
+            for part in self.parts() {
+                self.store.submit_here(part.into(), Durability::Committed).wait()?;
+            }
+            self.store.submit_here(op, durability).wait().inspect(|_| after())
+        });
         answer(py, outcome, &self.run)
     }
 
@@ -97,10 +120,20 @@ impl Ticket {
     /// Calls `done(answer, error)` from another thread when it is committed; one of the two is None.
     fn then(&self, done: Py<PyAny>) -> PyResult<()> {
         let (op, durability) = self.take()?;
-        let commit = self.store.submit(op, durability);
+        let parts = self.parts();
+        // At once where nothing has to be there before.
+        let commit = if parts.is_empty() {
+            Ok(self.store.submit(op, durability))
+        } else {
+            Err(behind(self.store.clone(), parts, op, durability))
+        };
         let (run, after) = (self.run.clone(), self.after());
         self.runtime.spawn(async move {
-            let outcome = commit.await.inspect(|_| after());
+            let outcome = match commit {
+                Ok(commit) => commit.await,
+                Err(later) => later.await,
+            };
+            let outcome = outcome.inspect(|_| after());
             // None: the interpreter is gone, and with it whoever waited.
             Python::try_attach(|py| {
                 let told = match answer(py, outcome, &run) {
@@ -118,21 +151,37 @@ impl Ticket {
     }
 }
 
+async fn behind(
+    store: Arc<dyn Store>,
+    parts: Vec<Keep>,
+    op: Op,
+    durability: Durability,
+) -> Result<Outcome, store::Error> {
+    for part in parts {
+        store.submit(part.into(), Durability::Committed).await?;
+    }
+    store.submit(op, durability).await
+}
+
 /// What an operation answered, as Python values:
-/// an item as `Seat.claim_item` and `record_item` say; a step `(seq, begun before, done)`; a loop its count; anything else with a number that number.
+/// an item as `Seat.claim_item` and `record_item` say; a step `(seq, begun before, done, tries)`; a loop its count; anything else with a number that number.
 fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str) -> PyResult<Py<PyAny>> {
     let number = |n: i64| Ok(n.into_pyobject(py)?.into_any().unbind());
     match outcome.map_err(Failure::from)? {
-        Outcome::Begun(Step::Run { seq, begun_before, .. }) => {
-            Ok((seq.0, begun_before, false).into_pyobject(py)?.into_any().unbind())
+        Outcome::Begun(Step::Run { seq, begun_before, tries, .. }) => {
+            Ok((seq.0, begun_before, false, tries).into_pyobject(py)?.into_any().unbind())
         }
         Outcome::Begun(Step::InDoubt { seq }) => {
-            Ok((seq.0, true, false).into_pyobject(py)?.into_any().unbind())
+            Ok((seq.0, true, false, -1).into_pyobject(py)?.into_any().unbind())
         }
-        Outcome::Begun(Step::Done { seq }) => Ok((seq.0, true, true).into_pyobject(py)?.into_any().unbind()),
+        Outcome::Begun(Step::Done { seq }) => {
+            Ok((seq.0, true, true, 0).into_pyobject(py)?.into_any().unbind())
+        }
         Outcome::Turned(Turn::Counted { loops }) => number(loops),
         Outcome::Turned(Turn::Refused(refusal)) => Err(Failure::refused(&refusal, run).into()),
-        Outcome::Recorded(seq) | Outcome::Saved(seq) | Outcome::Reset(seq) => number(seq.0),
+        Outcome::Recorded(seq) | Outcome::StepResolved(seq) | Outcome::Saved(seq) | Outcome::Reset(seq) => {
+            number(seq.0)
+        }
         Outcome::ItemClaimed(claim) => Ok(item::told(py, claim)?.into_any().unbind()),
         Outcome::ItemEnded(e) => Ok((e.standing.name(), e.tries, e.spent.cost(), e.spent[Unit::Calls])
             .into_pyobject(py)?

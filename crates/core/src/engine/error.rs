@@ -33,6 +33,14 @@ pub enum Error {
     NotWithin { seq: i64 },
     #[error("step {seq} was begun without retries: it has one try")]
     NoRetries { seq: i64 },
+    #[error("no step {key:?} in run {id}")]
+    UnknownStep { id: String, key: String },
+    #[error(
+        "step {key:?} of run {id} is not in doubt: it is not declared at_most_once, and runs again by itself"
+    )]
+    NotInDoubt { id: String, key: String },
+    #[error("step {key:?} of run {id} is running")]
+    StepRunning { id: String, key: String },
     #[error("no item {key:?} in job {id}")]
     UnknownItem { id: String, key: String },
     #[error("item {key:?} of job {id} is running")]
@@ -81,6 +89,9 @@ impl Error {
             Error::AlreadyTaken { .. } => "already_taken",
             Error::NotWithin { .. } => "not_within",
             Error::NoRetries { .. } => "no_retries",
+            Error::UnknownStep { .. } => "unknown_step",
+            Error::NotInDoubt { .. } => "not_in_doubt",
+            Error::StepRunning { .. } => "step_running",
             Error::UnknownItem { .. } => "unknown_item",
             Error::ItemRunning { .. } => "item_running",
             Error::NotAJob { .. } => "not_a_job",
@@ -104,6 +115,8 @@ impl Error {
                 format!("`outlast show {id}` says which limit; raise it with `outlast budget {id}`")
             }
             Error::NotRunning { id, .. } => format!("`outlast resume {id}`"),
+            Error::UnknownStep { id, .. } => format!("`outlast resolve {id}` lists the steps in doubt"),
+            Error::StepRunning { id, .. } => format!("wait for it, or end it with `outlast stop {id}`"),
             Error::LeaseLost { .. } => "another attempt drives the run now; end this process".into(),
             Error::Conflict { .. } | Error::Changed { .. } => "read the key again and decide anew".into(),
             Error::ReadOnlyNamespace { .. } => {

@@ -30,6 +30,7 @@ pub mod renew;
 pub mod reopen;
 pub mod replay;
 pub mod reset_item;
+pub mod resolve_step;
 pub mod retain;
 pub mod return_item;
 pub mod settle;

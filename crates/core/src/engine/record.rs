@@ -23,6 +23,8 @@ pub struct Record {
     /// The result, or the error as it was journaled.
     pub value: Payload,
     pub failed: bool,
+    /// It failed in one of its tries, and the next one follows: the tries go on being counted in another process.
+    pub again: bool,
     pub changes: Vec<Change>,
 }
 
@@ -48,6 +50,9 @@ impl Record {
         let attempt = entry.attempt;
         entry.state = if self.failed { State::Failed } else { State::Done };
         entry.closed_at = Some(now);
+        if let Some(step) = entry.step.as_mut().filter(|_| self.failed) {
+            step.again = self.again;
+        }
         l.run_mut(self.run)?.closed += i64::from(!self.failed);
         if !self.failed {
             self.forget_answers(l)?;

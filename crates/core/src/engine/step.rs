@@ -88,6 +88,10 @@ impl BeginStep {
                 // raised: none of them goes on.
                 let mut detail = old.map_or_else(StepDetail::default, |(_, _, d)| d);
                 detail.try_no += i64::from(detail.retries);
+                if !detail.again {
+                    // It was given up: who begins it anew has all tries.
+                    detail.first_try = detail.try_no;
+                }
                 (seq, false, detail)
             }
         };
@@ -98,13 +102,16 @@ impl BeginStep {
             within: self.within,
             retries: self.retries,
             try_no: if self.retries { detail.try_no.max(1) } else { 0 },
+            first_try: if self.retries { detail.first_try.max(1) } else { 0 },
             at_most_once: self.at_most_once,
+            again: false,
+            resolved: false,
             ..detail
         };
-        let try_no = detail.try_no;
+        let (try_no, tries) = (detail.try_no, detail.tries());
         // Most steps have nothing of this: their row stays small.
         entry.step = Some(Box::new(detail)).filter(|d| **d != StepDetail::default());
-        Ok(Step::Run { seq, begun_before: before, try_no })
+        Ok(Step::Run { seq, begun_before: before, try_no, tries })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The commands that change a run: `budget`, `stop`, `cancel`.
+//! The commands that change a run: `budget`, `stop`, `cancel`, `resolve`.
 
 use clap::Args;
 use outlast_core::{
@@ -159,4 +159,30 @@ pub struct CancelArgs {
     /// Why, for `outlast show`
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
+}
+
+/// Say what came of steps that may happen at most once and were cut off
+///
+/// Such a step does not run again by itself: nobody but a person can look whether it had its effect. Without STEP
+/// the steps in doubt are listed. The run goes on with what was said when its program is started again.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast resolve order-7\n  outlast resolve order-7 charge --result '{\"receipt\": \"A-17\"}'\n  outlast resolve order-7 charge --failed \"the card was declined\"\n  outlast resolve order-7 charge --rerun"
+)]
+pub struct ResolveArgs {
+    /// The run: its id, the start of its id, or its name
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// The step: its key, or its name where one step of it is in doubt
+    #[arg(value_name = "STEP")]
+    pub step: Option<String>,
+    /// It had its effect, and this is its result
+    #[arg(long, value_name = "JSON", group = "said", requires = "step")]
+    pub result: Option<String>,
+    /// It failed, and does in every life: Python raises StepFailed
+    #[arg(long, value_name = "WHY", group = "said", requires = "step")]
+    pub failed: Option<String>,
+    /// It had no effect, and may run again
+    #[arg(long, group = "said", requires = "step")]
+    pub rerun: bool,
 }

@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parser::ValueSource};
 
 pub use self::{
-    change::{BudgetArgs, CancelArgs, StopArgs},
+    change::{BudgetArgs, CancelArgs, ResolveArgs, StopArgs},
     ctx::CtxArgs,
     jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     look::{CompletionsArgs, DoctorArgs, JournalArgs, LsArgs, ShowArgs, SpendArgs},
@@ -70,6 +70,7 @@ pub enum Command {
     Stop(StopArgs),
     Resume(ResumeArgs),
     Cancel(CancelArgs),
+    Resolve(ResolveArgs),
     Spend(SpendArgs),
     Jobs(JobsArgs),
     Inspect(InspectArgs),

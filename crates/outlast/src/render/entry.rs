@@ -124,6 +124,11 @@ fn marks(e: &Entry) -> Vec<String> {
     if let Some(to) = replayed_to(e) {
         marks.push(format!("replayed to @{to}"));
     }
+    match e.step.as_deref() {
+        Some(step) if step.resolved => marks.push("said by a person".into()),
+        Some(step) if step.at_most_once && e.state == State::Open => marks.push("at most once".into()),
+        _ => {}
+    }
     let Some(call) = call else { return marks };
     if e.state == State::Unknown && e.held.cost() > 0 {
         marks.push("in doubt".into());
@@ -168,6 +173,11 @@ pub fn json(run: &str, e: &Entry) -> Value {
     put("delivered_to_attempt", e.delivered_to.map(|a| a.0).into());
     put("replayed_to_attempt", replayed_to(e).into());
     put("replayable", e.replayable.into());
+    if let Some(step) = &e.step {
+        put("try", step.try_no.into());
+        put("at_most_once", step.at_most_once.into());
+        put("resolved_by_person", step.resolved.into());
+    }
     let Some(call) = &e.call else { return Value::Object(o) };
     put("upstream", call.upstream.clone().into());
     put("path", call.path.clone().into());

@@ -27,6 +27,7 @@ pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
         }
         Command::Budget(args) => commands::budget::budget(store, &args, page).map(done),
         Command::Spend(args) => commands::spend::spend(store, &args, page).map(done),
+        Command::Resolve(args) => commands::resolve::resolve(store, &args, page).map(done),
         Command::Cancel(args) => commands::cancel::cancel(store, &args, page),
         Command::Stop(args) => {
             // Time passes for the story when the command sleeps.

@@ -15,6 +15,7 @@ fn help_is_as_recorded() {
         "stop",
         "resume",
         "cancel",
+        "resolve",
         "spend",
         "state",
         "ctx",

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .errors import NoRun
+from .retry import SDK_ONLY_HEADER
 from .scope import Current, variable
 
 #: Names the open step of a request; taken with a token of the attempt that has it open only.
@@ -37,28 +38,61 @@ def endpoint() -> Endpoint:
     return Endpoint(url, token, {} if seq is None else {SCOPE_HEADER: str(seq)})
 
 
-def openai(aio: bool = False) -> dict[str, Any]:
+def openai(aio: bool = False, *, max_retries: int = 2) -> dict[str, Any]:
     """Arguments for `openai.OpenAI(**…)`, or with `aio=True` for `openai.AsyncOpenAI(**…)`.
 
     The client may be made anywhere, once; each request belongs to the run and step in whose context it is made.
-    Inside steps the SDK does not retry an answer by itself: that is the step's `retries`.
+    Inside steps and items the SDK tries once, whatever came of it: tries are the step's or the batch's `retries`,
+    each with answers of its own. Elsewhere it tries `max_retries` times more.
     """
     import openai as sdk  # type: ignore[import-not-found,unused-ignore]
 
-    client = sdk.DefaultAsyncHttpxClient if aio else sdk.DefaultHttpxClient
-    return {
-        "base_url": f"{_base()}/v1",
-        "api_key": "outlast",
-        "http_client": client(event_hooks=_hooks(aio)),
-    }
+    return {"base_url": f"{_base()}/v1", **_arguments(sdk, aio, max_retries)}
 
 
-def anthropic(aio: bool = False) -> dict[str, Any]:
+def anthropic(aio: bool = False, *, max_retries: int = 2) -> dict[str, Any]:
     """Arguments for `anthropic.Anthropic(**…)`, or with `aio=True` for `anthropic.AsyncAnthropic(**…)`: see `openai`."""
     import anthropic as sdk  # type: ignore[import-not-found,unused-ignore]
 
+    return {"base_url": _base(), **_arguments(sdk, aio, max_retries)}
+
+
+def _arguments(sdk: Any, aio: bool, max_retries: int) -> dict[str, Any]:
     client = sdk.DefaultAsyncHttpxClient if aio else sdk.DefaultHttpxClient
-    return {"base_url": _base(), "api_key": "outlast", "http_client": client(event_hooks=_hooks(aio))}
+    return {"api_key": "outlast", "http_client": client(event_hooks=_hooks(aio)), "max_retries": SdkRetries(max_retries)}
+
+
+class SdkRetries(int):
+    """How often an SDK tries again by itself: none inside of a step or an item.
+
+    An SDK reads the number from its client for each request and counts with it, and one client serves the whole
+    program: so the number itself looks where it is asked. Answers also say it, by `x-should-retry`, to an SDK that
+    was told another number by `with_options`.
+    """
+
+    def _here(self) -> int:
+        return 0 if _is_counted(variable.get()) else int.__int__(self)
+
+    def __add__(self, other: int) -> int:
+        return self._here() + other
+
+    __radd__ = __add__
+
+    def __sub__(self, other: int) -> int:
+        return self._here() - other
+
+    def __rsub__(self, other: int) -> int:
+        return other - self._here()
+
+    def __int__(self) -> int:
+        return self._here()
+
+    __index__ = __int__
+
+
+def _is_counted(current: Current | None) -> bool:
+    """Whether the tries of what runs here are counted by Outlast: of a step or an item."""
+    return current is not None and (current.step is not None or current.seq is not None)
 
 
 def _hooks(aio: bool) -> dict[str, list[Any]]:
@@ -94,10 +128,10 @@ def _answered(response: Any) -> None:
         return
     if current.is_open:
         current.run._heard(response)
-    # Of a step or an item.
-    if current.is_open and response.status_code >= 400:
-        # Tries of a step are the step's to count: the SDKs heed this header.
+    if _is_counted(current) and response.status_code >= 400 and response.headers.get("x-should-retry") != "false":
+        # For the SDK alone: `Retry` decides by itself, but where the provider said it.
         response.headers["x-should-retry"] = "false"
+        response.headers[SDK_ONLY_HEADER] = "1"
 
 
 def _where() -> tuple[str, str, int | None]:

@@ -19,12 +19,14 @@ class Opening:
     nobody saw open is one that never began. Where somebody asks for its number, it is committed first.
     """
 
-    __slots__ = ("_call", "number", "is_ahead")
+    __slots__ = ("_call", "number", "tried", "is_ahead")
 
     def __init__(self, call: Call) -> None:
         self._call = call
         #: The entry's number; where it is ahead of its commit, what it will be if no other process writes to the run.
         self.number = 0
+        #: Which try it is, over all lives until it is given up.
+        self.tried = 1
         self.is_ahead = False
 
     def open(self) -> bool:
@@ -63,11 +65,11 @@ class Opening:
         try:
             if error is not None:
                 raise error
-            self.number, before, is_done = answer()
+            self.number, before, is_done, self.tried = answer()
         except RunHalted as e:
             raise call.run_._halted(e) from None
         if is_done:
             return False
-        if before and call.at_most_once:
+        if self.tried < 0 or (before and call.at_most_once):
             call._doubt(self.number, "open")
         return True

@@ -12,6 +12,9 @@ from .errors import Conflict, Error, Skip, StepTimeout
 # Of HTTP: what a provider means to be asked again.
 _AGAIN = {408, 409, 425, 429}
 
+#: An answer's `x-should-retry` is for the SDK that got it, and not its provider's word.
+SDK_ONLY_HEADER = "x-outlast-retries"
+
 
 @dataclasses.dataclass(frozen=True)
 class Retry:
@@ -60,7 +63,7 @@ def is_retryable(error: BaseException) -> bool:
         return True
     if isinstance(error, (Error, Skip)):
         return False
-    if _header(error, "x-should-retry") == "false":
+    if _header(error, "x-should-retry") == "false" and _header(error, SDK_ONLY_HEADER) is None:
         return False
     status = status_of(error)
     return status is None or status in _AGAIN or 500 <= status < 600

@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Literal, TypeVar, overload
 
-from . import _native, budget as budgets, codec, scope, steps
+from . import _native, budget as budgets, codec, doubt, scope, steps
 from .budget import Budget
 from .errors import BudgetChanged, LeaseLost, RunCompleted, RunEnded, RunHalted, RunHeld, RunNotOpen, StopRequested, StoreError, of
 from .retry import Retry
@@ -327,12 +327,17 @@ class Run:
         call = steps.Call(self, name, fn, args, kwargs, key, Retry.of(retries), timeout, at_most_once, base)
         return call.run_async() if steps.is_async(fn) else call.run()
 
-    def resolve(self, name: str, *args: Any, key: str | None = None, rerun: bool = False, result: Any = None, **kwargs: Any) -> None:
-        """Says what came of an `at_most_once` step in doubt: its result, or that it may run again.
+    def resolve(
+        self, name: str, *args: Any, key: str | None = None, rerun: bool = False, failed: str | None = None, result: Any = None, **kwargs: Any
+    ) -> None:
+        """Says what came of an `at_most_once` step in doubt: its result; or why it failed, which it then raises in
+        every life, as `StepFailed`; or that it may run again.
 
-        The step is named as `step` names it, without its function. Errors: `UnknownStep` is `KeyError`.
+        The step is named as `step` names it, without its function. On disk before it returns, and marked as said by a
+        person; `outlast resolve RUN` does the same while the run is not open. Errors: code `unknown_step` for a step
+        that was never begun; `not_in_doubt` for one that is not `at_most_once`; `StepInDoubt` when it is done.
         """
-        steps.resolve(self, name, args, kwargs, key, rerun, result)
+        doubt.resolve(self, name, args, kwargs, key, rerun, failed, result)
 
     def loop(self, key: Any = None) -> int:
         """Counts a turn of the agent's loop, and returns how many there are.

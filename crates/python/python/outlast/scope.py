@@ -26,7 +26,7 @@ class Current:
         #: The key of the step, None outside of one.
         self.step = step
         self._opened = opened
-        #: Which try of the step in this life, from 1; 0 outside of one.
+        #: Which try of the step or item it is, from 1, over deaths and until it was given up; 0 outside of one.
         self.try_ = try_
         #: What the open step changes in the state, to be committed with its result.
         self.changes = changes

@@ -18,8 +18,8 @@ _PAGE = 500
 class State:
     """`run.state`: values by key, in the namespace `run:<id>`. Each write is on disk before it returns.
 
-    Inside a step of the run, what is written commits with the step's result: neither is there without the other, and
-    a try that raises leaves nothing. The step itself reads what it has written.
+    Inside a step of the run, or an item of the job, what is written commits with its result: neither is there without
+    the other, and a try that raises leaves nothing. The step or item itself reads what it has written.
     """
 
     _AGENT = ""

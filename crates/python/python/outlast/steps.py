@@ -14,7 +14,7 @@ import warnings
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
-from . import codec, scope
+from . import codec, doubt, scope
 from .buffer import Changes
 from .errors import Conflict, DivergenceWarning, DuplicateKey, Error, StepDiverged, StepInDoubt, StepTimeout, UnrecordedWarning
 from .opening import Opening
@@ -32,6 +32,9 @@ _TRACEBACK = 16 << 10
 
 # What is said of an entry that is not the step's.
 _OTHERS = frozenset({"unknown_entry", "already_taken", "already_settled"})
+
+# A result of this length may need parts.
+_LONG = 256 << 10
 
 # Waits between tries; tests put their own in.
 _sleep = time.sleep
@@ -149,12 +152,11 @@ class Call:
         recorded, value = self._find()
         if recorded:
             return value
-        tried = 0
         try:
             while True:
-                tried += 1
                 if not self._opening.open():
                     return self._value(self._opening.number)
+                tried = self._opening.tried
                 changes = Changes(self.run_.id)
                 token = scope.variable.set(scope.Current(self.run_, self.key, self._opening, tried, changes))
                 try:
@@ -164,7 +166,7 @@ class Call:
                     changes.seal()
                     scope.variable.reset(token)
                     delay = self._failed(e, tried)
-                    self._record_error(self._opening.seq, e).wait()
+                    self._record_error(self._opening.seq, e, delay is not None).wait()
                     if delay is None:
                         raise
                     _sleep(delay)
@@ -178,7 +180,7 @@ class Call:
                     self._close(text, changes)
                 except Conflict as e:
                     delay = self._failed(e, tried)
-                    self._record_error(self._opening.seq, e).wait()
+                    self._record_error(self._opening.seq, e, delay is not None).wait()
                     if delay is None:
                         raise
                     _sleep(delay)
@@ -191,7 +193,9 @@ class Call:
     def _close(self, text: str, changes: Changes) -> None:
         """Records the result, with what the step changed in the state. Errors: `Conflict`, and it is a failed try."""
         try:
-            self._record(self._opening.number, text, changes).wait()
+            # What goes in parts goes to an entry that is there.
+            number = self._opening.number if len(text) < _LONG else self._opening.seq
+            self._record(number, text, changes).wait()
         except Error as e:
             if not self._opening.is_ahead or e.code not in _OTHERS:
                 raise
@@ -202,13 +206,11 @@ class Call:
         recorded, value = self._find()
         if recorded:
             return value
-        tried = 0
         try:
             while True:
-                tried += 1
                 if not await self._opening.open_async():
                     return self._value(self._opening.number)
-                begun = self._opening.seq
+                begun, tried = self._opening.seq, self._opening.tried
                 changes = Changes(self.run_.id)
                 token = scope.variable.set(scope.Current(self.run_, self.key, begun, tried, changes))
                 try:
@@ -218,7 +220,7 @@ class Call:
                     changes.seal()
                     scope.variable.reset(token)
                     delay = self._failed(e, tried)
-                    await done(self._record_error(begun, e))
+                    await done(self._record_error(begun, e, delay is not None))
                     if delay is None:
                         raise
                     await asyncio.sleep(delay)
@@ -232,7 +234,7 @@ class Call:
                     await done(self._record(begun, text, changes))
                 except Conflict as e:
                     delay = self._failed(e, tried)
-                    await done(self._record_error(begun, e))
+                    await done(self._record_error(begun, e, delay is not None))
                     if delay is None:
                         raise
                     await asyncio.sleep(delay)
@@ -269,17 +271,7 @@ class Call:
         return codec.decode(self.run_._engine.value(self.run_._no, seq))["value"]
 
     def _doubt(self, seq: int, state: str) -> None:
-        came = ""
-        if state == "failed":
-            recorded = json.loads(self.run_._engine.value(self.run_._no, seq))
-            if recorded.get("resolved") == "rerun":
-                return
-            error = recorded.get("error", {})
-            came = f" and raised {error.get('type', 'an exception')}: {error.get('message', '')}"
-        raise StepInDoubt(
-            f"step {self._shown()} of run {self.run_.id} was begun before{came}, and may have had its effect",
-            hint="look whether it had, then say so: run.resolve(name, …, result=…) or run.resolve(name, …, rerun=True)",
-        )
+        doubt.check(self.run_, self._shown(), self.key, seq, state)
 
     def _check_divergence(self) -> None:
         memory = self.run_.steps
@@ -315,9 +307,10 @@ class Call:
         whole = f'{{"args":{args},"value":{text}}}'.encode("utf-8", "replace")
         return self._seat_of_entry().record(seq, whole, False, changes.seal())
 
-    def _record_error(self, seq: int, error: BaseException) -> "_native.Ticket":
+    def _record_error(self, seq: int, error: BaseException, again: bool) -> "_native.Ticket":
+        """The error of a try; `again`: the next one follows, also in another life."""
         whole = {"args": codec.shown(self.args, self.kwargs), "error": told(error)}
-        ticket = self._seat_of_entry().record(seq, json.dumps(whole).encode(), True)
+        ticket = self._seat_of_entry().record(seq, json.dumps(whole).encode(), True, [], again)
         if self.at_most_once and self.run_.steps.recorded is not None:
             self.run_.steps.recorded.note(self.key, seq, False)
         return ticket
@@ -402,27 +395,6 @@ def told(error: BaseException) -> dict[str, str]:
     cls = type(error)
     text = "".join(traceback.format_exception(cls, error, error.__traceback__))
     return {"type": f"{cls.__module__}.{cls.__qualname__}", "message": str(error)[:4096], "traceback": text[-_TRACEBACK:]}
-
-
-def resolve(run: "Run", name: str, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None, rerun: bool, result: Any) -> None:
-    """What `Run.resolve` does."""
-    base = key if key is not None else key_of(name, args, kwargs)
-    seat = run._seat_or_raise(f"step {name!r}")
-    recorded = run.steps.recorded
-    assert recorded is not None
-    found = recorded.find(base)
-    if found is not None and found[1] == "done":
-        raise StepInDoubt(f"step {name!r} is not in doubt: its result is recorded")
-    seq, _, is_done = seat.begin(base, True, False, run._scope, run._within).wait()
-    if is_done:
-        return
-    shown = codec.shown(args, kwargs)
-    if rerun:
-        seat.record(seq, json.dumps({"args": shown, "resolved": "rerun"}).encode(), True).wait()
-    else:
-        text = f'{{"args":{json.dumps(shown)},"value":{codec.encode(result)}}}'
-        seat.record(seq, text.encode()).wait()
-    recorded.note(base, seq, not rerun)
 
 
 def _difference(now: list[str], had: list[str]) -> str:

@@ -382,6 +382,7 @@ impl Agent {
             instance: self.process.no,
             value: Payload::encode(value.as_bytes()),
             failed: false,
+            again: false,
             changes: Vec::new(),
         }
     }

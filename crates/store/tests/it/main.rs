@@ -230,6 +230,8 @@ macro_rules! stories {
                 a_step_is_recorded_once,
                 a_step_of_a_dead_agent_is_recorded_by_its_own_process,
                 a_failed_step_runs_again_as_a_new_entry,
+                tries_are_counted_over_deaths_until_the_step_is_given_up,
+                a_person_says_what_came_of_a_step_in_doubt,
                 steps_are_found_by_scope_and_key,
                 only_an_open_step_can_be_recorded,
                 a_finished_step_is_found_at_a_limit_and_a_new_one_is_refused,

@@ -2,7 +2,7 @@
 
 use outlast_core::{
     clock::{Entropy as _, SeededEntropy},
-    engine::{keep::Keep, record::Record, step::BeginStep},
+    engine::{keep::Keep, record::Record, resolve_step::ResolveStep, step::BeginStep},
     id::{RunNo, Seq},
     journal::{Kind, Role, State},
     op::{Step, Then},
@@ -38,7 +38,10 @@ pub fn a_step_that_was_cut_off_is_begun_again_as_the_same_entry(s: &Stage) {
     let seq = old.begins("fetch");
     old.process.dies();
     let new = s.process("next").claim(old.run);
-    assert_eq!(new.ask(new.step("fetch")).unwrap(), Step::Run { seq, begun_before: true, try_no: 0 });
+    assert_eq!(
+        new.ask(new.step("fetch")).unwrap(),
+        Step::Run { seq, begun_before: true, try_no: 0, tries: 1 }
+    );
     let entry = s.entry(new.run, seq);
     assert_eq!((entry.instance, entry.attempt), (Some(new.process.no), new.attempt));
     s.refuses("already_taken", old.record(seq, "stale"));
@@ -121,6 +124,83 @@ pub fn a_failed_step_runs_again_as_a_new_entry(s: &Stage) {
     assert_ne!(first, second);
     a.ask(a.record(second, "page")).unwrap();
     assert_eq!(a.ask(a.step("fetch")).unwrap(), Step::Done { seq: second });
+}
+
+pub fn tries_are_counted_over_deaths_until_the_step_is_given_up(s: &Stage) {
+    let begun = |a: &Agent| match a.ask(BeginStep { retries: true, ..a.step("fetch") }).unwrap() {
+        Step::Run { seq, try_no, tries, .. } => (seq, (try_no, tries)),
+        other => panic!("not run: {other:?}"),
+    };
+    let failed = |a: &Agent, seq, again| {
+        a.ask(Record { failed: true, again, ..a.record(seq, "timeout") }).unwrap();
+    };
+    let first = agent(s);
+    let (seq, tries) = begun(&first);
+    assert_eq!(tries, (1, 1));
+    failed(&first, seq, true);
+    let (cut_off, tries) = begun(&first);
+    assert_eq!(tries, (2, 2));
+    first.process.dies();
+    s.reopen();
+    let second = s.process("second").claim(first.run);
+    assert_eq!(begun(&second), (cut_off, (2, 2)), "a try that was cut off goes on");
+    failed(&second, cut_off, true);
+    // Between two tries.
+    second.process.dies();
+    let third = s.process("third").claim(first.run);
+    let (seq, tries) = begun(&third);
+    assert_eq!(tries, (3, 3));
+    failed(&third, seq, false);
+    let (_, tries) = begun(&third);
+    assert_eq!(tries, (4, 1), "given up: who begins it anew has all tries");
+}
+
+fn resolved(a: &Agent, key: &str, failed: bool) -> ResolveStep {
+    ResolveStep {
+        run: a.run,
+        scope: a.step(key).scope,
+        key: key.into(),
+        seen: Some(a.process.no),
+        by: None,
+        value: Payload::encode(b"said"),
+        failed,
+    }
+}
+
+pub fn a_person_says_what_came_of_a_step_in_doubt(s: &Stage) {
+    let old = agent(s);
+    let once = |a: &Agent, key| BeginStep { at_most_once: true, ..a.step(key) };
+    let mut seqs = Vec::new();
+    for key in ["done", "failed", "raised"] {
+        let Step::Run { seq, .. } = old.ask(once(&old, key)).unwrap() else { panic!("not run") };
+        seqs.push(seq);
+    }
+    old.ask(Record { failed: true, ..old.record(seqs[2], "refused") }).unwrap();
+    old.begins("plain");
+    s.refuses("step_running", resolved(&old, "done", false));
+    s.refuses("not_in_doubt", resolved(&old, "plain", false));
+    s.refuses("unknown_step", resolved(&old, "other", false));
+    s.refuses("already_taken", ResolveStep { seen: None, ..resolved(&old, "done", false) });
+    old.process.dies();
+    s.reopen();
+    assert_eq!(s.ask(resolved(&old, "done", false)).unwrap(), seqs[0]);
+    assert_eq!(s.ask(resolved(&old, "failed", true)).unwrap(), seqs[1]);
+    let corrected = s.ask(resolved(&old, "raised", false)).unwrap();
+    assert_ne!(corrected, seqs[2], "what it had recorded stays");
+    for (seq, state) in [(seqs[0], State::Done), (seqs[1], State::Failed), (corrected, State::Done)] {
+        let entry = s.entry(old.run, seq);
+        assert_eq!((entry.state, entry.step.unwrap().resolved), (state, true));
+        assert_eq!(value(s, old.run, seq), b"said");
+    }
+    assert_eq!(s.entry(old.run, seqs[2]).state, State::Failed);
+    s.refuses("already_settled", resolved(&old, "done", true));
+    let new = s.process("next").claim(old.run);
+    assert_eq!(new.ask(once(&new, "done")).unwrap(), Step::Done { seq: seqs[0] });
+    assert_eq!(new.ask(once(&new, "raised")).unwrap(), Step::Done { seq: corrected });
+    let Step::Run { seq, .. } = new.ask(once(&new, "failed")).unwrap() else { panic!("not run") };
+    assert!(!s.entry(new.run, seq).step.unwrap().resolved);
+    // Its own process knows that it does not run it any more.
+    s.ask(ResolveStep { by: Some(new.process.no), ..resolved(&new, "failed", true) }).unwrap();
 }
 
 pub fn steps_are_found_by_scope_and_key(s: &Stage) {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import os
 import re
@@ -12,7 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from ..errors import BudgetExceeded, Error, LeaseLost, NothingMetered, RepeatedFailure, RunHalted, StopRequested, StoreError, of
-from . import plan as plans, progress
+from . import fleeting, plan as plans, progress
+from .bell import AsyncBell, Bell
 from .jobrun import JobRun
 from .options import METERED_AFTER, MOST_EQUAL_FAILURES, Options
 from .plan import EMITTED, ENDED, FRESH, LEFT_OUT, RECORDED
@@ -20,6 +20,7 @@ from .progress import Stats
 from .queue import Gate, Queue, Take, Wait
 from .results import OutFile, Result
 from .source import Source
+from .width import Width
 
 if TYPE_CHECKING:
     from .. import _native
@@ -30,52 +31,6 @@ _WAITING_VALUES = 1024
 
 #: Seconds between looks at whether this attempt still drives, and at who died.
 _LOOK_S = 1.0
-
-#: File systems that lose their files with the machine or the container.
-_FLEETING = {"tmpfs": "is in memory", "ramfs": "is in memory", "overlay": "goes with its container"}
-
-
-class Bell:
-    """Wakes whoever waits for a change: threads."""
-
-    def __init__(self, lock: threading.RLock) -> None:
-        self.condition = threading.Condition(lock)
-
-    def ring(self) -> None:
-        self.condition.notify_all()
-
-
-class AsyncBell:
-    """Wakes whoever waits for a change: tasks of one loop."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._waiting: set[asyncio.Future[None]] = set()
-
-    def ring(self) -> None:
-        try:
-            here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            here = False
-        if here:
-            self._wake()
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, set()
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-
-    async def ring_or(self, seconds: float | None) -> None:
-        """Waits for a ring, or the seconds."""
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.add(future)
-        try:
-            await asyncio.wait([future], timeout=seconds)
-        finally:
-            self._waiting.discard(future)
 
 
 class Core:
@@ -138,7 +93,8 @@ class Core:
                 seat.end("interrupt")
             raise
         plan = self.plan
-        self.queue = Queue(plan.fresh())
+        self.width = Width(options.concurrency)
+        self.queue = Queue(plan.fresh(), self.width)
         self.gate = Gate(options.interval)
         self._spent_before = view.budget.usd.spent
         self._began = time.monotonic()
@@ -190,9 +146,9 @@ class Core:
                 f"{plan.left:,} run with the new (version=… decides it)",
                 file=sys.stderr,
             )
-        kind = fleeting(self.runtime.place)
+        kind = fleeting.kind(self.runtime.place)
         if kind is not None:
-            print(f"outlast: the store is on {kind}, which {_FLEETING[kind]}: name another with store=…", file=sys.stderr)
+            print(f"outlast: the store is on {kind}, which {fleeting.KINDS[kind]}: name another with store=…", file=sys.stderr)
 
     @property
     def wanted_workers(self) -> int:
@@ -238,6 +194,11 @@ class Core:
         """A provider asked to be left alone: nobody starts before."""
         with self.lock:
             self.gate.hold_until(time.monotonic() + seconds)
+
+    def crowded(self, began: float) -> None:
+        """A provider had more than it could take: fewer items run at once, for a while. `began`: the try."""
+        with self.lock:
+            self.width.crowded(began, time.monotonic())
 
     # --- what became of an item
 
@@ -296,6 +257,7 @@ class Core:
                 self._failure(error)
             else:
                 self._equal = ("", 0)
+                self.width.went_well()
             self._arrive(index, result)
             check = not self._metered and self._worked >= METERED_AFTER
             self._metered |= check
@@ -493,24 +455,6 @@ class Core:
 def resume_hint() -> str:
     """How to go on, for people at a terminal."""
     return "start it again to go on: " + " ".join([os.path.basename(sys.executable), *sys.argv])
-
-
-def fleeting(place: str) -> str | None:
-    """The file system of a store's file where it does not last: tmpfs, ramfs or overlay."""
-    if "://" in place:
-        return None
-    path = os.path.realpath(place)
-    best, kind = "", None
-    try:
-        with open("/proc/self/mounts") as mounts:
-            for mount in mounts:
-                _, at, fs = mount.split(" ")[:3]
-                at = at.replace("\\040", " ")
-                if len(at) >= len(best) and (path == at or path.startswith(at.rstrip("/") + "/")):
-                    best, kind = at, fs
-    except OSError:
-        return None
-    return kind if kind in _FLEETING else None
 
 
 def _us(value: object) -> int | None:

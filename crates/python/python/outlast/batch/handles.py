@@ -247,7 +247,8 @@ def map(  # noqa: A001 (it is what it is called)
     a change of the function is warned of, and done items are kept. Work that would repeat more than 5 % of what is done raises
     `JobChanged` before the first call, unless `rerun=True`.
 
-    `rate`: starts, like "500/m". `retries`: of an item's function, see `Retry`. `timeout`: seconds for each item; a late thread
+    `concurrency`: how many run at once at most; fewer for a while when a provider answers 429, 503 or 529. `rate`: starts,
+    like "500/m". `retries`: of an item's function, see `Retry`. `timeout`: seconds for each item; a late thread
     keeps its slot until it ends. `ttl`: how long results of a completed job count. `resume`: "never" runs all anew, "if_unchanged"
     raises `JobChanged` where code or content changed. `out`: JSON lines, there when all is done. `progress`: None shows it on
     a terminal. `store`: as for `outlast.connect`; the store opened last without.

@@ -6,6 +6,8 @@ import collections
 import dataclasses
 from typing import Iterator
 
+from .width import Width
+
 #: Seconds until an item that another process runs is asked for again.
 ASK_AGAIN_S = 0.25
 
@@ -28,8 +30,9 @@ class Wait:
 class Queue:
     """Fresh items in input order, then those that others hold, then suspects one at a time."""
 
-    def __init__(self, fresh: Iterator[int]) -> None:
+    def __init__(self, fresh: Iterator[int], width: Width) -> None:
         self._fresh = fresh
+        self._width = width
         self._held: collections.deque[tuple[float, int]] = collections.deque()
         self._suspects: collections.deque[int] = collections.deque()
         self._running = 0
@@ -41,7 +44,7 @@ class Queue:
         """The next item; None: there is nothing more to do, and nothing will come. `now` in seconds."""
         if self._stopped:
             return None
-        if self._alone:
+        if self._alone or self._running >= self._width.now:
             return Wait(None)
         index, self._ahead = self._ahead, None
         if index is None:

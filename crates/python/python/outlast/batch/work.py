@@ -9,12 +9,14 @@ import inspect
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Generator
+from typing import TYPE_CHECKING, Any, Callable, Generator, Sequence
 
 from .. import _native, codec, scope, steps, waiting
-from ..errors import AlreadySettled, AlreadyTaken, Error, LeaseLost, RunHalted, Skip, StepTimeout, StopRequested
+from ..buffer import Changes
+from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, LeaseLost, RunHalted, Skip, StepTimeout, StopRequested
 from ..retry import retry_after, status_of
 from .jobrun import ItemRun
+from .width import CROWDED
 
 if TYPE_CHECKING:
     from .core import Core
@@ -221,20 +223,22 @@ def one(core: "Core", index: int, alone: bool) -> Process:
 
 
 def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: Any, seq: int, tries: int) -> Process:
-    tried = 0
     while True:
-        tried += 1
         wait = core.gate_delay()
         if wait > 0 and (yield Pause(core, wait)):
             yield from _return(core, seat, index, seq)
             return
-        invoke = Invoke(core.fn, item, scope.Current(run, None, seq, tried), core.options.timeout)
+        changes, began = Changes(run.id), time.monotonic()
+        invoke = Invoke(core.fn, item, scope.Current(run, None, seq, tries, changes), core.options.timeout)
         error: BaseException | None = None
         text = ""
         try:
             text = codec.encode((yield invoke))
         except Exception as e:
             error = e
+        finally:
+            # What a late thread still writes commits with nothing: it is told so.
+            changed = changes.seal()
         refused = run.refused
         certain = error is None and run.answers > 0
         halted = None if refused or certain else core.engine.halted(core.run._no)
@@ -243,14 +247,20 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
             core.stop(core.refusal(error, refused))
             return
         if error is None:
-            yield from _record(core, seat, index, seq, "done", f'{{"value":{text}}}'.encode(), None)
-            return
+            try:
+                yield from _record(core, seat, index, seq, "done", f'{{"value":{text}}}'.encode(), None, changed)
+                return
+            except Conflict as e:
+                # Somebody changed what it read: a failed try, which left nothing.
+                error = e
         if isinstance(error, Skip):
             reason = str(error)
             yield from _record(core, seat, index, seq, "skipped", reason.encode("utf-8", "replace"), error)
             return
         # A late thread still runs it: another try beside it would do it twice.
-        delay = None if invoke.late else core.options.retry.delay(error, tried)
+        delay = None if invoke.late else core.options.retry.delay(error, tries)
+        if status_of(error) in CROWDED:
+            core.crowded(began)
         if delay is not None and status_of(error) == 429 and retry_after(error) is not None:
             core.hold(delay)
         if delay is None:
@@ -268,9 +278,18 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
             return
 
 
-def _record(core: "Core", seat: "_native.Seat", index: int, seq: int, how: str, raw: bytes, error: BaseException | None) -> Process:
+def _record(
+    core: "Core",
+    seat: "_native.Seat",
+    index: int,
+    seq: int,
+    how: str,
+    raw: bytes,
+    error: BaseException | None,
+    changes: "Sequence[_native.Change]" = (),
+) -> Process:
     try:
-        standing, tries, nano, _ = yield Commit(_native.record_item(seat, seq, how, raw))
+        standing, tries, nano, _ = yield Commit(_native.record_item(seat, seq, how, raw, True, list(changes)))
     except (AlreadyTaken, AlreadySettled):
         # This process was thought dead, and another has the item now: its result counts.
         core.held(index)

@@ -1,0 +1,159 @@
+//! `outlast resolve RUN STEP`: a person says what came of a step in doubt.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use outlast_core::{
+    engine::resolve_step::ResolveStep,
+    id::{RunNo, Seq},
+    instance::Life,
+    journal::{Entry, State},
+    op::Durability,
+    payload::Payload,
+    store::{Ask, RunView, Store},
+};
+use serde_json::{Value, json};
+
+use super::find;
+use crate::{
+    cli::ResolveArgs,
+    error::CliError,
+    render::look::{self, Page, Paint},
+};
+
+/// How many steps are read at once.
+const PAGE: usize = 4096;
+
+/// How many steps an error lists.
+const LISTED: usize = 10;
+
+pub fn resolve(store: &dyn Store, args: &ResolveArgs, page: &mut Page) -> Result<(), CliError> {
+    let view = find::run(store, &args.run)?;
+    let doubted = in_doubt(store, view.run.no)?;
+    let Some(asked) = &args.step else { return list(&view, &doubted, page) };
+    let (failed, value, told) = said(args)?;
+    let entry = meant(&view, &doubted, asked)?;
+    let key = entry.key.clone().unwrap_or_default();
+    let resolve = ResolveStep {
+        run: view.run.no,
+        scope: entry.scope.clone(),
+        key: key.clone(),
+        seen: entry.instance,
+        by: None,
+        value: Payload::encode(value.to_string().as_bytes()),
+        failed,
+    };
+    let seq = store.ask(resolve, Durability::Synced).wait()?;
+    if page.look.json {
+        return Ok(page.json(&json!({ "run": view.run.id, "step": key, "seq": seq.0, "said": told }))?);
+    }
+    let name = page.look.paint(Paint::Strong, view.run.id.as_str());
+    let told = match told {
+        "result" => "is done, with the result that was given",
+        "failed" => "failed, and will not run again",
+        _ => "will run again",
+    };
+    page.line(&format!("{name}  step {} {told}", look::clean(&key)))?;
+    Ok(page.line("  → start its program again")?)
+}
+
+/// What was said, as a step's own process records it: see `doubt.py`.
+fn said(args: &ResolveArgs) -> Result<(bool, Value, &'static str), CliError> {
+    let usage = |message: String| CliError::Usage {
+        message,
+        hint: Some("give --result JSON, --failed WHY, or --rerun".into()),
+    };
+    if let Some(text) = &args.result {
+        let value: Value = serde_json::from_str(text)
+            .map_err(|e| usage(format!("--result wants JSON, a text with its quotes too: {e}")))?;
+        return Ok((false, json!({ "args": [], "resolved": "done", "value": value }), "result"));
+    }
+    if let Some(why) = &args.failed {
+        let error = json!({ "type": "outlast.StepFailed", "message": why });
+        return Ok((true, json!({ "args": [], "resolved": "failed", "error": error }), "failed"));
+    }
+    if args.rerun {
+        return Ok((true, json!({ "args": [], "resolved": "rerun" }), "rerun"));
+    }
+    Err(usage("nothing is said of the step".into()))
+}
+
+/// Steps that may happen at most once, were begun, and of which nobody knows what came of them.
+fn in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
+    let mut newest: BTreeMap<(Arc<str>, String), (Seq, State)> = BTreeMap::new();
+    let mut after = Seq(0);
+    loop {
+        let page = store.steps(run, after, PAGE)?;
+        let Some((last, _)) = page.last() else { break };
+        after = last.seq;
+        for (row, _) in page {
+            newest.insert((row.scope, row.key), (row.seq, row.state));
+        }
+    }
+    let mut seqs: Vec<Seq> =
+        newest.into_values().filter(|(_, s)| *s != State::Done).map(|(seq, _)| seq).collect();
+    seqs.sort_unstable();
+    let attempts = store.attempts(run)?;
+    let mut found = Vec::new();
+    for seq in seqs {
+        let Some(entry) = store.entry(run, seq)? else { continue };
+        let is_once = entry.step.as_ref().is_some_and(|d| d.at_most_once && !d.resolved);
+        let works = attempts.iter().any(|a| a.no == entry.attempt && a.is_open());
+        let lives = match entry.instance {
+            Some(no) if works && entry.state == State::Open => {
+                store.instance(no)?.is_some_and(|i| i.life == Life::Live)
+            }
+            _ => false,
+        };
+        if is_once && !lives {
+            found.push(entry);
+        }
+    }
+    Ok(found)
+}
+
+/// The one of them that `asked` names: by its key, or by the name in it.
+fn meant<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<&'a Entry, CliError> {
+    let key = |e: &Entry| e.key.clone().unwrap_or_default();
+    let named = |e: &&Entry| key(e).rsplit_once('(').is_some_and(|(name, _)| name == asked);
+    let mut found: Vec<&Entry> = doubted.iter().filter(|e| e.key.as_deref() == Some(asked)).collect();
+    if found.is_empty() {
+        found = doubted.iter().filter(named).collect();
+    }
+    let refused = |message: String, hint: String| CliError::Usage { message, hint: Some(hint) };
+    let id = &view.run.id;
+    match found[..] {
+        [one] => Ok(one),
+        [] => Err(refused(
+            format!("run {id} has no step in doubt with the key or name {asked:?}"),
+            format!("`outlast resolve {id}` lists those in doubt; one that runs has to end first"),
+        )),
+        _ => {
+            let keys: Vec<String> =
+                found.iter().take(LISTED).map(|e| look::clean(&key(e)).to_string()).collect();
+            let count = found.len();
+            Err(refused(
+                format!("{count} steps in doubt have the name {asked:?}"),
+                format!("give the key: {}", keys.join(", ")),
+            ))
+        }
+    }
+}
+
+fn list(view: &RunView, doubted: &[Entry], page: &mut Page) -> Result<(), CliError> {
+    let id = view.run.id.as_str();
+    let came = |e: &Entry| if e.state == State::Failed { "raised" } else { "cut off" };
+    if page.look.json {
+        let row = |e: &Entry| json!({ "step": e.key, "seq": e.seq.0, "attempt": e.attempt.0, "came": came(e), "opened_at_us": e.opened_at.0 });
+        let steps: Vec<Value> = doubted.iter().map(row).collect();
+        return Ok(page.json(&json!({ "run": id, "in_doubt": steps }))?);
+    }
+    if doubted.is_empty() {
+        return Ok(page.line("no step in doubt")?);
+    }
+    for e in doubted {
+        let key = e.key.as_deref().unwrap_or_default();
+        let line = format!("{}  entry {}, {} in attempt {}", look::clean(key), e.seq, came(e), e.attempt.0);
+        page.line(&line)?;
+    }
+    Ok(page.line(&format!("  → outlast resolve {id} STEP --result JSON, --failed WHY or --rerun"))?)
+}

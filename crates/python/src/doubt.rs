@@ -1,0 +1,43 @@
+//! What a person says of a step in doubt.
+
+use outlast_core::{engine::resolve_step::ResolveStep, id::Seq, journal::iteration_scope, op::Durability};
+use pyo3::prelude::*;
+
+use crate::{
+    error::Failure,
+    seat::{Seat, encode},
+    ticket::Ticket,
+};
+
+/// Records what the step `key` came to. `seq` is its newest entry, None where that is this process's own. Synced.
+/// Answers the entry that says it.
+#[pyfunction]
+pub fn resolve_step(
+    py: Python<'_>,
+    seat: &Seat,
+    key: String,
+    scope: Option<String>,
+    seq: Option<i64>,
+    value: &[u8],
+    failed: bool,
+) -> PyResult<Ticket> {
+    let actor = seat.actor();
+    let core = seat.core()?;
+    let seen = match seq {
+        Some(seq) => {
+            let entry = py.detach(|| core.store.entry(actor.run, Seq(seq))).map_err(Failure::from)?;
+            entry.and_then(|e| e.instance)
+        }
+        None => Some(actor.instance),
+    };
+    let resolve = ResolveStep {
+        run: actor.run,
+        scope: scope.map_or_else(|| iteration_scope(seat.iteration_of()), Into::into),
+        key,
+        seen,
+        by: Some(actor.instance),
+        value: encode(py, value)?,
+        failed,
+    };
+    Ok(seat.submit(resolve, Durability::Synced)?)
+}
