@@ -479,7 +479,7 @@ const QUEUE: &str = r#"
 n=0
 moment() { n=$((n + 1)); if [ "$n" -eq "$DIE_AT" ]; then kill -s "$DIE_BY" $$; sleep 100; fi; }
 next() {
-    for t in $TASKS; do
+    for t in $(echo "$TASKS"); do
         # Its line in the log may be missing where it was killed between the two.
         grep -qsx "done $t" ../log || outlast_is_over "it's $t" || { echo "$t"; return 0; }
     done
