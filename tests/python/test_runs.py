@@ -422,7 +422,7 @@ def test_a_forked_process_can_drop_what_it_inherited(tmp_path):
 
 
 def test_the_context_is_mirrored_in_the_runs_own_file(rt, home):
-    with rt.run("r", usd=1) as run:
+    with rt.run("r") as run:
         run.context.set(task_id="it's \"T\"\n7", step=[1])
         file = home / "runs.db.runs" / "r" / "active_state.json"
         told = json.loads(file.read_text())

@@ -68,7 +68,14 @@ pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => (cli.globals.json, dispatch(cli, around)),
         Err(e) => (cli::wants_json(&args, &around), Err(e)),
     };
-    done.unwrap_or_else(|e| e.report(json))
+    done.unwrap_or_else(|e| {
+        let code = e.report(json);
+        // A shell that evaluates nothing would go on as if it had been told something.
+        if code != exit_code::OK && args.iter().take_while(|a| *a != "--").any(|a| a == "shell-init") {
+            println!("{}", shell_init::end_with(code));
+        }
+        code
+    })
 }
 
 /// The program to start for another `outlast`, where this process's own file is not it: an interpreter.

@@ -171,18 +171,20 @@ fn attempt(view: &RunView) -> AttemptNo {
 
 fn env(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
     let view = looked_at(store, args, context)?;
-    Ok(page.text(&exports(&TaskContext::read(store, &view.run.id)?))?)
+    let found = TaskContext::read(store, &view.run.id)?;
+    page.text(&unsets(&found))?;
+    Ok(page.text(&exports(&found))?)
 }
 
-/// Sets the variables of what is set, and unsets those of the seed's keys that are not: one that stands there
-/// would be taken for the task's.
+/// Unsets the variables of the named keys that are not set: one that stands there would be taken for the task's.
+pub fn unsets(context: &TaskContext) -> String {
+    let absent = key::NAMED.iter().filter(|(name, _)| !context.values.contains_key(*name));
+    absent.map(|(_, variable)| format!("unset {variable}\n")).collect()
+}
+
+/// Sets the variables of what is set.
 pub fn exports(context: &TaskContext) -> String {
     let mut out = String::new();
-    for (name, variable) in key::NAMED {
-        if !context.values.contains_key(name) {
-            out.push_str(&format!("unset {variable}\n"));
-        }
-    }
     for (k, v) in &context.values {
         if let Some(variable) = key::variable(k) {
             out.push_str(&quote::export(&variable, &task_context::text(v)));

@@ -53,6 +53,11 @@ pub fn print(args: &ShellInitArgs, context: &Context, page: &mut Page) -> Result
     Ok(())
 }
 
+/// What a shell evaluates where there are no functions to give it: a script ends, a person's shell does not.
+pub fn end_with(code: u8) -> String {
+    format!("case $- in *i*) (exit {code}) ;; *) exit {code} ;; esac")
+}
+
 fn script(program: &str, name: &str, lives: &str, store: Option<&str>) -> String {
     let mut out = String::from("# outlast shell-init\n");
     for (variable, value) in

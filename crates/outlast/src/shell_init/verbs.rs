@@ -88,7 +88,8 @@ fn open(
     page: &mut Page,
 ) -> Result<u8, CliError> {
     let shell = Shell::of(args.pid, &args.name)?;
-    if let Some(bearer) = supervised(store.as_ref(), context)
+    page.text(&forget_others(context, &args.name))?;
+    if let Some(bearer) = supervised(store.as_ref(), context)?
         && bind(store.as_ref(), &bearer, &shell, &args.name)?
     {
         // Its variables are the supervisor's.
@@ -99,10 +100,27 @@ fn open(
     Ok(exit_code::OK)
 }
 
-/// The supervisor's run that this shell is in, if its attempt is not over.
-fn supervised(store: &dyn Store, context: &Context) -> Option<Bearer> {
-    // A token of another store, or of a loop around this one, is no supervisor's.
-    Bearer::of_environment(store, &context.around).ok().filter(Bearer::is_supervised)
+/// What another loop around this one, or an earlier life, exported says nothing of this loop's task.
+fn forget_others(context: &Context, name: &str) -> String {
+    let mut out = String::from("unset RECOVERED_TASK_ID OUTLAST_TASK_LIVES\n");
+    // Under `outlast run` what stands there was given to the run.
+    let other = context.around.var("OUTLAST_LOOP").is_some_and(|had| had != name);
+    for (_, variable) in key::NAMED.iter().filter(|_| other) {
+        out.push_str(&format!("unset {variable}\n"));
+    }
+    out.push_str(&export("OUTLAST_LOOP", name));
+    out
+}
+
+/// The supervisor's run that this shell is in. A loop around this one is no supervisor.
+///
+/// Errors: a token that is none of this store's: the run's own store is another one.
+fn supervised(store: &dyn Store, context: &Context) -> Result<Option<Bearer>, CliError> {
+    match Bearer::of_environment(store, &context.around) {
+        Ok(bearer) => Ok(Some(bearer).filter(Bearer::is_supervised)),
+        Err(e) if e.code() == "no_run_here" => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// Whether the supervised run's context is this loop's: the first name has it for the run's whole life, so that of two
@@ -225,7 +243,8 @@ fn said_by(
             // To begin the same again and again is not to get on.
             let progress = stands.task.is_none() && !was_begun(store, bearer, task)?;
             ctx::commit(store, context, bearer, changes, progress)?;
-            tell(store, bearer, page)?;
+            // What the script has set itself, and not given here, stays its own.
+            page.text(&ctx::exports(&TaskContext::read(store, &bearer.view.run.id)?))?;
             Ok(exit_code::OK)
         }
         Verb::Stage { stage, pairs } => {
@@ -296,17 +315,13 @@ fn recover(
         Recovery::Task { task, lives, changes } => {
             ctx::commit(store, context, bearer, changes, false)?;
             ctx::tell_changed(&stands);
-            tell(store, bearer, page)?;
+            page.text(&ctx::unsets(&stands))?;
+            page.text(&ctx::exports(&TaskContext::read(store, &bearer.view.run.id)?))?;
             page.text(&export("RECOVERED_TASK_ID", &task))?;
             page.text(&export("OUTLAST_TASK_LIVES", &lives.to_string()))?;
             Ok(exit_code::OK)
         }
     }
-}
-
-/// The context as it stands, for the shell.
-fn tell(store: &dyn Store, bearer: &Bearer, page: &mut Page) -> Result<(), CliError> {
-    Ok(page.text(&ctx::exports(&TaskContext::read(store, &bearer.view.run.id)?))?)
 }
 
 fn refused(why: task::Refused) -> CliError {

@@ -89,6 +89,14 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
                 hint: Some("start it anew with `outlast run --new -- CMD`".into()),
             });
         }
+        if crate::shell_init::is_loop(&view) {
+            return Err(CliError::Other {
+                exit: exit_code::REFUSED,
+                code: "no_command",
+                message: format!("run {id} is a loop script's: its own shell drives it"),
+                hint: Some("start the script again: it goes on with its task".into()),
+            });
+        }
         all_keys_are_there(&view, &keys)?;
         let was_stopped = view.run.stop_requested || view.run.status == Status::Halted;
         let view = say_yes(store.as_ref(), view)?;

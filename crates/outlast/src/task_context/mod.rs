@@ -57,7 +57,7 @@ impl TaskContext {
         let mut found = TaskContext::default();
         for item in all(store, &namespace, CONTEXT, at)? {
             found.at = found.at.max(Some(item.at));
-            found.values.insert(item.key.clone(), json(&item)?);
+            found.values.insert(item.key.clone(), typed(&item)?);
         }
         for item in all(store, &namespace, MEMORY, at)? {
             found.at = found.at.max(Some(item.at));
@@ -140,10 +140,6 @@ fn all(store: &dyn Store, namespace: &str, agent: &str, at: At) -> Result<Vec<It
         }
         scan.after = found.last().map(|i| i.key.clone());
     }
-}
-
-fn json(item: &Item) -> Result<Value, store::Error> {
-    typed(item)
 }
 
 /// A value of ours that is no JSON is damage, not nothing.

@@ -429,15 +429,45 @@ fn key_of_the_context_never_sets_another_variable() {
 fn what_stands_in_the_environment_is_not_taken_for_the_tasks() {
     each(shells(), |shell| {
         let bed = Bed::without_mock();
+        let inner = "eval \"$(outlast shell-init --run inner)\" || exit
+            [ -z \"${TASK_ID-}${BRANCH_NAME-}${RECOVERED_TASK_ID-}\" ] || exit 6
+            outlast_recover && exit 5; exit 0\n";
+        let inner = bed.write("inner.sh", inner);
         let body = format!(
-            "{INIT}outlast_recover && exit 9\n[ -z \"${{RECOVERED_TASK_ID-}}\" ] || exit 8\noutlast_begin t\n[ -z \"${{BRANCH_NAME-}}\" ] || exit 7\noutlast_done\n"
+            "{INIT}[ -z \"${{RECOVERED_TASK_ID-}}\" ] || exit 9
+            # What a person gives the script is the script's.
+            [ \"$ISSUE_NUMBER\" = given ] || exit 8
+            BRANCH_NAME=own; outlast_recover && exit 7; outlast_begin t; [ \"$BRANCH_NAME\" = own ] || exit 4
+            export BRANCH_NAME; {shell} {} || exit
+            BRANCH_NAME=stale; outlast_recover || exit 3; [ -z \"${{BRANCH_NAME+set}}\" ] || exit 2
+            outlast_done\n",
+            inner.display()
         );
         let mut command = script(&bed, shell, "loop.sh", &body);
-        command
-            .env("TASK_ID", "a stranger's")
-            .env("RECOVERED_TASK_ID", "a stranger's")
-            .env("BRANCH_NAME", "old");
+        command.env("RECOVERED_TASK_ID", "a stranger's").env("ISSUE_NUMBER", "given");
         bed.run(command).code(0);
+    });
+}
+
+#[test]
+fn script_whose_functions_cannot_be_had_ends_there() {
+    each(shells(), |shell| {
+        let bed = Bed::without_mock();
+        for (init, code) in [("--run 'a b'", 2), ("", 2), ("--run loop --max-lives 0", 2), ("--run loop", 69)]
+        {
+            let body = format!("eval \"$(outlast shell-init {init})\" || exit\necho went on\n");
+            let mut command = script(&bed, shell, "loop.sh", &body);
+            if code == 69 {
+                command.env("OUTLAST_STORE", "/proc/no/runs.db");
+            }
+            let done = bed.run(command).code(code);
+            assert!(!done.text.contains("went on"), "{shell} {init}: {}", done.text);
+        }
+        let run = bed.run(supervised(&bed, &[], "true", "true.sh", ""));
+        run.code(0);
+        bed.run(script(&bed, shell, "loop.sh", "eval \"$(outlast shell-init --run r)\" || exit\n"))
+            .code(1)
+            .tells(&["r is a run already, and none of a loop script"]);
     });
 }
 
@@ -479,7 +509,7 @@ const QUEUE: &str = r#"
 n=0
 moment() { n=$((n + 1)); if [ "$n" -eq "$DIE_AT" ]; then kill -s "$DIE_BY" $$; sleep 100; fi; }
 next() {
-    for t in $TASKS; do
+    for t in $(echo "$TASKS"); do
         # Its line in the log may be missing where it was killed between the two.
         grep -qsx "done $t" ../log || outlast_is_over "it's $t" || { echo "$t"; return 0; }
     done
