@@ -89,6 +89,9 @@ pub struct Command {
     pub env: BTreeMap<String, String>,
     /// Whether stdin was not a terminal, and is kept as the run's payload.
     pub stdin_kept: bool,
+    /// The adapter that was asked for; without one, the command's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
 }
 
 /// What was said of a run when it was created: read by people and by the supervisor, not by calls.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     engine::{Error, guard, step::append},
-    id::{Micros, Seq, Slot},
+    id::{Micros, Slot},
     journal::{Kind, Role, State},
     loaded::{Loaded, Need, NewPayload},
     op::{Actor, Tool},
@@ -21,7 +21,7 @@ pub struct BeginTool {
     pub actor: Actor,
     pub slot: Slot,
     pub key: String,
-    /// What it is: replaced by the result when it is recorded.
+    /// What it is, for the next attempt and for people.
     pub about: Payload,
 }
 
@@ -49,7 +49,7 @@ impl BeginTool {
         let Some((seq, state, attempt)) = known.map(|e| (e.seq, e.state, e.attempt)).next() else {
             let key = Some(self.key.clone());
             let seq = append(l, &self.actor, Kind::Tool, State::Open, Arc::from(SCOPE), key, now)?;
-            l.payloads.push(NewPayload { run, seq, role: Role::Value, payload: self.about.clone() });
+            l.payloads.push(NewPayload { run, seq, role: Role::About, payload: self.about.clone() });
             return Ok(Tool::Begun { seq });
         };
         match state {

@@ -17,7 +17,7 @@ pub use self::{
     change::{BudgetArgs, CancelArgs, StopArgs},
     jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     look::{CompletionsArgs, DoctorArgs, JournalArgs, LsArgs, ShowArgs, SpendArgs},
-    run::{ResumeArgs, RunArgs},
+    run::{AgentArgs, HookArgs, ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
     state::StateArgs,
@@ -58,6 +58,9 @@ Exit codes:
 #[derive(Subcommand, Clone, Debug)]
 pub enum Command {
     Run(RunArgs),
+    Agent(AgentArgs),
+    #[command(hide = true)]
+    Hook(HookArgs),
     Serve(ServeArgs),
     Ls(LsArgs),
     Show(ShowArgs),

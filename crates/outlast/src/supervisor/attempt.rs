@@ -16,6 +16,7 @@ use super::{
     environment::Mark,
 };
 use crate::{
+    agent::truth::{self, Left},
     cli::values::KillAt,
     process::{
         end_tree::{Ended, Force, end_tree},
@@ -53,6 +54,8 @@ pub struct Outcome {
     pub by: EndedBy,
     /// Processes that could not be ended.
     pub left: usize,
+    /// Those of tools that lived when the agent was gone, or was asked to go.
+    pub tools: Vec<Left>,
 }
 
 /// What an attempt is watched with.
@@ -63,6 +66,8 @@ pub struct Watch<'a> {
     pub seen: &'a mut mpsc::UnboundedReceiver<Seen>,
     pub mark: &'a Mark,
     pub kill_at: &'a mut Option<KillPoint>,
+    /// The agent keeps its conversation itself: it asks anew, and nobody is surprised.
+    pub goes_on_itself: bool,
 }
 
 /// Where the agent is to be killed once: people test their own recovery with it.
@@ -97,15 +102,18 @@ impl KillPoint {
 }
 
 /// Ends whatever an earlier attempt left behind, also one of a supervisor that died.
-pub async fn end_strays(mark: &Mark) -> std::io::Result<usize> {
+///
+/// Returns how many could not be ended, and which of all were tools'.
+pub async fn end_strays(mark: &Mark) -> std::io::Result<(usize, Vec<Left>)> {
     let tree = Tree::new(mark.marker(), vec![ProcId::of_self()?]);
     let strays = tree.survivors()?.len();
     if strays == 0 {
-        return Ok(0);
+        return Ok((0, Vec::new()));
     }
+    let tools = truth::look(&tree)?;
     say(&format!("ending {} of an earlier attempt", some(strays as i64, "process")));
     let ended = ladder(tree, None, Ask::EndRest, Graces::default(), Arc::new(Force::new()?)).await?;
-    Ok(ended.left.len())
+    Ok((ended.left.len(), tools))
 }
 
 async fn ladder(
@@ -172,7 +180,10 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
                     say("killing the agent (--kill-at)");
                     child.signal(Signal::KILL)?;
                 }
-                note(&seen, watch.beat).await;
+                let is_expected = watch.goes_on_itself && matches!(seen, Seen::Diverged { .. });
+                if !is_expected {
+                    note(&seen, watch.beat).await;
+                }
             }
         }
     };
@@ -190,6 +201,9 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
     // The agent is gone, or is to go: in both cases with everything it started.
     let force = Arc::new(Force::new()?);
     let ask = ask.unwrap_or(Ask::EndRest);
+    // An agent that has finished leaves no tool that anybody asks about.
+    let finished = child.try_wait()? == Some(Exit::code(0));
+    let tools = if finished { Vec::new() } else { truth::look(&tree)? };
     let ending = ladder(tree, Some(child.clone()), ask, Graces::default(), force.clone());
     let mut ending = std::pin::pin!(ending);
     let ended = loop {
@@ -211,7 +225,7 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
         Some(exit) => exit,
         None => child.try_wait()?.unwrap_or(Exit { code: None, signal: None }),
     };
-    Ok(Outcome { exit, by, left: ended.left.len() })
+    Ok(Outcome { exit, by, left: ended.left.len(), tools })
 }
 
 /// When a halted agent's time is over.

@@ -7,6 +7,9 @@ mod drive;
 mod environment;
 mod state;
 mod story;
+mod within;
+
+pub use choose::{current_umask, view as view_of};
 
 use std::{net::SocketAddr, process::Stdio, sync::Arc};
 
@@ -21,6 +24,7 @@ use outlast_core::{
 use outlast_server::node::Node;
 
 use crate::{
+    agent::{self, Choice},
     cli::{ResumeArgs, RunArgs, shared::ProxyArgs, values::KillAt},
     commands::{find, journal},
     context::Context,
@@ -43,16 +47,22 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     // A mistake in what was typed makes no run.
     let prices = prices::to_keep(&args.proxy)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
+    agent::find(&Choice::read(&args.agent), &args.command, &context.around)?;
+    let around = within::surrounding(&context)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast run")?;
+    // What the surrounding run's agent has are that run's address and token.
+    let own = around.is_none();
     let begun_with = choose::BegunWith {
-        upstreams: proxy_setup::to_keep(&fresh),
-        keys: keys.names().map(str::to_owned).collect(),
+        upstreams: if own { proxy_setup::to_keep(&fresh) } else { Default::default() },
+        keys: keys.names().filter(|_| own).map(str::to_owned).collect(),
         prices,
+        parent: around.as_ref().map(|a| a.run),
     };
+    let through = around.map(|a| a.proxy);
     let left = node.clone();
     let done = (|| {
         let view = choose::run(&args, &context, &node, begun_with)?;
-        let served = Served { proxy: args.proxy, grpc: args.grpc.grpc, kill_at: args.kill_at };
+        let served = Served { proxy: args.proxy, grpc: args.grpc.grpc, kill_at: args.kill_at, through };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -89,7 +99,8 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         if view.run.status != Status::Halted {
             say(&format!("resuming {id}"));
         }
-        let served = Served { proxy: args.proxy, grpc: args.grpc.grpc, kill_at: None };
+        let through = within::surrounding(&context)?.map(|a| a.proxy);
+        let served = Served { proxy: args.proxy, grpc: args.grpc.grpc, kill_at: None, through };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -109,6 +120,8 @@ struct Served {
     /// Where the state is served over gRPC.
     grpc: Option<SocketAddr>,
     kill_at: Option<KillAt>,
+    /// The proxy of the run around this one.
+    through: Option<SocketAddr>,
 }
 
 /// Drives the run, if it can go on.

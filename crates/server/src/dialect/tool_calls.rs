@@ -203,9 +203,15 @@ mod tests {
     #[test]
     fn requests_tell_which_calls_have_their_results() {
         for (body, wanted) in [
-            (r#"{"messages":[{"role":"user","content":"x"},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1"}]}]}"#, "t1"),
+            (
+                r#"{"messages":[{"role":"user","content":"x"},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1"}]}]}"#,
+                "t1",
+            ),
             (r#"{"messages":[{"role":"tool","tool_call_id":"c1","content":"x"}]}"#, "c1"),
-            (r#"{"input":[{"type":"function_call","call_id":"no"},{"type":"function_call_output","call_id":"c2"}]}"#, "c2"),
+            (
+                r#"{"input":[{"type":"function_call","call_id":"no"},{"type":"function_call_output","call_id":"c2"}]}"#,
+                "c2",
+            ),
         ] {
             assert_eq!(answered(body.as_bytes()), [wanted]);
         }

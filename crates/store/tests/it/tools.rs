@@ -14,8 +14,8 @@ fn agent(s: &Stage) -> Agent {
     s.process("p").claim(s.run("r").create())
 }
 
-fn value(s: &Stage, run: RunNo, seq: Seq) -> Vec<u8> {
-    s.store().payload(run, seq, Role::Value).unwrap().unwrap().decode().unwrap().to_vec()
+fn kept(s: &Stage, run: RunNo, seq: Seq, role: Role) -> Vec<u8> {
+    s.store().payload(run, seq, role).unwrap().unwrap().decode().unwrap().to_vec()
 }
 
 impl Agent {
@@ -31,20 +31,22 @@ pub fn a_tool_call_is_on_disk_before_it_begins(s: &Stage) {
     s.reopen();
     let entry = s.entry(a.run, seq);
     assert_eq!((entry.kind, entry.state, entry.key.as_deref()), (Kind::Tool, State::Open, Some("call_1")));
-    assert_eq!(value(s, a.run, seq), b"make deploy");
+    assert_eq!(kept(s, a.run, seq, Role::About), b"make deploy");
     assert_eq!(a.ask(a.tool("call_1", "again")).unwrap(), Tool::Taken { seq });
     a.ask(a.record(seq, "code 0")).unwrap();
-    assert_eq!(value(s, a.run, seq), b"code 0");
+    assert_eq!(kept(s, a.run, seq, Role::Value), b"code 0");
     assert_eq!(a.ask(a.tool("call_1", "again")).unwrap(), Tool::Ended { seq, state: State::Done });
 }
 
 pub fn a_tool_call_that_was_cut_off_is_the_next_attempts_to_close(s: &Stage) {
     let old = agent(s);
-    let Tool::Begun { seq } = old.ask(old.tool("call_1", "make deploy")).unwrap() else { panic!("not begun") };
+    let Tool::Begun { seq } = old.ask(old.tool("call_1", "make deploy")).unwrap() else {
+        panic!("not begun")
+    };
     old.process.dies();
     let new = s.process("next").claim(old.run);
     assert_eq!(new.ask(new.tool("call_1", "another word")).unwrap(), Tool::Again { seq });
-    assert_eq!(value(s, new.run, seq), b"make deploy", "what it was stays");
+    assert_eq!(kept(s, new.run, seq, Role::About), b"make deploy", "what it was stays");
     s.refuses("already_taken", old.record(seq, "stale"));
     new.ask(new.record(seq, "ended")).unwrap();
 }
