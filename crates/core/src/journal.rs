@@ -248,6 +248,8 @@ pub enum Role {
     Value,
     /// A run's standard input.
     Stdin,
+    /// What a tool call is, said before it begins.
+    About,
 }
 
 impl Role {

@@ -37,10 +37,12 @@ use crate::{
         start::Start,
         step::BeginStep,
         tell::Tell,
+        tool::BeginTool,
     },
     envelope::Refusal,
     id::{AttemptNo, Fence, InstanceNo, RunId, RunNo, Seq, Slot},
     job::{ItemClaim, ItemEnded},
+    journal::State,
     loaded::Need,
     state::Committed,
     status::Status,
@@ -129,6 +131,7 @@ ops! {
     Settle => Settled(Settled),
     Delivered => Marked(()),
     BeginStep => Begun(Step),
+    BeginTool => ToolBegun(Tool),
     Record => Recorded(Seq),
     ResolveStep => StepResolved(Seq),
     ClaimItem => ItemClaimed(ItemClaim),
@@ -237,6 +240,19 @@ pub enum Step {
     Done { seq: Seq },
     /// It may have happened at most once, and nobody knows whether: it does not run again by itself.
     InDoubt { seq: Seq },
+}
+
+/// What becomes of a tool call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// Opened: it may begin.
+    Begun { seq: Seq },
+    /// An attempt that has ended left it open. It is this attempt's now.
+    Again { seq: Seq },
+    /// It is open in this attempt.
+    Taken { seq: Seq },
+    /// It was recorded.
+    Ended { seq: Seq, state: State },
 }
 
 /// What became of a loop's turn.

@@ -93,6 +93,9 @@ pub struct Command {
     /// Where the task's context is mirrored, absolute, if not in the run's own directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_file: Option<String>,
+    /// The adapter that was asked for; without one, the command's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
 }
 
 /// What was said of a run when it was created: read by people and by the supervisor, not by calls.

@@ -13,7 +13,10 @@ use std::{
 
 use clap::{Arg, ArgAction, builder::Resettable};
 
-use crate::surroundings::Surroundings;
+use crate::{
+    agent::declared::{BadDeclaration, Declared},
+    surroundings::Surroundings,
+};
 
 /// Where a setting stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +51,8 @@ pub enum Error {
     NotHere { path: PathBuf, key: String },
     #[error("{origin}: {why}")]
     BadValue { origin: Origin, why: String },
+    #[error("{}: `agents.{agent}{key}`: {why}", path.display())]
+    BadAgent { path: PathBuf, agent: String, key: String, why: BadDeclaration },
 }
 
 impl Error {
@@ -61,13 +66,16 @@ impl Error {
                     .into(),
             ),
             Error::NotHere { .. } => Some(
-                "a checkout could send your keys elsewhere, or let a page in: put it into ~/.config/outlast/outlast.toml, or type the flag"
+                "a checkout could send your keys elsewhere, change what is run, or let a page in: put it into ~/.config/outlast/outlast.toml, or type the flag"
                     .into(),
             ),
             _ => None,
         }
     }
 }
+
+/// The table of declared agents.
+const AGENTS: &str = "agents";
 
 /// The name of the files.
 const FILE: &str = "outlast.toml";
@@ -247,6 +255,27 @@ struct File {
     path: PathBuf,
     /// By table (empty: above all tables) and long flag: the key as written, and its texts.
     settings: BTreeMap<(String, String), (String, Vec<String>)>,
+    agents: Vec<Declared>,
+}
+
+/// `[agents.NAME]`: see [`Declared`].
+fn declared(agents: &toml::Table, path: &Path) -> Result<Vec<Declared>, Error> {
+    let of = |(name, value): (&String, &toml::Value)| {
+        let no_table = || (String::new(), BadDeclaration::Wanted("a table"));
+        let read = value.as_table().ok_or_else(no_table).and_then(|table| Declared::read(name, table));
+        read.map_err(|(key, why)| {
+            let key = if key.is_empty() { key } else { format!(".{key}") };
+            Error::BadAgent { path: path.into(), agent: name.clone(), key, why }
+        })
+    };
+    agents.iter().map(of).collect()
+}
+
+/// The agents that the person's own file declares.
+pub fn agents(around: &Surroundings) -> Result<Vec<Declared>, Error> {
+    let Some(path) = around.config_directory().map(|d| d.join(FILE)) else { return Ok(Vec::new()) };
+    let Some(text) = read(&path)? else { return Ok(Vec::new()) };
+    Ok(File::parse(&text, path, &Known::of(&crate::cli::command()))?.agents)
 }
 
 impl File {
@@ -256,9 +285,12 @@ impl File {
             let line = 1 + text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count();
             Error::Syntax { path: path.clone(), line, why: e.message().trim().replace('\n', ", ") }
         })?;
-        let mut file = File { path, settings: BTreeMap::new() };
+        let mut file = File { path, settings: BTreeMap::new(), agents: Vec::new() };
         for (key, value) in table {
             match (known.commands.get(&key), value) {
+                (None, toml::Value::Table(agents)) if key == AGENTS => {
+                    file.agents = declared(&agents, &file.path)?;
+                }
                 (Some(_), toml::Value::Table(inner)) => {
                     for (inner_key, value) in inner {
                         file.add(&key, inner_key, value, known)?;
@@ -296,6 +328,9 @@ impl File {
 
     /// Where calls go is not for the directory to say that the person happens to stand in.
     fn opens_no_door(&self) -> Result<(), Error> {
+        if let Some(agent) = self.agents.first() {
+            return Err(Error::NotHere { path: self.path.clone(), key: format!("{AGENTS}.{}", agent.name) });
+        }
         match self.settings.iter().find(|((_, long), _)| long.ends_with("-base-url") || long == "allow-host")
         {
             None => Ok(()),

@@ -5,6 +5,7 @@
 //! `mock` stay until they are done.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod agent;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -106,6 +107,8 @@ fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
     match command {
         Command::Run(args) => supervisor::run(args, context),
         Command::Resume(args) => supervisor::resume(args, context),
+        Command::Agent(args) => agent::seat::agent(args, context),
+        Command::Hook(_) => agent::hook::hook(&context),
         Command::Serve(args) => serve::serve(args, context),
         Command::Ctx(ref args) => {
             let store = context.open(false, Default::default())?;

@@ -38,6 +38,7 @@ pub mod snapshot;
 pub mod start;
 pub mod step;
 pub mod tell;
+pub mod tool;
 pub mod within;
 
 pub use error::Error;

@@ -20,7 +20,7 @@ pub use self::{
     ctx::CtxArgs,
     jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     look::{CompletionsArgs, DoctorArgs, JournalArgs, LsArgs, ShowArgs, SpendArgs},
-    run::{ResumeArgs, RunArgs},
+    run::{AgentArgs, HookArgs, ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
     shell::{ShellInitArgs, ShellLoopArgs},
@@ -62,6 +62,9 @@ Exit codes:
 #[derive(Subcommand, Clone, Debug)]
 pub enum Command {
     Run(RunArgs),
+    Agent(AgentArgs),
+    #[command(hide = true)]
+    Hook(HookArgs),
     Serve(ServeArgs),
     Ls(LsArgs),
     Show(ShowArgs),

@@ -39,6 +39,9 @@ pub struct RunArgs {
     /// Where the task's context is mirrored, of a new run [active_state.json in the run's own directory]
     #[arg(long, value_name = "PATH")]
     pub state_file: Option<PathBuf>,
+    /// The CLI agent that is started: auto (by the command), claude, codex, none, or a declared one
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub agent: String,
     #[command(flatten)]
     pub grpc: GrpcArgs,
     #[command(flatten)]
@@ -58,9 +61,38 @@ Examples:
   outlast run --usd 2 --wall 1h --name nightly --tag team=search -- python agent.py --deep
   outlast run --run invoice-42 --env AWS_PROFILE -- node agent.js < invoice.json
   outlast run --grpc -- python steps.py                   state over gRPC on 127.0.0.1:50051
+  outlast run -- claude -p 'fix the tests'                goes on in its own session after a crash
   outlast run --kill-at call:3:mid -- python agent.py     test your own recovery
 
 Keys are taken from OPENAI_API_KEY and ANTHROPIC_API_KEY, or from ~/.config/outlast/env (mode 0600).";
+
+/// Start a CLI agent from a script of a run, with a session of its own
+///
+/// When the run is restarted, its script starts the agent again by the same words in the same directory: it then
+/// goes on in the session that it had begun and not finished.
+#[derive(Args, Clone, Debug)]
+#[command(override_usage = "outlast agent [OPTIONS] [--] <CMD>...", after_help = AGENT_EXAMPLES)]
+pub struct AgentArgs {
+    /// Which agent it is: auto (by the command), claude, codex, none, or a declared one
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub agent: String,
+    /// The command and its arguments
+    #[arg(help_heading = "Arguments", value_name = "CMD", required = true, num_args = 1.., trailing_var_arg = true)]
+    pub command: Vec<String>,
+}
+
+const AGENT_EXAMPLES: &str = "\
+Examples:
+  outlast run -- ./nightly.sh       and in nightly.sh:
+  outlast agent -- claude -p \"fix the next failing test\"";
+
+/// What an agent's hooks run: an event on standard input
+#[derive(Args, Clone, Debug)]
+pub struct HookArgs {
+    /// Whose event it is
+    #[arg(value_name = "AGENT", value_parser = ["claude"])]
+    pub of: String,
+}
 
 /// Go on with runs that were interrupted
 ///

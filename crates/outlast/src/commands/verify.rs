@@ -155,7 +155,11 @@ fn entries(
 
 /// The first value of an entry that is not what its checksum says.
 fn values(store: &dyn Store, run: RunNo, e: &Entry) -> Result<Option<String>, CliError> {
-    let roles: &[Role] = if e.kind == Kind::Call { &[Role::Request, Role::Answer] } else { &[Role::Value] };
+    let roles: &[Role] = match e.kind {
+        Kind::Call => &[Role::Request, Role::Answer],
+        Kind::Tool => &[Role::About, Role::Value],
+        _ => &[Role::Value],
+    };
     for role in roles {
         if let Some(kept) = store.payload(run, e.seq, *role)?
             && let Err(why) = kept.decode()

@@ -16,6 +16,7 @@ use super::{
     environment::Mark,
 };
 use crate::{
+    agent::truth::{self, Left},
     cli::values::KillAt,
     process::{
         end_tree::{Ended, Force, end_tree},
@@ -53,6 +54,10 @@ pub struct Outcome {
     pub by: EndedBy,
     /// Processes that could not be ended.
     pub left: usize,
+    /// Those of tools that lived when the agent was gone, or was asked to go.
+    pub tools: Vec<Left>,
+    /// What it asked the proxy for, paid, replayed or refused.
+    pub asked: u64,
 }
 
 /// What an attempt is watched with.
@@ -63,6 +68,8 @@ pub struct Watch<'a> {
     pub seen: &'a mut mpsc::UnboundedReceiver<Seen>,
     pub mark: &'a Mark,
     pub kill_at: &'a mut Option<KillPoint>,
+    /// The agent keeps its conversation itself: it asks anew, and nobody is surprised.
+    pub goes_on_itself: bool,
 }
 
 /// Where the agent is to be killed once: people test their own recovery with it.
@@ -97,15 +104,18 @@ impl KillPoint {
 }
 
 /// Ends whatever an earlier attempt left behind, also one of a supervisor that died.
-pub async fn end_strays(mark: &Mark) -> std::io::Result<usize> {
+///
+/// Returns how many could not be ended, and which of all were tools'.
+pub async fn end_strays(mark: &Mark) -> std::io::Result<(usize, Vec<Left>)> {
     let tree = Tree::new(mark.marker(), vec![ProcId::of_self()?]);
     let strays = tree.survivors()?.len();
     if strays == 0 {
-        return Ok(0);
+        return Ok((0, Vec::new()));
     }
+    let tools = truth::look(&tree)?;
     say(&format!("ending {} of an earlier attempt", some(strays as i64, "process")));
     let ended = ladder(tree, None, Ask::EndRest, Graces::default(), Arc::new(Force::new()?)).await?;
-    Ok(ended.left.len())
+    Ok((ended.left.len(), tools))
 }
 
 async fn ladder(
@@ -127,6 +137,7 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
     let mut word = watch.beat.word();
     let mut by = EndedBy::Itself;
     let mut halting: Option<(Instant, Status)> = None;
+    let mut asked_for = 0;
     let ask = loop {
         tokio::select! {
             exit = child.exited() => {
@@ -167,12 +178,16 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
             }
             seen = watch.seen.recv() => {
                 let Some(seen) = seen else { continue };
+                asked_for += u64::from(is_metered(&seen));
                 if watch.kill_at.as_mut().is_some_and(|k| k.is_now(&seen)) {
                     *watch.kill_at = None;
                     say("killing the agent (--kill-at)");
                     child.signal(Signal::KILL)?;
                 }
-                note(&seen, watch.beat).await;
+                let is_expected = watch.goes_on_itself && matches!(seen, Seen::Diverged { .. });
+                if !is_expected {
+                    note(&seen, watch.beat).await;
+                }
             }
         }
     };
@@ -190,6 +205,9 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
     // The agent is gone, or is to go: in both cases with everything it started.
     let force = Arc::new(Force::new()?);
     let ask = ask.unwrap_or(Ask::EndRest);
+    // An agent that has finished leaves no tool that anybody asks about.
+    let finished = child.try_wait()? == Some(Exit::code(0));
+    let tools = if finished { Vec::new() } else { truth::look(&tree)? };
     let ending = ladder(tree, Some(child.clone()), ask, Graces::default(), force.clone());
     let mut ending = std::pin::pin!(ending);
     let ended = loop {
@@ -211,7 +229,14 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
         Some(exit) => exit,
         None => child.try_wait()?.unwrap_or(Exit { code: None, signal: None }),
     };
-    Ok(Outcome { exit, by, left: ended.left.len() })
+    while let Ok(seen) = watch.seen.try_recv() {
+        asked_for += u64::from(is_metered(&seen));
+    }
+    Ok(Outcome { exit, by, left: ended.left.len(), tools, asked: asked_for })
+}
+
+fn is_metered(seen: &Seen) -> bool {
+    matches!(seen, Seen::Opened { .. } | Seen::Replayed { .. } | Seen::Refused { .. })
 }
 
 /// When a halted agent's time is over.

@@ -19,7 +19,7 @@ use outlast_core::{
 
 use outlast_server::node::Node;
 
-use crate::{cli::RunArgs, context::Context, error::CliError, exit_code, keys, say::say};
+use crate::{agent::Choice, cli::RunArgs, context::Context, error::CliError, exit_code, keys, say::say};
 
 /// Standard input is kept up to this size.
 const MAX_STDIN: u64 = 256 << 20;
@@ -34,7 +34,7 @@ pub fn run(
     begun_with: BegunWith,
 ) -> Result<RunView, CliError> {
     let store = node.store().as_ref();
-    let key = command_key(args, context);
+    let key = command_key(args, context, begun_with.parent);
     if let Some(id) = &args.run {
         if let Some(no) = store.run_no(id)? {
             let view = view(store, no)?;
@@ -61,6 +61,8 @@ pub struct BegunWith {
     /// Names of the provider keys that are there.
     pub keys: Vec<String>,
     pub prices: Prices,
+    /// The run that this process is in: it pays.
+    pub parent: Option<RunNo>,
 }
 
 pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView, CliError> {
@@ -137,7 +139,11 @@ fn create(
         Some(id) => id.clone(),
         None => RunId::generate(store.now()?, random(context.entropy.as_ref())),
     };
-    let chosen = args.limits.choose();
+    let mut chosen = args.limits.choose();
+    if begun_with.parent.is_some() && chosen.by_default.take().is_some() {
+        // Its parent's limits are limit enough.
+        chosen.limits = Default::default();
+    }
     let stdin = kept_stdin()?;
     let mut env = BTreeMap::new();
     for name in ["PATH", "HOME"].into_iter().chain(args.env.iter().map(String::as_str)) {
@@ -167,6 +173,7 @@ fn create(
         env,
         stdin_kept: stdin.is_some(),
         state_file: state_file(args, context)?,
+        agent: Choice::read(&args.agent).kept(),
     };
     let spec = Spec {
         name: args.name.clone(),
@@ -184,7 +191,7 @@ fn create(
         limits: chosen.limits,
         policy: args.policy.policy(),
         spec,
-        parent: None,
+        parent: begun_with.parent,
         command_key: Some(key),
         stdin,
     };
@@ -192,10 +199,11 @@ fn create(
     let view = view(store, started.run)?;
     let budget = match chosen.by_default {
         Some(usd) => format!("budget {usd} usd (the default; --usd changes it)"),
+        None if view.run.parent.is_some() => format!("{}, and its parent's", budget_words(&view)),
         None => budget_words(&view),
     };
     say(&format!("{} · {budget}", view.run.id));
-    if view.spec.keys.is_empty() && view.spec.upstreams.is_empty() {
+    if view.spec.keys.is_empty() && view.spec.upstreams.is_empty() && view.run.parent.is_none() {
         // An agent that calls no model needs none, and one with a login of its own neither.
         say(&format!(
             "no provider's key is here ({} or {}): calls pass with the agent's own credential only",
@@ -232,8 +240,12 @@ fn budget_words(view: &RunView) -> String {
 }
 
 /// Names command and directory: typing the command again there finds the run.
-fn command_key(args: &RunArgs, context: &Context) -> String {
+fn command_key(args: &RunArgs, context: &Context, parent: Option<RunNo>) -> String {
     let mut text = context.around.directory().to_string_lossy().into_owned();
+    // Another run's unfinished child is not this one's.
+    if let Some(parent) = parent {
+        text.push_str(&format!("\0\0{parent}"));
+    }
     for word in &args.command {
         text.push('\0');
         text.push_str(word);
@@ -264,7 +276,7 @@ fn kept_stdin() -> Result<Option<Payload>, CliError> {
 }
 
 /// From `/proc`: to ask the kernel by umask(2) is to set it, and the store's threads may be making files.
-fn current_umask() -> Result<u32, CliError> {
+pub fn current_umask() -> Result<u32, CliError> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let octal = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     octal.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).ok_or_else(|| CliError::Other {

@@ -3,7 +3,7 @@
 mod judge;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,7 +13,7 @@ use outlast_core::{
     engine::{self, claim::Claim},
     id::{AttemptNo, InstanceNo, Slot},
     journal::Role,
-    op::{Claimed, Durability, Then},
+    op::{Actor, Claimed, Durability, Then},
     price::PriceTable,
     run::Command,
     state::transaction::Conflicts,
@@ -36,6 +36,12 @@ use super::{
     story,
 };
 use crate::{
+    agent::{
+        Choice,
+        capture::Capture,
+        conduct::{Conduct, Launch, Place},
+        truth::{self, Left},
+    },
     context::Context,
     error::CliError,
     exit_code,
@@ -112,6 +118,9 @@ struct Driver {
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
     serving: tokio::task::JoinHandle<()>,
     terminal: Option<Terminal>,
+    conduct: Option<Conduct>,
+    /// Tools' processes of an earlier attempt, ended before this one began.
+    strays: Vec<Left>,
 }
 
 /// What follows an attempt.
@@ -135,7 +144,8 @@ struct Life {
 
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
-        let Plan { view, node, providers, prices, served: Served { proxy, grpc, kill_at }, context } = plan;
+        let Plan { view, node, providers, prices, served: Served { proxy, grpc, kill_at, through }, context } =
+            plan;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| failed("no_command", "the run has no command".into()))?;
@@ -153,7 +163,9 @@ impl Driver {
             view.run.policy,
         );
         let (sender, seen) = mpsc::unbounded_channel();
+        let capture = Capture::start(store.clone());
         let observer: Observer = Arc::new(move |s: &Seen| {
+            capture.saw(s);
             // Between attempts nobody looks.
             let _ = sender.send(s.clone());
         });
@@ -173,6 +185,11 @@ impl Driver {
             },
             DRAIN,
         ));
+        // In another run its proxy serves ours: it has the keys.
+        let address = through.unwrap_or(address);
+        let place = Place { name: None, argv: &command.argv, directory: Path::new(&command.directory) };
+        let choice = command.agent.as_deref().map(Choice::read).unwrap_or_default();
+        let conduct = Conduct::of(&view, &choice, place, Some(&providers), &context)?;
         let stdin = kept_stdin(store.as_ref(), &view, &command)?;
         let mark = Mark::new(&view, &store.token_keys()?);
         Ok(Driver {
@@ -190,6 +207,8 @@ impl Driver {
             shutdown: Some(shutdown),
             serving,
             terminal: Terminal::of_stdin(),
+            conduct,
+            strays: Vec::new(),
             view,
             store,
             node,
@@ -239,7 +258,8 @@ impl Driver {
                 let status = self.end(attempt, instance, exit, 0, Then::Complete).await?;
                 return self.finish(status);
             }
-            let strays = attempt::end_strays(&self.mark).await?;
+            let (strays, tools) = attempt::end_strays(&self.mark).await?;
+            self.strays = tools;
             if strays > 0 {
                 let (exit, then) = (Exit { code: None, signal: None }, Then::Interrupt { by_person: false });
                 self.end(attempt, instance, exit, 0, then).await?;
@@ -253,7 +273,7 @@ impl Driver {
             if let Some(state) = &self.state {
                 state.drive(claims, instance);
             }
-            let outcome = self.one(claims).await;
+            let outcome = self.one(claims, instance).await;
             if let Some(state) = &self.state {
                 state.rest();
             }
@@ -307,12 +327,13 @@ impl Driver {
         }
     }
 
-    async fn one(&mut self, claims: Claims) -> Result<Outcome, AttemptError> {
+    async fn one(&mut self, claims: Claims, instance: InstanceNo) -> Result<Outcome, AttemptError> {
+        let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
         let keys = self.store.token_keys().map_err(std::io::Error::other)?;
         let attempts = self.store.attempts(self.view.run.no).map_err(std::io::Error::other)?;
         let last_exit = attempts.iter().rev().find_map(|a| a.exit.as_ref()).map(crate::render::exit::words);
         let state_file = self.mirror(claims.attempt).map_err(std::io::Error::other)?;
-        let env = environment::Attempt {
+        let mut env = environment::Attempt {
             command: &self.command,
             mark: &self.mark,
             claims,
@@ -325,12 +346,17 @@ impl Driver {
             state_file,
         }
         .variables(self.context.around.variables());
+        let launch = self.launch(actor, &mut env).await.map_err(std::io::Error::other)?;
+        let stdin = match launch.resumes && launch.headless {
+            true => spawn::Stdin::Null,
+            false => attempt::stdin(self.stdin.as_deref())?,
+        };
         let command = spawn::Command {
-            argv: self.command.argv.iter().map(Into::into).collect(),
+            argv: launch.argv.iter().map(Into::into).collect(),
             cwd: PathBuf::from(&self.command.directory),
             umask: self.command.umask,
             env,
-            stdin: attempt::stdin(self.stdin.as_deref())?,
+            stdin,
         };
         // What was seen before belongs to the attempt before.
         while self.seen.try_recv().is_ok() {}
@@ -341,8 +367,45 @@ impl Driver {
             seen: &mut self.seen,
             mark: &self.mark,
             kill_at: &mut self.kill_at,
+            goes_on_itself: launch.resumes,
         };
-        attempt::run(command, watch).await
+        let outcome = attempt::run(command, watch).await?;
+        if let Err(e) = self.settle(actor, &outcome).await {
+            say(&format!("what became of the agent's tools could not be recorded: {e}"));
+        }
+        Ok(outcome)
+    }
+
+    async fn launch(
+        &mut self,
+        actor: Actor,
+        env: &mut std::collections::BTreeMap<std::ffi::OsString, std::ffi::OsString>,
+    ) -> Result<Launch, store::Error> {
+        let strays = std::mem::take(&mut self.strays);
+        let store = self.store.as_ref();
+        if let Some(conduct) = &mut self.conduct {
+            return conduct.launch(store, actor, env, &strays, &self.context).await;
+        }
+        if !strays.is_empty()
+            && let Some(before) = truth::last_that_called(store, actor.run, actor.attempt)?
+        {
+            truth::settle(store, actor, before.no, None, &strays).await?;
+        }
+        Ok(Launch { argv: self.command.argv.clone(), ..Launch::default() })
+    }
+
+    /// Records what became of tools that the attempt left in flight, while it is open.
+    async fn settle(&mut self, actor: Actor, outcome: &Outcome) -> Result<(), store::Error> {
+        let store = self.store.as_ref();
+        match &mut self.conduct {
+            _ if outcome.by == EndedBy::LostLease => Ok(()),
+            Some(conduct) => {
+                conduct.ended(store, actor, outcome.exit, &outcome.tools, outcome.asked > 0).await
+            }
+            // Agents that a script started: whose they are is asked when they go on.
+            None if outcome.tools.is_empty() => Ok(()),
+            None => truth::settle(store, actor, actor.attempt, None, &outcome.tools).await.map(drop),
+        }
     }
 
     /// Makes the context's mirror anew: what an agent finds there is what the store has, whatever became of the

@@ -7,6 +7,9 @@ mod drive;
 pub(crate) mod environment;
 mod state;
 mod story;
+mod within;
+
+pub use choose::{current_umask, view as view_of};
 
 use std::{net::SocketAddr, process::Stdio, sync::Arc};
 
@@ -22,6 +25,7 @@ use outlast_core::{
 use outlast_server::node::Node;
 
 use crate::{
+    agent::{self, Choice},
     cli::{
         ResumeArgs, RunArgs,
         shared::{GrpcArgs, ProxyArgs},
@@ -44,21 +48,30 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     log::start(&context.around, "warn");
     prepare()?;
     let store = context.open(true, args.proxy.durability)?;
-    let keys = context.keys()?;
+    let around = within::surrounding(&context)?;
+    let mut keys = context.keys()?;
+    if around.is_some() {
+        within::show_keys(&mut keys, &context.around);
+    }
     // A mistake in what was typed makes no run.
     let prices = prices::to_keep(&args.proxy)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
+    agent::find(&Choice::read(&args.agent), &args.command, &context.around)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast run")?;
+    // What the surrounding run's agent has are that run's address and token.
+    let own = around.is_none();
     let begun_with = choose::BegunWith {
-        upstreams: proxy_setup::to_keep(&fresh),
-        keys: keys.names().map(str::to_owned).collect(),
+        upstreams: if own { proxy_setup::to_keep(&fresh) } else { Default::default() },
+        keys: keys.names().filter(|_| own).map(str::to_owned).collect(),
         prices,
+        parent: around.as_ref().map(|a| a.run),
     };
+    let through = around.map(|a| a.proxy);
     let left = node.clone();
     let done = (|| {
         let view = choose::run(&args, &context, &node, begun_with)?;
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let served = Served { proxy: args.proxy, grpc, kill_at: args.kill_at };
+        let served = Served { proxy: args.proxy, grpc, kill_at: args.kill_at, through };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -75,7 +88,11 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         return resume_all(store, &context, &args.proxy);
     };
     prepare()?;
-    let keys = context.keys()?;
+    let mut keys = context.keys()?;
+    let through = within::surrounding(&context)?.map(|a| a.proxy);
+    if through.is_some() {
+        within::show_keys(&mut keys, &context.around);
+    }
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
     let done = (|| {
@@ -109,7 +126,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             say(&format!("resuming {id}"));
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let served = Served { proxy: args.proxy, grpc, kill_at: None };
+        let served = Served { proxy: args.proxy, grpc, kill_at: None, through };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -129,6 +146,8 @@ struct Served {
     /// Where the state is served over gRPC, and what decides between its transactions.
     grpc: Option<(SocketAddr, Conflicts)>,
     kill_at: Option<KillAt>,
+    /// The proxy of the run around this one.
+    through: Option<SocketAddr>,
 }
 
 /// Drives the run, if it can go on.
@@ -224,7 +243,13 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
         let page = store.runs(&filter)?;
         let Some(last) = page.last() else { break };
         before = Some(last.run.no);
-        runs.extend(page.into_iter().filter(|v| v.spec.command.is_some() && !v.run.stop_requested));
+        for v in page.into_iter().filter(|v| v.spec.command.is_some() && !v.run.stop_requested) {
+            // A child of a run that goes on is its parent's to start again.
+            let parent = v.run.parent.map(|p| store.run(p)).transpose()?.flatten();
+            if parent.is_none_or(|p| p.run.status.is_ended()) {
+                runs.push(v);
+            }
+        }
     }
     node.leave()?;
     drop(node);

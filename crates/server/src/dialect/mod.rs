@@ -16,6 +16,7 @@ pub mod refusal;
 pub mod request;
 pub mod route;
 pub mod sse;
+pub mod tool_calls;
 
 use std::borrow::Cow;
 

@@ -91,6 +91,13 @@ pub enum Seen {
     Diverged {
         untaken: i64,
     },
+    /// A CLI agent named its session. `agent` is what it was told to send in `X-Outlast-Agent`.
+    Session {
+        run: RunNo,
+        attempt: AttemptNo,
+        id: String,
+        agent: Option<String>,
+    },
 }
 
 /// Told of everything, at once and on the proxy's own threads: it must not block.

@@ -34,6 +34,7 @@ use tokio::net::TcpListener;
 
 pub(crate) use body::{AnswerBody, Piece};
 pub use host::{Config, Observer, Seen};
+pub use record::{Answer as StoredAnswer, BadRecord};
 pub use upstream::{BadBase, Key, Provider, Providers};
 pub use who::{Access, NotLetIn, bare};
 
@@ -243,6 +244,10 @@ impl Proxy {
         let mut seat = seat::seat(host, caller.who.clone()).await?;
         if let Some(seq) = caller.within {
             seat = seat::within(host, seat, seq)?;
+        }
+        if let Some(id) = who::session(&headers) {
+            let agent = headers.get("x-outlast-agent").and_then(|v| v.to_str().ok()).map(str::to_owned);
+            host.saw(Seen::Session { run: seat.run, attempt: seat.attempt, id, agent });
         }
         let call = Call::read(host, seat.clone(), caller, dialect, headers, raw)?;
         if !call.request.names.is_empty() {

@@ -49,6 +49,16 @@ pub enum Who {
     Nobody,
 }
 
+/// The session that a CLI agent says its request belongs to: Codex's header, Claude Code's.
+pub fn session(headers: &HeaderMap) -> Option<String> {
+    let of = |name| headers.get(name).and_then(|v| v.to_str().ok());
+    let id = of("session-id").or_else(|| of("x-claude-code-session-id"))?;
+    // It becomes a word of a command line: nothing that could be an option, or a path.
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.:".contains(&b);
+    let named = !id.is_empty() && id.len() <= 128 && !id.starts_with(['-', '.']) && id.bytes().all(plain);
+    named.then(|| id.to_owned())
+}
+
 /// What goes upstream as the credential.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Credential {

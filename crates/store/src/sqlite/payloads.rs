@@ -99,7 +99,7 @@ mod tests {
     fn ids_of_owners_roles_and_parts_never_meet() {
         let mut seen = std::collections::BTreeSet::new();
         for owner in [i64::MIN >> 17, -2, -1, 1, 2, i64::MAX >> 17] {
-            for role in [Role::Request, Role::Answer, Role::Value, Role::Stdin] {
+            for role in [Role::Request, Role::Answer, Role::Value, Role::Stdin, Role::About] {
                 for part in [0, 1, (1 << PART_BITS) - 1] {
                     assert!(seen.insert(id(owner, role, part)), "{owner} {role:?} {part}");
                 }

@@ -40,6 +40,7 @@ mod state;
 mod steps;
 mod sweeps;
 mod tokens;
+mod tools;
 mod within;
 
 /// One test for each story, grouped by noun.
@@ -221,6 +222,11 @@ macro_rules! stories {
                 an_observed_child_waits_when_its_parents_limit_is_spent,
                 a_replay_is_served_while_the_run_waits,
                 a_waiting_run_whose_driver_dies_is_interrupted,
+            ;
+            tools:
+                a_tool_call_is_on_disk_before_it_begins,
+                a_tool_call_that_was_cut_off_is_the_next_attempts_to_close,
+                a_stale_attempt_begins_no_tool_call,
             ;
             steps:
                 a_finished_step_is_not_run_again,

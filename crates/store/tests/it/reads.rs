@@ -87,6 +87,7 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
             env: BTreeMap::from([("PATH".into(), "/bin".into())]),
             stdin_kept: true,
             state_file: Some("/srv/state.json".into()),
+            agent: None,
         }),
         upstreams: BTreeMap::from([("openai".into(), "https://api.example".into())]),
         keys: vec!["OPENAI_API_KEY".into()],

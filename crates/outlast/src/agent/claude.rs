@@ -1,0 +1,347 @@
+//! Claude Code: `claude`. Its session's id is ours to choose; it is resumed by `--resume ID`.
+//!
+//! Measured with 2.1: a session is bound to its working directory; an unfinished tool call is dropped from its
+//! history after kill -9; a run token in ANTHROPIC_API_KEY makes the interactive program ask for leave.
+
+use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
+
+use serde_json::Value;
+
+use super::{
+    Adapter, Names, Reading, ToolProcess, With,
+    line::Line,
+    options::{self, Piece, Takes},
+};
+use crate::surroundings::Surroundings;
+
+pub struct Claude;
+
+/// First words that are no prompt.
+const SUBCOMMANDS: [&str; 16] = [
+    "agents",
+    "auth",
+    "auto-mode",
+    "config",
+    "doctor",
+    "gateway",
+    "help",
+    "install",
+    "mcp",
+    "migrate-installer",
+    "plugin",
+    "plugins",
+    "project",
+    "setup-token",
+    "ultrareview",
+    "update",
+];
+
+fn takes(name: &str) -> Option<Takes> {
+    Some(match name {
+        "--agent"
+        | "--agents"
+        | "--append-system-prompt"
+        | "--append-system-prompt-file"
+        | "--debug-file"
+        | "--effort"
+        | "--fallback-model"
+        | "--input-format"
+        | "--json-schema"
+        | "--max-budget-usd"
+        | "--max-turns"
+        | "--model"
+        | "--name"
+        | "-n"
+        | "--output-format"
+        | "--permission-mode"
+        | "--permission-prompt-tool"
+        | "--plugin-dir"
+        | "--plugin-url"
+        | "--remote-control-session-name-prefix"
+        | "--session-id"
+        | "--setting-sources"
+        | "--settings"
+        | "--system-prompt"
+        | "--system-prompt-file" => Takes::One,
+        "-d"
+        | "--debug"
+        | "--from-pr"
+        | "--prompt-suggestions"
+        | "--remote-control"
+        | "-r"
+        | "--resume"
+        | "-w"
+        | "--worktree" => Takes::Perhaps,
+        "--add-dir" | "--allowedTools" | "--allowed-tools" | "--betas" | "--disallowedTools"
+        | "--disallowed-tools" | "--file" | "--mcp-config" | "--tools" => Takes::Many,
+        "--allow-dangerously-skip-permissions"
+        | "--ax-screen-reader"
+        | "--bg"
+        | "--background"
+        | "--bare"
+        | "--brief"
+        | "--chrome"
+        | "-c"
+        | "--continue"
+        | "--dangerously-skip-permissions"
+        | "--disable-slash-commands"
+        | "--exclude-dynamic-system-prompt-sections"
+        | "--fork-session"
+        | "-h"
+        | "--help"
+        | "--ide"
+        | "--include-hook-events"
+        | "--include-partial-messages"
+        | "--no-chrome"
+        | "--no-session-persistence"
+        | "-p"
+        | "--print"
+        | "--replay-user-messages"
+        | "--safe-mode"
+        | "--strict-mcp-config"
+        | "--tmux"
+        | "--verbose"
+        | "-v"
+        | "--version" => Takes::Nothing,
+        _ => return None,
+    })
+}
+
+fn pieces(line: &Line) -> Vec<Piece> {
+    options::read(&line.tail, takes)
+}
+
+fn value(pieces: &[Piece], names: &[&str]) -> Option<String> {
+    pieces.iter().find_map(|piece| match piece {
+        Piece::Option { values, .. } if piece.is(names) => values.first().cloned(),
+        _ => None,
+    })
+}
+
+fn has(pieces: &[Piece], names: &[&str]) -> bool {
+    pieces.iter().any(|piece| piece.is(names))
+}
+
+/// Whether it is a conversation at all.
+fn converses(pieces: &[Piece]) -> bool {
+    let first = pieces.iter().find_map(|piece| match piece {
+        Piece::Word(word) => Some(word.as_str()),
+        Piece::Option { .. } => None,
+    });
+    !first.is_some_and(|word| SUBCOMMANDS.contains(&word))
+        && !has(pieces, &["-h", "--help", "-v", "--version", "--bg", "--background"])
+}
+
+impl Adapter for Claude {
+    fn name(&self) -> &str {
+        "claude"
+    }
+
+    fn read(&self, line: &Line, piped: bool) -> Reading {
+        let pieces = pieces(line);
+        let headless = piped || has(&pieces, &["-p", "--print"]);
+        // Messages that come over standard input cannot be followed by a note.
+        let is_fed = value(&pieces, &["--input-format"]).is_some_and(|format| format != "text");
+        let names = if !converses(&pieces) || is_fed || has(&pieces, &["--no-session-persistence"]) {
+            Names::Nothing
+        } else if let Some(id) = value(&pieces, &["--session-id"]) {
+            Names::Session(id)
+        } else if has(&pieces, &["--fork-session", "-c", "--continue", "--from-pr"]) {
+            Names::Theirs
+        } else if has(&pieces, &["-r", "--resume"]) {
+            // What is no id is a word to search by.
+            value(&pieces, &["-r", "--resume"]).filter(|id| is_uuid(id)).map_or(Names::Theirs, Names::Resumed)
+        } else {
+            Names::Ours
+        };
+        Reading { names, headless }
+    }
+
+    fn begin(&self, line: &Line, with: &With, session: Option<&str>) -> Vec<String> {
+        let mut added = Vec::new();
+        if let Some(id) = session.filter(|_| self.read(line, with.piped).names == Names::Ours) {
+            added.extend(["--session-id".to_owned(), id.to_owned()]);
+        }
+        let pieces = pieces(line);
+        if with.settings.is_none() || !converses(&pieces) {
+            return line.with(added.into_iter().chain(line.tail.iter().cloned()));
+        }
+        added.extend(settings(with));
+        let kept = pieces.iter().filter(|p| !p.is(&["--settings"]));
+        line.with(added.into_iter().chain(written(kept, &[])))
+    }
+
+    fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String> {
+        let pieces = pieces(line);
+        let mut added = vec!["--resume".to_owned(), session.to_owned()];
+        added.extend(settings(with));
+        let gone = ["--session-id", "-r", "--resume", "-c", "--continue", "--fork-session", "--from-pr"];
+        let kept = pieces.iter().filter(|piece| match piece {
+            Piece::Word(_) => false,
+            option if option.is(&["--settings"]) => with.settings.is_none(),
+            option => !option.is(&gone),
+        });
+        let prompt: &[String] = &[note.to_owned()];
+        let prompt = if self.read(line, with.piped).headless { prompt } else { &[] };
+        line.with(added.into_iter().chain(written(kept, prompt)))
+    }
+
+    fn environment(&self, env: &mut BTreeMap<OsString, OsString>, with: &With) {
+        // As an API key, an interactive session would first ask whether it may use it.
+        if with.has_anthropic_key
+            && let Some(token) = env.remove(&OsString::from("ANTHROPIC_API_KEY"))
+        {
+            env.insert("ANTHROPIC_AUTH_TOKEN".into(), token);
+        }
+        if let Some(name) = &with.name {
+            env.insert("ANTHROPIC_CUSTOM_HEADERS".into(), format!("X-Outlast-Agent: {name}").into());
+        }
+    }
+
+    fn has_hooks(&self, line: &Line) -> bool {
+        let pieces = pieces(line);
+        converses(&pieces) && !has(&pieces, &["--bare", "--safe-mode"])
+    }
+
+    fn settings(&self, line: &Line) -> Option<String> {
+        value(&pieces(line), &["--settings"])
+    }
+
+    fn transcripts(&self, around: &Surroundings) -> Option<PathBuf> {
+        let own = around.var("CLAUDE_CONFIG_DIR").map(PathBuf::from);
+        Some(own.or_else(|| Some(around.home()?.join(".claude")))?.join("projects"))
+    }
+
+    fn is_begun(&self, transcript: &str) -> bool {
+        let is_user = |line: &str| {
+            serde_json::from_str::<Value>(line).is_ok_and(|v| v["type"] == "user" || v["type"] == "assistant")
+        };
+        transcript.lines().any(is_user)
+    }
+
+    fn tool_process(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
+        variable("CLAUDECODE").map(|_| ToolProcess::Some)
+    }
+}
+
+fn settings(with: &With) -> Vec<String> {
+    let path = with.settings.as_ref().map(|path| path.to_string_lossy().into_owned());
+    path.into_iter().flat_map(|path| ["--settings".to_owned(), path]).collect()
+}
+
+/// Options, and words behind `--`, where no option can take them for its values.
+fn written<'p>(pieces: impl Iterator<Item = &'p Piece>, more: &[String]) -> Vec<String> {
+    let (words, options): (Vec<&Piece>, Vec<&Piece>) = pieces.partition(|p| matches!(p, Piece::Word(_)));
+    let mut out: Vec<String> = options.into_iter().flat_map(Piece::words).collect();
+    let mut words: Vec<String> = words.into_iter().flat_map(Piece::words).collect();
+    words.extend_from_slice(more);
+    if !words.is_empty() {
+        out.push("--".into());
+        out.extend(words);
+    }
+    out
+}
+
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "11111111-1111-4111-8111-111111111111";
+    const OURS: &str = "22222222-2222-4222-8222-222222222222";
+
+    fn line(text: &str) -> Line {
+        let words: Vec<String> = text.split_whitespace().map(|w| w.replace("ID", ID)).collect();
+        Line::read(&words).unwrap()
+    }
+
+    #[test]
+    fn a_line_tells_who_chooses_its_session() {
+        let resumed = || Names::Resumed(ID.into());
+        for (text, names, headless) in [
+            ("claude", Names::Ours, false),
+            ("claude -p hello", Names::Ours, true),
+            ("claude --print --model x hello", Names::Ours, true),
+            ("claude -p --session-id ID hello", Names::Session(ID.into()), true),
+            ("claude --resume ID -p hello", resumed(), true),
+            ("claude -r=ID", resumed(), false),
+            ("claude -pr ID go", resumed(), true),
+            ("claude --resume", Names::Theirs, false),
+            ("claude --resume deploy", Names::Theirs, false),
+            ("claude -c -p hello", Names::Theirs, true),
+            ("claude -pc hello", Names::Theirs, true),
+            ("claude --resume ID --fork-session -p x", Names::Theirs, true),
+            ("claude -p --no-session-persistence x", Names::Nothing, true),
+            ("claude -p --input-format stream-json", Names::Nothing, true),
+            ("claude mcp list", Names::Nothing, false),
+            ("claude --version", Names::Nothing, false),
+            ("claude -p --allowedTools mcp -- hello", Names::Ours, true),
+        ] {
+            assert_eq!(Claude.read(&line(text), false), Reading { names, headless }, "{text}");
+        }
+        assert!(Claude.read(&line("claude hello"), true).headless, "nobody could answer");
+    }
+
+    fn check(text: &str, settings: bool, begun: &str, resumed: &str) {
+        let with = With { settings: settings.then(|| "/s.json".into()), ..With::default() };
+        let clear = |words: Vec<String>| words.join(" ").replace(OURS, "OURS").replace(ID, "ID");
+        assert_eq!(clear(Claude.begin(&line(text), &with, Some(OURS))), begun, "{text}");
+        assert_eq!(clear(Claude.resume(&line(text), &with, OURS, "NOTE")), resumed, "{text}");
+    }
+
+    #[test]
+    fn a_session_is_chosen_once_and_resumed_with_everything_else_the_person_said() {
+        check(
+            "claude -p hello --model m",
+            false,
+            "claude --session-id OURS -p hello --model m",
+            "claude --resume OURS -p --model m -- NOTE",
+        );
+        check(
+            "claude -p --session-id ID hello",
+            false,
+            "claude -p --session-id ID hello",
+            "claude --resume OURS -p -- NOTE",
+        );
+        check("claude -c -p go", false, "claude -c -p go", "claude --resume OURS -p -- NOTE");
+        check(
+            "env A=1 claude --resume ID --fork-session",
+            false,
+            "env A=1 claude --resume ID --fork-session",
+            "env A=1 claude --resume OURS",
+        );
+        check(
+            "claude --allowedTools Bash Edit -p --add-dir /a -- do it",
+            false,
+            "claude --session-id OURS --allowedTools Bash Edit -p --add-dir /a -- do it",
+            "claude --resume OURS --allowedTools Bash Edit -p --add-dir /a -- NOTE",
+        );
+        check("claude mcp list", false, "claude mcp list", "claude --resume OURS");
+    }
+
+    #[test]
+    fn settings_are_given_once() {
+        check(
+            "claude -p hello",
+            true,
+            "claude --session-id OURS --settings /s.json -p -- hello",
+            "claude --resume OURS --settings /s.json -p -- NOTE",
+        );
+        check(
+            "claude --settings {} hello --tools a b",
+            true,
+            "claude --session-id OURS --settings /s.json --tools a b -- hello",
+            "claude --resume OURS --settings /s.json --tools a b",
+        );
+        check("claude mcp list", true, "claude mcp list", "claude --resume OURS --settings /s.json");
+    }
+
+    #[test]
+    fn a_session_that_only_has_a_file_has_not_begun() {
+        assert!(!Claude.is_begun("{\"type\":\"queue-operation\"}\n{\"type\":"));
+        assert!(Claude.is_begun("{\"type\":\"queue-operation\"}\n{\"type\":\"user\",\"message\":{}}\n"));
+    }
+}

@@ -1,0 +1,377 @@
+//! Codex: `codex`. It chooses its session's id, which its requests name; `exec resume ID` goes on with it.
+//!
+//! Measured with 0.169: OPENAI_BASE_URL is not obeyed, so the proxy is put into its configuration by `-c`; after
+//! kill -9 its history has the unfinished call with the result "aborted", whatever had become of it; each
+//! process of a tool has the call's id in CODEX_TOOL_CALL_ID.
+
+use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
+
+use super::{
+    Adapter, Names, Reading, ToolProcess, With,
+    line::Line,
+    options::{self, Piece, Takes},
+};
+use crate::surroundings::Surroundings;
+
+pub struct Codex;
+
+/// Our provider's name in its configuration.
+const PROVIDER: &str = "outlast";
+
+/// What a line asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Interactive,
+    Exec,
+    /// `login`, `mcp` and the like.
+    Other,
+}
+
+const SUBCOMMANDS: [&str; 29] = [
+    "agents",
+    "exec",
+    "e",
+    "review",
+    "login",
+    "logout",
+    "mcp",
+    "plugin",
+    "app-server",
+    "remote-control",
+    "completion",
+    "update",
+    "doctor",
+    "sandbox",
+    "debug",
+    "apply",
+    "a",
+    "resume",
+    "queue",
+    "archive",
+    "delete",
+    "migrate-rollouts",
+    "migrate-nfs-db",
+    "unarchive",
+    "fork",
+    "cloud",
+    "exec-server",
+    "features",
+    "help",
+];
+
+fn takes(name: &str) -> Option<Takes> {
+    Some(match name {
+        "-c"
+        | "--config"
+        | "--enable"
+        | "--disable"
+        | "-m"
+        | "--model"
+        | "--local-provider"
+        | "-p"
+        | "--profile"
+        | "-s"
+        | "--sandbox"
+        | "-a"
+        | "--ask-for-approval"
+        | "-C"
+        | "--cd"
+        | "--add-dir"
+        | "--thread-source"
+        | "--cyber-access-program"
+        | "--output-schema"
+        | "--color"
+        | "-o"
+        | "--output-last-message"
+        | "--remote"
+        | "--remote-auth-token-env" => Takes::One,
+        "-i" | "--image" => Takes::Many,
+        "--oss"
+        | "--approve-for-me"
+        | "--full-auto"
+        | "--dangerously-bypass-approvals-and-sandbox"
+        | "--dangerously-bypass-hook-trust"
+        | "--yolo"
+        | "--worktree"
+        | "--skip-git-repo-check"
+        | "--trust"
+        | "--ephemeral"
+        | "--ignore-user-config"
+        | "--ignore-rules"
+        | "--strict-config"
+        | "--json"
+        | "--last"
+        | "--all"
+        | "--search"
+        | "--no-alt-screen"
+        | "--include-non-interactive"
+        | "-h"
+        | "--help"
+        | "-V"
+        | "--version" => Takes::Nothing,
+        _ => return None,
+    })
+}
+
+fn pieces(line: &Line) -> Vec<Piece> {
+    options::read(&line.tail, takes)
+}
+
+fn has(pieces: &[Piece], names: &[&str]) -> bool {
+    pieces.iter().any(|piece| piece.is(names))
+}
+
+/// The values of `-c KEY=…`.
+fn configures(pieces: &[Piece], key: &str) -> bool {
+    pieces.iter().any(|piece| match piece {
+        Piece::Option { values, .. } if piece.is(&["-c", "--config"]) => {
+            values.iter().any(|v| v.split_once('=').is_some_and(|(k, _)| k.trim() == key))
+        }
+        _ => false,
+    })
+}
+
+/// The mode, and the words behind the subcommand.
+fn mode(pieces: &[Piece]) -> (Mode, Vec<&str>) {
+    let words: Vec<&str> = pieces
+        .iter()
+        .filter_map(|piece| match piece {
+            Piece::Word(word) => Some(word.as_str()),
+            Piece::Option { .. } => None,
+        })
+        .collect();
+    match words.split_first() {
+        _ if has(pieces, &["-h", "--help", "-V", "--version"]) => (Mode::Other, words),
+        Some((&("exec" | "e"), rest)) if matches!(rest.first(), Some(&("review" | "help"))) => {
+            (Mode::Other, rest.to_vec())
+        }
+        Some((&("exec" | "e"), rest)) => (Mode::Exec, rest.to_vec()),
+        Some((&("resume" | "fork"), _)) => (Mode::Interactive, words),
+        Some((first, _)) if SUBCOMMANDS.contains(first) => (Mode::Other, words),
+        _ => (Mode::Interactive, words),
+    }
+}
+
+/// It has a provider of its own: not ours to change.
+fn has_provider(pieces: &[Piece]) -> bool {
+    configures(pieces, "model_provider") || has(pieces, &["--oss", "--local-provider"])
+}
+
+fn searches(pieces: &[Piece]) -> bool {
+    configures(pieces, "web_search") || has(pieces, &["--search"])
+}
+
+impl Codex {
+    fn configuration(&self, pieces: &[Piece], with: &With) -> Vec<String> {
+        let mut set = Vec::new();
+        if !has_provider(pieces) {
+            let key = match with.has_openai_key {
+                true => "env_key=\"OPENAI_API_KEY\"",
+                false => "requires_openai_auth=true",
+            };
+            let headers = match &with.name {
+                Some(name) => format!(",http_headers={{\"X-Outlast-Agent\"={}}}", toml_text(name)),
+                None => String::new(),
+            };
+            set.push(format!("model_provider=\"{PROVIDER}\""));
+            set.push(format!(
+                "model_providers.{PROVIDER}={{name=\"{PROVIDER}\",base_url={},wire_api=\"responses\",{key}{headers}}}",
+                toml_text(&with.openai_url)
+            ));
+        }
+        if with.has_usd_limit && !searches(pieces) {
+            set.push("web_search=\"disabled\"".into());
+        }
+        set.into_iter().flat_map(|value| ["-c".to_owned(), value]).collect()
+    }
+}
+
+impl Adapter for Codex {
+    fn name(&self) -> &str {
+        "codex"
+    }
+
+    fn read(&self, line: &Line, _piped: bool) -> Reading {
+        let pieces = pieces(line);
+        let (mode, words) = mode(&pieces);
+        let resumes = words.first() == Some(&"resume") && !has(&pieces, &["--last"]);
+        let names = match mode {
+            Mode::Other => Names::Nothing,
+            _ if has(&pieces, &["--ephemeral"]) => Names::Nothing,
+            // A thread's name, or a picker, is theirs to look up.
+            _ => words
+                .get(1)
+                .filter(|id| resumes && id.len() == 36)
+                .map_or(Names::Theirs, |id| Names::Resumed((*id).to_owned())),
+        };
+        Reading { names, headless: mode == Mode::Exec }
+    }
+
+    fn begin(&self, line: &Line, with: &With, _session: Option<&str>) -> Vec<String> {
+        let pieces = pieces(line);
+        let (mode, words) = mode(&pieces);
+        let calls_a_model = mode != Mode::Other || words.first() == Some(&"review");
+        let set = if calls_a_model { self.configuration(&pieces, with) } else { Vec::new() };
+        line.with(set.into_iter().chain(line.tail.iter().cloned()))
+    }
+
+    fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String> {
+        let pieces = pieces(line);
+        let (mode, _) = mode(&pieces);
+        let mut out = self.configuration(&pieces, with);
+        // Images came with the first prompt.
+        let gone = ["--last", "--all", "-i", "--image", "--include-non-interactive"];
+        let mut is_open = mode == Mode::Exec;
+        for piece in pieces.iter().filter(|p| !p.is(&gone)) {
+            // The first word is `exec`: options before it are the program's, those behind it its own.
+            match piece {
+                Piece::Word(_) if std::mem::take(&mut is_open) => out.push("exec".into()),
+                Piece::Word(_) => {}
+                option => out.extend(option.words()),
+            }
+        }
+        out.extend(["resume".to_owned(), session.to_owned()]);
+        if mode == Mode::Exec || !note.is_empty() {
+            out.push(note.to_owned());
+        }
+        line.with(out)
+    }
+
+    fn environment(&self, _env: &mut BTreeMap<OsString, OsString>, _with: &With) {}
+
+    fn transcripts(&self, around: &Surroundings) -> Option<PathBuf> {
+        let own = around.var("CODEX_HOME").map(PathBuf::from);
+        Some(own.or_else(|| Some(around.home()?.join(".codex")))?.join("sessions"))
+    }
+
+    fn tool_process(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
+        variable("CODEX_TOOL_CALL_ID").map(ToolProcess::Of)
+    }
+
+    fn remarks(&self, line: &Line, with: &With) -> Vec<String> {
+        let pieces = pieces(line);
+        let mut out = Vec::new();
+        if mode(&pieces).0 == Mode::Other {
+            return out;
+        }
+        if has_provider(&pieces) {
+            out.push("codex is given a provider of its own: its calls do not pass the proxy".into());
+        } else if with.has_usd_limit && !searches(&pieces) {
+            out.push(
+                "codex searches the web no more: a search has no price, and the run has a limit in usd"
+                    .into(),
+            );
+        }
+        out
+    }
+}
+
+/// A TOML string: JSON's escapes are all TOML's.
+fn toml_text(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "01a1fcb4-fe35-7013-8486-8f7ee05e6a1f";
+
+    fn line(text: &str) -> Line {
+        let words: Vec<String> = text.split_whitespace().map(|w| w.replace("ID", ID)).collect();
+        Line::read(&words).unwrap()
+    }
+
+    #[test]
+    fn a_line_tells_who_chooses_its_session() {
+        let session = || Names::Resumed(ID.into());
+        for (text, names, headless) in [
+            ("codex exec hello", Names::Theirs, true),
+            ("codex -m gpt-5 e --json hello", Names::Theirs, true),
+            ("codex hello", Names::Theirs, false),
+            ("codex", Names::Theirs, false),
+            ("codex exec resume ID go", session(), true),
+            ("codex exec resume --last go", Names::Theirs, true),
+            ("codex resume ID", session(), false),
+            ("codex exec --ephemeral x", Names::Nothing, true),
+            ("codex login", Names::Nothing, false),
+            ("codex exec review", Names::Nothing, false),
+            ("codex --version", Names::Nothing, false),
+        ] {
+            assert_eq!(Codex.read(&line(text), false), Reading { names, headless }, "{text}");
+        }
+    }
+
+    fn check(text: &str, with: With, begun: &str, resumed: &str) {
+        let with = With { openai_url: "http://p/v1".into(), ..with };
+        let provider = "-c model_provider=\"outlast\" -c model_providers.outlast={name=\"outlast\",\
+                        base_url=\"http://p/v1\",wire_api=\"responses\",requires_openai_auth=true}";
+        let clear = |words: Vec<String>| words.join(" ").replace(provider, "PROVIDER").replace(ID, "ID");
+        assert_eq!(clear(Codex.begin(&line(text), &with, None)), begun, "{text}");
+        assert_eq!(clear(Codex.resume(&line(text), &with, ID, "NOTE")), resumed, "{text}");
+    }
+
+    #[test]
+    fn the_proxy_is_put_into_its_configuration_and_its_session_resumed() {
+        check(
+            "codex exec --json -m gpt-5 hello",
+            With::default(),
+            "codex PROVIDER exec --json -m gpt-5 hello",
+            "codex PROVIDER exec --json -m gpt-5 resume ID NOTE",
+        );
+        check(
+            "codex exec -i a.png b.png -- hello",
+            With::default(),
+            "codex PROVIDER exec -i a.png b.png -- hello",
+            "codex PROVIDER exec resume ID NOTE",
+        );
+        check(
+            "codex exec resume --last go",
+            With::default(),
+            "codex PROVIDER exec resume --last go",
+            "codex PROVIDER exec resume ID NOTE",
+        );
+        check(
+            "codex -s read-only hello",
+            With::default(),
+            "codex PROVIDER -s read-only hello",
+            "codex PROVIDER -s read-only resume ID NOTE",
+        );
+        check("codex login", With::default(), "codex login", "codex PROVIDER resume ID NOTE");
+    }
+
+    #[test]
+    fn a_search_is_refused_only_where_its_price_would_have_to_be_known() {
+        let usd = || With { has_usd_limit: true, ..With::default() };
+        let off = "-c web_search=\"disabled\"";
+        check(
+            "codex exec x",
+            usd(),
+            &format!("codex PROVIDER {off} exec x"),
+            &format!("codex PROVIDER {off} exec resume ID NOTE"),
+        );
+        check(
+            "codex exec -c web_search=live x",
+            usd(),
+            "codex PROVIDER exec -c web_search=live x",
+            "codex PROVIDER exec -c web_search=live resume ID NOTE",
+        );
+        assert_eq!(Codex.remarks(&line("codex exec x"), &usd()).len(), 1);
+        assert_eq!(Codex.remarks(&line("codex login"), &usd()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_provider_of_the_persons_own_is_kept() {
+        for text in ["codex -c model_provider=mine exec x", "codex exec --oss x"] {
+            assert_eq!(Codex.begin(&line(text), &With::default(), None).join(" "), text);
+        }
+    }
+
+    #[test]
+    fn our_own_key_is_named_and_the_agents_name_sent() {
+        let with = With { has_openai_key: true, name: Some("a\"1".into()), ..With::default() };
+        let begun = Codex.begin(&line("codex exec x"), &with, None).join(" ");
+        assert!(begun.contains("env_key=\"OPENAI_API_KEY\""), "{begun}");
+        assert!(begun.contains("http_headers={\"X-Outlast-Agent\"=\"a\\\"1\"}"), "{begun}");
+    }
+}

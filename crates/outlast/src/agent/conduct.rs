@@ -1,0 +1,308 @@
+//! An agent's attempts, one after the other: with which words each is started, and what is learnt from its end.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    io::IsTerminal as _,
+    path::{Path, PathBuf},
+};
+
+use outlast_core::{
+    clock::random,
+    id::{AttemptNo, RunNo},
+    journal::Kind,
+    op::{Actor, Durability},
+    store::{self, Ask as _, RunView, Store},
+    unit::Unit,
+};
+use outlast_server::proxy::Providers;
+
+use super::{
+    Adapter, Choice, Names, Reading, With, hook, hooks,
+    line::Line,
+    note,
+    session::{self, Session},
+    truth::{self, Left},
+};
+use crate::{
+    context::Context, error::CliError, process::exit::Exit, render, run_directory::RunDirectory, say::say,
+};
+
+/// After so many resumptions in a row that asked the provider nothing, the session is given up.
+const FUTILE: u32 = 2;
+
+/// What an attempt is started with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Launch {
+    pub argv: Vec<String>,
+    /// It goes on with a session: what the person fed the first attempt was heard already.
+    pub resumes: bool,
+    pub headless: bool,
+}
+
+/// One agent of a run.
+pub struct Conduct {
+    adapter: Box<dyn Adapter>,
+    line: Line,
+    reading: Reading,
+    with: With,
+    run: RunNo,
+    /// Which of several agents of the run; the run's own command has no name.
+    name: Option<String>,
+    /// Where it works: its sessions and the person's relative paths are bound to it.
+    directory: PathBuf,
+    run_files: RunDirectory,
+    files: PathBuf,
+    transcripts: Option<PathBuf>,
+    /// Where its session is kept.
+    key: String,
+    session: Option<Session>,
+    resumed: bool,
+    futile: u32,
+    remarked: bool,
+}
+
+/// Who an agent is, and where.
+pub struct Place<'a> {
+    pub name: Option<String>,
+    pub argv: &'a [String],
+    pub directory: &'a Path,
+}
+
+impl Conduct {
+    /// For a run's command, or for an agent in one of its scripts. `None`: the command is no agent that is known.
+    ///
+    /// Errors: `--agent` names an adapter that is not there; settings that cannot be read.
+    pub fn of(
+        view: &RunView,
+        choice: &Choice,
+        place: Place<'_>,
+        providers: Option<&Providers>,
+        context: &Context,
+    ) -> Result<Option<Conduct>, CliError> {
+        let Some((adapter, line)) = super::find(choice, place.argv, &context.around)? else {
+            return Ok(None);
+        };
+        let piped = !std::io::stdout().is_terminal();
+        let reading = adapter.read(&line, piped);
+        // In a script, the variables that the run's own command was given tell.
+        let shows_token = |name: &str| {
+            let key = context.around.var(name).and_then(|k| k.to_str());
+            key.is_some_and(outlast_core::token::looks_like_token)
+        };
+        let with = With {
+            has_openai_key: providers
+                .map_or_else(|| shows_token("OPENAI_API_KEY"), |p| p.openai.key.is_some()),
+            has_anthropic_key: providers
+                .map_or_else(|| shows_token("ANTHROPIC_API_KEY"), |p| p.anthropic.key.is_some()),
+            has_usd_limit: view.envelope.limits[Unit::CostNanoUsd].is_some() || view.run.charges.len() > 1,
+            name: place.name.clone(),
+            piped,
+            ..With::default()
+        };
+        let run_files = RunDirectory::of(&context.place, &view.run.id, &context.around)?;
+        let mut files = run_files.agent();
+        files.extend(&place.name);
+        Ok(Some(Conduct {
+            transcripts: adapter.transcripts(&context.around),
+            adapter,
+            line,
+            reading,
+            with,
+            run: view.run.no,
+            name: place.name,
+            directory: place.directory.to_owned(),
+            files,
+            run_files,
+            key: String::new(),
+            session: None,
+            resumed: false,
+            futile: 0,
+            remarked: false,
+        }))
+    }
+
+    pub fn adapter(&self) -> &dyn Adapter {
+        self.adapter.as_ref()
+    }
+
+    /// Decides how the attempt of `actor` starts, and changes `env` for it. A session id that is ours to choose
+    /// is on disk when this returns, and so is what became of the tools of the attempt before.
+    ///
+    /// `strays`: the tools' processes that a dead supervisor had left, and that were ended just now.
+    pub async fn launch(
+        &mut self,
+        store: &dyn Store,
+        actor: Actor,
+        env: &mut BTreeMap<OsString, OsString>,
+        strays: &[Left],
+        context: &Context,
+    ) -> Result<Launch, store::Error> {
+        let text = |env: &BTreeMap<OsString, OsString>, name: &str| {
+            env.get(&OsString::from(name)).map(|v| v.to_string_lossy().into_owned()).unwrap_or_default()
+        };
+        self.with.openai_url = text(env, "OPENAI_BASE_URL");
+        self.adapter.environment(env, &self.with);
+        self.with.settings = self.settings(!text(env, "OUTLAST_STORE").is_empty());
+        if !std::mem::replace(&mut self.remarked, true) {
+            self.adapter.remarks(&self.line, &self.with).iter().for_each(|remark| say(remark));
+        }
+        let attempts = store.attempts(self.run)?;
+        let iteration = attempts.iter().find(|a| a.no == actor.attempt).map_or(0, |a| a.iteration);
+        self.key = session::key(self.name.as_deref(), iteration);
+        self.session = session::find(store, self.run, &self.key)?;
+        let before = truth::last_that_called(store, self.run, actor.attempt)?;
+        let before = before.filter(|a| a.iteration == iteration);
+        let goes_on = self.goes_on(before.is_some());
+        self.resumed = goes_on.is_some();
+        let Some(known) = goes_on else {
+            let chosen = self.choose(store, actor, context).await?;
+            let argv = self.adapter.begin(&self.line, &self.with, chosen.as_deref());
+            return Ok(Launch { argv, resumes: false, headless: self.reading.headless });
+        };
+        let mut told = Vec::new();
+        let mut how = "it is not known how".to_owned();
+        if let Some(before) = &before {
+            truth::settle(store, actor, before.no, Some(&known), strays).await?;
+            told = truth::in_flight(store, self.run, before.no, Some(&known))?;
+            how = before.exit.as_ref().map_or(how, render::exit::words);
+        }
+        let note = note::words(&how, &told);
+        say(&format!("{} goes on in its session {known}{}", self.adapter.name(), in_flight(told.len())));
+        if !self.reading.headless {
+            self.leave_note(&note, env);
+        }
+        let argv = self.adapter.resume(&self.line, &self.with, &known, &note);
+        Ok(Launch { argv, resumes: true, headless: self.reading.headless })
+    }
+
+    /// The session to go on with, if there is one that has begun.
+    fn goes_on(&self, called: bool) -> Option<String> {
+        let id = match (&self.session, &self.reading.names) {
+            (_, Names::Nothing) => return None,
+            (Some(known), _) if known.spoiled => return None,
+            (Some(known), _) => &known.id,
+            // It is kept before an agent first starts.
+            (None, _) => return None,
+        };
+        // What the person named was there before: only a call tells that the prompt was heard.
+        if matches!(self.reading.names, Names::Resumed(_)) && !called {
+            return None;
+        }
+        let begun = match &self.transcripts {
+            Some(directory) => super::transcript(directory, id)
+                .and_then(|path| std::fs::read(path).ok())
+                .is_some_and(|bytes| self.adapter.is_begun(&String::from_utf8_lossy(&bytes))),
+            None => called,
+        };
+        begun.then(|| id.clone())
+    }
+
+    /// The id of a new session, where it is ours to choose. The one that is known is kept while no file has it.
+    async fn choose(
+        &self,
+        store: &dyn Store,
+        actor: Actor,
+        context: &Context,
+    ) -> Result<Option<String>, store::Error> {
+        let id = match (&self.reading.names, &self.session) {
+            (Names::Session(id) | Names::Resumed(id), _) => id.clone(),
+            (Names::Ours, Some(known)) if !known.spoiled && !self.is_taken(&known.id) => {
+                return Ok(Some(known.id.clone()));
+            }
+            (Names::Ours, _) => session::uuid(random(context.entropy.as_ref())),
+            (Names::Theirs | Names::Nothing, _) => return Ok(None),
+        };
+        let new = Session { id: id.clone(), spoiled: false };
+        if self.session.as_ref() != Some(&new) {
+            store.ask(session::keep(actor, self.key.clone(), &new), Durability::Synced).await?;
+        }
+        Ok(Some(id))
+    }
+
+    /// Claude Code begins no session whose file is there, however empty.
+    fn is_taken(&self, id: &str) -> bool {
+        self.transcripts.as_ref().is_some_and(|directory| super::transcript(directory, id).is_some())
+    }
+
+    /// Settings with our hooks. Without the store they could record nothing: then there are none.
+    fn settings(&self, knows_store: bool) -> Option<PathBuf> {
+        if !knows_store || !self.adapter.has_hooks(&self.line) {
+            return None;
+        }
+        let theirs = self.adapter.settings(&self.line);
+        let installed =
+            self.run_files.make().and_then(|()| crate::program()).map_err(|e| e.to_string()).and_then(
+                |program| {
+                    hooks::install(&self.files, &self.directory, theirs.as_deref(), &program)
+                        .map_err(|e| e.to_string())
+                },
+            );
+        // The agent runs all the same: less is then known of its tools.
+        installed.map_err(|e| say(&format!("no hooks for {}: {e}", self.adapter.name()))).ok()
+    }
+
+    /// For a session that is not begun by a prompt of ours.
+    fn leave_note(&self, note: &str, env: &mut BTreeMap<OsString, OsString>) {
+        let path = self.files.join("note.txt");
+        match hooks::write(&self.files, &path, note.as_bytes()) {
+            Ok(()) => drop(env.insert(hook::NOTE.into(), path.into_os_string())),
+            Err(e) => say(&format!("cannot leave the note {}: {e}", path.display())),
+        }
+    }
+
+    /// The agent is gone: records what became of its tools. Call it before the attempt is ended.
+    ///
+    /// `asked`: it was seen to ask for something.
+    pub async fn ended(
+        &mut self,
+        store: &dyn Store,
+        actor: Actor,
+        exit: Exit,
+        left: &[Left],
+        asked: bool,
+    ) -> Result<(), store::Error> {
+        if self.reading.names == Names::Nothing {
+            return Ok(());
+        }
+        // Where another process's proxy serves us, only the journal tells.
+        let metered = asked || metered(store, self.run, actor.attempt)?;
+        if !metered {
+            say(&format!(
+                "NOTHING METERED: {} asked the proxy for nothing in this attempt",
+                self.adapter.name()
+            ));
+        }
+        self.session = session::find(store, self.run, &self.key)?;
+        self.futile = if self.resumed && !metered && exit == Exit::code(1) { self.futile + 1 } else { 0 };
+        if self.futile >= FUTILE
+            && let Some(known) = &self.session
+        {
+            say(&format!("session {} cannot be gone on with; a new one is begun", known.id));
+            let spoiled = Session { spoiled: true, ..known.clone() };
+            store.ask(session::keep(actor, self.key.clone(), &spoiled), Durability::Synced).await?;
+            self.futile = 0;
+        }
+        // One that has finished has nothing in flight; of an agent in a script the supervisor tells, who ends
+        // what it leaves.
+        if self.name.is_none() && exit != Exit::code(0) {
+            let id = self.session.as_ref().map(|s| s.id.as_str());
+            truth::settle(store, actor, actor.attempt, id, left).await?;
+        }
+        Ok(())
+    }
+}
+
+fn in_flight(calls: usize) -> String {
+    match calls {
+        0 => String::new(),
+        n => format!(", and is told of {} that was in flight", render::amount::some(n as i64, "tool call")),
+    }
+}
+
+/// Whether an attempt asked for anything, paid or replayed.
+fn metered(store: &dyn Store, run: RunNo, attempt: AttemptNo) -> Result<bool, store::Error> {
+    Ok(truth::newest_entries(store, run)?
+        .iter()
+        .any(|e| e.kind == Kind::Call && (e.attempt == attempt || e.delivered_to == Some(attempt))))
+}

@@ -1,0 +1,131 @@
+//! `outlast hook claude`: what our hooks in Claude Code run. A tool call is on disk before it begins.
+
+use std::io::Read as _;
+
+use outlast_core::{
+    op::{Durability, Tool},
+    store::Ask as _,
+};
+use serde_json::{Value, json};
+
+use super::{
+    inside::Inside,
+    truth::{self, Outcome},
+};
+use crate::{context::Context, error::CliError, exit_code};
+
+/// What Claude Code takes as "do not run this tool"; standard error tells its model why.
+const BLOCK: u8 = 2;
+
+/// The variable with the file of what a resumed agent is told.
+pub const NOTE: &str = "OUTLAST_AGENT_NOTE";
+
+/// Handles the event on standard input. Returns the exit code.
+///
+/// A call that cannot be recorded is not made: its attempt is over, or the store is away.
+pub fn hook(context: &Context) -> Result<u8, CliError> {
+    let mut text = String::new();
+    std::io::stdin().lock().read_to_string(&mut text)?;
+    let bad = |e: serde_json::Error| CliError::Usage {
+        message: format!("standard input is no event of a hook: {e}"),
+        hint: Some("`outlast hook` is run by Claude Code".into()),
+    };
+    let event: Value = serde_json::from_str(&text).map_err(bad)?;
+    match event["hook_event_name"].as_str() {
+        Some("SessionStart") => {
+            // Not where the person begins something else, by /clear.
+            let goes_on = event["source"] == "resume" || event["source"] == "compact";
+            if let Some(note) = told(context).filter(|_| goes_on) {
+                let context = json!({"hookEventName": "SessionStart", "additionalContext": note});
+                println!("{}", json!({"hookSpecificOutput": context}));
+            }
+            Ok(exit_code::OK)
+        }
+        Some("PreToolUse") => match begins(context, &event) {
+            Ok(()) => Ok(exit_code::OK),
+            Err(e) => {
+                eprintln!("this call was not made, because it could not be recorded: {e}");
+                Ok(BLOCK)
+            }
+        },
+        Some("PostToolUse" | "PostToolUseFailure") => ended(context, &event).map(|()| exit_code::OK),
+        _ => Ok(exit_code::OK),
+    }
+}
+
+/// The note for a session that asks nobody else for it.
+fn told(context: &Context) -> Option<String> {
+    let note = std::fs::read_to_string(context.around.var(NOTE)?).ok()?;
+    Some(note).filter(|note| !note.is_empty())
+}
+
+fn begins(context: &Context, event: &Value) -> Result<(), CliError> {
+    let Some(inside) = Inside::of(context)? else { return Ok(()) };
+    inside.store.ask(begin(&inside, event), Durability::Synced).wait()?;
+    Ok(())
+}
+
+fn ended(context: &Context, event: &Value) -> Result<(), CliError> {
+    let Some(inside) = Inside::of(context)? else { return Ok(()) };
+    let seq = match inside.store.ask(begin(&inside, event), Durability::Committed).wait()? {
+        Tool::Begun { seq } | Tool::Again { seq } | Tool::Taken { seq } => seq,
+        Tool::Ended { .. } => return Ok(()),
+    };
+    let outcome = Outcome::Finished { code: code(event) };
+    inside.store.ask(truth::end(inside.actor, seq, &outcome), Durability::Synced).wait()?;
+    Ok(())
+}
+
+fn begin(inside: &Inside, event: &Value) -> outlast_core::engine::tool::BeginTool {
+    let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
+    truth::begin(inside.actor, &text("tool_use_id"), &text("tool_name"), &event["tool_input"].to_string())
+}
+
+/// The exit code of a shell tool's command. Pure.
+fn code(event: &Value) -> Option<i32> {
+    truth::command(&event["tool_input"].to_string())?;
+    if event["hook_event_name"] == "PostToolUseFailure" {
+        let said = event["error"].as_str()?.strip_prefix("Exit code ")?;
+        let digits = said.split(|c: char| !c.is_ascii_digit()).next()?;
+        return digits.parse().ok();
+    }
+    let answer = &event["tool_response"];
+    // One that goes on in the background has no code yet.
+    let is_over = answer["interrupted"] != true && answer["backgroundTaskId"].is_null();
+    is_over.then_some(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commands_exit_code_is_read_off_the_event() {
+        let input = json!({"command": "x"});
+        for (event, wanted) in [
+            (
+                json!({"hook_event_name": "PostToolUse", "tool_input": input, "tool_response": {"stdout": ""}}),
+                Some(0),
+            ),
+            (
+                json!({"hook_event_name": "PostToolUse", "tool_input": input, "tool_response": {"interrupted": true}}),
+                None,
+            ),
+            (
+                json!({"hook_event_name": "PostToolUse", "tool_input": input, "tool_response": {"backgroundTaskId": "b"}}),
+                None,
+            ),
+            (
+                json!({"hook_event_name": "PostToolUseFailure", "tool_input": input, "error": "Exit code 3\nhi"}),
+                Some(3),
+            ),
+            (
+                json!({"hook_event_name": "PostToolUseFailure", "tool_input": input, "error": "timed out"}),
+                None,
+            ),
+            (json!({"hook_event_name": "PostToolUse", "tool_input": {"file_path": "x"}}), None),
+        ] {
+            assert_eq!(code(&event), wanted, "{event}");
+        }
+    }
+}

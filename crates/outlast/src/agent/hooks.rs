@@ -1,0 +1,131 @@
+//! Hooks for Claude Code: settings of the run's own, with the person's merged in. The person's files stay as they are.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Map, Value, json};
+
+/// By which our hooks' processes are known.
+pub const MARK: &str = "hook claude";
+
+/// Seconds after which a hook is given up: it writes one row.
+const TIMEOUT: u32 = 60;
+
+/// Which events we listen to.
+const EVENTS: [&str; 4] = ["SessionStart", "PreToolUse", "PostToolUse", "PostToolUseFailure"];
+
+/// Why the person's settings cannot be merged with ours.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot read the settings {}: {why}", path.display())]
+    Unreadable { path: PathBuf, why: io::Error },
+    #[error("the settings given with --settings are no JSON object: {why}")]
+    NotJson { why: String },
+    #[error("cannot write {}: {why}", path.display())]
+    NotWritten { path: PathBuf, why: io::Error },
+}
+
+/// Writes the settings into `directory` and returns the file: `theirs` (a file below `base`, or JSON) with our
+/// hooks added. `program` is this one.
+pub fn install(
+    directory: &Path,
+    base: &Path,
+    theirs: Option<&str>,
+    program: &Path,
+) -> Result<PathBuf, Error> {
+    let theirs = theirs.map(|text| read(text, base)).transpose()?.unwrap_or_default();
+    let merged = merged(theirs, &format!("{} {MARK}", quoted(&program.to_string_lossy())));
+    let path = directory.join("settings.json");
+    write(directory, &path, merged.to_string().as_bytes())
+        .map_err(|why| Error::NotWritten { path: path.clone(), why })?;
+    Ok(path)
+}
+
+/// Writes a file of the run's own, whole or not at all, mode 0600.
+pub fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let new = path.with_extension("new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+fn read(text: &str, base: &Path) -> Result<Map<String, Value>, Error> {
+    let text = if text.trim_start().starts_with('{') {
+        text.to_owned()
+    } else {
+        let path = base.join(text);
+        fs::read_to_string(&path).map_err(|why| Error::Unreadable { path, why })?
+    };
+    match serde_json::from_str(&text) {
+        Ok(Value::Object(settings)) => Ok(settings),
+        Ok(_) => Err(Error::NotJson { why: "it is another value".into() }),
+        Err(e) => Err(Error::NotJson { why: e.to_string() }),
+    }
+}
+
+/// Theirs, with our command behind their hooks of each event.
+fn merged(mut settings: Map<String, Value>, command: &str) -> Value {
+    let hook = json!({"hooks": [{"type": "command", "command": command, "timeout": TIMEOUT}]});
+    let hooks = settings.entry("hooks").or_insert_with(|| json!({}));
+    if let Some(hooks) = hooks.as_object_mut() {
+        for event in EVENTS {
+            // Anything else is not ours to put right: the program says what is wrong with it.
+            if let Value::Array(list) = hooks.entry(event).or_insert_with(|| json!([])) {
+                list.push(hook.clone());
+            }
+        }
+    }
+    Value::Object(settings)
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_persons_settings_and_hooks_stay_beside_ours() {
+        let theirs =
+            json!({"model": "m", "hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": []}], "Stop": []}});
+        let merged = merged(theirs.as_object().unwrap().clone(), "us");
+        assert_eq!(merged["model"], "m");
+        assert_eq!(merged["hooks"]["Stop"], json!([]));
+        assert_eq!(merged["hooks"]["PreToolUse"][0]["matcher"], "Bash");
+        assert_eq!(merged["hooks"]["PreToolUse"][1]["hooks"][0]["command"], "us");
+        assert_eq!(merged["hooks"]["SessionStart"].as_array().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn settings_are_taken_from_a_file_or_from_the_line_and_written_for_us_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path();
+        fs::write(base.join("theirs.json"), r#"{"a": 1}"#).unwrap();
+        let agent = base.join("agent");
+        let program = Path::new("/opt/it's/outlast");
+        for theirs in [Some("theirs.json"), Some(r#" {"a": 1}"#), None] {
+            let path = install(&agent, base, theirs, program).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+            let written: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+            assert_eq!(written["a"], if theirs.is_some() { json!(1) } else { Value::Null });
+            let command = written["hooks"]["PreToolUse"][0]["hooks"][0]["command"].as_str().unwrap();
+            assert_eq!(command, r"'/opt/it'\''s/outlast' hook claude");
+        }
+        for theirs in ["missing.json", "{", "theirs.json/x"] {
+            assert!(install(&agent, base, Some(theirs), program).is_err(), "{theirs}");
+        }
+        fs::write(base.join("list.json"), "[]").unwrap();
+        assert!(install(&agent, base, Some("list.json"), program).is_err());
+    }
+}

@@ -1,0 +1,49 @@
+//! A process inside a run: an agent's hook, an agent that a script starts, another `outlast run`.
+
+use std::sync::Arc;
+
+use outlast_core::{
+    engine,
+    op::Actor,
+    store::{self, RunView, Store},
+    token::{self, Claims},
+};
+
+use crate::{context::Context, error::CliError, exit_code};
+
+/// The variable of the run's token.
+pub const TOKEN: &str = "OUTLAST_TOKEN";
+
+/// The run that this process is in, by the token it was started with.
+pub struct Inside {
+    pub store: Arc<dyn Store>,
+    pub view: RunView,
+    pub claims: Claims,
+    /// Acts in the attempt, under the instance that drives it.
+    pub actor: Actor,
+}
+
+impl Inside {
+    /// `None` outside of a run.
+    ///
+    /// Errors: a token that this store did not sign; an attempt that is over: a newer one drives the run.
+    pub fn of(context: &Context) -> Result<Option<Inside>, CliError> {
+        let Some(token) = context.around.var(TOKEN).and_then(|t| t.to_str()) else { return Ok(None) };
+        let store = context.open(false, Default::default())?;
+        let claims = token::verify(token, &store.token_keys()?).map_err(|e| CliError::Other {
+            exit: exit_code::REFUSED,
+            code: e.code(),
+            message: format!("{TOKEN} is not this store's: {e}"),
+            hint: Some("a process of a run finds the run's store in OUTLAST_STORE".into()),
+        })?;
+        let view = crate::supervisor::view_of(store.as_ref(), claims.run)?;
+        let attempts = store.attempts(claims.run)?;
+        let open = attempts.iter().find(|a| a.no == claims.attempt && a.is_open() && a.fence == claims.fence);
+        let Some(instance) = open.and_then(|a| a.instance) else {
+            let (id, attempt) = (view.run.id.to_string(), claims.attempt.0);
+            return Err(store::Error::Engine(engine::Error::LeaseLost { id, attempt }).into());
+        };
+        let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
+        Ok(Some(Inside { store, view, claims, actor }))
+    }
+}

@@ -1,0 +1,110 @@
+//! A command line, and the agent's program in it. Pure.
+
+/// A command line in which a program was found: what leads to it, and what it is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Up to and with the program: `env X=Y npx -y @openai/codex`.
+    pub head: Vec<String>,
+    /// The program's own name, without its directory: `claude`, also of a package or a script of that name.
+    pub program: String,
+    /// Its arguments.
+    pub tail: Vec<String>,
+}
+
+impl Line {
+    /// Finds the program in `argv`: its first word, or what stands behind `env`, `nohup`, `npx`, `node` and
+    /// their like. `None` for a line that names none.
+    pub fn read(argv: &[String]) -> Option<Line> {
+        let mut at = 0;
+        loop {
+            let word = argv.get(at)?;
+            at = match stem(word) {
+                "env" => skip(argv, at + 1, &["-u", "-C", "--unset", "--chdir"], |w| w.contains('=')),
+                "nohup" | "exec" => skip(argv, at + 1, &[], |_| false),
+                "nice" => skip(argv, at + 1, &["-n", "--adjustment"], |_| false),
+                "npx" | "bunx" | "pnpx" => skip(argv, at + 1, &["-p", "--package"], |_| false),
+                "node" | "nodejs" | "bun" => skip(argv, at + 1, &["-r", "--require", "--import"], |_| false),
+                _ => {
+                    let program = named(word).to_owned();
+                    return Some(Line { head: argv[..=at].to_vec(), program, tail: argv[at + 1..].to_vec() });
+                }
+            };
+        }
+    }
+
+    /// The whole line again, with other arguments.
+    pub fn with(&self, tail: impl IntoIterator<Item = String>) -> Vec<String> {
+        self.head.iter().cloned().chain(tail).collect()
+    }
+}
+
+/// The place of the first word behind a wrapper's own options, from `at` on.
+fn skip(argv: &[String], mut at: usize, with_value: &[&str], is_own: impl Fn(&str) -> bool) -> usize {
+    while let Some(word) = argv.get(at) {
+        if word == "--" {
+            return at + 1;
+        }
+        if with_value.contains(&word.as_str()) {
+            at += 2;
+        } else if word.starts_with('-') || is_own(word) {
+            at += 1;
+        } else {
+            break;
+        }
+    }
+    at
+}
+
+/// A path's last part, without what says how it is run.
+fn stem(word: &str) -> &str {
+    let name = word.rsplit('/').next().unwrap_or(word);
+    [".exe", ".cjs", ".mjs", ".js"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name)
+}
+
+/// The program that a word means: a package and the scripts in it are named by the program they bring.
+fn named(word: &str) -> &str {
+    for (package, program) in [("claude-code", "claude"), ("@openai/codex", "codex")] {
+        if word.contains(package) {
+            return program;
+        }
+    }
+    // `kimi@1.2`, as npx takes it.
+    match stem(word).split_once('@') {
+        Some((name, _)) if !name.is_empty() => name,
+        _ => stem(word),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_program_is_found_behind_what_starts_it() {
+        for (line, program, tail) in [
+            ("claude -p hello", "claude", "-p hello"),
+            ("/usr/local/bin/claude", "claude", ""),
+            ("env A=1 B=2 claude -p x", "claude", "-p x"),
+            ("env -u HOME -i A=1 nohup codex exec x", "codex", "exec x"),
+            ("npx -y @anthropic-ai/claude-code@2.1.197 -p x", "claude", "-p x"),
+            ("npx --package @openai/codex -- codex exec x", "codex", "exec x"),
+            ("npx kimi@1.2 --yes", "kimi", "--yes"),
+            ("node --max-old-space-size=99 /n/@anthropic-ai/claude-code/cli.js -p x", "claude", "-p x"),
+            ("node /n/@openai/codex/bin/codex.js exec x", "codex", "exec x"),
+            ("bunx codex@latest exec", "codex", "exec"),
+            ("nice -n 5 ./claude.exe -c", "claude", "-c"),
+            ("python agent.py claude", "python", "agent.py claude"),
+            ("sh -c claude", "sh", "-c claude"),
+        ] {
+            let read = Line::read(&words(line)).unwrap();
+            assert_eq!((read.program.as_str(), read.tail), (program, words(tail)), "{line}");
+        }
+        for line in ["", "env A=1", "npx -y", "env -u"] {
+            assert_eq!(Line::read(&words(line)), None, "{line}");
+        }
+    }
+}

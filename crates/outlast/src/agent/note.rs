@@ -1,0 +1,103 @@
+//! What a resumed agent's model is told: how its program ended, and what became of the tools it had begun. Pure.
+
+use outlast_core::id::Micros;
+
+use super::truth::{InFlight, Outcome};
+use crate::render::time;
+
+/// Longest excerpt of a tool's input, in characters.
+const EXCERPT: usize = 400;
+
+/// The words of the note. `how`: how the attempt before ended.
+pub fn words(how: &str, in_flight: &[InFlight]) -> String {
+    let mut out = format!(
+        "[Outlast] Your program ended ({how}) and was started again, in the same session and directory."
+    );
+    match in_flight {
+        [] => out.push_str(" No tool call was in flight."),
+        calls => {
+            for call in calls {
+                out.push_str(&format!(
+                    "\nBefore the crash you had started: {} `{}`, at {}; outcome: {}; check before repeating it.",
+                    call.name,
+                    excerpt(&call.input),
+                    time_of(call.asked_at),
+                    outcome(&call.outcome),
+                ));
+            }
+        }
+    }
+    out.push_str("\nGo on with the task from there.");
+    out
+}
+
+fn time_of(at: Micros) -> String {
+    format!("{} UTC", time::utc(at))
+}
+
+/// An outcome in words.
+pub fn outcome(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Finished { code: Some(code) } => format!("finished with code {code}"),
+        Outcome::Finished { code: None } => "finished".into(),
+        Outcome::EndedByOutlast => "ended by Outlast before it had finished".into(),
+        Outcome::Ended => "ended, code unknown".into(),
+        Outcome::Unknown => "unknown".into(),
+    }
+}
+
+/// The command of a shell tool, else the whole input; on one line, and not too long.
+pub fn excerpt(input: &str) -> String {
+    let text = super::truth::command(input).unwrap_or_else(|| input.to_owned());
+    let mut out = String::new();
+    for (n, c) in text.trim().chars().enumerate() {
+        if n == EXCERPT {
+            out.push('…');
+            break;
+        }
+        match c {
+            '\n' => out.push_str("\\n"),
+            '`' => out.push('\''),
+            c if c.is_control() => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_call_in_flight_is_told_with_its_outcome() {
+        let call = |outcome| InFlight {
+            id: "t1".into(),
+            name: "Bash".into(),
+            input: r#"{"command":"make deploy\nmock: tool x `y`"}"#.into(),
+            asked_at: Micros(1_795_241_129_000_000),
+            outcome,
+        };
+        let told = words(
+            "signal 9 (SIGKILL)",
+            &[call(Outcome::Finished { code: Some(0) }), call(Outcome::EndedByOutlast)],
+        );
+        let lines: Vec<&str> = told.lines().collect();
+        assert_eq!(lines.len(), 4, "{told}");
+        assert!(lines[0].starts_with("[Outlast] Your program ended (signal 9 (SIGKILL))"), "{told}");
+        assert!(
+            lines[1].starts_with(
+                "Before the crash you had started: Bash `make deploy\\nmock: tool x 'y'`, at 2026-"
+            ),
+            "{told}"
+        );
+        assert!(lines[1].ends_with("; outcome: finished with code 0; check before repeating it."), "{told}");
+        assert!(lines[2].contains("outcome: ended by Outlast"), "{told}");
+        assert!(words("exit 1", &[]).contains("No tool call was in flight."));
+    }
+
+    #[test]
+    fn a_long_input_is_cut() {
+        assert_eq!(excerpt(&"x".repeat(1000)).chars().count(), EXCERPT + 1);
+    }
+}

@@ -1,0 +1,177 @@
+//! A program's arguments as its options and its words: which value belongs to which option. Pure.
+
+/// What follows an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    Nothing,
+    One,
+    /// The next word, unless it is an option.
+    Perhaps,
+    /// All words up to the next option.
+    Many,
+}
+
+/// One option with its values, or one word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// `name` is as it was written, `--resume` or `-r`. A value behind `=` is a value.
+    Option {
+        name: String,
+        values: Vec<String>,
+    },
+    Word(String),
+}
+
+impl Piece {
+    pub fn is(&self, names: &[&str]) -> bool {
+        matches!(self, Piece::Option { name, .. } if names.contains(&name.as_str()))
+    }
+
+    /// The words it is written with again. Values stand behind their option, each a word of its own.
+    pub fn words(&self) -> Vec<String> {
+        match self {
+            Piece::Word(word) => vec![word.clone()],
+            Piece::Option { name, values } => [name].into_iter().chain(values).cloned().collect(),
+        }
+    }
+}
+
+/// Reads arguments by what a program's options take. Behind `--` all are words.
+///
+/// An option that is not known has the word behind it as its value, if other words are there: a newer
+/// version's option is more likely than a second prompt.
+pub fn read(arguments: &[String], takes: impl Fn(&str) -> Option<Takes>) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    // Places of options that are not known and may have the word behind them.
+    let mut doubtful = Vec::new();
+    let mut left = arguments.iter().peekable();
+    while let Some(argument) = left.next() {
+        if argument == "--" {
+            pieces.extend(left.map(|word| Piece::Word(word.clone())));
+            break;
+        }
+        let is_option = argument.starts_with('-') && argument.len() > 1;
+        if !is_option {
+            pieces.push(Piece::Word(argument.clone()));
+            continue;
+        }
+        for (name, attached) in split(argument, &takes) {
+            let mut values: Vec<String> = attached.into_iter().collect();
+            let mut next = |values: &mut Vec<String>| {
+                let found = left.next_if(|word| !word.starts_with('-') || word.len() == 1);
+                values.extend(found.cloned());
+                found.is_some()
+            };
+            match takes(&name) {
+                Some(Takes::One) if values.is_empty() => values.extend(left.next().cloned()),
+                Some(Takes::Perhaps) if values.is_empty() => drop(next(&mut values)),
+                Some(Takes::Many) if values.is_empty() => while next(&mut values) {},
+                None if !name.contains('=') => doubtful.push(pieces.len()),
+                _ => {}
+            }
+            pieces.push(Piece::Option { name, values });
+        }
+    }
+    settle(pieces, &doubtful)
+}
+
+/// An argument's options: `--name=value`, `-rVALUE`, and `-pc`, which is two.
+fn split(argument: &str, takes: impl Fn(&str) -> Option<Takes>) -> Vec<(String, Option<String>)> {
+    if argument.starts_with("--") {
+        return match argument.split_once('=') {
+            Some((name, value)) if takes(name).is_some() => {
+                vec![(name.to_owned(), Some(value.to_owned()))]
+            }
+            // Not known: left as it was written.
+            _ => vec![(argument.to_owned(), None)],
+        };
+    }
+    let mut found = Vec::new();
+    let letters = &argument[1..];
+    for (at, letter) in letters.char_indices() {
+        let name = format!("-{letter}");
+        let rest = &letters[at + letter.len_utf8()..];
+        match takes(&name) {
+            Some(Takes::Nothing) => found.push((name, None)),
+            Some(_) => {
+                let value = rest.strip_prefix('=').unwrap_or(rest);
+                found.push((name, (!rest.is_empty()).then(|| value.to_owned())));
+                return found;
+            }
+            // Not known: left as it was written.
+            None => return vec![(argument.to_owned(), None)],
+        }
+    }
+    found
+}
+
+/// Gives the words behind doubtful options to them, all but one where no other word would be left.
+fn settle(pieces: Vec<Piece>, doubtful: &[usize]) -> Vec<Piece> {
+    let is_word = |at: usize| matches!(pieces.get(at), Some(Piece::Word(_)));
+    let mut taken: Vec<usize> = doubtful.iter().map(|at| at + 1).filter(|at| is_word(*at)).collect();
+    let words = (0..pieces.len()).filter(|at| is_word(*at)).count();
+    if words == taken.len() {
+        taken.pop();
+    }
+    let mut out: Vec<Piece> = Vec::new();
+    for (at, piece) in pieces.into_iter().enumerate() {
+        match (piece, out.last_mut()) {
+            (Piece::Word(word), Some(Piece::Option { values, .. })) if taken.contains(&at) => {
+                values.push(word)
+            }
+            (piece, _) => out.push(piece),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn takes(name: &str) -> Option<Takes> {
+        Some(match name {
+            "-p" | "-c" | "--print" => Takes::Nothing,
+            "-m" | "--model" => Takes::One,
+            "-r" | "--resume" => Takes::Perhaps,
+            "--tools" => Takes::Many,
+            _ => return None,
+        })
+    }
+
+    fn check(line: &str, wanted: &[&[&str]]) {
+        let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let pieces: Vec<Vec<String>> = read(&arguments, takes)
+            .iter()
+            .map(|piece| match piece {
+                Piece::Word(word) => vec!["word".into(), word.clone()],
+                option => option.words(),
+            })
+            .collect();
+        assert_eq!(pieces, wanted, "{line}");
+    }
+
+    #[test]
+    fn values_belong_to_their_options() {
+        check("-p hello", &[&["-p"], &["word", "hello"]]);
+        check("-pc", &[&["-p"], &["-c"]]);
+        check("-pr ID hello", &[&["-p"], &["-r", "ID"], &["word", "hello"]]);
+        check("-mgpt x", &[&["-m", "gpt"], &["word", "x"]]);
+        check("--model=gpt --resume", &[&["--model", "gpt"], &["--resume"]]);
+        check("--resume -p", &[&["--resume"], &["-p"]]);
+        check("--model -odd x", &[&["--model", "-odd"], &["word", "x"]]);
+        check("--tools a b -p x", &[&["--tools", "a", "b"], &["-p"], &["word", "x"]]);
+        check("--tools a -- x -y", &[&["--tools", "a"], &["word", "x"], &["word", "-y"]]);
+        check("-p -", &[&["-p"], &["word", "-"]]);
+        check("--model", &[&["--model"]]);
+    }
+
+    #[test]
+    fn an_option_that_is_not_known_has_a_value_where_another_word_is_left() {
+        check("--new value hello", &[&["--new", "value"], &["word", "hello"]]);
+        check("-p --new hello", &[&["-p"], &["--new"], &["word", "hello"]]);
+        check("--new=value hello", &[&["--new=value"], &["word", "hello"]]);
+        check("--new a --newer b hello", &[&["--new", "a"], &["--newer", "b"], &["word", "hello"]]);
+        check("-xyz hello", &[&["-xyz"], &["word", "hello"]]);
+    }
+}

@@ -1,0 +1,65 @@
+//! The session of an agent: kept with its run, and found again by the next attempt.
+
+use outlast_core::{
+    engine::checkpoint::Checkpoint,
+    id::{RunNo, Slot},
+    journal::{Kind, Role},
+    op::Actor,
+    payload::Payload,
+    store::{self, Store},
+};
+use serde::{Deserialize, Serialize};
+
+/// A session of a CLI agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    pub id: String,
+    /// It could not be gone on with.
+    #[serde(default)]
+    pub spoiled: bool,
+}
+
+/// The checkpoint that holds it. `agent` names one of several agents of a run; the run's command has none, and a
+/// session in each iteration of its loop: a deliberate fresh turn begins anew.
+pub fn key(agent: Option<&str>, iteration: i64) -> String {
+    match (agent, iteration) {
+        (Some(agent), _) => format!("outlast:session:{agent}"),
+        (None, 0) => "outlast:session".into(),
+        (None, iteration) => format!("outlast:session:i{iteration}"),
+    }
+}
+
+/// The newest that is known. Errors: the store's; one that cannot be read is corruption.
+pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>, store::Error> {
+    let Some(entry) = store.newest(run, Kind::Checkpoint, key)? else { return Ok(None) };
+    let corrupt =
+        |e: &dyn std::fmt::Display| store::Error::Corrupt { what: format!("checkpoint {key}: {e}") };
+    let Some(kept) = store.payload(run, entry.seq, Role::Value)? else { return Ok(None) };
+    let bytes = kept.decode().map_err(|e| corrupt(&e))?;
+    serde_json::from_slice(&bytes).map(Some).map_err(|e| corrupt(&e))
+}
+
+/// What keeps it. Synced, before an agent that is given the id starts.
+pub fn keep(actor: Actor, key: String, session: &Session) -> Checkpoint {
+    let value = Payload::encode(&serde_json::to_vec(session).unwrap_or_default());
+    Checkpoint { actor, slot: Slot::DRIVER, name: key, value }
+}
+
+/// A random id, as RFC 9562's version 4.
+pub fn uuid(mut random: [u8; 16]) -> String {
+    random[6] = random[6] & 0x0f | 0x40;
+    random[8] = random[8] & 0x3f | 0x80;
+    let hex: String = random.iter().map(|b| format!("{b:02x}")).collect();
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_of_version_4() {
+        assert_eq!(uuid([0xff; 16]), "ffffffff-ffff-4fff-bfff-ffffffffffff");
+        assert_eq!(uuid([0; 16]), "00000000-0000-4000-8000-000000000000");
+    }
+}

@@ -1,0 +1,220 @@
+//! Tool calls: those that a model's answer asks for, and those whose results a request brings.
+//!
+//! Of all dialects at once, by their shapes: a journal is read long after the request was routed.
+
+use serde_json::Value;
+
+use super::sse::{Event, Framer};
+
+/// A tool call as the model made it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToolCall {
+    pub id: String,
+    pub name: String,
+    /// Its input as JSON text, or the text itself where the tool takes text.
+    pub input: String,
+}
+
+/// The tool calls in an answer's body, a stream's or a whole one's, in its order. What cannot be read is
+/// passed over: a call that is not seen is not told, and nothing depends on more.
+pub fn called(body: &[u8]) -> Vec<ToolCall> {
+    let mut calls = Calls::default();
+    if body.trim_ascii_start().starts_with(b"{") {
+        calls.of_whole(&serde_json::from_slice(body).unwrap_or_default());
+    } else {
+        let mut framer = Framer::default();
+        let mut events = framer.push(bytes::Bytes::copy_from_slice(body));
+        events.push(framer.finish().0);
+        for event in &events {
+            let data = Event::read(event).data.unwrap_or_default();
+            calls.of_event(&serde_json::from_slice(&data).unwrap_or_default());
+        }
+    }
+    calls.0.into_iter().map(|(_, call)| call).filter(|call| !call.id.is_empty()).collect()
+}
+
+/// The ids of the tool calls whose results are in a request's body.
+pub fn answered(body: &[u8]) -> Vec<String> {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let messages = items(&body["messages"]);
+    let blocks = messages.clone().flat_map(|m| items(&m["content"])).filter(|b| b["type"] == "tool_result");
+    let anthropic = blocks.filter_map(|b| b["tool_use_id"].as_str());
+    let chat = messages.filter(|m| m["role"] == "tool").filter_map(|m| m["tool_call_id"].as_str());
+    let outputs =
+        items(&body["input"]).filter(|i| i["type"].as_str().is_some_and(|t| t.ends_with("_call_output")));
+    let responses = outputs.filter_map(|i| i["call_id"].as_str());
+    anthropic.chain(chat).chain(responses).map(str::to_owned).collect()
+}
+
+fn items(list: &Value) -> impl Iterator<Item = &Value> + Clone {
+    list.as_array().map(Vec::as_slice).unwrap_or_default().iter()
+}
+
+/// What is known of them so far, each with its place in the answer.
+#[derive(Default)]
+struct Calls(Vec<((u64, u64), ToolCall)>);
+
+impl Calls {
+    fn at(&mut self, choice: u64, index: u64) -> &mut ToolCall {
+        let place = (choice, index);
+        if let Some(i) = self.0.iter().position(|(p, _)| *p == place) {
+            return &mut self.0[i].1;
+        }
+        self.0.push((place, ToolCall::default()));
+        let last = self.0.len() - 1;
+        &mut self.0[last].1
+    }
+
+    fn of_whole(&mut self, body: &Value) {
+        for (i, block) in items(&body["content"]).enumerate() {
+            self.of_block(i as u64, block);
+        }
+        for (c, choice) in items(&body["choices"]).enumerate() {
+            for (i, call) in items(&choice["message"]["tool_calls"]).enumerate() {
+                self.of_chat(c as u64, i as u64, call);
+            }
+        }
+        items(&body["output"]).for_each(|item| self.of_item(item));
+    }
+
+    fn of_event(&mut self, event: &Value) {
+        match event["type"].as_str() {
+            Some("content_block_start") => {
+                self.of_block(event["index"].as_u64().unwrap_or(0), &event["content_block"])
+            }
+            Some("content_block_delta") => {
+                if let Some(part) = event["delta"]["partial_json"].as_str() {
+                    let call = self.at(0, event["index"].as_u64().unwrap_or(0));
+                    // A start brings an empty object, which the parts then replace.
+                    if call.input == "{}" {
+                        call.input.clear();
+                    }
+                    call.input.push_str(part);
+                }
+            }
+            Some("response.output_item.done") => self.of_item(&event["item"]),
+            Some("response.completed") => {
+                items(&event["response"]["output"]).for_each(|item| self.of_item(item));
+            }
+            Some(_) => {}
+            None => {
+                for choice in items(&event["choices"]) {
+                    let c = choice["index"].as_u64().unwrap_or(0);
+                    for (i, call) in items(&choice["delta"]["tool_calls"]).enumerate() {
+                        self.of_chat(c, call["index"].as_u64().unwrap_or(i as u64), call);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Anthropic's.
+    fn of_block(&mut self, index: u64, block: &Value) {
+        if block["type"] == "tool_use" {
+            let input = block["input"].to_string();
+            *self.at(0, index) = ToolCall { id: text(&block["id"]), name: text(&block["name"]), input };
+        }
+    }
+
+    /// Of chat completions: whole, or a part of one.
+    fn of_chat(&mut self, choice: u64, index: u64, part: &Value) {
+        let call = self.at(choice, index);
+        call.id.push_str(part["id"].as_str().unwrap_or_default());
+        call.name.push_str(part["function"]["name"].as_str().unwrap_or_default());
+        call.input.push_str(part["function"]["arguments"].as_str().unwrap_or_default());
+    }
+
+    /// Of responses: told when it is done, and mostly again at the end.
+    fn of_item(&mut self, item: &Value) {
+        let input = match item["type"].as_str() {
+            Some("function_call") => text(&item["arguments"]),
+            Some("custom_tool_call") => text(&item["input"]),
+            Some("local_shell_call" | "shell_call") => item["action"].to_string(),
+            _ => return,
+        };
+        let id = text(&item["call_id"]);
+        if self.0.iter().any(|(_, call)| call.id == id) {
+            return;
+        }
+        let name = item["name"].as_str().unwrap_or("shell").to_owned();
+        let index = self.0.len() as u64;
+        *self.at(0, index) = ToolCall { id, name, input };
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(body: &str, wanted: &[(&str, &str, &str)]) {
+        let had = called(body.as_bytes());
+        let had: Vec<_> = had.iter().map(|c| (c.id.as_str(), c.name.as_str(), c.input.as_str())).collect();
+        assert_eq!(had, wanted, "{body}");
+    }
+
+    #[test]
+    fn whole_answers_tell_their_tool_calls() {
+        check(
+            r#"{"content":[{"type":"text","text":"x"},{"type":"tool_use","id":"t1","name":"Bash","input":{"command":"ls"}}]}"#,
+            &[("t1", "Bash", r#"{"command":"ls"}"#)],
+        );
+        check(
+            r#"{"choices":[{"message":{"tool_calls":[{"id":"c1","function":{"name":"sh","arguments":"{}"}}]}}]}"#,
+            &[("c1", "sh", "{}")],
+        );
+        check(
+            r#"{"output":[{"type":"reasoning"},{"type":"function_call","id":"fc","call_id":"c1","name":"sh","arguments":"{}"},
+                {"type":"local_shell_call","call_id":"c2","action":{"command":["ls"]}},
+                {"type":"custom_tool_call","call_id":"c3","name":"patch","input":"+a"}]}"#,
+            &[("c1", "sh", "{}"), ("c2", "shell", r#"{"command":["ls"]}"#), ("c3", "patch", "+a")],
+        );
+        check(r#"{"content":"plain"}"#, &[]);
+        check("{cut off", &[]);
+        check("<html>", &[]);
+    }
+
+    #[test]
+    fn streams_tell_their_tool_calls() {
+        check(
+            "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":1,\"content_block\":{\"type\":\"tool_use\",\"id\":\"t1\",\"name\":\"Bash\",\"input\":{}}}\n\n\
+             data: {\"type\":\"content_block_delta\",\"index\":1,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"{\\\"a\\\":\"}}\n\n\
+             data: {\"type\":\"content_block_delta\",\"index\":1,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"1}\"}}\n\n",
+            &[("t1", "Bash", r#"{"a":1}"#)],
+        );
+        check(
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"c1\",\"function\":{\"name\":\"sh\",\"arguments\":\"{\"}}]}}]}\n\n\
+             data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"}\"}}]}}]}\n\ndata: [DONE]\n\n",
+            &[("c1", "sh", "{}")],
+        );
+        let item = r#"{"type":"function_call","call_id":"c1","name":"sh","arguments":"{}"}"#;
+        check(
+            &format!(
+                "data: {{\"type\":\"response.output_item.done\",\"item\":{item}}}\n\n\
+                 data: {{\"type\":\"response.completed\",\"response\":{{\"output\":[{item}]}}}}\n\n"
+            ),
+            &[("c1", "sh", "{}")],
+        );
+    }
+
+    #[test]
+    fn requests_tell_which_calls_have_their_results() {
+        for (body, wanted) in [
+            (
+                r#"{"messages":[{"role":"user","content":"x"},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1"}]}]}"#,
+                "t1",
+            ),
+            (r#"{"messages":[{"role":"tool","tool_call_id":"c1","content":"x"}]}"#, "c1"),
+            (
+                r#"{"input":[{"type":"function_call","call_id":"no"},{"type":"function_call_output","call_id":"c2"}]}"#,
+                "c2",
+            ),
+        ] {
+            assert_eq!(answered(body.as_bytes()), [wanted]);
+        }
+        assert_eq!(answered(b"not json"), Vec::<String>::new());
+    }
+}
