@@ -6,6 +6,7 @@ use crate::{
     engine::{
         admit::Admit,
         adopt::Adopt,
+        begin_iteration::BeginIteration,
         checkpoint::Checkpoint,
         claim::Claim,
         claim_item::ClaimItem,
@@ -17,6 +18,7 @@ use crate::{
         enter::Enter,
         forget::Forget,
         fork::Fork,
+        judge_iteration::JudgeIteration,
         keep::Keep,
         next_try::NextTry,
         put::Put,
@@ -26,19 +28,22 @@ use crate::{
         recount::Recount,
         register::Register,
         renew::Renew,
+        reprice::Reprice,
         reset_item::ResetItem,
         retain::Retain,
         return_item::ReturnItem,
         settle::Settle,
+        sleep::Sleep,
         snapshot::Snapshot,
         start::Start,
         step::BeginStep,
         tell::Tell,
     },
     envelope::Refusal,
-    id::{AttemptNo, Fence, InstanceNo, RunId, RunNo, Seq, Slot},
+    id::{AttemptNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
     job::{ItemClaim, ItemEnded},
     loaded::Need,
+    looping::Verdict,
     state::Committed,
     status::Status,
 };
@@ -144,6 +149,10 @@ ops! {
     Recount => Recounted(bool),
     Fork => Forked(Started),
     Snapshot => Named(Seq),
+    Sleep => Asleep(Option<Micros>),
+    BeginIteration => Iterating(Seq),
+    JudgeIteration => Judged(Verdict),
+    Reprice => Repriced(Status),
 }
 
 /// What a renewal tells a driver of one of its runs.
@@ -247,6 +256,12 @@ pub enum Turn {
 pub enum Then {
     /// The same driver starts another attempt: the run stays running.
     Restart,
+    /// An iteration of the run's loop is over, and is judged next: the run stays running.
+    Turn,
+    /// At the provider's usage limit: no attempt is started before `until`.
+    Sleep {
+        until: Micros,
+    },
     /// `by_person`: `resume --all` leaves it alone.
     Interrupt {
         by_person: bool,

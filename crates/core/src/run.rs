@@ -8,6 +8,7 @@ use crate::{
     envelope::Refusal,
     id::{AttemptNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
     job::Job,
+    looping::{Looping, Turns},
     origin::Origin,
     status::Status,
     unit::Limits,
@@ -89,6 +90,11 @@ pub struct Command {
     pub env: BTreeMap<String, String>,
     /// Whether stdin was not a terminal, and is kept as the run's payload.
     pub stdin_kept: bool,
+    /// Set where it is run again and again: each clean exit is an iteration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub looping: Option<Looping>,
+    /// At a usage limit the agent is stopped, and does not wait by itself.
+    pub stop_at_limit: bool,
 }
 
 /// What was said of a run when it was created: read by people and by the supervisor, not by calls.
@@ -112,6 +118,13 @@ pub struct Spec {
     /// The name of the batch job that the run is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
+}
+
+impl Spec {
+    /// What the run's loop was asked to be, where it is one.
+    pub fn looping(&self) -> Option<&Looping> {
+        self.command.as_ref()?.looping.as_ref()
+    }
 }
 
 /// The price table of a run.
@@ -169,6 +182,10 @@ pub struct Run {
     pub command_key: Option<String>,
     /// Set where the run is a batch job: its items' counts.
     pub job: Option<Box<Job>>,
+    /// Set where the run is a loop: how far it is.
+    pub turns: Option<Box<Turns>>,
+    /// While it sleeps: until when.
+    pub wake_at: Option<Micros>,
 }
 
 impl Run {

@@ -16,6 +16,7 @@ pub mod refusal;
 pub mod request;
 pub mod route;
 pub mod sse;
+mod usage_limit;
 
 use std::borrow::Cow;
 
@@ -24,6 +25,7 @@ pub use canonical::canonical;
 pub use refusal::{error_frame, refusal_body};
 pub use request::{BadRequest, Request};
 pub use route::{HeaderFacts, Route, route};
+pub use usage_limit::usage_limit;
 
 /// The provider family whose base URL, credential and error shape a path belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
