@@ -14,10 +14,10 @@ use std::ffi::OsString;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parser::ValueSource};
 
 pub use self::{
-    change::{BudgetArgs, CancelArgs, StopArgs},
+    change::{BudgetArgs, CancelArgs, StopArgs, WakeArgs},
     jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     look::{CompletionsArgs, DoctorArgs, JournalArgs, LsArgs, ShowArgs, SpendArgs},
-    run::{ResumeArgs, RunArgs},
+    run::{LoopArgs, ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
     state::StateArgs,
@@ -64,6 +64,7 @@ pub enum Command {
     Journal(JournalArgs),
     Budget(BudgetArgs),
     Stop(StopArgs),
+    Wake(WakeArgs),
     Resume(ResumeArgs),
     Cancel(CancelArgs),
     Spend(SpendArgs),

@@ -18,3 +18,4 @@ pub mod spend;
 pub mod state;
 pub mod stop;
 pub mod verify;
+pub mod wake;

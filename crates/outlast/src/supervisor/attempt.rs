@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use outlast_core::status::Status;
+use outlast_core::{id::Micros, status::Status};
 use outlast_server::proxy::Seen;
 use rustix::process::Signal;
 use tokio::{sync::mpsc, time::Instant};
@@ -14,6 +14,7 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{
     beat::{self, Beat, HALT_GRACE},
     environment::Mark,
+    limited::Limited,
 };
 use crate::{
     cli::values::KillAt,
@@ -42,6 +43,8 @@ pub enum EndedBy {
     Machine,
     /// A limit, or a cancel.
     Halt(Status),
+    /// The provider's usage limit: it waited there by itself, and was not to.
+    Limit,
     /// We had been declared dead: somebody else may drive the run now.
     LostLease,
 }
@@ -51,6 +54,8 @@ pub enum EndedBy {
 pub struct Outcome {
     pub exit: Exit,
     pub by: EndedBy,
+    /// Until when the provider refuses everything, if its last word was that.
+    pub limited: Option<Micros>,
     /// Processes that could not be ended.
     pub left: usize,
 }
@@ -63,6 +68,8 @@ pub struct Watch<'a> {
     pub seen: &'a mut mpsc::UnboundedReceiver<Seen>,
     pub mark: &'a Mark,
     pub kill_at: &'a mut Option<KillPoint>,
+    /// Whether an agent that waits at a usage limit is stopped there.
+    pub stop_at_limit: bool,
 }
 
 /// Where the agent is to be killed once: people test their own recovery with it.
@@ -127,6 +134,7 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
     let mut word = watch.beat.word();
     let mut by = EndedBy::Itself;
     let mut halting: Option<(Instant, Status)> = None;
+    let mut limited = Limited::default();
     let ask = loop {
         tokio::select! {
             exit = child.exited() => {
@@ -165,8 +173,13 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
                     break Some(Ask::Stop(Some(Signal::TERM)));
                 }
             }
+            () = reached(limited.patience()), if watch.stop_at_limit && halting.is_none() => {
+                by = EndedBy::Limit;
+                break Some(Ask::Stop(Some(Signal::TERM)));
+            }
             seen = watch.seen.recv() => {
                 let Some(seen) = seen else { continue };
+                limited.note(&seen);
                 if watch.kill_at.as_mut().is_some_and(|k| k.is_now(&seen)) {
                     *watch.kill_at = None;
                     say("killing the agent (--kill-at)");
@@ -187,6 +200,10 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
         }
         (ask, _) => ask,
     };
+    // What it died of may not have been heard yet: the proxy says it before the agent hears.
+    while let Ok(seen) = watch.seen.try_recv() {
+        limited.note(&seen);
+    }
     // The agent is gone, or is to go: in both cases with everything it started.
     let force = Arc::new(Force::new()?);
     let ask = ask.unwrap_or(Ask::EndRest);
@@ -211,7 +228,7 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
         Some(exit) => exit,
         None => child.try_wait()?.unwrap_or(Exit { code: None, signal: None }),
     };
-    Ok(Outcome { exit, by, left: ended.left.len() })
+    Ok(Outcome { exit, by, limited: limited.until(), left: ended.left.len() })
 }
 
 /// When a halted agent's time is over.
@@ -221,6 +238,14 @@ async fn over(halting: Option<(Instant, Status)>) -> Status {
             tokio::time::sleep_until(at).await;
             status
         }
+        None => std::future::pending().await,
+    }
+}
+
+/// When it is time, if ever.
+async fn reached(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
 }
@@ -282,7 +307,7 @@ async fn note(seen: &Seen, beat: &Beat) {
 }
 
 fn halts(code: &str) -> bool {
-    code == "diverged" || code.ends_with("_budget_exceeded")
+    matches!(code, "diverged" | "price_unknown") || code.ends_with("_budget_exceeded")
 }
 
 /// Where the agent reads from: each attempt from the first byte.

@@ -87,8 +87,21 @@ impl Driver {
             self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
             return Ok(Next::Exit(self.finish(status)?));
         }
+        if let Some(until) = outcome.limited.filter(|_| is_end_at_limit(outcome)) {
+            let status = self.end_of(life, exit, Then::Sleep { until }).await?;
+            return match status {
+                Status::Sleeping => Ok(Next::Sleep),
+                status => Ok(Next::Exit(self.finish(status)?)),
+            };
+        }
         let stop_asked = outcome.by != EndedBy::Itself;
         match exit_policy::judge(exit, stop_asked) {
+            Verdict::Done if self.view.spec.looping().is_some() => {
+                match self.end_of(life, exit, Then::Turn).await? {
+                    status @ (Status::Halted | Status::Cancelled) => Ok(Next::Exit(self.finish(status)?)),
+                    _ => Ok(Next::Turn),
+                }
+            }
             Verdict::Done => {
                 let status = self.end_of(life, exit, Then::Complete).await?;
                 Ok(Next::Exit(self.finish(status)?))
@@ -167,10 +180,20 @@ impl Driver {
             code: exit.code,
             signal: exit.signal,
             stopped: matches!(then, Then::Interrupt { .. }),
+            at_limit: matches!(then, Then::Sleep { .. }),
             ..outlast_core::attempt::Exit::default()
         };
         let end = EndAttempt { run: self.view.run.no, attempt, instance, exit, active_ms, then };
         Ok(self.store.ask(end, Durability::Synced).await?)
+    }
+}
+
+/// Whether a usage limit that stood in its way ended the attempt. What exits with 0 has got over it.
+fn is_end_at_limit(outcome: &Outcome) -> bool {
+    match outcome.by {
+        EndedBy::Limit => true,
+        EndedBy::Itself => outcome.exit != Exit::code(0),
+        EndedBy::Person | EndedBy::Machine | EndedBy::Halt(_) | EndedBy::LostLease => false,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sleep: a process takes over a run that sleeps, and opens nothing in it yet.
+//! Hold: a process takes a run's driver's lease, and opens nothing in it yet.
 
 use crate::{
     engine::{Error, guard},
@@ -8,18 +8,18 @@ use crate::{
     status::Status,
 };
 
-/// Takes the driver's lease of a sleeping run, so that one process wakes it, and answers until when it
-/// sleeps; `None` when it does not any more.
+/// Takes the driver's lease of a run that sleeps, so that one process wakes it; or of one whose finished
+/// iteration is to be judged. Answers until when the run sleeps; `None` when it does not.
 ///
-/// Synced. Idempotent: the process that holds it writes nothing. Costs no attempt, no restart and no active
-/// time. Errors: `RunHeld` while another live process waits for it; `InstanceDead`.
+/// Synced. Idempotent: the process that has the lease writes nothing. Costs no attempt, no restart and no
+/// active time. Errors: `RunHeld` while another live process drives the run, asleep or not; `InstanceDead`.
 #[derive(Clone, Debug)]
-pub struct Sleep {
+pub struct Hold {
     pub run: RunNo,
     pub instance: InstanceNo,
 }
 
-impl Sleep {
+impl Hold {
     pub fn needs(&self) -> Vec<Need> {
         vec![
             Need::Instance(self.instance),
@@ -32,15 +32,11 @@ impl Sleep {
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<Option<Micros>, Error> {
         guard::live(l, self.instance)?;
         let run = l.run(self.run)?;
-        let driver = guard::driver(l, run, Slot::DRIVER).map(|i| i.no);
         if let Some(holder) = guard::driver(l, run, Slot::DRIVER).filter(|i| i.no != self.instance) {
             return Err(guard::held(run, holder));
         }
-        if run.status != Status::Sleeping {
-            return Ok(None);
-        }
-        let wake_at = run.wake_at;
-        if driver != Some(self.instance) {
+        let wake_at = run.wake_at.filter(|_| run.status == Status::Sleeping);
+        if l.lease(self.run, Slot::DRIVER).is_none_or(|lease| lease.instance != self.instance) {
             let run = l.run_mut(self.run)?;
             run.fence = Fence(run.fence.0 + 1);
             let fence = run.fence;
