@@ -46,7 +46,7 @@ fn unseen(command: &Command) -> Command {
     inside
 }
 
-fn unseen_server(bed: &Bed) -> Proc {
+pub fn unseen_server(bed: &Bed) -> Proc {
     serve_by(bed, unseen(&bed.outlast(&["serve", "--listen", &free_port().to_string()])))
 }
 

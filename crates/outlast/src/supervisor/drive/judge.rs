@@ -143,10 +143,20 @@ impl Driver {
             return Ok(Next::Exit(exit_code::CRASH_LOOP));
         }
         self.end_of(life, exit, Then::Restart).await?;
+        if self.got_on(life.attempt)? {
+            self.backoff.got_on();
+        }
         let entropy = u64::from_le_bytes(random(self.context.entropy.as_ref()));
         let wait = self.backoff.after(life.lived, entropy);
         story::died(life.attempt.0, exit, wait, &story::view(self.store.as_ref(), &self.view)?);
         Ok(Next::Again(wait))
+    }
+
+    /// Whether entries were closed in this attempt.
+    fn got_on(&self, attempt: AttemptNo) -> Result<bool, CliError> {
+        let closed = story::view(self.store.as_ref(), &self.view)?.run.closed;
+        let attempts = self.store.attempts(self.view.run.no)?;
+        Ok(attempts.iter().any(|a| a.no == attempt && closed > a.closed_before))
     }
 
     /// Whether this death, with those the store knows, makes a crash loop.

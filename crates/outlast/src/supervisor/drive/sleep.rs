@@ -57,6 +57,9 @@ impl Driver {
                     say("woken");
                     return Ok(None);
                 }
+                Status::Interrupted if view.run.stop_requested => {
+                    return self.finish(Status::Interrupted).map(Some);
+                }
                 Status::Interrupted | Status::Waiting | Status::Failed => return Ok(None),
                 status @ (Status::Halted | Status::Completed | Status::Cancelled) => {
                     return self.finish(status).map(Some);
