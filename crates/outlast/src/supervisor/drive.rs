@@ -110,8 +110,8 @@ struct Driver {
     seen: mpsc::UnboundedReceiver<Seen>,
     kill_at: Option<KillPoint>,
     backoff: Backoff,
-    /// How long the attempt lived that met the usage limit.
-    slept_after: Duration,
+    /// How long the newest attempt lived.
+    lived: Duration,
     /// Of a loop: the iteration that is next or under way, from 1.
     iteration: Option<i64>,
     said_no_git: bool,
@@ -194,7 +194,7 @@ impl Driver {
             seen,
             kill_at: kill_at.map(KillPoint::new),
             backoff: Backoff::default(),
-            slept_after: Duration::ZERO,
+            lived: Duration::ZERO,
             iteration: None,
             said_no_git: false,
             state,
@@ -238,6 +238,7 @@ impl Driver {
     async fn attempts(&mut self) -> Result<u8, CliError> {
         let mut restart = false;
         let mut finished = None;
+        let mut begun = false;
         loop {
             if let Some(code) = self.sleep_on().await? {
                 return Ok(code);
@@ -252,9 +253,17 @@ impl Driver {
             // First the fence, which shuts out whoever drove it before, and then the end of what that left:
             // the agent of a living supervisor is not ours to end.
             let restarts = restart || self.died_before()?;
-            let Some((claims, instance)) = self.claim(restarts, fresh).await? else {
-                return self.finish(Status::Halted);
+            let (claims, instance) = match self.claim(restarts, fresh).await {
+                Ok(Some(claimed)) => claimed,
+                Ok(None) => return self.finish(Status::Halted),
+                // Cancelled since it was last looked at.
+                Err(CliError::Store(store::Error::Engine(engine::Error::RunEnded { .. }))) if begun => {
+                    let status = story::view(self.store.as_ref(), &self.view)?.run.status;
+                    return self.finish(status);
+                }
+                Err(e) => return Err(e),
             };
+            begun = true;
             let attempt = claims.attempt;
             if let Some(exit) = finished {
                 // Of a loop it was an iteration, which is judged next.
@@ -294,7 +303,7 @@ impl Driver {
             {
                 terminal.restore();
             }
-            self.slept_after = began.elapsed();
+            self.lived = began.elapsed();
             let life = Life { attempt, instance, active_ms, lived: began.elapsed() };
             match self.judge(life, outcome).await? {
                 Next::Exit(code) => return Ok(code),
@@ -304,14 +313,7 @@ impl Driver {
                         return Ok(code);
                     }
                 }
-                Next::Turn => {
-                    restart = false;
-                    // Whether it is stopped meanwhile is asked as between any two attempts.
-                    if let Some(code) = self.pause(Duration::ZERO).await? {
-                        return Ok(code);
-                    }
-                }
-                Next::Sleep => restart = false,
+                Next::Turn | Next::Sleep => restart = false,
                 Next::Claim { done } => finished = done,
             }
         }

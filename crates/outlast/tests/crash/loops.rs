@@ -93,7 +93,7 @@ fn loop_ends_when_its_command_succeeds_and_says_when_that_cannot_be_run() {
     assert_eq!(bed.text("judged"), format!("judged 1 in {0}\njudged 2 in {0}\n", text(&work)));
 
     let missing = ["--run", "m", "--loop", "--until", "../is-done"];
-    bed.run(shell(&bed, &missing, agent)).code(76).tells(&["until_failed", "exit 127", "outlast resume m"]);
+    bed.run(shell(&bed, &missing, agent)).code(76).tells(&["--until", "exit 127", "outlast resume m"]);
     assert_eq!(bed.status("m"), "interrupted");
     // Put there, it judges the iteration that was finished: none is run again.
     let before = bed.text("told");

@@ -42,6 +42,7 @@ fn one_call(bed: &Bed, says: &str) -> Command {
 /// A run that sleeps for hours, under its supervisor.
 fn asleep(bed: &Bed) -> crate::bed::Proc {
     let run = bed.start(one_call(bed, "limit 5h 1"));
+    bed.until_file("lives");
     bed.until_status("r", "sleeping");
     run
 }
@@ -76,6 +77,7 @@ fn usage_limit_is_a_sleep_and_no_death() {
 fn run_whose_supervisor_is_killed_while_it_sleeps_goes_on_at_its_time_once() {
     let bed = Bed::new();
     let mut run = bed.start(one_call(&bed, "limit 4s 1"));
+    bed.until_file("lives");
     bed.until_status("r", "sleeping");
     run.kill();
     let at = bed.show("r")["wake_at"].as_str().unwrap().to_owned();
@@ -135,6 +137,7 @@ fn agent_that_waits_at_a_limit_is_stopped_there_only_if_asked() {
     let bed = Bed::new();
     let flags = ["--run", "r", "--stop-at-limit"];
     let run = bed.start(script(&bed, &flags, ONE_CALL, &["limit 5h 1", "openai", "waits"]));
+    bed.until_file("lives");
     bed.until_status("r", "sleeping");
     bed.does(&["wake", "r"]).code(0);
     run.done().code(0);

@@ -134,7 +134,8 @@ fn limit(rest: &str) -> Option<Fault> {
         Some((time, times)) => (time, Some(times.trim().parse().ok()?)),
         None => (rest, None),
     };
-    Some(Fault::Limit(options::duration(time).ok()?, times))
+    let ms = u64::try_from(outlast_core::duration::parse_ms(time).ok()?).ok()?;
+    Some(Fault::Limit(Duration::from_millis(ms), times))
 }
 
 #[cfg(test)]

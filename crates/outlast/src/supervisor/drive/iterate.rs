@@ -1,9 +1,13 @@
 //! A run that is a loop: what its next iteration begins with, and what follows one that is over.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use outlast_core::{
     engine::{
+        self,
         begin_iteration::{self, BeginIteration},
         judge_iteration::{JudgeIteration, STUCK},
     },
@@ -30,6 +34,9 @@ use crate::{
         turn::{self, Until},
     },
 };
+
+/// The least time between the beginnings of iterations of which nothing tells whether they get on.
+const PACE: Duration = Duration::from_secs(1);
 
 /// The iteration that the next attempt is in.
 pub(super) struct Iteration {
@@ -104,7 +111,8 @@ impl Driver {
         if view.run.status == Status::Halted {
             return self.finish(Status::Halted).map(Some);
         }
-        let (_, instance) = self.hold().await?;
+        // Nobody else drives it: what the command does is done once.
+        self.hold().await?;
         let until = match &looping.until {
             Some(until) => match self.ask_until(until, finished).await? {
                 Ok(met) => met,
@@ -113,17 +121,24 @@ impl Driver {
             None => false,
         };
         let mark = self.mark_of_loop().await?;
-        let judge = JudgeIteration {
-            run: view.run.no,
-            instance,
-            looping: looping.clone(),
-            mark: mark.clone(),
-            until,
+        // A lease may have been lost while git and the command took their time.
+        let (_, instance) = self.hold().await?;
+        let run = view.run.no;
+        let judge = JudgeIteration { run, instance, looping: looping.clone(), mark: mark.clone(), until };
+        let verdict = match self.store.ask(judge, Durability::Synced).await {
+            Err(store::Error::Engine(engine::Error::RunEnded { .. } | engine::Error::RunHalted { .. })) => {
+                let status = story::view(self.store.as_ref(), &self.view)?.run.status;
+                return self.finish(status).map(Some);
+            }
+            judged => judged?,
         };
-        let verdict = self.store.ask(judge, Durability::Synced).await?;
         self.say_verdict(&looping, verdict, finished)?;
         Ok(match verdict {
-            Verdict::Next => None,
+            Verdict::Next => {
+                // Where nobody can tell that it stands still, it is not to spin.
+                let pace = if mark.is_none() { PACE.saturating_sub(self.lived) } else { Duration::ZERO };
+                self.pause(pace).await?
+            }
             Verdict::Until | Verdict::Enough => Some(self.finish(Status::Completed)?),
             Verdict::Stuck => Some(self.finish(Status::Failed)?),
         })

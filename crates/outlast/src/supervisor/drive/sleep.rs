@@ -83,7 +83,7 @@ impl Driver {
         // Those who wait for one account's limit do not return together; and a limit that is said to be
         // over and is not is asked about less and less often.
         let jitter =
-            self.backoff.after(self.slept_after, u64::from_le_bytes(random(self.context.entropy.as_ref())));
+            self.backoff.after(self.lived, u64::from_le_bytes(random(self.context.entropy.as_ref())));
         self.pause(jitter).await
     }
 
