@@ -40,9 +40,9 @@ pub struct RunArgs {
     #[arg(long)]
     pub stop_at_limit: bool,
     #[command(flatten)]
-    pub looping: LoopArgs,
-    #[command(flatten)]
     pub grpc: GrpcArgs,
+    #[command(flatten)]
+    pub looping: LoopArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
     #[command(flatten)]

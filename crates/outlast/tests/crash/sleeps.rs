@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::{
     agents::script,
-    bed::{Bed, each, until},
+    bed::{Bed, each, runs, until},
 };
 
 const INT: i32 = 2;
@@ -145,16 +145,22 @@ fn agent_that_waits_at_a_limit_is_stopped_there_only_if_asked() {
 }
 
 #[test]
-fn sleeper_that_was_stopped_for_longer_than_its_lease_still_wakes_its_run() {
+fn sleeper_that_was_taken_for_dead_leaves_its_run_to_who_took_it_up() {
     let bed = Bed::new();
     let run = asleep(&bed);
     run.signal(STOP);
     let _server = crate::stopped::unseen_server(&bed);
-    until("it is taken for dead", || {
-        let told = bed.does(&["wake", "r"]).code(0);
-        told.text.contains("nobody drives it").then_some(())
+    let second = until("another waits for it", || {
+        let resumed = bed.start(bed.outlast(&["resume", "r"]));
+        let waits = until("it is refused, or waits", || {
+            let waits = resumed.output().contains("sleeps until");
+            (waits || !runs(resumed.pid())).then_some(waits)
+        });
+        waits.then_some(resumed)
     });
     run.signal(CONT);
-    run.done().code(0);
+    run.done().code(77).tells(&["is held by"]);
+    bed.does(&["wake", "r"]).code(0).tells(&["its supervisor starts it now"]);
+    second.done().code(0);
     assert_went_on_once(&bed);
 }

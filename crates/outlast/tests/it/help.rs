@@ -13,6 +13,7 @@ fn help_is_as_recorded() {
         "journal",
         "budget",
         "stop",
+        "wake",
         "resume",
         "cancel",
         "spend",
