@@ -16,6 +16,8 @@ pub struct Exit {
     pub lost: bool,
     /// It was asked to end, or its run was halted: that is no death, however it ended.
     pub stopped: bool,
+    /// It ended at the provider's usage limit: the run sleeps until that is over, and it is no death.
+    pub at_limit: bool,
 }
 
 /// One attempt. Header attempts (labelled or implicit) have no instance and no fence: a server's
@@ -54,7 +56,9 @@ impl Attempt {
     /// Whether it ended by a death rather than by a clean exit or a stop: what counts as a restart's cause.
     pub fn died(&self) -> bool {
         self.exit.as_ref().is_some_and(|e| {
-            !e.stopped && (e.lost || e.oom || e.signal.is_some() || e.code.is_some_and(|c| c != 0))
+            !e.stopped
+                && !e.at_limit
+                && (e.lost || e.oom || e.signal.is_some() || e.code.is_some_and(|c| c != 0))
         })
     }
 }

@@ -181,8 +181,8 @@ impl Refusal {
             }
             None if self.code == "price_unknown" => {
                 format!(
-                    "lift the limit with `outlast budget {run} --lift usd`, or begin a run with its price \
-                     (`--prices FILE`)"
+                    "give the model a price with `outlast resume {run} --prices FILE` (docs/prices.md), or lift the \
+                     limit with `outlast budget {run} --lift usd`"
                 )
             }
             None if self.code == "diverged" => format!(

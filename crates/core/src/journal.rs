@@ -25,10 +25,12 @@ pub enum Kind {
     Context,
     Loop,
     Approval,
+    /// A turn of `outlast run --loop`, with the standard input it began with.
+    Iteration,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Call,
         Kind::Step,
         Kind::Item,
@@ -37,6 +39,7 @@ impl Kind {
         Kind::Context,
         Kind::Loop,
         Kind::Approval,
+        Kind::Iteration,
     ];
 
     /// The stored number; never reused.
@@ -58,6 +61,7 @@ impl Kind {
             Kind::Context => "context",
             Kind::Loop => "loop",
             Kind::Approval => "approval",
+            Kind::Iteration => "iteration",
         }
     }
 }
@@ -246,7 +250,7 @@ pub enum Role {
     Answer,
     /// A step's result, a checkpoint's value.
     Value,
-    /// A run's standard input.
+    /// A run's standard input, or that of one iteration.
     Stdin,
     /// What a tool call is, said before it begins.
     About,

@@ -16,6 +16,7 @@ pub mod instance;
 pub mod job;
 pub mod journal;
 pub mod loaded;
+pub mod looping;
 pub mod memory;
 pub mod money;
 pub mod op;

@@ -123,7 +123,7 @@ pub struct Loaded {
     pub numbers: Numbers,
     pub instances: Vec<Row<Instance>>,
     pub runs: Vec<Row<Run>>,
-    /// Written once, when a run is created.
+    /// Written when a run is created, and when it is given other prices.
     pub specs: Vec<(RunNo, Spec)>,
     pub envelopes: Vec<Row<Envelope>>,
     pub attempts: Vec<Row<Attempt>>,

@@ -6,6 +6,7 @@ use crate::{
     engine::{
         admit::Admit,
         adopt::Adopt,
+        begin_iteration::BeginIteration,
         checkpoint::Checkpoint,
         claim::Claim,
         claim_item::ClaimItem,
@@ -17,6 +18,8 @@ use crate::{
         enter::Enter,
         forget::Forget,
         fork::Fork,
+        hold::Hold,
+        judge_iteration::JudgeIteration,
         keep::Keep,
         next_try::NextTry,
         put::Put,
@@ -28,6 +31,7 @@ use crate::{
         register::Register,
         renew::Renew,
         reopen::Reopen,
+        reprice::Reprice,
         reset_item::ResetItem,
         resolve_step::ResolveStep,
         retain::Retain,
@@ -40,10 +44,11 @@ use crate::{
         tool::BeginTool,
     },
     envelope::Refusal,
-    id::{AttemptNo, Fence, InstanceNo, RunId, RunNo, Seq, Slot},
+    id::{AttemptNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
     job::{ItemClaim, ItemEnded},
     journal::State,
     loaded::Need,
+    looping::Verdict,
     state::Committed,
     status::Status,
 };
@@ -153,6 +158,10 @@ ops! {
     Fork => Forked(Started),
     Snapshot => Named(Seq),
     Reopen => Reopened(Status),
+    Hold => Held(Option<Micros>),
+    BeginIteration => Iterating(Seq),
+    JudgeIteration => Judged(Verdict),
+    Reprice => Repriced(Status),
 }
 
 /// What a renewal tells a driver of one of its runs.
@@ -270,6 +279,12 @@ pub enum Turn {
 pub enum Then {
     /// The same driver starts another attempt: the run stays running.
     Restart,
+    /// An iteration of the run's loop is over, and is judged next: the run stays running.
+    Turn,
+    /// At the provider's usage limit: no attempt is started before `until`.
+    Sleep {
+        until: Micros,
+    },
     /// `by_person`: `resume --all` leaves it alone.
     Interrupt {
         by_person: bool,

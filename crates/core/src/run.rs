@@ -8,6 +8,7 @@ use crate::{
     envelope::Refusal,
     id::{AttemptNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
     job::Job,
+    looping::{Looping, Turns},
     origin::Origin,
     state::transaction::Conflicts,
     status::Status,
@@ -96,6 +97,11 @@ pub struct Command {
     /// The adapter that was asked for; without one, the command's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// Set where it is run again and again: each clean exit is an iteration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub looping: Option<Looping>,
+    /// At a usage limit the agent is stopped, and does not wait by itself.
+    pub stop_at_limit: bool,
 }
 
 /// What was said of a run when it was created: read by people and by the supervisor, not by calls.
@@ -132,6 +138,13 @@ pub struct Grpc {
     /// What decides between transactions that overlap.
     #[serde(default)]
     pub conflicts: Conflicts,
+}
+
+impl Spec {
+    /// What the run's loop was asked to be, where it is one.
+    pub fn looping(&self) -> Option<&Looping> {
+        self.command.as_ref()?.looping.as_ref()
+    }
 }
 
 /// The price table of a run.
@@ -189,6 +202,10 @@ pub struct Run {
     pub command_key: Option<String>,
     /// Set where the run is a batch job: its items' counts.
     pub job: Option<Box<Job>>,
+    /// Set where the run is a loop: how far it is.
+    pub turns: Option<Box<Turns>>,
+    /// While it sleeps: until when.
+    pub wake_at: Option<Micros>,
 }
 
 impl Run {

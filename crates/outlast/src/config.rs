@@ -326,13 +326,14 @@ impl File {
         Ok(())
     }
 
-    /// Where calls go is not for the directory to say that the person happens to stand in.
+    /// Where calls go, and what is run in a shell, is not for the directory to say that the person happens to
+    /// stand in.
     fn opens_no_door(&self) -> Result<(), Error> {
         if let Some(agent) = self.agents.first() {
             return Err(Error::NotHere { path: self.path.clone(), key: format!("{AGENTS}.{}", agent.name) });
         }
-        match self.settings.iter().find(|((_, long), _)| long.ends_with("-base-url") || long == "allow-host")
-        {
+        let is_door = |long: &str| long.ends_with("-base-url") || matches!(long, "allow-host" | "until");
+        match self.settings.iter().find(|((_, long), _)| is_door(long)) {
             None => Ok(()),
             Some((_, (key, _))) => Err(Error::NotHere { path: self.path.clone(), key: key.clone() }),
         }

@@ -167,6 +167,7 @@ fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliEr
             printed_code(look, |page| commands::stop::stop(store, &args, page, &mut thread::sleep))
         }
         Command::Resolve(args) => printed(look, |page| commands::resolve::resolve(store, &args, page)),
+        Command::Wake(args) => printed_code(look, |page| commands::wake::wake(store, &args, page)),
         Command::Cancel(args) => printed_code(look, |page| commands::cancel::cancel(store, &args, page)),
         Command::Jobs(args) => printed(look, |page| commands::jobs::jobs(store, &args, page)),
         Command::Inspect(args) => printed(look, |page| commands::inspect::inspect(store, &args, page)),

@@ -3,11 +3,15 @@
 use std::{fs, path::Path};
 
 use outlast_core::{
+    engine::reprice::Reprice,
+    op::Durability,
     price::PriceTable,
-    run::{PriceFile, Prices},
+    run::{PriceFile, Prices, Spec},
+    status::Status,
+    store::{Ask as _, RunView, Store},
 };
 
-use crate::{cli::shared::ProxyArgs, error::CliError, exit_code};
+use crate::{cli::shared::ProxyArgs, error::CliError, exit_code, say::say};
 
 /// A price file is kept with its run up to this size: it is read with the run.
 const MAX_KEPT: usize = 256 << 10;
@@ -55,6 +59,29 @@ pub fn of_run(
         _ => None,
     };
     Ok((table, said))
+}
+
+/// A run that was halted for want of a price goes on at the prices that are typed now, and says so. Others
+/// are as they were. Returns the run as it stands then.
+pub fn mended(store: &dyn Store, view: RunView, args: &ProxyArgs) -> Result<RunView, CliError> {
+    let unknown = view.run.halt.as_ref().is_some_and(|halt| halt.code == "price_unknown");
+    if view.run.status != Status::Halted || !unknown || args.prices.is_none() {
+        return Ok(view);
+    }
+    let prices = to_keep(args)?;
+    if view.spec.prices.as_ref().is_some_and(|kept| kept.hash == prices.hash) {
+        return Ok(view);
+    }
+    let (run, id) = (view.run.no, &view.run.id);
+    let path = prices.file.as_ref().map_or("", |file| file.path.as_str());
+    let before = match view.spec.prices.as_ref().and_then(|kept| kept.file.as_ref()) {
+        Some(file) => format!("those of {}", file.path),
+        None => "the built-in ones".to_owned(),
+    };
+    say(&format!("{id} goes on at the prices of {path}; what it paid so far was priced by {before}"));
+    let spec = Spec { prices: Some(prices), ..view.spec.clone() };
+    store.ask(Reprice { run, spec }, Durability::Synced).wait()?;
+    Ok(store.run(run)?.unwrap_or(view))
 }
 
 /// The file that was typed, read.

@@ -94,6 +94,11 @@ impl Admit {
             return Ok(Answer::Refused(refusal));
         }
         if let Some(refusal) = self.price_refusal(l, now)? {
+            // What is supervised would only be started again to ask the same. Header callers' requests are
+            // each their own, and one model without a price is to stop none of the others.
+            if l.run(self.actor.run)?.command_key.is_some() {
+                guard::halt(l, self.actor.run, refusal.clone())?;
+            }
             return Ok(Answer::Refused(refusal));
         }
         let run = self.actor.run;

@@ -75,11 +75,14 @@ impl DeclareDead {
                 continue;
             }
             let run = l.run(no)?;
-            if matches!(run.status, Status::Running | Status::Waiting)
+            // One that sleeps goes on sleeping, for whoever takes it up; not where a person stopped it.
+            let stopped = run.status == Status::Sleeping && run.stop_requested;
+            if (stopped || matches!(run.status, Status::Running | Status::Waiting))
                 && let Some(next) = status::next(run.status, Event::Interrupt)
             {
                 let run = l.run_mut(no)?;
                 run.status = next;
+                run.wake_at = None;
                 swept.interrupted.push(run.id.clone());
             }
         }

@@ -47,6 +47,18 @@ impl EndAttempt {
         }
         let event = match &self.then {
             Then::Restart => return Ok(status),
+            Then::Turn => {
+                let run = l.run_mut(self.run)?;
+                // Progress, for the crash-loop rule, also where the agent records nothing.
+                run.closed += 1;
+                if let Some(turns) = &mut run.turns {
+                    turns.finished = run.iteration + 1;
+                }
+                return Ok(status);
+            }
+            // A limit of the run's own may have been reached in the same breath: that needs a person.
+            Then::Sleep { .. } if status == Status::Halted => Event::Interrupt,
+            Then::Sleep { .. } => Event::Sleep,
             Then::Interrupt { .. } => Event::Interrupt,
             Then::Complete => Event::Complete,
             Then::Fail(_) => Event::Fail,
@@ -59,10 +71,13 @@ impl EndAttempt {
         run.stop_requested |= matches!(self.then, Then::Interrupt { by_person: true });
         // A job is over when its last worker is.
         let worker = run.job.is_some() && event == Event::Complete;
-        if (event == Event::Interrupt || worker) && others {
+        if (matches!(event, Event::Interrupt | Event::Sleep) || worker) && others {
             return Ok(status);
         }
         let after = guard::shift(run, event, now)?;
+        if let (Then::Sleep { until }, Status::Sleeping) = (&self.then, after) {
+            run.wake_at = Some(*until);
+        }
         if let (Then::Fail(why), Status::Failed) = (&self.then, after) {
             run.error = Some(why.clone());
         }

@@ -128,6 +128,7 @@ pub fn halt(l: &mut Loaded, run: RunNo, refusal: Refusal) -> Result<(), Error> {
         && run.status != Status::Halted
     {
         run.status = next;
+        run.wake_at = None;
         run.halt = Some(refusal);
     }
     Ok(())
@@ -155,6 +156,9 @@ pub fn shift(run: &mut Run, event: Event, now: Micros) -> Result<Status, Error> 
     }
     if next != Status::Halted {
         run.halt = None;
+    }
+    if next != Status::Sleeping {
+        run.wake_at = None;
     }
     Ok(next)
 }

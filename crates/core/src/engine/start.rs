@@ -84,6 +84,8 @@ impl Start {
             saved_nano_usd: 0,
             command_key: self.command_key.clone(),
             job: self.spec.job.clone().map(|name| Box::new(Job { name, counts: Counts::default() })),
+            turns: self.spec.looping().map(|_| Box::default()),
+            wake_at: None,
         }));
         Ok(Started { run: RunNo(no.0), created: true, status: Status::Interrupted })
     }

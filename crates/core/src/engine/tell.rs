@@ -1,4 +1,4 @@
-//! Tell: a person's word to a run: stop, cancel, complete, resume.
+//! Tell: a person's word to a run: stop, cancel, complete, wake, resume.
 
 use crate::{
     attempt::Exit,
@@ -17,6 +17,8 @@ pub enum Word {
         reason: Option<String>,
     },
     Complete,
+    /// A run that sleeps goes on now. Others stay as they are.
+    Wake,
     /// Let it go on: a stop is taken back, and a divergence that halted it is accepted. `diverged`: the
     /// attempt that diverged; the answers it left untaken are not waited for any more.
     Resume {
@@ -47,6 +49,7 @@ impl Tell {
             Word::Stop => Event::Interrupt,
             Word::Cancel { .. } => Event::Cancel,
             Word::Complete => Event::Complete,
+            Word::Wake => return self.wake(l, now),
             Word::Resume { diverged } => return self.resume(l, diverged, now),
         };
         let driven = guard::driver(l, l.run(self.run)?, Slot::DRIVER).is_some();
@@ -63,6 +66,16 @@ impl Tell {
         }
         self.end_header_attempts(l, now);
         Ok(after)
+    }
+
+    /// Its supervisor starts the next attempt; one without is interrupted, and begins when it is resumed.
+    fn wake(&self, l: &mut Loaded, now: Micros) -> Result<Status, Error> {
+        let run = l.run(self.run)?;
+        if run.status != Status::Sleeping {
+            return Ok(run.status);
+        }
+        let driven = guard::driver(l, run, Slot::DRIVER).is_some();
+        guard::shift(l.run_mut(self.run)?, if driven { Event::Wake } else { Event::Interrupt }, now)
     }
 
     /// Nothing begins by it: that is for who drives the run next. A limit that halted it stays.

@@ -1,4 +1,4 @@
-//! The commands that change a run: `budget`, `stop`, `cancel`, `resolve`.
+//! The commands that change a run: `budget`, `stop`, `wake`, `cancel`, `resolve`.
 
 use clap::Args;
 use outlast_core::{
@@ -147,6 +147,15 @@ pub struct StopArgs {
     /// How long to wait for its supervisor to have stopped it; 0s only asks
     #[arg(long = "wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
     pub wait_ms: i64,
+}
+
+/// Start a run now that sleeps until a usage limit is over
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  outlast wake nightly")]
+pub struct WakeArgs {
+    /// The run: its id, the start of its id, or its name
+    #[arg(value_name = "RUN")]
+    pub run: String,
 }
 
 /// End a run for good

@@ -16,11 +16,11 @@ use std::ffi::OsString;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parser::ValueSource};
 
 pub use self::{
-    change::{BudgetArgs, CancelArgs, ResolveArgs, StopArgs},
+    change::{BudgetArgs, CancelArgs, ResolveArgs, StopArgs, WakeArgs},
     ctx::CtxArgs,
     jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     look::{CompletionsArgs, DoctorArgs, JournalArgs, LsArgs, ShowArgs, SpendArgs},
-    run::{AgentArgs, HookArgs, ResumeArgs, RunArgs},
+    run::{AgentArgs, HookArgs, LoopArgs, ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
     shell::{ShellInitArgs, ShellLoopArgs},
@@ -71,6 +71,7 @@ pub enum Command {
     Journal(JournalArgs),
     Budget(BudgetArgs),
     Stop(StopArgs),
+    Wake(WakeArgs),
     Resume(ResumeArgs),
     Cancel(CancelArgs),
     Resolve(ResolveArgs),

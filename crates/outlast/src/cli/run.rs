@@ -42,8 +42,13 @@ pub struct RunArgs {
     /// The CLI agent that is started: auto (by the command), claude, codex, none, or a declared one
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub agent: String,
+    /// At a provider's usage limit stop an agent that would wait by itself; it is started again when that is over
+    #[arg(long)]
+    pub stop_at_limit: bool,
     #[command(flatten)]
     pub grpc: GrpcArgs,
+    #[command(flatten)]
+    pub looping: LoopArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
     #[command(flatten)]
@@ -62,6 +67,7 @@ Examples:
   outlast run --run invoice-42 --env AWS_PROFILE -- node agent.js < invoice.json
   outlast run --grpc -- python steps.py                   state over gRPC on 127.0.0.1:50051
   outlast run -- claude -p 'fix the tests'                goes on in its own session after a crash
+  outlast run --loop --until 'make test' --max-iterations 50 --stdin PROMPT.md -- claude -p
   outlast run --kill-at call:3:mid -- python agent.py     test your own recovery
 
 Keys are taken from OPENAI_API_KEY and ANTHROPIC_API_KEY, or from ~/.config/outlast/env (mode 0600).";
@@ -94,9 +100,28 @@ pub struct HookArgs {
     pub of: String,
 }
 
+/// The command again and again.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+#[command(next_help_heading = "Loop (of a new run)")]
+pub struct LoopArgs {
+    /// Run the command again after each exit with 0: an iteration. A crash restarts the one it was in
+    #[arg(long = "loop")]
+    pub on: bool,
+    /// Completed after so many iterations
+    #[arg(long, value_name = "N", requires = "on", value_parser = clap::value_parser!(i64).range(1..))]
+    pub max_iterations: Option<i64>,
+    /// Completed when this shell command succeeds after an iteration
+    #[arg(long, value_name = "CMD", requires = "on")]
+    pub until: Option<String>,
+    /// What each iteration reads as its standard input; the file is read anew for each
+    #[arg(long = "stdin", value_name = "FILE", requires = "on")]
+    pub input: Option<PathBuf>,
+}
+
 /// Go on with runs that were interrupted
 ///
-/// A halted run has to be given room first: outlast budget RUN.
+/// A halted run has to be given room first: outlast budget RUN. One that sleeps until a usage limit is over
+/// sleeps on, and begins then.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = RESUME_EXAMPLES)]
 pub struct ResumeArgs {

@@ -83,6 +83,7 @@ fn object(view: &RunView) -> Value {
     put_money(&mut o, "in_doubt", Some(e.doubt.cost()));
     put_money(&mut o, "limit", e.limits[Unit::CostNanoUsd]);
     o.insert("calls".into(), e.spent[Unit::Calls].into());
+    o.insert("wake_at".into(), run.wake_at.map(time::rfc3339).into());
     o.insert("halt_code".into(), run.halt.as_ref().map(|h| h.code.clone()).into());
     o.insert("next".into(), json!(next(view)));
     Value::Object(o)

@@ -20,3 +20,4 @@ pub mod spend;
 pub mod state;
 pub mod stop;
 pub mod verify;
+pub mod wake;

@@ -163,6 +163,10 @@ impl Story {
             facts.push(("command", clean(&argv.join(" ")).replace('\n', "\u{fffd}")));
             facts.push(("in", clean(&command.directory)));
         }
+        facts.extend(self.looping().map(|l| ("loop", l)));
+        if let Some(at) = run.wake_at {
+            facts.push(("sleeps", format!("until {} UTC, at a usage limit", time::utc(at))));
+        }
         if !spec.tags.is_empty() {
             let tags: Vec<String> = spec.tags.iter().map(|(k, v)| format!("{k}={v}")).collect();
             facts.push(("tags", clean(&tags.join(" "))));
@@ -179,6 +183,22 @@ impl Story {
         out
     }
 
+    /// How far the loop is, and what ends it; `None` where the run is none.
+    fn looping(&self) -> Option<String> {
+        let (looping, turns) = (self.view.spec.looping()?, self.view.run.turns.as_deref()?);
+        let finished = some(turns.finished, "iteration");
+        let mut parts = vec![match looping.max_iterations {
+            Some(max) => format!("{finished} of at most {max} finished"),
+            None => format!("{finished} finished"),
+        }];
+        parts.extend(looping.until.as_ref().map(|until| format!("until {}", quoted(until))));
+        parts.extend(looping.input.as_ref().map(|input| format!("each reads {}", quoted(input))));
+        if turns.unchanged > 0 {
+            parts.push(format!("the last {} changed nothing", turns.unchanged));
+        }
+        Some(clean(&parts.join(", ")).replace('\n', "\u{fffd}"))
+    }
+
     fn moment(&self, at: Micros) -> String {
         format!("{} UTC, {} ago", time::utc(at), time::age(self.now.ms_since(at)))
     }
@@ -187,9 +207,10 @@ impl Story {
         if self.attempts.is_empty() {
             return String::new();
         }
+        let looping = self.view.run.turns.is_some();
         let mut table = Table::new(&[
             ("#", Side::Left),
-            ("label", Side::Left),
+            (if looping { "iteration" } else { "label" }, Side::Left),
             ("started (UTC)", Side::Left),
             ("ended (UTC)", Side::Left),
             ("up", Side::Right),
@@ -200,7 +221,11 @@ impl Story {
         for a in &self.attempts[earlier..] {
             table.row(vec![
                 format!("@{}", a.no.0).into(),
-                a.label.clone().unwrap_or_default().into(),
+                // A run with a command has no labels.
+                match looping {
+                    true => (a.iteration + 1).to_string().into(),
+                    false => a.label.clone().unwrap_or_default().into(),
+                },
                 time::utc(a.started_at).into(),
                 a.ended_at.map(time::utc).unwrap_or_default().into(),
                 time::span(a.ended_at.unwrap_or(self.now).ms_since(a.started_at) / 1000 * 1000).into(),
@@ -344,6 +369,14 @@ impl Story {
                 "message": h.message(),
             })),
             "error": run.error,
+            "wake_at": run.wake_at.map(time::rfc3339),
+            "loop": self.view.spec.looping().map(|l| json!({
+                "max_iterations": l.max_iterations,
+                "until": l.until,
+                "stdin": l.input,
+                "finished": run.turns.as_ref().map_or(0, |t| t.finished),
+                "unchanged": run.turns.as_ref().map_or(0, |t| t.unchanged),
+            })),
             "stop_requested": run.stop_requested,
             "tags": spec.tags,
             "command": spec.command.as_ref().map(|c| json!({"argv": c.argv, "directory": c.directory})),
@@ -382,6 +415,7 @@ impl Story {
             "died": a.died(),
             "exit_code": a.exit.as_ref().and_then(|e| e.code),
             "signal": a.exit.as_ref().and_then(|e| e.signal),
+            "at_limit": a.exit.as_ref().is_some_and(|e| e.at_limit),
             "oom": a.exit.as_ref().is_some_and(|e| e.oom),
             "lost": a.exit.as_ref().is_some_and(|e| e.lost),
             "how": self.how(a),

@@ -18,12 +18,17 @@ impl Backoff {
     /// The wait after an attempt that lived for `lived`. `entropy`: uniform over all of u64.
     pub fn after(&mut self, lived: Duration, entropy: u64) -> Duration {
         if lived >= Self::HEALTHY {
-            self.unhealthy = 0;
+            self.got_on();
         }
         let longest = self.ceiling();
         self.unhealthy = self.unhealthy.saturating_add(1);
         let nanos = (longest.as_nanos() * (u128::from(entropy) + 1)) >> 64;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(Self::LONGEST)
+    }
+
+    /// An attempt finished something, however short it lived: the row of failures ends with it, too.
+    pub fn got_on(&mut self) {
+        self.unhealthy = 0;
     }
 
     /// The longest the next wait can be.
@@ -56,6 +61,15 @@ mod tests {
         assert_eq!(longest_waits(&[SHORT, SHORT, SHORT, healthy, SHORT]), [1, 2, 4, 1, 2]);
         let nearly = healthy - Duration::from_nanos(1);
         assert_eq!(longest_waits(&[SHORT, SHORT, nearly]), [1, 2, 4]);
+    }
+
+    #[test]
+    fn an_attempt_that_got_on_begins_the_row_anew() {
+        let mut backoff = Backoff::default();
+        let mut wait = || backoff.after(SHORT, u64::MAX).as_secs();
+        assert_eq!([wait(), wait(), wait()], [1, 2, 4]);
+        backoff.got_on();
+        assert_eq!(backoff.after(SHORT, u64::MAX).as_secs(), 1);
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use outlast_core::attempt::Exit;
 
-/// `killed by SIGKILL`, `exited with 1`, `finished`, `stopped (killed by SIGTERM)`.
+/// `killed by SIGKILL`, `exited with 1`, `finished`, `stopped (killed by SIGTERM)`, `at a usage limit (exited with 1)`.
 pub fn words(exit: &Exit) -> String {
     let end = seen(exit);
-    match exit.stopped {
-        true if exit.code.is_none() && exit.signal.is_none() => "stopped".into(),
-        true => format!("stopped ({end})"),
-        false => end,
+    match (exit.at_limit, exit.stopped) {
+        (true, _) => format!("at a usage limit ({end})"),
+        (_, true) if exit.code.is_none() && exit.signal.is_none() => "stopped".into(),
+        (_, true) => format!("stopped ({end})"),
+        (_, false) => end,
     }
 }
 
@@ -66,6 +67,7 @@ mod tests {
             (Exit { lost: true, ..exit.clone() }, "lost with its supervisor"),
             (Exit { signal: Some(15), stopped: true, ..exit.clone() }, "stopped (killed by SIGTERM)"),
             (Exit { stopped: true, ..exit.clone() }, "stopped"),
+            (Exit { code: Some(1), at_limit: true, ..exit.clone() }, "at a usage limit (exited with 1)"),
             (exit, "ended"),
         ] {
             assert_eq!(words(&exit), wanted);

@@ -3,7 +3,7 @@
 use outlast_core::{status::Status, store::RunView};
 use serde::Serialize;
 
-use super::amount::unit_word;
+use super::{amount::unit_word, time};
 
 /// What is next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -47,12 +47,22 @@ pub fn next(view: &RunView) -> Next {
             "it waits for room in a budget above its own, and goes on by itself",
             Vec::new(),
         ),
-        Status::Sleeping => told("its time", "it sleeps, and goes on by itself", Vec::new()),
+        Status::Sleeping => asleep(view, resume()),
         Status::Halted => halted(view, resume()),
         Status::Completed => told("", "nothing: it is done", Vec::new()),
         Status::Failed => go_on("resume", "it may be taken up again"),
         Status::Cancelled => told("", "nothing: it was cancelled", Vec::new()),
     }
+}
+
+/// Whether somebody waits to wake it, its own rows do not tell: to resume what is driven is refused by name.
+fn asleep(view: &RunView, resume: Vec<String>) -> Next {
+    let until = view.run.wake_at.map(time::utc).unwrap_or_default();
+    let text = format!(
+        "it sleeps until {until} UTC (a usage limit), and is started then by its supervisor, or by who resumes it"
+    );
+    let commands = std::iter::once(format!("outlast wake {}", view.run.id)).chain(resume).collect();
+    told(&format!("sleeping until {until}"), &text, commands)
 }
 
 fn halted(view: &RunView, resume: Vec<String>) -> Next {
@@ -74,6 +84,10 @@ fn halted(view: &RunView, resume: Vec<String>) -> Next {
             "look at what it asked differently: to resume it accepts that, and pays for it; a new run starts afresh",
             vec![format!("outlast journal {id}"), format!("outlast resume {id}")],
         ),
+        None if halt.code == "price_unknown" => {
+            let resume = resume.into_iter().map(|resume| format!("{resume} --prices FILE")).collect();
+            told("give a price", "give its model a price (docs/prices.md), or lift its limit in usd", resume)
+        }
         None => told("see show", &halt.hint(id), Vec::new()),
     }
 }

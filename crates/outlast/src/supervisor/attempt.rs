@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use outlast_core::status::Status;
+use outlast_core::{id::Micros, status::Status};
 use outlast_server::proxy::Seen;
 use rustix::process::Signal;
 use tokio::{sync::mpsc, time::Instant};
@@ -14,6 +14,7 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{
     beat::{self, Beat, HALT_GRACE},
     environment::Mark,
+    limited::Limited,
 };
 use crate::{
     agent::truth::{self, Left},
@@ -43,6 +44,8 @@ pub enum EndedBy {
     Machine,
     /// A limit, or a cancel.
     Halt(Status),
+    /// The provider's usage limit: it waited there by itself, and was not to.
+    Limit,
     /// We had been declared dead: somebody else may drive the run now.
     LostLease,
 }
@@ -52,6 +55,8 @@ pub enum EndedBy {
 pub struct Outcome {
     pub exit: Exit,
     pub by: EndedBy,
+    /// Until when the provider refuses everything, if its last word was that.
+    pub limited: Option<Micros>,
     /// Processes that could not be ended.
     pub left: usize,
     /// Those of tools that lived when the agent was gone, or was asked to go.
@@ -70,6 +75,8 @@ pub struct Watch<'a> {
     pub kill_at: &'a mut Option<KillPoint>,
     /// The agent keeps its conversation itself: it asks anew, and nobody is surprised.
     pub goes_on_itself: bool,
+    /// Whether an agent that waits at a usage limit is stopped there.
+    pub stop_at_limit: bool,
 }
 
 /// Where the agent is to be killed once: people test their own recovery with it.
@@ -138,6 +145,7 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
     let mut by = EndedBy::Itself;
     let mut halting: Option<(Instant, Status)> = None;
     let mut asked_for = 0;
+    let mut limited = Limited::default();
     let ask = loop {
         tokio::select! {
             exit = child.exited() => {
@@ -176,9 +184,14 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
                     break Some(Ask::Stop(Some(Signal::TERM)));
                 }
             }
+            () = reached(limited.patience()), if watch.stop_at_limit && halting.is_none() => {
+                by = EndedBy::Limit;
+                break Some(Ask::Stop(Some(Signal::TERM)));
+            }
             seen = watch.seen.recv() => {
                 let Some(seen) = seen else { continue };
                 asked_for += u64::from(is_metered(&seen));
+                limited.note(&seen);
                 if watch.kill_at.as_mut().is_some_and(|k| k.is_now(&seen)) {
                     *watch.kill_at = None;
                     say("killing the agent (--kill-at)");
@@ -202,6 +215,11 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
         }
         (ask, _) => ask,
     };
+    // What it died of may not have been heard yet: the proxy says it before the agent hears.
+    while let Ok(seen) = watch.seen.try_recv() {
+        asked_for += u64::from(is_metered(&seen));
+        limited.note(&seen);
+    }
     // The agent is gone, or is to go: in both cases with everything it started.
     let force = Arc::new(Force::new()?);
     let ask = ask.unwrap_or(Ask::EndRest);
@@ -232,7 +250,8 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
     while let Ok(seen) = watch.seen.try_recv() {
         asked_for += u64::from(is_metered(&seen));
     }
-    Ok(Outcome { exit, by, left: ended.left.len(), tools, asked: asked_for })
+    let left = ended.left.len();
+    Ok(Outcome { exit, by, limited: limited.until(), left, tools, asked: asked_for })
 }
 
 fn is_metered(seen: &Seen) -> bool {
@@ -246,6 +265,14 @@ async fn over(halting: Option<(Instant, Status)>) -> Status {
             tokio::time::sleep_until(at).await;
             status
         }
+        None => std::future::pending().await,
+    }
+}
+
+/// When it is time, if ever.
+async fn reached(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
 }
@@ -307,7 +334,7 @@ async fn note(seen: &Seen, beat: &Beat) {
 }
 
 fn halts(code: &str) -> bool {
-    code == "diverged" || code.ends_with("_budget_exceeded")
+    matches!(code, "diverged" | "price_unknown") || code.ends_with("_budget_exceeded")
 }
 
 /// Where the agent reads from: each attempt from the first byte.

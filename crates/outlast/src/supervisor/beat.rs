@@ -94,7 +94,7 @@ impl Beat {
                     });
                 }
             }
-            Err(Error::Engine(engine::Error::InstanceDead)) if open.is_some() => {
+            Err(Error::Engine(engine::Error::InstanceDead)) => {
                 self.word.send_modify(|word| word.dead = true);
             }
             // The next one may succeed; nobody is judged by one missing beat.

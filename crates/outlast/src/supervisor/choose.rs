@@ -10,6 +10,7 @@ use outlast_core::{
     digest::Digest,
     engine::start::Start,
     id::{RunId, RunNo},
+    looping::Looping,
     op::Durability,
     payload::Payload,
     run::{Command, Prices, Spec},
@@ -19,6 +20,7 @@ use outlast_core::{
 
 use outlast_server::node::Node;
 
+use super::turn;
 use crate::{agent::Choice, cli::RunArgs, context::Context, error::CliError, exit_code, keys, say::say};
 
 /// Standard input is kept up to this size.
@@ -39,7 +41,7 @@ pub fn run(
         if let Some(no) = store.run_no(id)? {
             let view = view(store, no)?;
             same_command(args, &view)?;
-            say_limits_stay(args, &view);
+            say_what_stays(args, context, &view);
             return Ok(view);
         }
     } else if !args.new
@@ -47,8 +49,9 @@ pub fn run(
     {
         if view.run.status != Status::Halted {
             let id = &view.run.id;
-            say(&format!("resuming {id}, the interrupted run of this command (--new starts afresh)"));
-            say_limits_stay(args, &view);
+            let how = if view.run.status == Status::Sleeping { "sleeping" } else { "interrupted" };
+            say(&format!("resuming {id}, the {how} run of this command (--new starts afresh)"));
+            say_what_stays(args, context, &view);
         }
         return Ok(view);
     }
@@ -77,13 +80,26 @@ fn same_command(args: &RunArgs, view: &RunView) -> Result<(), CliError> {
             message: format!("run {id} was begun with another command: {}", command.argv.join(" ")),
             hint: Some(format!("go on with `outlast resume {id}`, or give another id with --run")),
         }),
+        Some(command) if command.looping.is_some() != args.looping.on => {
+            let (was, with) = match args.looping.on {
+                true => ("as no loop", "without --loop"),
+                false => ("as a loop", "with --loop"),
+            };
+            Err(CliError::Usage {
+                message: format!("run {id} was begun {was}"),
+                hint: Some(format!("go on with it {with}, or give another id with --run")),
+            })
+        }
         _ => Ok(()),
     }
 }
 
-fn say_limits_stay(args: &RunArgs, view: &RunView) {
+fn say_what_stays(args: &RunArgs, context: &Context, view: &RunView) {
+    let id = &view.run.id;
+    if looping(args, context).is_some_and(|typed| view.spec.looping() != Some(&typed)) {
+        say(&format!("{id} exists: its loop ends as it was begun to (--new begins another)"));
+    }
     if args.limits.any() {
-        let id = &view.run.id;
         say(&format!("{id} exists: its limits stay as they are (`outlast budget {id}` changes them)"));
     }
 }
@@ -144,7 +160,12 @@ fn create(
         // Its parent's limits are limit enough.
         chosen.limits = Default::default();
     }
-    let stdin = kept_stdin()?;
+    let looping = looping(args, context);
+    let stdin = match looping.as_ref().and_then(|l| l.input.as_deref()) {
+        // Read for each iteration; a mistake in the name makes no run.
+        Some(file) => turn::read_input(file).map(|_| None)?,
+        None => kept_stdin()?,
+    };
     let mut env = BTreeMap::new();
     for name in ["PATH", "HOME"].into_iter().chain(args.env.iter().map(String::as_str)) {
         match context.around.var(name).map(|v| v.to_str()) {
@@ -174,6 +195,8 @@ fn create(
         stdin_kept: stdin.is_some(),
         state_file: state_file(args, context)?,
         agent: Choice::read(&args.agent).kept(),
+        looping,
+        stop_at_limit: args.stop_at_limit,
     };
     let spec = Spec {
         name: args.name.clone(),
@@ -239,12 +262,28 @@ fn budget_words(view: &RunView) -> String {
     if words.is_empty() { "no limits".into() } else { format!("budget {}", words.join(", ")) }
 }
 
+/// What `--loop` asks for.
+fn looping(args: &RunArgs, context: &Context) -> Option<Looping> {
+    let typed = &args.looping;
+    typed.on.then(|| Looping {
+        max_iterations: typed.max_iterations,
+        until: typed.until.clone(),
+        input: typed
+            .input
+            .as_ref()
+            .map(|file| context.around.directory().join(file).to_string_lossy().into_owned()),
+    })
+}
+
 /// Names command and directory: typing the command again there finds the run.
 fn command_key(args: &RunArgs, context: &Context, parent: Option<RunNo>) -> String {
     let mut text = context.around.directory().to_string_lossy().into_owned();
     // Another run's unfinished child is not this one's.
     if let Some(parent) = parent {
         text.push_str(&format!("\0\0{parent}"));
+    }
+    if args.looping.on {
+        text.push_str("\0--loop");
     }
     for word in &args.command {
         text.push('\0');

@@ -1,8 +1,12 @@
 //! Drives a run: attempt after attempt, until it is done, halted, stopped, or no use.
 
+mod iterate;
 mod judge;
+mod sleep;
 
 use std::{
+    collections::BTreeMap,
+    ffi::OsString,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -114,6 +118,11 @@ struct Driver {
     seen: mpsc::UnboundedReceiver<Seen>,
     kill_at: Option<KillPoint>,
     backoff: Backoff,
+    /// How long the newest attempt lived.
+    lived: Duration,
+    /// Of a loop: the iteration that is next or under way, from 1.
+    iteration: Option<i64>,
+    said_no_git: bool,
     state: Option<StateFace>,
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
     serving: tokio::task::JoinHandle<()>,
@@ -126,6 +135,10 @@ struct Driver {
 /// What follows an attempt.
 enum Next {
     Again(Duration),
+    /// The iteration is over.
+    Turn,
+    /// At a usage limit.
+    Sleep,
     Exit(u8),
     /// The lease was lost. `done`: the agent had finished meanwhile, and is not started again.
     Claim {
@@ -203,6 +216,9 @@ impl Driver {
             seen,
             kill_at: kill_at.map(KillPoint::new),
             backoff: Backoff::default(),
+            lived: Duration::ZERO,
+            iteration: None,
+            said_no_git: false,
             state,
             shutdown: Some(shutdown),
             serving,
@@ -246,17 +262,43 @@ impl Driver {
     async fn attempts(&mut self) -> Result<u8, CliError> {
         let mut restart = false;
         let mut finished = None;
+        let mut begun = false;
         loop {
+            if let Some(code) = self.sleep_on().await? {
+                return Ok(code);
+            }
+            if finished.is_none()
+                && let Some(code) = self.judge_iteration().await?
+            {
+                return Ok(code);
+            }
+            let iteration = self.iteration().await?;
+            let fresh = iteration.as_ref().is_some_and(|i| i.fresh);
             // First the fence, which shuts out whoever drove it before, and then the end of what that left:
             // the agent of a living supervisor is not ours to end.
             let restarts = restart || self.died_before()?;
-            let Some((claims, instance)) = self.claim(restarts).await? else {
-                return self.finish(Status::Halted);
+            let (claims, instance) = match self.claim(restarts, fresh).await {
+                Ok(Some(claimed)) => claimed,
+                Ok(None) => return self.finish(Status::Halted),
+                // Cancelled since it was last looked at.
+                Err(CliError::Store(store::Error::Engine(engine::Error::RunEnded { .. }))) if begun => {
+                    let status = story::view(self.store.as_ref(), &self.view)?.run.status;
+                    return self.finish(status);
+                }
+                Err(e) => return Err(e),
             };
+            begun = true;
             let attempt = claims.attempt;
             if let Some(exit) = finished {
-                let status = self.end(attempt, instance, exit, 0, Then::Complete).await?;
-                return self.finish(status);
+                // Of a loop it was an iteration, which is judged next.
+                let looping = self.view.spec.looping().is_some();
+                let then = if looping { Then::Turn } else { Then::Complete };
+                let status = self.end(attempt, instance, exit, 0, then).await?;
+                if !looping {
+                    return self.finish(status);
+                }
+                (finished, restart) = (None, false);
+                continue;
             }
             let (strays, tools) = attempt::end_strays(&self.mark).await?;
             self.strays = tools;
@@ -267,6 +309,9 @@ impl Driver {
                     "strays",
                     format!("{strays} processes of an earlier attempt cannot be ended; nothing was started"),
                 ));
+            }
+            if let Some(iteration) = iteration {
+                self.begin(iteration, &claims, instance).await?;
             }
             self.beat.open(attempt, instance);
             let began = Instant::now();
@@ -283,6 +328,7 @@ impl Driver {
             {
                 terminal.restore();
             }
+            self.lived = began.elapsed();
             let life = Life { attempt, instance, active_ms, lived: began.elapsed() };
             match self.judge(life, outcome).await? {
                 Next::Exit(code) => return Ok(code),
@@ -292,6 +338,7 @@ impl Driver {
                         return Ok(code);
                     }
                 }
+                Next::Turn | Next::Sleep => restart = false,
                 Next::Claim { done } => finished = done,
             }
         }
@@ -300,12 +347,12 @@ impl Driver {
     /// Opens the next attempt. `None`: that is refused, and the run is halted.
     ///
     /// Errors: another process drives the run, or it has ended.
-    async fn claim(&self, restart: bool) -> Result<Option<(Claims, InstanceNo)>, CliError> {
+    async fn claim(&self, restart: bool, fresh: bool) -> Result<Option<(Claims, InstanceNo)>, CliError> {
         let run = self.view.run.no;
         let mut waited = false;
         loop {
             let instance = self.node.instance();
-            let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart };
+            let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh, restart };
             match self.store.ask(claim, Durability::Synced).await {
                 Ok(Claimed::Attempt { attempt, fence, .. }) => {
                     let claims = Claims { run, attempt, slot: Slot::DRIVER, fence: Some(fence) };
@@ -318,22 +365,29 @@ impl Driver {
                 // A holder that cannot be seen from here may be dead: a container's, killed a moment ago.
                 Err(store::Error::Engine(engine::Error::RunHeld { .. })) if !waited => {
                     waited = true;
-                    let node = self.node.clone();
-                    let judged = tokio::task::spawn_blocking(move || node.await_verdicts()).await;
-                    judged.map_err(std::io::Error::other)??;
+                    self.await_verdicts().await?;
                 }
                 Err(e) => return Err(e.into()),
             }
         }
     }
 
-    async fn one(&mut self, claims: Claims, instance: InstanceNo) -> Result<Outcome, AttemptError> {
-        let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
+    async fn await_verdicts(&self) -> Result<(), CliError> {
+        let node = self.node.clone();
+        let judged = tokio::task::spawn_blocking(move || node.await_verdicts()).await;
+        Ok(judged.map_err(std::io::Error::other)??)
+    }
+
+    /// What the agent finds around it in this attempt.
+    fn environment(&self, claims: Claims) -> std::io::Result<BTreeMap<OsString, OsString>> {
         let keys = self.store.token_keys().map_err(std::io::Error::other)?;
         let attempts = self.store.attempts(self.view.run.no).map_err(std::io::Error::other)?;
-        let last_exit = attempts.iter().rev().find_map(|a| a.exit.as_ref()).map(crate::render::exit::words);
+        let turn = attempts.iter().find(|a| a.no == claims.attempt).map(|a| a.iteration);
+        // In a loop, what came before in other iterations was other work.
+        let before = || attempts.iter().filter(|a| a.no < claims.attempt && Some(a.iteration) == turn);
+        let last_exit = before().rev().find_map(|a| a.exit.as_ref()).map(crate::render::exit::words);
         let state_file = self.mirror(claims.attempt).map_err(std::io::Error::other)?;
-        let mut env = environment::Attempt {
+        Ok(environment::Attempt {
             command: &self.command,
             mark: &self.mark,
             claims,
@@ -342,10 +396,17 @@ impl Driver {
             proxy: self.address,
             store: self.context.place.without_secret(),
             grpc: self.state.as_ref().map(StateFace::address),
+            iteration: self.iteration,
+            recovered: before().next().is_some(),
             last_exit,
             state_file,
         }
-        .variables(self.context.around.variables());
+        .variables(self.context.around.variables()))
+    }
+
+    async fn one(&mut self, claims: Claims, instance: InstanceNo) -> Result<Outcome, AttemptError> {
+        let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
+        let mut env = self.environment(claims)?;
         let launch = self.launch(actor, &mut env).await.map_err(std::io::Error::other)?;
         let stdin = match launch.resumes && launch.headless {
             true => spawn::Stdin::Null,
@@ -368,6 +429,7 @@ impl Driver {
             mark: &self.mark,
             kill_at: &mut self.kill_at,
             goes_on_itself: launch.resumes,
+            stop_at_limit: self.command.stop_at_limit,
         };
         let outcome = attempt::run(command, watch).await?;
         if let Err(e) = self.settle(actor, &outcome).await {

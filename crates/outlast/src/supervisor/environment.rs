@@ -62,7 +62,11 @@ pub struct Attempt<'a> {
     pub store: Option<String>,
     /// Where the state is served over gRPC.
     pub grpc: Option<SocketAddr>,
-    /// How the attempt before ended.
+    /// Of a loop: which iteration this is, from 1.
+    pub iteration: Option<i64>,
+    /// An attempt before had the same to do.
+    pub recovered: bool,
+    /// How it ended.
     pub last_exit: Option<String>,
     /// The mirror of the task's context.
     pub state_file: Option<String>,
@@ -101,7 +105,10 @@ impl Attempt<'_> {
         if let Some(file) = &self.state_file {
             set("OUTLAST_STATE_FILE", file.clone());
         }
-        if self.claims.attempt.0 > 1 {
+        if let Some(iteration) = self.iteration {
+            set("OUTLAST_ITERATION", iteration.to_string());
+        }
+        if self.recovered {
             set("OUTLAST_RECOVERED", "1".into());
         }
         if let Some(exit) = &self.last_exit {
@@ -139,6 +146,8 @@ mod tests {
             proxy: "127.0.0.1:9".parse().unwrap(),
             store: Some("/var/runs.db".into()),
             grpc: None,
+            iteration: Some(3),
+            recovered: true,
             last_exit: Some("signal 9 (SIGKILL)".into()),
             state_file: Some("/var/runs.db.runs/r/active_state.json".into()),
         };
@@ -153,6 +162,7 @@ mod tests {
         assert_eq!(env[&OsString::from("OPENAI_BASE_URL")], "http://127.0.0.1:9/v1");
         assert_eq!(env[&OsString::from("X")], "y");
         assert_eq!(env[&OsString::from("OUTLAST_RECOVERED")], "1");
+        assert_eq!(env[&OsString::from("OUTLAST_ITERATION")], "3");
         assert_eq!(env[&OsString::from("OUTLAST_STORE")], "/var/runs.db");
     }
 

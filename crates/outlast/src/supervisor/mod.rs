@@ -5,8 +5,11 @@ mod beat;
 mod choose;
 mod drive;
 pub(crate) mod environment;
+mod limited;
+mod progress;
 mod state;
 mod story;
+mod turn;
 mod within;
 
 pub use choose::{current_umask, view as view_of};
@@ -14,12 +17,16 @@ pub use choose::{current_umask, view as view_of};
 use std::{net::SocketAddr, process::Stdio, sync::Arc};
 
 use outlast_core::{
-    engine::tell::{Tell, Word},
+    engine::{
+        self,
+        hold::Hold,
+        tell::{Tell, Word},
+    },
     id::RunNo,
     op::Durability,
     state::transaction::Conflicts,
     status::Status,
-    store::{Ask as _, RunFilter, RunView, Store},
+    store::{self, Ask as _, RunFilter, RunView, Store},
 };
 
 use outlast_server::node::Node;
@@ -158,6 +165,7 @@ fn go_on(
     served: Served,
     context: Context,
 ) -> Result<u8, CliError> {
+    let view = prices::mended(node.store().as_ref(), view, &served.proxy)?;
     let id = &view.run.id;
     if view.run.status == Status::Halted {
         return Err(halted(&view));
@@ -230,27 +238,38 @@ fn halted(view: &RunView) -> CliError {
     CliError::Other { exit: exit_code::HALTED, code: "run_halted", message, hint: Some(hint) }
 }
 
-/// Every interrupted run with a command that no person stopped, each under a supervisor of its own.
+/// Every interrupted or sleeping run with a command that no person stopped and nobody drives, each under a supervisor of its own.
 fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Result<u8, CliError> {
     // What a reboot left still says "running": the verdict comes first.
     let node = proxy_setup::join(store.clone(), context, "outlast resume --all")?;
     node.await_verdicts()?;
     let mut runs = Vec::new();
-    let mut before: Option<RunNo> = None;
-    loop {
-        let filter =
-            RunFilter { status: Some(Status::Interrupted), before, limit: 500, ..Default::default() };
-        let page = store.runs(&filter)?;
-        let Some(last) = page.last() else { break };
-        before = Some(last.run.no);
-        for v in page.into_iter().filter(|v| v.spec.command.is_some() && !v.run.stop_requested) {
-            // A child of a run that goes on is its parent's to start again.
-            let parent = v.run.parent.map(|p| store.run(p)).transpose()?.flatten();
-            if parent.is_none_or(|p| p.run.status.is_ended()) {
-                runs.push(v);
+    for status in [Status::Interrupted, Status::Sleeping] {
+        let mut before: Option<RunNo> = None;
+        loop {
+            let filter = RunFilter { status: Some(status), before, limit: 500, ..Default::default() };
+            let page = store.runs(&filter)?;
+            let Some(last) = page.last() else { break };
+            before = Some(last.run.no);
+            for v in page.into_iter().filter(|v| v.spec.command.is_some() && !v.run.stop_requested) {
+                // A child of a run that goes on is its parent's to start again.
+                let parent = v.run.parent.map(|p| store.run(p)).transpose()?.flatten();
+                if parent.is_none_or(|p| p.run.status.is_ended()) {
+                    runs.push(v);
+                }
             }
         }
     }
+    let mut free = Vec::new();
+    for view in runs {
+        // One that sleeps has a supervisor that wakes it, unless that died.
+        let is_driven = view.run.status == Status::Sleeping && is_held(&node, view.run.no)?;
+        if !is_driven {
+            free.push(view);
+        }
+    }
+    let mut runs = free;
+    runs.sort_by_key(|v| std::cmp::Reverse(v.run.no));
     node.leave()?;
     drop(node);
     drop(store);
@@ -273,6 +292,15 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
         }
     }
     Ok(worst)
+}
+
+/// Whether a live process waits to wake the run. Else it is ours, until we leave.
+fn is_held(node: &Node, run: RunNo) -> Result<bool, CliError> {
+    match node.store().ask(Hold { run, instance: node.instance() }, Durability::Synced).wait() {
+        Ok(_) => Ok(false),
+        Err(store::Error::Engine(engine::Error::RunHeld { .. })) => Ok(true),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// Before anything is started: our environment holds keys, and orphans are to come to us.

@@ -46,6 +46,41 @@ fn halted_run_stays_halted_and_says_what_lets_it_go_on() {
     });
 }
 
+/// A model that no table knows.
+const UNHEARD_OF: &str = r#"
+import http.client, json, os, sys, urllib.parse
+base = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+connection = http.client.HTTPConnection(base.hostname, base.port, timeout=120)
+body = {"model": "unheard-of", "max_tokens": 10, "messages": [{"role": "user", "content": "hello"}]}
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+connection.request("POST", base.path + "/chat/completions", json.dumps(body), headers)
+if connection.getresponse().status != 200: sys.exit(1)
+"#;
+
+#[test]
+fn model_without_a_price_halts_the_run_until_its_price_is_given() {
+    // Bug: an agent whose model had no price under a limit in usd was started again until it was a crash loop.
+    // Consequence: the run failed, and no price could be given to it. Cause: the refusal halted nothing.
+    let bed = Bed::new();
+    let run = bed.run(script(&bed, &["--run", "r"], UNHEARD_OF, &[])).code(75);
+    let way_on = "`outlast resume r --prices FILE`";
+    let run = run.tells(&["halted (price_unknown)", way_on]);
+    assert_eq!(run.text.matches(way_on).count(), 1, "{}", run.text);
+    assert_eq!(bed.show("r")["attempts"].as_array().unwrap().len(), 1);
+    bed.does(&["show", "r"]).tells(&["outlast resume r --prices FILE"]);
+    bed.does(&["resume", "r"]).code(75).tells(&[way_on]);
+    let prices = r#"{"unheard-of": {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}}"#;
+    let file = bed.write("prices.json", prices);
+    let other = bed.write("other.json", &prices.replace("unheard-of", "another"));
+    bed.does(&["resume", "r", "--prices", crate::bed::text(&other)])
+        .code(75)
+        .tells(&["goes on at the prices of"]);
+    let resumed = bed.does(&["resume", "r", "--prices", crate::bed::text(&file)]).code(0);
+    resumed.tells(&["goes on at the prices of", "prices.json", "priced by those of"]);
+    assert_eq!((bed.status("r").as_str(), bed.paid(), bed.spent("r", "restarts")), ("completed", 1, 0));
+    assert!(bed.spent("r", "cost_nano_usd") > 0);
+}
+
 /// Two calls at once, of which the limit has room for one: the other waits.
 const TWO_AT_ONCE: &str = r#"
 import http.client, json, os, sys, threading, urllib.parse

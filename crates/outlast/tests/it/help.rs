@@ -14,6 +14,7 @@ fn help_is_as_recorded() {
         "journal",
         "budget",
         "stop",
+        "wake",
         "resume",
         "cancel",
         "resolve",

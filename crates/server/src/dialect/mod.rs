@@ -17,6 +17,7 @@ pub mod request;
 pub mod route;
 pub mod sse;
 pub mod tool_calls;
+mod usage_limit;
 
 use std::borrow::Cow;
 
@@ -25,6 +26,7 @@ pub use canonical::canonical;
 pub use refusal::{error_frame, refusal_body};
 pub use request::{BadRequest, Request};
 pub use route::{HeaderFacts, Route, route};
+pub use usage_limit::usage_limit;
 
 /// The provider family whose base URL, credential and error shape a path belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,5 +1,7 @@
 //! Answers as OpenAI's chat completions write them.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::StatusCode;
 use serde::Serialize;
@@ -206,6 +208,14 @@ pub(super) fn error(status: StatusCode, message: &str) -> String {
         _ => ("server_error", None),
     };
     serde_json::json!({"error": {"message": message, "type": kind, "param": null, "code": code}}).to_string()
+}
+
+/// A plan's usage limit, as the ChatGPT backend tells it.
+pub(super) fn usage_limit(message: &str, over_s: u64, limit: Duration) -> String {
+    let error = serde_json::json!({
+        "type": "usage_limit_reached", "message": message, "resets_at": over_s, "resets_in_seconds": limit.as_secs(),
+    });
+    serde_json::json!({"error": error}).to_string()
 }
 
 /// The list of models in OpenAI's shape.

@@ -175,6 +175,9 @@ impl Provider {
             Some(Fault::Status(status, times)) if self.still_refuses(request.digest, times) => {
                 return Err(Refusal::new(status, "the request asked for this status"));
             }
+            Some(Fault::Limit(limit, times)) if self.still_refuses(request.digest, times) => {
+                return Err(Refusal::usage_limit(limit));
+            }
             _ => {}
         }
         if let Some(status) = self.options.failure(self.drawn.fetch_add(1, Ordering::Relaxed)) {
@@ -347,6 +350,9 @@ fn halve(frames: &mut Vec<Bytes>) {
 
 fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
     let message = format!("mock: {}", refusal.message);
+    if let Some(limit) = refusal.limit {
+        return limited(dialect, &message, limit);
+    }
     let text = match dialect {
         Dialect::OpenAi | Dialect::Responses => openai::error(refusal.status, &message),
         Dialect::Anthropic => anthropic::error(refusal.status, &message),
@@ -356,6 +362,29 @@ fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
     headers.insert(request_id(dialect), HeaderValue::from_static("req_mock"));
     if refusal.status == StatusCode::TOO_MANY_REQUESTS {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+/// A plan's limit, as each provider tells it.
+fn limited(dialect: Dialect, message: &str, limit: Duration) -> Response<Body> {
+    let over = SystemTime::now() + limit;
+    // Rounded up, as a moment too early would be refused again.
+    let over_s = over.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis().div_ceil(1000) as u64;
+    let status = StatusCode::TOO_MANY_REQUESTS;
+    let text = match dialect {
+        Dialect::OpenAi | Dialect::Responses => openai::usage_limit(message, over_s, limit),
+        Dialect::Anthropic => anthropic::error(status, message),
+    };
+    let mut response = json(status, text);
+    let headers = response.headers_mut();
+    headers.insert(request_id(dialect), HeaderValue::from_static("req_mock"));
+    headers.insert(header::RETRY_AFTER, HeaderValue::from(limit.as_secs().max(1)));
+    if dialect == Dialect::Anthropic {
+        headers.insert("anthropic-ratelimit-unified-status", HeaderValue::from_static("rejected"));
+        if let Ok(over) = HeaderValue::from_str(&over_s.to_string()) {
+            headers.insert("anthropic-ratelimit-unified-reset", over);
+        }
     }
     response
 }

@@ -1,6 +1,6 @@
 //! A request for a message, in either dialect: read once, checked strictly.
 
-use std::{borrow::Cow, fmt, io::Read};
+use std::{borrow::Cow, fmt, io::Read, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
@@ -43,11 +43,19 @@ impl Dialect {
 pub(super) struct Refusal {
     pub status: StatusCode,
     pub message: String,
+    /// A usage limit that is over after so long.
+    pub limit: Option<Duration>,
 }
 
 impl Refusal {
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into() }
+        Self { status, message: message.into(), limit: None }
+    }
+
+    /// A plan's usage limit, which is over after `limit`.
+    pub fn usage_limit(limit: Duration) -> Self {
+        let limited = Self::new(StatusCode::TOO_MANY_REQUESTS, "the usage limit has been reached");
+        Self { limit: Some(limit), ..limited }
     }
 
     pub fn bad(message: impl Into<String>) -> Self {

@@ -9,6 +9,7 @@
 //! | `mock: usage INPUT,OUTPUT` | what is billed, even past the request's cap |
 //! | `mock: latency 300ms` | instead of the provider's |
 //! | `mock: status CODE` | refused, unpaid; `mock: status CODE N` only the first N times |
+//! | `mock: limit TIME` | refused with 429, unpaid: a plan's usage limit that is over in TIME; `mock: limit TIME N` as above |
 //! | `mock: truncate` | paid; half the answer, then the connection breaks |
 //! | `mock: garbage` | paid; a 200 that is not JSON |
 //! | `mock: hang` | paid; half the answer, then nothing until the client leaves |
@@ -46,6 +47,8 @@ pub(super) struct ToolCall {
 pub(super) enum Fault {
     /// The status, and for how many requests of one digest (without: for all).
     Status(StatusCode, Option<u64>),
+    /// A usage limit that is over after so long, and for how many requests of one digest.
+    Limit(Duration, Option<u64>),
     Truncate,
     Garbage,
     Hang,
@@ -107,13 +110,15 @@ impl Script {
             "usage" => self.usage = Some(rest.parse().map_err(|_| "usage INPUT,OUTPUT")?),
             "latency" => self.latency = Some(options::duration(rest).map_err(|_| "latency 300ms")?),
             "status" => self.fault = Some(status(rest).ok_or("status CODE [TIMES], CODE 400 to 599")?),
+            "limit" => self.fault = Some(limit(rest).ok_or("limit TIME [TIMES], such as limit 5h")?),
             "truncate" => self.fault = Some(Fault::Truncate),
             "garbage" => self.fault = Some(Fault::Garbage),
             "hang" => self.fault = Some(Fault::Hang),
             "silent" => self.fault = Some(Fault::Silent),
             _ => {
                 return Err(
-                    "tool, reply, tokens, usage, latency, status, truncate, garbage, hang or silent".into()
+                    "tool, reply, tokens, usage, latency, status, limit, truncate, garbage, hang or silent"
+                        .into(),
                 );
             }
         }
@@ -144,6 +149,15 @@ fn status(rest: &str) -> Option<Fault> {
     Some(Fault::Status(options::error_status(code)?, times))
 }
 
+fn limit(rest: &str) -> Option<Fault> {
+    let (time, times) = match rest.split_once(char::is_whitespace) {
+        Some((time, times)) => (time, Some(times.trim().parse().ok()?)),
+        None => (rest, None),
+    };
+    let ms = u64::try_from(outlast_core::duration::parse_ms(time).ok()?).ok()?;
+    Some(Fault::Limit(Duration::from_millis(ms), times))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,6 +172,8 @@ mod tests {
         assert_eq!(script.reply.as_deref(), Some("all\ndone {n}"));
         assert_eq!(script.tokens, Some(7));
         assert_eq!(script.fault, Some(Fault::Status(StatusCode::SERVICE_UNAVAILABLE, Some(2))));
+        let limit = Script::read("mock: limit 5h 2", |_| false).unwrap().fault;
+        assert_eq!(limit, Some(Fault::Limit(Duration::from_secs(5 * 3600), Some(2))));
         assert_eq!(Script::read("no lines here", |_| false), Ok(Script::default()));
     }
 
@@ -183,7 +199,14 @@ mod tests {
             "tokens 100001",
             "status 200",
         ];
-        for line in lines.into_iter().chain(["status 500 x", "usage 1", "latency 3"]) {
+        for line in lines.into_iter().chain([
+            "status 500 x",
+            "usage 1",
+            "latency 3",
+            "limit",
+            "limit x",
+            "limit 5h x",
+        ]) {
             assert!(Script::read(&format!("mock: {line}"), |_| false).is_err(), "{line}");
         }
         let error = Script::read("mock: tokens many", |_| false).unwrap_err();

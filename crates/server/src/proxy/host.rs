@@ -15,7 +15,7 @@ use outlast_core::{
     call::{ConnectionId, Taken, Waiters, taken::Place},
     clock::{Clock, Entropy},
     digest::Digest,
-    id::{AttemptNo, RunId, RunNo, Seq},
+    id::{AttemptNo, Micros, RunId, RunNo, Seq},
     journal::Role,
     price::PriceTable,
     run::Policy,
@@ -79,6 +79,13 @@ pub enum Seen {
     Settled {
         seq: Seq,
         status: Status,
+        /// With a 2xx.
+        answered: bool,
+    },
+    /// The upstream refuses whatever is asked until then: said after its `Settled`, before the client hears.
+    Limited {
+        seq: Seq,
+        until: Micros,
     },
     Replayed {
         seq: Seq,

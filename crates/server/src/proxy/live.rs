@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use outlast_core::{
     call::exchange::{Action, Ending, Event, Exchange, Failure, Frame, Progress, Silence},
     engine::{keep::Keep, settle::Settle},
-    id::{InstanceNo, Seq},
+    id::{InstanceNo, Micros, Seq},
     journal::Role,
     op::{Durability, Settled},
     payload::Payload,
@@ -90,6 +90,7 @@ pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, cap: Optio
         again_at: None,
         slow_at: None,
         stuck: None,
+        limited: None,
     };
     task.upstream(cap).await;
     task.settle_down().await;
@@ -109,6 +110,8 @@ struct Carry {
     slow_at: Option<Instant>,
     /// It waits to be recorded.
     stuck: Option<Stuck>,
+    /// Until when the upstream refuses everything, if it said so.
+    limited: Option<Micros>,
 }
 
 /// An answer that waits to be recorded.
@@ -227,10 +230,20 @@ impl Carry {
         self.outcome = self.call.dialect.read_json(&body);
         // Some upstreams say 200 of what failed.
         let readable = !status.is_success() || (is_json_object(&body) && self.outcome.error.is_none());
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            self.limited = self.usage_limit(&body);
+        }
         let len = body.len() as u64;
         let body = if status.is_success() { body } else { self.masked(body) };
         self.live.log().frames.push(body);
         self.on(Event::BodyEnd { len, readable });
+    }
+
+    /// Until when a 429 says that everything is refused. A clock that cannot be read tells nothing.
+    fn usage_limit(&self, body: &[u8]) -> Option<Micros> {
+        let now = self.host.store.now().ok()?;
+        let upstream = self.call.dialect.upstream();
+        dialect::usage_limit(upstream, 429, &self.live.log().headers, body, now)
     }
 
     fn frames(&mut self, reader: &mut AnswerStream, frames: Vec<dialect::Frame>) {
@@ -420,7 +433,12 @@ impl Carry {
                 if !self.outcome.kept.is_empty() {
                     self.host.memory(call.seat.run).lock().kept.add(&self.outcome.kept);
                 }
-                self.host.saw(Seen::Settled { seq: self.live.seq, status: s.run_status });
+                let seq = self.live.seq;
+                let answered = self.machine.status().is_some_and(|s| (200..300).contains(&s));
+                self.host.saw(Seen::Settled { seq, status: s.run_status, answered });
+                if let Some(until) = self.limited {
+                    self.host.saw(Seen::Limited { seq, until });
+                }
                 tracing::info!(
                     run = %call.seat.id, seq = %self.live.seq, upstream = call.upstream_name(),
                     model = %call.request.model, status = self.machine.status(),

@@ -42,7 +42,9 @@ pub async fn apply(client: &Client, l: &Loaded) -> Result<(), Error> {
         }
     }
     for (no, spec) in &l.specs {
-        write_one(client, &insert("specs", "run_no, spec"), params![no.0, to_json(spec)?]).await?;
+        let sql = "INSERT INTO outlast.specs (run_no, spec) VALUES ($1, $2) \
+                   ON CONFLICT (run_no) DO UPDATE SET spec = excluded.spec";
+        write_one(client, sql, params![no.0, to_json(spec)?]).await?;
     }
     for (a, touch) in touched(&l.attempts) {
         match touch {
@@ -174,7 +176,9 @@ async fn insert_run(client: &Client, r: &Run) -> Result<(), Error> {
             bytes(&r.command_key),
             r.job.as_ref().map(|j| j.name.as_bytes()),
             r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
-            (!r.origins.is_empty()).then(|| to_json(&r.origins)).transpose()?
+            (!r.origins.is_empty()).then(|| to_json(&r.origins)).transpose()?,
+            maybe_json(&r.turns)?,
+            r.wake_at.map(|t| t.0)
         ],
     )
     .await
@@ -185,7 +189,7 @@ async fn update_run(client: &Client, r: &Run) -> Result<(), Error> {
         client,
         "UPDATE outlast.runs SET status = $2, began_at = $3, ended_at = $4, next_seq = $5, next_attempt = $6, \
          fence = $7, iteration = $8, explicit_loops = $9, answers = $10, closed = $11, stop_requested = $12, \
-         replayed = $13, saved_nano_usd = $14, halt = $15, error = $16, counts = $17 WHERE no = $1",
+         replayed = $13, saved_nano_usd = $14, halt = $15, error = $16, counts = $17, turns = $18, wake_at = $19 WHERE no = $1",
         params![
             r.no.0,
             r.status as i64,
@@ -203,7 +207,9 @@ async fn update_run(client: &Client, r: &Run) -> Result<(), Error> {
             r.saved_nano_usd,
             maybe_json(&r.halt)?,
             bytes(&r.error),
-            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?
+            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
+            maybe_json(&r.turns)?,
+            r.wake_at.map(|t| t.0)
         ],
     )
     .await

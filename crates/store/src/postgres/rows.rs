@@ -115,6 +115,8 @@ pub fn run(row: &Row) -> Result<Run> {
         command_key: maybe_name(row, 21)?,
         job: job(row)?,
         origins: maybe_json::<Vec<Origin>>(row, 24)?.unwrap_or_default().into(),
+        turns: maybe_json(row, 25)?,
+        wake_at: maybe_int(row, 26)?.map(Micros),
     })
 }
 

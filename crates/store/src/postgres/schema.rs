@@ -38,7 +38,8 @@ CREATE TABLE outlast.runs (
     next_seq bigint NOT NULL, next_attempt bigint NOT NULL, fence bigint NOT NULL, iteration bigint NOT NULL,
     explicit_loops boolean NOT NULL, answers bigint NOT NULL, closed bigint NOT NULL,
     stop_requested boolean NOT NULL, replayed bigint NOT NULL, saved_nano_usd bigint NOT NULL,
-    charges text NOT NULL, policy text NOT NULL, halt text, error bytea, command_key bytea, job bytea, counts text, origins text);
+    charges text NOT NULL, policy text NOT NULL, halt text, error bytea, command_key bytea, job bytea, counts text, origins text,
+    turns text, wake_at bigint);
 CREATE INDEX runs_by_command ON outlast.runs (sha256(command_key), no) WHERE command_key IS NOT NULL;
 CREATE INDEX runs_by_status ON outlast.runs (status, no);
 CREATE INDEX runs_of_jobs ON outlast.runs (no) WHERE job IS NOT NULL;

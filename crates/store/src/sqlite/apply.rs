@@ -52,7 +52,11 @@ pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
         }
     }
     for (no, spec) in &l.specs {
-        execute(conn, "INSERT INTO specs (run_no, spec) VALUES (?1, ?2)", params![no.0, to_json(spec)?])?;
+        execute(
+            conn,
+            "INSERT OR REPLACE INTO specs (run_no, spec) VALUES (?1, ?2)",
+            params![no.0, to_json(spec)?],
+        )?;
     }
     for row in &l.attempts {
         match row.touch {
@@ -156,7 +160,7 @@ fn update_envelope(conn: &Connection, e: &Envelope) -> Result<()> {
 fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
     execute(
         conn,
-        &insert("runs", rows::RUN, 25),
+        &insert("runs", rows::RUN, 27),
         params![
             r.no.0,
             r.id.as_str(),
@@ -182,7 +186,9 @@ fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
             r.command_key,
             r.job.as_ref().map(|j| j.name.as_str()),
             r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
-            (!r.origins.is_empty()).then(|| to_json(&r.origins)).transpose()?
+            (!r.origins.is_empty()).then(|| to_json(&r.origins)).transpose()?,
+            r.turns.as_ref().map(to_json).transpose()?,
+            r.wake_at.map(|t| t.0)
         ],
     )
 }
@@ -196,7 +202,7 @@ fn update_run(conn: &Connection, r: &Run) -> Result<()> {
         conn,
         "UPDATE runs SET began_at = ?2, ended_at = ?3, next_seq = ?4, next_attempt = ?5, fence = ?6, iteration = ?7,
          explicit_loops = ?8, answers = ?9, closed = ?10, stop_requested = ?11, replayed = ?12,
-         saved_nano_usd = ?13, halt = ?14, error = ?15, counts = ?16 WHERE no = ?1",
+         saved_nano_usd = ?13, halt = ?14, error = ?15, counts = ?16, turns = ?17, wake_at = ?18 WHERE no = ?1",
         params![
             r.no.0,
             r.began_at.map(|t| t.0),
@@ -213,7 +219,9 @@ fn update_run(conn: &Connection, r: &Run) -> Result<()> {
             r.saved_nano_usd,
             r.halt.as_ref().map(to_json).transpose()?,
             r.error,
-            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?
+            r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
+            r.turns.as_ref().map(to_json).transpose()?,
+            r.wake_at.map(|t| t.0)
         ],
     )
 }

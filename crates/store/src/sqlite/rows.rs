@@ -99,6 +99,8 @@ pub fn run(row: &Row<'_>) -> Result<Run> {
         command_key: row.get(21)?,
         job: job(row)?,
         origins: from_json_or_null::<Vec<Origin>>(row, 24)?.unwrap_or_default().into(),
+        turns: from_json_or_null(row, 25)?,
+        wake_at: row.get::<_, Option<i64>>(26)?.map(Micros),
     })
 }
 

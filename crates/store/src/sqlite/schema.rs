@@ -30,7 +30,8 @@ CREATE TABLE runs (
     next_seq INTEGER NOT NULL, next_attempt INTEGER NOT NULL, fence INTEGER NOT NULL, iteration INTEGER NOT NULL,
     explicit_loops INTEGER NOT NULL, answers INTEGER NOT NULL, closed INTEGER NOT NULL,
     stop_requested INTEGER NOT NULL, replayed INTEGER NOT NULL, saved_nano_usd INTEGER NOT NULL,
-    charges TEXT NOT NULL, policy TEXT NOT NULL, halt TEXT, error TEXT, command_key TEXT, job TEXT, counts TEXT, origins TEXT);
+    charges TEXT NOT NULL, policy TEXT NOT NULL, halt TEXT, error TEXT, command_key TEXT, job TEXT, counts TEXT, origins TEXT,
+    turns TEXT, wake_at INTEGER);
 CREATE INDEX runs_by_command ON runs (command_key) WHERE command_key IS NOT NULL;
 CREATE INDEX runs_by_status ON runs (status, no);
 CREATE INDEX runs_of_jobs ON runs (no) WHERE job IS NOT NULL;

@@ -36,11 +36,13 @@ mod reads;
 mod replay;
 mod retention;
 mod runs;
+mod sleep;
 mod state;
 mod steps;
 mod sweeps;
 mod tokens;
 mod tools;
+mod turns;
 mod within;
 
 /// One test for each story, grouped by noun.
@@ -293,6 +295,21 @@ macro_rules! stories {
                 a_fork_of_a_fork_shares_both,
                 a_fork_is_made_once,
                 points_are_found_by_name_place_and_attempt,
+            ;
+            sleep:
+                a_run_sleeps_until_its_time_and_then_begins_without_a_restart,
+                a_sleeping_run_has_one_process_that_wakes_it,
+                a_sleeping_run_of_a_dead_process_sleeps_on_for_the_next,
+                a_person_wakes_a_run,
+                a_person_stops_a_run_that_sleeps,
+                a_halted_run_does_not_sleep,
+                an_unknown_price_halts_what_is_supervised_until_it_is_given,
+            ;
+            turns:
+                an_iteration_keeps_what_it_began_with_over_a_crash,
+                a_finished_iteration_is_judged_once_also_over_a_death,
+                a_loop_that_stands_still_fails_and_may_be_taken_up_again,
+                a_loop_is_completed_by_its_command_or_its_count,
             ;
             forget:
                 a_run_that_ended_is_forgotten_with_all_that_was_kept_of_it,

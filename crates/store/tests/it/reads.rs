@@ -88,6 +88,7 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
             stdin_kept: true,
             state_file: Some("/srv/state.json".into()),
             agent: None,
+            ..Command::default()
         }),
         upstreams: BTreeMap::from([("openai".into(), "https://api.example".into())]),
         keys: vec!["OPENAI_API_KEY".into()],

@@ -88,6 +88,13 @@ impl Driver {
             self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
             return Ok(Next::Exit(self.finish(status)?));
         }
+        if let Some(until) = outcome.limited.filter(|_| is_end_at_limit(outcome)) {
+            let status = self.end_of(life, exit, Then::Sleep { until }).await?;
+            return match status {
+                Status::Sleeping => Ok(Next::Sleep),
+                status => Ok(Next::Exit(self.finish(status)?)),
+            };
+        }
         let stop_asked = outcome.by != EndedBy::Itself;
         let verdict = exit_policy::judge(exit, stop_asked);
         match verdict {
@@ -95,6 +102,12 @@ impl Driver {
                 // Many a signal's handler exits with 0. What its task came to nobody has said.
                 let status = self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
                 Ok(Next::Exit(self.finish(status)?))
+            }
+            Verdict::Done if self.view.spec.looping().is_some() => {
+                match self.end_of(life, exit, Then::Turn).await? {
+                    status @ (Status::Halted | Status::Cancelled) => Ok(Next::Exit(self.finish(status)?)),
+                    _ => Ok(Next::Turn),
+                }
             }
             Verdict::Done => {
                 let status = self.end_of(life, exit, Then::Complete).await?;
@@ -149,6 +162,9 @@ impl Driver {
             return Ok(Next::Exit(exit_code::CRASH_LOOP));
         }
         self.end_of(life, exit, Then::Restart).await?;
+        if self.got_on(life.attempt)? {
+            self.backoff.got_on();
+        }
         let entropy = u64::from_le_bytes(random(self.context.entropy.as_ref()));
         let wait = self.backoff.after(life.lived, entropy);
         let mut view = story::view(self.store.as_ref(), &self.view)?;
@@ -158,6 +174,13 @@ impl Driver {
         }
         story::died(life.attempt.0, exit, wait, &view);
         Ok(Next::Again(wait))
+    }
+
+    /// Whether entries were closed in this attempt.
+    fn got_on(&self, attempt: AttemptNo) -> Result<bool, CliError> {
+        let closed = story::view(self.store.as_ref(), &self.view)?.run.closed;
+        let attempts = self.store.attempts(self.view.run.no)?;
+        Ok(attempts.iter().any(|a| a.no == attempt && closed > a.closed_before))
     }
 
     /// Whether this death, with those the store knows, makes a crash loop.
@@ -191,10 +214,20 @@ impl Driver {
             code: exit.code,
             signal: exit.signal,
             stopped: matches!(then, Then::Interrupt { .. }),
+            at_limit: matches!(then, Then::Sleep { .. }),
             ..outlast_core::attempt::Exit::default()
         };
         let end = EndAttempt { run: self.view.run.no, attempt, instance, exit, active_ms, then };
         Ok(self.store.ask(end, Durability::Synced).await?)
+    }
+}
+
+/// Whether a usage limit that stood in its way ended the attempt. What exits with 0 has got over it.
+fn is_end_at_limit(outcome: &Outcome) -> bool {
+    match outcome.by {
+        EndedBy::Limit => true,
+        EndedBy::Itself => outcome.exit != Exit::code(0),
+        EndedBy::Person | EndedBy::Machine | EndedBy::Halt(_) | EndedBy::LostLease => false,
     }
 }
 

@@ -1,0 +1,47 @@
+//! `outlast wake RUN`: a run that sleeps until a usage limit is over goes on now.
+
+use outlast_core::{
+    engine::tell::{Tell, Word},
+    op::Durability,
+    status::Status,
+    store::{Ask, Store},
+};
+use serde_json::json;
+
+use super::{budget::commands, find};
+use crate::{
+    cli::WakeArgs,
+    error::CliError,
+    exit_code,
+    render::{
+        look::{self, Page, Paint},
+        next::next,
+    },
+};
+
+/// Returns `REFUSED` when the run does not sleep; it is as it was.
+pub fn wake(store: &dyn Store, args: &WakeArgs, page: &mut Page) -> Result<u8, CliError> {
+    let found = find::run(store, &args.run)?;
+    let slept = found.run.status == Status::Sleeping;
+    if slept {
+        store.ask(Tell { run: found.run.no, word: Word::Wake }, Durability::Synced).wait()?;
+    }
+    let view = store.run(found.run.no)?.unwrap_or(found);
+    let (run, next) = (&view.run, next(&view));
+    if page.look.json {
+        page.json(&json!({"run": run.id, "status": run.status.name(), "slept": slept, "next": next}))?;
+    } else {
+        let id = page.look.paint(Paint::Strong, run.id.as_str());
+        let status = page.look.paint(look::of_status(run.status), run.status.name());
+        let said = match (slept, run.status) {
+            (true, Status::Running) => ": its supervisor starts it now",
+            (true, _) => ": nobody drives it",
+            (false, _) => ": it does not sleep",
+        };
+        page.line(&format!("{id}  {status}{said}"))?;
+        if slept && run.status == Status::Interrupted {
+            page.text(&commands(&next))?;
+        }
+    }
+    Ok(if slept { exit_code::OK } else { exit_code::REFUSED })
+}

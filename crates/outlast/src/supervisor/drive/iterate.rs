@@ -1,0 +1,258 @@
+//! A run that is a loop: what its next iteration begins with, and what follows one that is over.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use outlast_core::{
+    engine::{
+        self,
+        begin_iteration::{self, BeginIteration},
+        judge_iteration::{JudgeIteration, STUCK},
+    },
+    id::InstanceNo,
+    looping::{Looping, UNCHANGED, Verdict},
+    op::{Actor, Durability},
+    payload::Payload,
+    status::Status,
+    store::{self, Ask as _},
+    token::Claims,
+};
+
+use super::{Driver, failed};
+use crate::{
+    error::CliError,
+    exit_code,
+    process::spawn::{self, Stdin},
+    render::amount::some,
+    say::say,
+    supervisor::{
+        attempt::{self, AttemptError, EndedBy, Watch},
+        progress::{self, Mark},
+        story,
+        turn::{self, Until},
+    },
+};
+
+/// The least time between the beginnings of iterations of which nothing tells whether they get on.
+const PACE: Duration = Duration::from_secs(1);
+
+/// The iteration that the next attempt is in.
+pub(super) struct Iteration {
+    /// A new one: nothing of the others is replayed.
+    pub fresh: bool,
+    /// From 0.
+    pub no: i64,
+    /// Not kept yet.
+    begins: Option<Beginning>,
+}
+
+struct Beginning {
+    input: Option<Payload>,
+    mark: Option<String>,
+}
+
+impl Driver {
+    /// What the next attempt's iteration is, with what it reads; `None` in a run that is no loop. An
+    /// iteration that was begun has the input it began with, whatever its file holds now.
+    pub(super) async fn iteration(&mut self) -> Result<Option<Iteration>, CliError> {
+        let Some(looping) = self.view.spec.looping().cloned() else { return Ok(None) };
+        let view = story::view(self.store.as_ref(), &self.view)?;
+        let turns = view.run.turns.clone().unwrap_or_default();
+        let fresh = turns.finished > view.run.iteration;
+        let no = view.run.iteration + i64::from(fresh);
+        let kept = begin_iteration::input(self.store.as_ref(), view.run.no, no)?;
+        let is_begun = kept.is_some();
+        let input = match (kept, &looping.input) {
+            (Some(kept), _) => kept,
+            (None, Some(file)) => Some(Payload::encode(&turn::read_input(file)?)),
+            (None, None) => None,
+        };
+        if looping.input.is_some() {
+            let read = |p: &Payload| p.decode().map(|bytes| bytes.to_vec());
+            let bytes = input.as_ref().map(read).transpose().map_err(|e| store::Error::Corrupt {
+                what: format!("what iteration {} of {} began with: {e}", no + 1, view.run.id),
+            })?;
+            self.stdin = Some(bytes.unwrap_or_default());
+        }
+        self.iteration = Some(no + 1);
+        if is_begun {
+            return Ok(Some(Iteration { fresh, no, begins: None }));
+        }
+        let first = turns.judged == 0 && turns.mark.is_none();
+        let mark = if first { self.mark_of_loop().await? } else { None };
+        Ok(Some(Iteration { fresh, no, begins: Some(Beginning { input, mark }) }))
+    }
+
+    /// Keeps what the iteration begins with, before its first attempt is started.
+    pub(super) async fn begin(
+        &self,
+        iteration: Iteration,
+        claims: &Claims,
+        instance: InstanceNo,
+    ) -> Result<(), CliError> {
+        let Some(Beginning { input, mark }) = iteration.begins else { return Ok(()) };
+        let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
+        let begin = BeginIteration { actor, iteration: iteration.no, input, mark };
+        self.store.ask(begin, Durability::Synced).await?;
+        Ok(())
+    }
+
+    /// Judges an iteration that is over and was not judged, also one of a supervisor that died. `Some`: the
+    /// loop ends, or was stopped: the exit code.
+    pub(super) async fn judge_iteration(&mut self) -> Result<Option<u8>, CliError> {
+        let Some(looping) = self.view.spec.looping().cloned() else { return Ok(None) };
+        let view = story::view(self.store.as_ref(), &self.view)?;
+        let finished = match &view.run.turns {
+            Some(turns) if turns.finished > turns.judged => turns.finished,
+            _ => return Ok(None),
+        };
+        if view.run.status == Status::Halted {
+            return self.finish(Status::Halted).map(Some);
+        }
+        // Nobody else drives it: what the command does is done once.
+        self.hold().await?;
+        let until = match &looping.until {
+            Some(until) => match self.ask_until(until, finished).await? {
+                Ok(met) => met,
+                Err(code) => return Ok(Some(code)),
+            },
+            None => false,
+        };
+        let mark = self.mark_of_loop().await?;
+        // A lease may have been lost while git and the command took their time.
+        let (_, instance) = self.hold().await?;
+        let run = view.run.no;
+        let judge = JudgeIteration { run, instance, looping: looping.clone(), mark: mark.clone(), until };
+        let verdict = match self.store.ask(judge, Durability::Synced).await {
+            Err(store::Error::Engine(engine::Error::RunEnded { .. } | engine::Error::RunHalted { .. })) => {
+                let status = story::view(self.store.as_ref(), &self.view)?.run.status;
+                return self.finish(status).map(Some);
+            }
+            judged => judged?,
+        };
+        self.say_verdict(&looping, verdict, finished)?;
+        Ok(match verdict {
+            Verdict::Next => {
+                // Where nobody can tell that it stands still, it is not to spin.
+                let pace = if mark.is_none() { PACE.saturating_sub(self.lived) } else { Duration::ZERO };
+                self.pause(pace).await?
+            }
+            Verdict::Until | Verdict::Enough => Some(self.finish(Status::Completed)?),
+            Verdict::Stuck => Some(self.finish(Status::Failed)?),
+        })
+    }
+
+    fn say_verdict(&self, looping: &Looping, verdict: Verdict, finished: i64) -> Result<(), CliError> {
+        match verdict {
+            Verdict::Next => {
+                let turns = story::view(self.store.as_ref(), &self.view)?.run.turns.unwrap_or_default();
+                let still = match turns.unchanged {
+                    0 => String::new(),
+                    n => format!("; nothing changed ({n} of {UNCHANGED})"),
+                };
+                say(&format!("iteration {finished} is over; starting iteration {}{still}", finished + 1));
+            }
+            Verdict::Until => {
+                let until = looping.until.as_deref().unwrap_or_default();
+                say(&format!("the loop is done: `{until}` succeeded after iteration {finished}"));
+            }
+            Verdict::Enough => {
+                say(&format!("the loop is done: {} (--max-iterations)", some(finished, "iteration")));
+            }
+            Verdict::Stuck => {
+                say(STUCK);
+                let id = &self.view.run.id;
+                say(&format!(
+                    "hint: look at what it does with `outlast show {id}`; `outlast resume {id}` goes on"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `--until` where and as the agent is run. The inner error is an exit code: it was stopped.
+    async fn ask_until(&mut self, until: &str, finished: i64) -> Result<Result<bool, u8>, CliError> {
+        self.iteration = Some(finished);
+        let claims = self.last_claims()?;
+        let env = self.environment(claims).map_err(|e| failed("supervisor", e.to_string()))?;
+        let command = spawn::Command {
+            argv: ["sh", "-c", until].map(Into::into).to_vec(),
+            cwd: PathBuf::from(&self.command.directory),
+            umask: self.command.umask,
+            env,
+            stdin: Stdin::Null,
+        };
+        let watch = Watch {
+            spawner: &self.spawner,
+            signals: &self.signals,
+            beat: &self.beat,
+            seen: &mut self.seen,
+            mark: &self.mark,
+            kill_at: &mut None,
+            goes_on_itself: false,
+            stop_at_limit: false,
+        };
+        let not_run = |why: String| CliError::Other {
+            exit: exit_code::FAILED,
+            code: "until_failed",
+            message: format!("--until {until:?}: {why}"),
+            hint: Some(format!(
+                "when it can be run, `outlast resume {}` judges iteration {finished} again",
+                self.view.run.id
+            )),
+        };
+        let outcome = match attempt::run(command, watch).await {
+            Ok(outcome) => outcome,
+            Err(AttemptError::Start(e)) => return Err(not_run(e.to_string())),
+            Err(AttemptError::Io(e)) => return Err(e.into()),
+        };
+        match outcome.by {
+            EndedBy::Person | EndedBy::Machine => {
+                return Ok(Err(self.interrupted(outcome.by == EndedBy::Person).await?));
+            }
+            _ => {}
+        }
+        match turn::until(outcome.exit) {
+            Until::Met => Ok(Ok(true)),
+            Until::NotYet => Ok(Ok(false)),
+            Until::NotRun(code) => Err(not_run(format!("the shell cannot run it (exit {code})"))),
+        }
+    }
+
+    /// What the run's newest attempt was started with: it is over, and its token opens nothing.
+    fn last_claims(&self) -> Result<Claims, CliError> {
+        let attempts = self.store.attempts(self.view.run.no)?;
+        let last = attempts.last().ok_or_else(|| failed("internal", "the run has no attempt".into()))?;
+        Ok(Claims { run: last.run, attempt: last.no, slot: last.slot, fence: last.fence })
+    }
+
+    /// What the loop stands at; says once where that cannot be told.
+    async fn mark_of_loop(&mut self) -> Result<Option<String>, CliError> {
+        let (store, id) = (self.store.clone(), self.view.run.id.clone());
+        let (directory, env) = (self.command.directory.clone(), self.command.env.clone());
+        let ours = self.context.place.without_secret();
+        let look = move || {
+            let place = progress::Place {
+                directory: Path::new(&directory),
+                env: &env,
+                store: ours.as_deref().filter(|store| store.starts_with('/')),
+            };
+            progress::mark(&place, store.as_ref(), &id)
+        };
+        let Mark { digest, no_git } =
+            tokio::task::spawn_blocking(look).await.map_err(std::io::Error::other)??;
+        if let Some(why) = no_git.filter(|_| !self.said_no_git) {
+            self.said_no_git = true;
+            let judged = match digest {
+                Some(_) => "progress is judged by the task context alone",
+                None => {
+                    "iterations that change nothing are not noticed (neither git nor a task context tells)"
+                }
+            };
+            say(&format!("{judged}: {why}"));
+        }
+        Ok(digest)
+    }
+}

@@ -1,0 +1,134 @@
+//! A run that sleeps until its provider's usage limit is over: one supervisor waits, and wakes it.
+
+use std::time::Duration;
+
+use outlast_core::{
+    clock::random,
+    engine::{self, hold::Hold},
+    id::{InstanceNo, Micros},
+    op::Durability,
+    status::Status,
+    store::{self, Ask as _},
+};
+use tokio::time::Instant;
+
+use super::Driver;
+use crate::{
+    error::CliError,
+    render::time,
+    say::say,
+    supervisor::{
+        attempt::{self, EndedBy},
+        story,
+    },
+};
+
+/// The longest time in which nobody looks at the wall clock, which a suspended machine has not stopped; and
+/// in which a stop or a wake is heard.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How often the lease is asked for again: another process may have taken this one for dead.
+const HOLD: Duration = Duration::from_secs(30);
+
+impl Driver {
+    /// Sleeps while the run does, and claims nothing. `Some`: it has ended, or was stopped: the exit code.
+    ///
+    /// Errors: `RunHeld`: another process wakes it.
+    pub(super) async fn sleep_on(&mut self) -> Result<Option<u8>, CliError> {
+        if story::view(self.store.as_ref(), &self.view)?.run.status != Status::Sleeping {
+            return Ok(None);
+        }
+        let (Some(until), _) = self.hold().await? else { return Ok(None) };
+        if nap(until, self.store.now()?).is_some() {
+            let id = &self.view.run.id;
+            let wait = time::span(until.ms_since(self.store.now()?));
+            say(&format!(
+                "usage limit: {id} sleeps until {} UTC (for {wait}); `outlast wake {id}` starts it now",
+                time::utc(until)
+            ));
+        }
+        let mut held = Instant::now();
+        loop {
+            let view = story::view(self.store.as_ref(), &self.view)?;
+            match view.run.status {
+                Status::Sleeping if view.run.stop_requested => return self.interrupted(true).await.map(Some),
+                Status::Sleeping => {}
+                Status::Running => {
+                    say("woken");
+                    return Ok(None);
+                }
+                Status::Interrupted if view.run.stop_requested => {
+                    return self.finish(Status::Interrupted).map(Some);
+                }
+                Status::Interrupted | Status::Waiting | Status::Failed => return Ok(None),
+                status @ (Status::Halted | Status::Completed | Status::Cancelled) => {
+                    return self.finish(status).map(Some);
+                }
+            }
+            let Some(nap) = nap(view.run.wake_at.unwrap_or(until), self.store.now()?) else { break };
+            tokio::select! {
+                () = tokio::time::sleep(nap) => {}
+                signals = self.signals.next() => match attempt::asked(&signals?) {
+                    Some(EndedBy::Person) => return self.interrupted(true).await.map(Some),
+                    // It goes on sleeping, for `resume --all` after the reboot.
+                    Some(_) => return self.finish(Status::Sleeping).map(Some),
+                    None => {}
+                },
+            }
+            if held.elapsed() >= HOLD || self.beat.word().borrow().dead {
+                held = Instant::now();
+                self.hold().await?;
+            }
+        }
+        // Those who wait for one account's limit do not return together; and a limit that is said to be
+        // over and is not is asked about less and less often.
+        let jitter =
+            self.backoff.after(self.lived, u64::from_le_bytes(random(self.context.entropy.as_ref())));
+        self.pause(jitter).await
+    }
+
+    /// Takes the run's lease, or keeps it: until when it sleeps, and as whom.
+    pub(super) async fn hold(&self) -> Result<(Option<Micros>, InstanceNo), CliError> {
+        let run = self.view.run.no;
+        let mut waited = false;
+        loop {
+            let instance = self.node.instance();
+            match self.store.ask(Hold { run, instance }, Durability::Synced).await {
+                Ok(until) => return Ok((until, instance)),
+                Err(store::Error::Engine(engine::Error::InstanceDead)) => {
+                    self.node.register_anew(instance).await?;
+                }
+                Err(store::Error::Engine(engine::Error::RunHeld { .. })) if !waited => {
+                    waited = true;
+                    self.await_verdicts().await?;
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+/// How long to sleep before the clock is looked at again; `None` when it is time.
+fn nap(until: Micros, now: Micros) -> Option<Duration> {
+    let left = u64::try_from(until.0.saturating_sub(now.0)).ok().filter(|left| *left > 0)?;
+    Some(Duration::from_micros(left).min(LOOK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_is_looked_at_every_second_and_never_too_early() {
+        let check = |until: i64, now: i64, wanted: Option<Duration>| {
+            assert_eq!(nap(Micros(until), Micros(now)), wanted, "{until} {now}");
+        };
+        check(10, 10, None);
+        check(10, 11, None);
+        check(11, 10, Some(Duration::from_micros(1)));
+        check(5_000_000, 0, Some(LOOK));
+        check(i64::MAX, -1, Some(LOOK));
+        // The clock was set back meanwhile: it sleeps on; forward, as by a suspend: it wakes.
+        check(5_000_000, 4_999_000, Some(Duration::from_millis(1)));
+    }
+}

@@ -1,0 +1,78 @@
+//! What an attempt has heard of its provider's usage limit, from the proxy.
+
+use std::time::Duration;
+
+use outlast_core::id::{Micros, Seq};
+use outlast_server::proxy::Seen;
+use tokio::time::Instant;
+
+/// How long an agent that is to be stopped at a limit may end by itself: most do, on the error.
+pub const GRACE: Duration = Duration::from_secs(10);
+
+/// The usage limit that stands in an attempt's way, if one does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limited {
+    limit: Option<Limit>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    /// The call that was refused last.
+    seq: Seq,
+    until: Micros,
+    heard_at: Instant,
+}
+
+impl Limited {
+    /// An answer to a call that was made after the refusal shows that the agent gets on, say with another model.
+    pub fn note(&mut self, seen: &Seen) {
+        match *seen {
+            Seen::Limited { seq, until } => {
+                let heard_at = self.limit.map_or_else(Instant::now, |l| l.heard_at);
+                let until = self.limit.map_or(until, |l| l.until.max(until));
+                self.limit = Some(Limit { seq, until, heard_at });
+            }
+            Seen::Settled { seq, answered: true, .. } if self.limit.is_some_and(|l| seq > l.seq) => {
+                self.limit = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// When the limit is over.
+    pub fn until(&self) -> Option<Micros> {
+        self.limit.map(|l| l.until)
+    }
+
+    /// When an agent that waits by itself has waited long enough.
+    pub fn patience(&self) -> Option<Instant> {
+        self.limit.map(|l| l.heard_at + GRACE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outlast_core::status::Status;
+
+    use super::*;
+
+    #[test]
+    fn a_limit_stands_until_a_later_call_is_answered() {
+        let limited = |seq, until| Seen::Limited { seq: Seq(seq), until: Micros(until) };
+        let settled = |seq, answered| Seen::Settled { seq: Seq(seq), status: Status::Running, answered };
+        let check = |seen: &[Seen], until: Option<i64>| {
+            let mut heard = Limited::default();
+            seen.iter().for_each(|seen| heard.note(seen));
+            assert_eq!(heard.until().map(|at| at.0), until, "{seen:?}");
+            assert_eq!(heard.patience().is_some(), until.is_some());
+        };
+        check(&[settled(1, true)], None);
+        check(&[settled(2, false), limited(2, 90)], Some(90));
+        check(&[limited(2, 90), settled(3, false)], Some(90));
+        check(&[limited(2, 90), settled(3, true)], None);
+        // Made before the refusal, and answered after it.
+        check(&[limited(2, 90), settled(1, true)], Some(90));
+        check(&[limited(2, 90), limited(4, 70), settled(3, true)], Some(90));
+        check(&[limited(2, 90), settled(3, true), limited(4, 70)], Some(70));
+    }
+}

@@ -1,0 +1,267 @@
+//! What a loop's iteration leaves behind: git's HEAD, the worktree and the task context, as one digest.
+//!
+//! Two iterations with the same mark changed nothing that lasts.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    fs,
+    os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use outlast_core::{
+    digest::Digest,
+    id::RunId,
+    state::Scan,
+    store::{self, Store},
+};
+
+/// A changed file up to this size is read; of a larger one its time and size tell.
+const MAX_READ: u64 = 64 << 20;
+
+/// The agent of the run's own namespace under which its context is.
+const CONTEXT: &str = "context";
+
+/// What is looked at.
+pub struct Place<'a> {
+    pub directory: &'a Path,
+    /// What git finds around it: nothing of ours, for what a checkout configures may be run by git.
+    pub env: &'a BTreeMap<String, String>,
+    /// Files of this name and those beginning with it are Outlast's own.
+    pub store: Option<&'a str>,
+}
+
+/// A mark, or why there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// `None` where neither git nor a context tells anything: then nothing can be said of progress.
+    pub digest: Option<String>,
+    /// Why git told nothing.
+    pub no_git: Option<String>,
+}
+
+/// The mark as it stands now. Runs git twice; writes nothing.
+pub fn mark(place: &Place<'_>, store: &dyn Store, run: &RunId) -> Result<Mark, store::Error> {
+    let worktree = worktree(place);
+    let context = context(store, run)?;
+    let no_git = worktree.as_ref().err().cloned();
+    let told: Vec<u8> = match (worktree, context) {
+        (Err(_), None) => return Ok(Mark { digest: None, no_git }),
+        (worktree, context) => [worktree.unwrap_or_default(), context.unwrap_or_default()]
+            .iter()
+            .flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()))
+            .collect(),
+    };
+    Ok(Mark { digest: Some(Digest::of(&told).to_string()), no_git })
+}
+
+/// Names and values of the run's task context; `None` where none was ever set.
+fn context(store: &dyn Store, run: &RunId) -> Result<Option<Vec<u8>>, store::Error> {
+    let namespace = format!("run:{run}");
+    let mut told = Vec::new();
+    let mut after = None;
+    loop {
+        let scan = Scan {
+            namespace: namespace.clone(),
+            agent: CONTEXT.into(),
+            after: after.take(),
+            limit: 500,
+            ..Scan::default()
+        };
+        let page = store.state_scan(&scan)?;
+        let whole = page.len() == scan.limit;
+        for item in page {
+            for part in [item.key.as_bytes(), &item.value.unwrap_or_default()] {
+                told.extend((part.len() as u64).to_le_bytes());
+                told.extend(part);
+            }
+            after = Some(item.key);
+        }
+        if !whole {
+            return Ok((!told.is_empty()).then_some(told));
+        }
+    }
+}
+
+/// What git tells of the worktree around the directory, and of the files that differ what is in them.
+fn worktree(place: &Place<'_>) -> Result<Vec<u8>, String> {
+    let mut root = git(place, &["rev-parse", "--show-toplevel"])?;
+    if root.ends_with(b"\n") {
+        root.pop();
+    }
+    let root = PathBuf::from(OsStr::from_bytes(&root));
+    let flags = ["status", "--porcelain=v2", "-z", "--branch", "--untracked-files=all"];
+    let status = git(place, &flags)?;
+    let mut told = Vec::new();
+    for change in changes(&status) {
+        let path = change.path.map(|path| root.join(OsStr::from_bytes(path)));
+        let ours = |path: &Path| {
+            place.store.is_some_and(|store| path.as_os_str().as_bytes().starts_with(store.as_bytes()))
+        };
+        if path.as_deref().is_some_and(ours) {
+            continue;
+        }
+        told.extend(change.line);
+        told.push(0);
+        if let Some(path) = path {
+            told.extend(content(&path, change.tracked).into_bytes());
+        }
+    }
+    Ok(told)
+}
+
+/// What is in a file that differs: of a tracked one its content, of any other its time and size.
+fn content(path: &Path, tracked: bool) -> String {
+    let Ok(meta) = fs::symlink_metadata(path) else { return "gone".into() };
+    if meta.is_symlink() {
+        return fs::read_link(path).map_or_else(|_| "link".into(), |to| format!("link {}", to.display()));
+    }
+    if tracked
+        && meta.is_file()
+        && meta.len() <= MAX_READ
+        && let Ok(bytes) = fs::read(path)
+    {
+        return Digest::of(&bytes).to_string();
+    }
+    format!("{} {} {}", meta.mtime(), meta.mtime_nsec(), meta.len())
+}
+
+/// What git printed. Errors: why it printed nothing, in a line.
+fn git(place: &Place<'_>, args: &[&str]) -> Result<Vec<u8>, String> {
+    let mut command = Command::new("git");
+    command.args(["-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"]).args(args);
+    // No lock of the index: the agent's own git may be about to take it.
+    command.env_clear().envs(place.env).envs([("GIT_OPTIONAL_LOCKS", "0"), ("LC_ALL", "C")]);
+    command.current_dir(place.directory).stdin(Stdio::null());
+    let out = command.output().map_err(|e| format!("git: {e}"))?;
+    if !out.status.success() {
+        let text = String::from_utf8_lossy(&out.stderr);
+        return Err(text.lines().next().unwrap_or("git failed").chars().take(200).collect());
+    }
+    Ok(out.stdout)
+}
+
+/// One record of `git status --porcelain=v2 -z --branch`.
+#[derive(Debug, PartialEq, Eq)]
+struct Change<'a> {
+    line: &'a [u8],
+    /// Of a file that differs.
+    path: Option<&'a [u8]>,
+    tracked: bool,
+}
+
+/// What says something of the worktree: not how far it is from its upstream, which a fetch changes.
+fn changes(status: &[u8]) -> Vec<Change<'_>> {
+    let mut records = status.split(|b| *b == 0).filter(|r| !r.is_empty());
+    let mut found = Vec::new();
+    while let Some(line) = records.next() {
+        // The fields before the path, which may have spaces.
+        let fields = match line.first() {
+            Some(b'#') if line.starts_with(b"# branch.oid ") || line.starts_with(b"# branch.head ") => {
+                found.push(Change { line, path: None, tracked: true });
+                continue;
+            }
+            Some(b'1') => 8,
+            Some(b'2') => {
+                // Where it was renamed from follows as a record of its own.
+                records.next();
+                9
+            }
+            Some(b'u') => 10,
+            Some(b'?') => 1,
+            _ => continue,
+        };
+        let path = line.splitn(fields + 1, |b| *b == b' ').nth(fields);
+        found.push(Change { line, path, tracked: line[0] != b'?' });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_names_the_files_that_differ() {
+        let status =
+            b"# branch.oid 1234\0# branch.head main\0# branch.upstream origin/main\0# branch.ab +1 -0\0\
+            1 .M N... 100644 100644 100644 aa aa a file\0\
+            2 R. N... 100644 100644 100644 aa aa R100 new name\0old name\0\
+            u UU N... 100644 100644 100644 100644 aa bb cc both\0\
+            ? left over\0";
+        let found: Vec<(Option<&str>, bool)> = changes(status)
+            .iter()
+            .map(|c| (c.path.map(|p| std::str::from_utf8(p).unwrap()), c.tracked))
+            .collect();
+        let named = [("a file", true), ("new name", true), ("both", true), ("left over", false)];
+        let wanted: Vec<_> =
+            [(None, true); 2].into_iter().chain(named.map(|(p, tracked)| (Some(p), tracked))).collect();
+        assert_eq!(found, wanted);
+        assert!(changes(b"").is_empty());
+    }
+
+    struct Repository(tempfile::TempDir);
+
+    impl Repository {
+        fn env() -> BTreeMap<String, String> {
+            let names = ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"];
+            let path = ("PATH".to_owned(), std::env::var("PATH").unwrap());
+            names.iter().map(|n| ((*n).to_owned(), "t@example.org".to_owned())).chain([path]).collect()
+        }
+
+        fn look(&self, args: &[&str]) -> Result<Vec<u8>, String> {
+            git(&Place { directory: self.0.path(), env: &Self::env(), store: None }, args)
+        }
+
+        fn worktree(&self) -> Vec<u8> {
+            let store = self.0.path().join("runs.db");
+            let store = store.to_str();
+            worktree(&Place { directory: &self.0.path().join("below"), env: &Self::env(), store }).unwrap()
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            fs::write(self.0.path().join(name), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn whatever_lasts_changes_the_mark_and_nothing_else_does() {
+        let r = Repository(tempfile::tempdir().unwrap());
+        fs::create_dir(r.0.path().join("below")).unwrap();
+        r.look(&["init", "-q", "-b", "main"]).unwrap();
+        r.write(".gitignore", "ignored\n");
+        let mut before = r.worktree();
+        let mut check = |what: &str, changes: bool, act: &dyn Fn()| {
+            act();
+            let now = r.worktree();
+            assert_eq!(now != before, changes, "{what}");
+            before = now;
+        };
+        check("nothing", false, &|| ());
+        check("a file that is ignored", false, &|| r.write("ignored", "x"));
+        check("a file of the store's", false, &|| r.write("runs.db-wal", "x"));
+        check("a new file", true, &|| r.write("a", "1"));
+        check("staged", true, &|| drop(r.look(&["add", "a", ".gitignore"]).unwrap()));
+        check("changed after staging", true, &|| r.write("a", "2"));
+        check("the same again", false, &|| r.write("a", "2"));
+        check("another content of the same size", true, &|| r.write("a", "3"));
+        check("committed", true, &|| drop(r.look(&["commit", "-qam", "one"]).unwrap()));
+        check("changed", true, &|| r.write("a", "4"));
+        check("changed on", true, &|| r.write("a", "5"));
+        check("thrown away", true, &|| drop(r.look(&["checkout", "-q", "a"]).unwrap()));
+        check("another branch", true, &|| drop(r.look(&["checkout", "-qb", "other"]).unwrap()));
+        check("an untracked file", true, &|| r.write("below/b c", "1"));
+        check("an untracked file that grew", true, &|| r.write("below/b c", "12"));
+        check("removed", true, &|| fs::remove_file(r.0.path().join("a")).unwrap());
+    }
+
+    #[test]
+    fn a_directory_that_is_no_repository_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let env = Repository::env();
+        let place = Place { directory: dir.path(), env: &env, store: None };
+        assert!(worktree(&place).unwrap_err().contains("not a git repository"));
+    }
+}

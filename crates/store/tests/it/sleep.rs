@@ -1,0 +1,120 @@
+//! Sleep: a run at its provider's usage limit, and who wakes it.
+
+use outlast_core::{
+    engine::{
+        hold::Hold,
+        tell::{Tell, Word},
+    },
+    id::{Micros, RunNo},
+    op::Then,
+    run::{Command, Prices, Spec},
+    status::Status,
+    unit::Unit,
+};
+
+use crate::{agent::*, stage::Process, stage::Stage};
+
+const T: Micros = Micros(1_900_000_000_000_000);
+
+/// A run that sleeps until `T`, and the process that waits to wake it.
+fn asleep(s: &Stage) -> (RunNo, Process) {
+    let agent = s.process("p").claim(s.run("r").create());
+    assert_eq!(agent.ends(Then::Sleep { until: T }), Status::Sleeping);
+    (agent.run, agent.process)
+}
+
+fn hold(run: RunNo, p: &Process) -> Hold {
+    Hold { run, instance: p.no }
+}
+
+fn told(s: &Stage, run: RunNo, word: Word) -> Status {
+    s.ask(Tell { run, word }).unwrap()
+}
+
+pub fn a_run_sleeps_until_its_time_and_then_begins_without_a_restart(s: &Stage) {
+    let (run, p) = asleep(s);
+    s.reopen();
+    assert_eq!((s.status(run), s.row(run).wake_at), (Status::Sleeping, Some(T)));
+    let again = p.claim(run);
+    assert_eq!((s.status(run), s.row(run).wake_at), (Status::Running, None));
+    assert_eq!((s.spent(run, Unit::Restarts), again.iteration), (0, 0));
+}
+
+pub fn a_sleeping_run_has_one_process_that_wakes_it(s: &Stage) {
+    let (run, p) = asleep(s);
+    let other = s.process("other");
+    s.refuses("run_held", hold(run, &other));
+    s.refuses("run_held", other.claiming(run));
+    let before = s.row(run).fence;
+    assert_eq!(p.ask(hold(run, &p)).unwrap(), Some(T));
+    assert_eq!(s.row(run).fence, before, "its own lease is kept as it is");
+}
+
+pub fn a_sleeping_run_of_a_dead_process_sleeps_on_for_the_next(s: &Stage) {
+    let (run, p) = asleep(s);
+    p.dies();
+    assert_eq!((s.status(run), s.row(run).wake_at), (Status::Sleeping, Some(T)));
+    let (first, second) = (s.process("first"), s.process("second"));
+    assert_eq!(first.ask(hold(run, &first)).unwrap(), Some(T));
+    s.refuses("run_held", hold(run, &second));
+    s.refuses("run_held", second.claiming(run));
+    assert_eq!(s.store().attempts(run).unwrap().len(), 1, "no attempt was opened meanwhile");
+    first.leaves();
+    assert_eq!(second.ask(hold(run, &second)).unwrap(), Some(T));
+    second.claim(run);
+    assert_eq!(second.ask(hold(run, &second)).unwrap(), None, "it is awake");
+}
+
+pub fn a_person_wakes_a_run(s: &Stage) {
+    let (run, p) = asleep(s);
+    // Its supervisor starts the next attempt.
+    assert_eq!(told(s, run, Word::Wake), Status::Running);
+    assert_eq!(s.row(run).wake_at, None);
+    let agent = p.claim(run);
+    assert_eq!(told(s, run, Word::Wake), Status::Running, "what is awake stays so");
+    agent.ends(Then::Sleep { until: T });
+    p.dies();
+    assert_eq!(told(s, run, Word::Wake), Status::Interrupted, "nobody drives it");
+    assert_eq!(s.row(run).wake_at, None);
+}
+
+pub fn a_person_stops_a_run_that_sleeps(s: &Stage) {
+    let (run, p) = asleep(s);
+    assert_eq!(told(s, run, Word::Stop), Status::Sleeping, "its supervisor hears it");
+    p.leaves();
+    assert_eq!((s.status(run), s.row(run).wake_at), (Status::Interrupted, None));
+    assert!(s.row(run).stop_requested);
+    let other = s.process("other");
+    let agent = other.claim(run);
+    agent.ends(Then::Sleep { until: T });
+    other.dies();
+    assert_eq!(told(s, run, Word::Stop), Status::Interrupted, "without one it is stopped at once");
+    assert_eq!(told(s, run, Word::Cancel { reason: None }), Status::Cancelled);
+}
+
+pub fn a_halted_run_does_not_sleep(s: &Stage) {
+    let agent = s.process("p").claim(s.run("r").cost(FLOOR - 1).create());
+    agent.request("too dear").refused();
+    assert_eq!(agent.ends(Then::Sleep { until: T }), Status::Halted);
+    assert_eq!(s.row(agent.run).wake_at, None);
+}
+
+pub fn an_unknown_price_halts_what_is_supervised_until_it_is_given(s: &Stage) {
+    let mut new = s.run("r").cost(10_000);
+    new.start.command_key = Some("key".into());
+    new.start.spec.command = Some(Command::default());
+    let run = new.create();
+    let agent = s.process("p").claim(run);
+    assert_eq!(agent.request("x").unpriced().refused().code, "price_unknown");
+    assert_eq!((s.status(run), s.halt(run).as_deref()), (Status::Halted, Some("price_unknown")));
+    agent.ends(Then::Interrupt { by_person: false });
+    s.refuses("run_halted", agent.process.claiming(run));
+    let prices = Some(Prices { hash: "new".into(), file: None });
+    let spec = Spec { prices: prices.clone(), ..s.view(run).spec };
+    let reprice = outlast_core::engine::reprice::Reprice { run, spec: spec.clone() };
+    assert_eq!(s.ask(reprice.clone()).unwrap(), Status::Interrupted);
+    s.reopen();
+    assert_eq!(s.view(run).spec, spec);
+    agent.process.claim(run).call("priced now");
+    assert_eq!(s.ask(reprice).unwrap(), Status::Running, "twice is once");
+}
