@@ -14,7 +14,7 @@ use std::{
 use outlast_core::{
     digest::Digest,
     id::RunId,
-    state::Scan,
+    state::{Scan, run_namespace},
     store::{self, Store},
 };
 
@@ -59,7 +59,7 @@ pub fn mark(place: &Place<'_>, store: &dyn Store, run: &RunId) -> Result<Mark, s
 
 /// Names and values of the run's task context; `None` where none was ever set.
 fn context(store: &dyn Store, run: &RunId) -> Result<Option<Vec<u8>>, store::Error> {
-    let namespace = format!("run:{run}");
+    let namespace = run_namespace(run);
     let mut told = Vec::new();
     let mut after = None;
     loop {
@@ -181,6 +181,26 @@ fn changes(status: &[u8]) -> Vec<Change<'_>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use outlast_core::{
+        clock::ManualClock,
+        engine::{
+            claim::Claim,
+            put::{Change, Put},
+            register::Register,
+            start::Start,
+        },
+        id::{Micros, Slot},
+        instance::Identity,
+        memory::MemoryStore,
+        op::{Actor, Claimed, Durability},
+        run::{Policy, Spec},
+        state::Name,
+        store::Ask as _,
+        unit::Limits,
+    };
+
     use super::*;
 
     #[test]
@@ -263,5 +283,45 @@ mod tests {
         let env = Repository::env();
         let place = Place { directory: dir.path(), env: &env, store: None };
         assert!(worktree(&place).unwrap_err().contains("not a git repository"));
+    }
+
+    #[test]
+    fn without_a_repository_the_task_context_alone_tells_of_progress() {
+        let store = MemoryStore::new(Arc::new(ManualClock::new(Micros(1))));
+        let instance =
+            store.run_verb(Register { identity: Identity::default() }, Durability::Synced).unwrap();
+        let id = RunId::new("r").unwrap();
+        let start = Start {
+            id: id.clone(),
+            limits: Limits::default(),
+            policy: Policy::default(),
+            spec: Spec::default(),
+            parent: None,
+            command_key: None,
+            stdin: None,
+        };
+        let run = store.run_verb(start, Durability::Synced).unwrap().run;
+        let slot = Slot::DRIVER;
+        let claim = Claim { run, slot, instance, label: None, fresh: false, restart: false };
+        let Claimed::Attempt { attempt, .. } = store.run_verb(claim, Durability::Synced).unwrap() else {
+            panic!("refused")
+        };
+        let put = |value: &str| {
+            let name = Name::new(run_namespace(&id), CONTEXT, "progress_stage");
+            let actor = Some((Actor { run, attempt, instance }, slot));
+            let changes = vec![Change::set(name, value.as_bytes())];
+            store.run_verb(Put { actor, changes, ..Put::default() }, Durability::Synced).unwrap();
+        };
+        let (dir, env) = (tempfile::tempdir().unwrap(), Repository::env());
+        let now =
+            || mark(&Place { directory: dir.path(), env: &env, store: None }, &store, &id).unwrap().digest;
+        assert_eq!(now(), None, "nothing tells anything");
+        put("tests");
+        let tests = now();
+        assert!(tests.is_some());
+        put("tests");
+        assert_eq!(now(), tests, "the same value again is no progress");
+        put("review");
+        assert!(now().is_some_and(|review| Some(review) != tests));
     }
 }
