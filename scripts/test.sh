@@ -83,6 +83,9 @@ fi
 export OUTLAST_TEST_POSTGRES
 # The official SDKs are in it.
 export OUTLAST_TEST_PYTHON=$PYTHON
+# Claude Code and Codex, against the fake provider.
+OUTLAST_TEST_CLIS=$(scripts/clis.sh "${CARGO_TARGET_DIR:-target}/clis")
+export OUTLAST_TEST_CLIS
 
 check "format" cargo fmt --all --check
 check "lints" cargo clippy --workspace --all-targets --quiet -- -D warnings

@@ -242,17 +242,21 @@ impl Conduct {
     }
 
     /// The agent is gone: records what became of its tools. Call it before the attempt is ended.
+    ///
+    /// `asked`: it was seen to ask for something.
     pub async fn ended(
         &mut self,
         store: &dyn Store,
         actor: Actor,
         exit: Exit,
         left: &[Left],
+        asked: bool,
     ) -> Result<(), store::Error> {
         if self.reading.names == Names::Nothing {
             return Ok(());
         }
-        let metered = metered(store, self.run, actor.attempt)?;
+        // Where another process's proxy serves us, only the journal tells.
+        let metered = asked || metered(store, self.run, actor.attempt)?;
         if !metered {
             say(&format!(
                 "NOTHING METERED: {} asked the proxy for nothing in this attempt",

@@ -82,7 +82,7 @@ impl Seat {
         let exit = self.drive(launch, env).await?;
         if let Some(conduct) = &mut conduct {
             // What is left of it belongs to the run, whose supervisor ends it.
-            conduct.ended(store, actor, exit, &[]).await?;
+            conduct.ended(store, actor, exit, &[], true).await?;
         }
         // Any other end is gone on with: a death, a limit, an error of the provider.
         if exit == Exit::code(0) {

@@ -56,6 +56,8 @@ pub struct Outcome {
     pub left: usize,
     /// Those of tools that lived when the agent was gone, or was asked to go.
     pub tools: Vec<Left>,
+    /// What it asked the proxy for, paid, replayed or refused.
+    pub asked: u64,
 }
 
 /// What an attempt is watched with.
@@ -135,6 +137,7 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
     let mut word = watch.beat.word();
     let mut by = EndedBy::Itself;
     let mut halting: Option<(Instant, Status)> = None;
+    let mut asked_for = 0;
     let ask = loop {
         tokio::select! {
             exit = child.exited() => {
@@ -175,6 +178,7 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
             }
             seen = watch.seen.recv() => {
                 let Some(seen) = seen else { continue };
+                asked_for += u64::from(is_metered(&seen));
                 if watch.kill_at.as_mut().is_some_and(|k| k.is_now(&seen)) {
                     *watch.kill_at = None;
                     say("killing the agent (--kill-at)");
@@ -225,7 +229,14 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
         Some(exit) => exit,
         None => child.try_wait()?.unwrap_or(Exit { code: None, signal: None }),
     };
-    Ok(Outcome { exit, by, left: ended.left.len(), tools })
+    while let Ok(seen) = watch.seen.try_recv() {
+        asked_for += u64::from(is_metered(&seen));
+    }
+    Ok(Outcome { exit, by, left: ended.left.len(), tools, asked: asked_for })
+}
+
+fn is_metered(seen: &Seen) -> bool {
+    matches!(seen, Seen::Opened { .. } | Seen::Replayed { .. } | Seen::Refused { .. })
 }
 
 /// When a halted agent's time is over.

@@ -392,7 +392,9 @@ impl Driver {
         let store = self.store.as_ref();
         match &mut self.conduct {
             _ if outcome.by == EndedBy::LostLease => Ok(()),
-            Some(conduct) => conduct.ended(store, actor, outcome.exit, &outcome.tools).await,
+            Some(conduct) => {
+                conduct.ended(store, actor, outcome.exit, &outcome.tools, outcome.asked > 0).await
+            }
             // Agents that a script started: whose they are is asked when they go on.
             None if outcome.tools.is_empty() => Ok(()),
             None => truth::settle(store, actor, actor.attempt, None, &outcome.tools).await.map(drop),

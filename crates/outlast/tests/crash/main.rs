@@ -7,6 +7,7 @@
 mod agents;
 mod bad_input;
 mod bed;
+mod cli_agents;
 mod kept;
 mod kills;
 mod limits;

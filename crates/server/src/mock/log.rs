@@ -28,6 +28,8 @@ pub(super) struct Line<'a> {
     /// Cached tokens included.
     pub input_tokens: u64,
     pub output_tokens: u64,
+    /// The last user message that brings no tool results, or the beginning of it.
+    pub asked: &'a str,
 }
 
 /// An append-only file of JSON lines.

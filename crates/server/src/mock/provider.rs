@@ -243,6 +243,7 @@ impl Provider {
             bytes: request.body.len(),
             input_tokens: answer.usage.input_total(),
             output_tokens: answer.usage.output,
+            asked: request.asked(),
         })
         .map_err(|error| {
             Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the log: {error}"))

@@ -229,8 +229,20 @@ impl<'a> Request<'a> {
             return Ok((Script::default(), 0));
         }
         let (text, since) = self.wire.instructions();
-        let script = Script::read(&text).map_err(|error| Refusal::bad(error.to_string()))?;
+        let said = |words: &str| {
+            self.wire.messages.iter().any(|m| m.role == "user" && m.content.text.contains(words))
+        };
+        let script = Script::read(&text, said).map_err(|error| Refusal::bad(error.to_string()))?;
         Ok((script, self.wire.messages[since..].iter().map(Message::tool_results).sum()))
+    }
+
+    /// The last user message without tool results, up to 4,000 characters of it.
+    pub fn asked(&self) -> &str {
+        const LONGEST: usize = 4000;
+        let mut users =
+            self.wire.messages.iter().rev().filter(|m| m.role == "user" && m.content.tool_results == 0);
+        let text = users.next().map_or("", |m| &*m.content.text);
+        text.char_indices().nth(LONGEST).map_or(text, |(end, _)| &text[..end])
     }
 
     /// Whether the tool of this name takes any text, and not JSON.

@@ -3,6 +3,7 @@
 //! | line | |
 //! |---|---|
 //! | `mock: tool NAME {"json": "args"}` | the nth such line is the nth assistant turn, if the request offers tools |
+//! | `mock: unless "WORDS" tool NAME {…}` | the same, but for requests in which a user message has these words |
 //! | `mock: reply TEXT` | the final answer; `{n}` becomes its occurrence; several lines are lines of it |
 //! | `mock: tokens N` | the answer is N tokens long, and N chunks when streamed |
 //! | `mock: usage INPUT,OUTPUT` | what is billed, even past the request's cap |
@@ -70,10 +71,20 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 
 impl Script {
     /// Reads the `mock:` lines of `text`; one that means nothing is an error, so that no test passes by a typo.
-    pub fn read(text: &str) -> Result<Self, BadLine> {
+    /// `said`: whether a user message has these words.
+    pub fn read(text: &str, said: impl Fn(&str) -> bool) -> Result<Self, BadLine> {
         let mut script = Self::default();
         for line in lines(text) {
-            let (verb, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+            let (mut verb, mut rest) = split(line);
+            if verb == "unless" {
+                let wanted = "unless \"WORDS\" tool NAME {json object}";
+                let (words, conditional) =
+                    unless(rest).ok_or_else(|| BadLine { line: line.into(), wanted: wanted.into() })?;
+                if said(words) {
+                    continue;
+                }
+                (verb, rest) = split(conditional);
+            }
             script.follow(verb, rest.trim()).map_err(|wanted| BadLine { line: line.into(), wanted })?;
         }
         Ok(script)
@@ -110,6 +121,15 @@ impl Script {
     }
 }
 
+fn split(line: &str) -> (&str, &str) {
+    line.split_once(char::is_whitespace).unwrap_or((line, ""))
+}
+
+fn unless(rest: &str) -> Option<(&str, &str)> {
+    let (words, line) = rest.trim().strip_prefix('"')?.split_once('"')?;
+    (!words.is_empty()).then(|| (words, line.trim()))
+}
+
 fn tool(rest: &str) -> Option<ToolCall> {
     let (name, args) = rest.split_once(char::is_whitespace).unwrap_or((rest, "{}"));
     let args = serde_json::from_str::<&RawValue>(args).ok()?.get();
@@ -132,23 +152,41 @@ mod tests {
     fn a_script_is_its_mock_lines_and_nothing_else() {
         let text = "do it\n  mock: tool bash {\"cmd\": \"ls\"}\nnot mock: hang\nmock: tool done\n\
                     mock: reply all\nmock: reply done {n}\nmock: tokens 7\nmock: status 503 2";
-        let script = Script::read(text).unwrap();
+        let script = Script::read(text, |_| false).unwrap();
         let call = |name: &str, args: &str| ToolCall { name: name.into(), args: args.into() };
         assert_eq!(script.tools, [call("bash", r#"{"cmd": "ls"}"#), call("done", "{}")]);
         assert_eq!(script.reply.as_deref(), Some("all\ndone {n}"));
         assert_eq!(script.tokens, Some(7));
         assert_eq!(script.fault, Some(Fault::Status(StatusCode::SERVICE_UNAVAILABLE, Some(2))));
-        assert_eq!(Script::read("no lines here"), Ok(Script::default()));
+        assert_eq!(Script::read("no lines here", |_| false), Ok(Script::default()));
+    }
+
+    #[test]
+    fn a_line_may_stand_only_while_something_was_not_said() {
+        let text = "mock: unless \"check before\" tool bash {}\nmock: tool done";
+        let tools =
+            |said: bool| Script::read(text, |words| said && words == "check before").unwrap().tools.len();
+        assert_eq!((tools(false), tools(true)), (2, 1));
     }
 
     #[test]
     fn a_line_that_means_nothing_is_an_error() {
-        let lines =
-            ["", "trunkate", "tool", "tool x [1]", "tool x {", "tokens 0", "tokens 100001", "status 200"];
+        let lines = [
+            "",
+            "unless x tool y",
+            "unless \"x\"",
+            "trunkate",
+            "tool",
+            "tool x [1]",
+            "tool x {",
+            "tokens 0",
+            "tokens 100001",
+            "status 200",
+        ];
         for line in lines.into_iter().chain(["status 500 x", "usage 1", "latency 3"]) {
-            assert!(Script::read(&format!("mock: {line}")).is_err(), "{line}");
+            assert!(Script::read(&format!("mock: {line}"), |_| false).is_err(), "{line}");
         }
-        let error = Script::read("mock: tokens many").unwrap_err();
+        let error = Script::read("mock: tokens many", |_| false).unwrap_err();
         assert_eq!(
             error.to_string(),
             r#"cannot follow the line "tokens many": wanted tokens N, 1 to 100000"#

@@ -132,7 +132,12 @@ impl Driver {
         self.end_of(life, exit, Then::Restart).await?;
         let entropy = u64::from_le_bytes(random(self.context.entropy.as_ref()));
         let wait = self.backoff.after(life.lived, entropy);
-        story::died(life.attempt.0, exit, wait, &story::view(self.store.as_ref(), &self.view)?);
+        let mut view = story::view(self.store.as_ref(), &self.view)?;
+        if self.conduct.is_some() {
+            // It keeps its conversation itself, and asks for none of them again.
+            view.run.answers = 0;
+        }
+        story::died(life.attempt.0, exit, wait, &view);
         Ok(Next::Again(wait))
     }
 

@@ -1,0 +1,284 @@
+//! Real CLI agents, killed while a tool of theirs runs: they go on in their own session, and their model is told
+//! what became of the tool. `OUTLAST_TEST_CLIS` names the directory with their programs (`scripts/clis.sh`).
+
+use std::{
+    fs,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Proc, kill, marked, text, until};
+
+/// The program, where it could be installed.
+fn cli(name: &str) -> Option<PathBuf> {
+    let directory = std::env::var_os("OUTLAST_TEST_CLIS").filter(|d| !d.is_empty());
+    let found = directory.map(|d| Path::new(&d).join(name)).filter(|program| program.exists());
+    if found.is_none() {
+        eprintln!("NOT TESTED: {name} is not installed (OUTLAST_TEST_CLIS, by scripts/clis.sh)");
+    }
+    found
+}
+
+/// A model that does a thing once: told to check before repeating it, it checks.
+fn model(tool: &str, key: &str, command: &str, told: usize) -> String {
+    let call = |command: &str| format!("tool {tool} {}", json!({key: command}));
+    let check = format!("mock: {}\n", call("[ -s effects ] || echo effect >> effects"));
+    format!("mock: unless \"check before repeating\" {}\n{}", call(command), check.repeat(told))
+}
+
+/// When the agent is killed: the tool waits at the gate before its effect, or behind it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum When {
+    Before,
+    After,
+}
+
+impl When {
+    /// Says who runs it, and waits. A program of its own does the waiting: shells are ended with Codex.
+    fn command(self) -> &'static str {
+        match self {
+            When::Before => "echo $PPID > ../cli; (cat ../gate; true); echo effect >> effects",
+            When::After => "echo effect >> effects; echo $PPID > ../cli; (cat ../gate; true)",
+        }
+    }
+}
+
+fn bed() -> Bed {
+    let bed = Bed::new();
+    let gate = bed.path("gate");
+    rustix::fs::mknodat(rustix::fs::CWD, &gate, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    bed
+}
+
+/// `outlast run FLAGS -- AGENT …`, with nothing of the machine's own settings, and no other network.
+fn run(bed: &Bed, flags: &[&str]) -> Command {
+    let mut command = bed.outlast(&["run", "--run", "r", "--usd", "20"]);
+    command.args(flags);
+    command.env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1").env("DISABLE_AUTOUPDATER", "1");
+    command
+}
+
+fn claude(bed: &Bed, program: &Path, script: &str, more: &[&str]) -> Command {
+    let mut command = run(bed, &["--", text(program), "-p", "--model", "claude-sonnet-4-5"]);
+    command.args(["--append-system-prompt", script]).args(more).args([
+        "--allowedTools",
+        "Bash",
+        "--",
+        "do it once",
+    ]);
+    command
+}
+
+/// The pid that a tool wrote down.
+fn agent_of(bed: &Bed) -> u32 {
+    until("the tool runs", || bed.text("cli").trim().parse().ok())
+}
+
+/// What the provider was asked at last.
+fn last_asked(bed: &Bed, at: usize) -> String {
+    let line = bed.text("paid.log").lines().nth(at).map(str::to_owned).unwrap();
+    let line: Value = serde_json::from_str(&line).unwrap();
+    line["asked"].as_str().unwrap().to_owned()
+}
+
+fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        match entry.file_type().unwrap().is_dir() {
+            true => files_below(&entry.path(), found),
+            false => found.push(entry.path()),
+        }
+    }
+}
+
+/// The sessions that were begun.
+fn sessions(bed: &Bed, directory: &str) -> usize {
+    let mut found = Vec::new();
+    files_below(&bed.path(directory), &mut found);
+    found.iter().filter(|path| path.extension().is_some_and(|e| e == "jsonl")).count()
+}
+
+/// It went on once, in one session, told `outcome`; the effect is there once, and everything was counted.
+fn went_on(bed: &Bed, run: Proc, at: usize, outcome: &str, transcripts: &str) {
+    run.done().code(0).tells(&["goes on in its session", "told of 1 tool call that was in flight"]);
+    finished(bed, at, outcome, transcripts);
+}
+
+fn finished(bed: &Bed, at: usize, outcome: &str, transcripts: &str) {
+    let asked = last_asked(bed, at);
+    assert!(asked.contains("Before the crash you had started: "), "{asked}");
+    assert!(asked.contains(&format!("outcome: {outcome}")), "{asked}");
+    assert_eq!(bed.text("work/effects"), "effect\n");
+    assert_eq!(sessions(bed, transcripts), 1);
+    assert_eq!(bed.spent("r", "calls"), bed.paid() as i64);
+    assert_eq!(marked("OUTLAST_RUN_ID=r").iter().filter(|pid| in_bed(bed, **pid)).count(), 0);
+    assert_eq!(bed.status("r"), "completed");
+}
+
+/// Other tests' runs have the same id.
+fn in_bed(bed: &Bed, pid: u32) -> bool {
+    let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let store = format!("OUTLAST_STORE={}", bed.store().display());
+    environ.split(|b| *b == 0).any(|entry| entry == store.as_bytes())
+}
+
+fn claude_is_killed(when: When) {
+    let Some(program) = cli("claude") else { return };
+    let bed = bed();
+    let script = model("Bash", "command", when.command(), 1);
+    let run = bed.start(claude(&bed, &program, &script, &[]));
+    assert!(kill(agent_of(&bed), 9));
+    went_on(&bed, run, 1, "ended by Outlast", ".claude/projects");
+}
+
+#[test]
+fn claude_code_killed_before_its_tools_effect_is_told_so() {
+    claude_is_killed(When::Before);
+}
+
+#[test]
+fn claude_code_killed_after_its_tools_effect_is_told_so() {
+    claude_is_killed(When::After);
+}
+
+fn codex_is_killed(when: When) {
+    let Some(program) = cli("codex") else { return };
+    let bed = bed();
+    // Its history has a result of the call that was cut off: one more turn of the script.
+    let script = model("exec_command", "cmd", when.command(), 2);
+    let mut command = run(&bed, &["--", text(&program), "exec", "--skip-git-repo-check", "-m", "gpt-5"]);
+    command.args(["-s", "danger-full-access", "-c"]);
+    command.arg(format!("developer_instructions={}", Value::from(script))).arg("do it once");
+    let run = bed.start(command);
+    assert!(kill(agent_of(&bed), 9));
+    went_on(&bed, run, 1, "ended by Outlast", ".codex/sessions");
+}
+
+#[test]
+fn codex_killed_before_its_tools_effect_is_told_so() {
+    codex_is_killed(When::Before);
+}
+
+#[test]
+fn codex_killed_after_its_tools_effect_is_told_so() {
+    codex_is_killed(When::After);
+}
+
+/// The person's own hook keeps Claude Code from sending the result: their settings are merged with ours.
+#[test]
+fn claude_code_killed_behind_its_tools_end_is_told_the_exit_code() {
+    let Some(program) = cli("claude") else { return };
+    let bed = bed();
+    let hook = json!([{"hooks": [{"type": "command", "command": format!("echo $PPID > {0}/cli; cat {0}/gate", bed.path("").display())}]}]);
+    let settings = bed.write("theirs.json", &json!({"hooks": {"PostToolUse": hook}}).to_string());
+    let script = model("Bash", "command", "echo effect >> effects; echo $PPID > ../agent", 1);
+    let run = bed.start(claude(&bed, &program, &script, &["--settings", text(&settings)]));
+    agent_of(&bed);
+    until("its end is recorded", || {
+        bed.journal("r").iter().any(|e| e["kind"] == "tool" && e["state"] == "done").then_some(())
+    });
+    // The gate is open for the next time: its reader is gone with the agent.
+    assert!(kill(bed.text("agent").trim().parse().unwrap(), 9));
+    let opener = std::thread::spawn({
+        let gate = bed.path("gate");
+        move || drop(fs::OpenOptions::new().write(true).custom_flags(0).open(gate))
+    });
+    let done = run.done();
+    drop(opener);
+    done.code(0).tells(&["told of 1 tool call that was in flight"]);
+    finished(&bed, 1, "finished with code 0", ".claude/projects");
+}
+
+#[test]
+fn claude_code_killed_with_its_supervisor_is_told_by_the_next_one() {
+    let Some(program) = cli("claude") else { return };
+    let bed = bed();
+    let script = model("Bash", "command", When::After.command(), 1);
+    let mut run = bed.start(claude(&bed, &program, &script, &[]));
+    agent_of(&bed);
+    run.kill();
+    let mut resume = bed.outlast(&["resume", "r"]);
+    resume.env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1").env("DISABLE_AUTOUPDATER", "1");
+    let resume = bed.start(resume);
+    went_on(&bed, resume, 1, "ended by Outlast", ".claude/projects");
+}
+
+/// A script's first agent has finished, its second is killed: the restarted script begins the first anew, whose
+/// answer is replayed, and goes on with the second.
+#[test]
+fn an_agent_that_a_script_starts_goes_on_in_its_own_session() {
+    let Some(program) = cli("claude") else { return };
+    let bed = bed();
+    let agent = format!(
+        "{} agent -- {} -p --model claude-sonnet-4-5 --allowedTools Bash --append-system-prompt",
+        crate::bed::OUTLAST,
+        text(&program)
+    );
+    let script = bed.write("two", &model("Bash", "command", When::After.command(), 1));
+    let loops = format!(
+        "set -e; {agent} 'mock: reply one' -- first; {agent} \"$(cat {})\" -- second; echo all done",
+        script.display()
+    );
+    let mut command = run(&bed, &["--", "sh", "-c"]);
+    command.arg(loops);
+    let run = bed.start(command);
+    agent_of(&bed);
+    let supervised: u32 = until("the script is found", || {
+        marked("OUTLAST_RUN_ID=r").into_iter().find(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            in_bed(&bed, *pid) && line.starts_with(b"sh\0-c\0")
+        })
+    });
+    assert!(kill(supervised, 9));
+    run.done().code(0).tells(&["goes on in its session", "told of 1 tool call", "all done"]);
+    let asked = last_asked(&bed, 2);
+    assert!(asked.contains("outcome: ended by Outlast"), "{asked}");
+    assert_eq!(bed.text("work/effects"), "effect\n");
+    assert_eq!(sessions(&bed, ".claude/projects"), 3, "the first began anew");
+    assert_eq!(bed.paid(), 4, "the first one's answer was replayed");
+}
+
+#[test]
+fn an_agent_that_asks_the_proxy_for_nothing_is_told_of() {
+    let bed = Bed::new();
+    let done = bed.does(&["run", "--agent", "claude", "--", "true"]);
+    done.code(0).tells(&["NOTHING METERED: claude"]);
+    let done = bed.does(&["run", "--agent", "none", "--", "true"]).code(0);
+    assert!(!done.text.contains("NOTHING METERED"), "{}", done.text);
+    bed.does(&["run", "--agent", "hal", "--", "true"]).code(2).tells(&["no such adapter", "claude, codex"]);
+}
+
+#[test]
+fn a_tool_call_that_cannot_be_recorded_is_not_made() {
+    let bed = Bed::new();
+    let event = json!({
+        "hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_use_id": "t1",
+        "tool_input": {"command": "make deploy"},
+    });
+    let hook = format!("printf '%s' '{event}' | {} hook claude; echo $?", crate::bed::OUTLAST);
+    let mut command = bed.outlast(&["run", "--run", "r", "--", "sh", "-c"]);
+    command.arg(format!("env > ../env; {hook}"));
+    bed.run(command).code(0).tells(&["\n0\n"]);
+    assert_eq!(bed.journal("r")[0]["kind"], "tool");
+    // The attempt is over: a process of it that lived on would begin something that nobody knows of.
+    let mut stale = Command::new("sh");
+    stale.args(["-c", &hook]).env_clear();
+    let env = bed.text("env");
+    stale.envs(env.lines().filter_map(|line| line.split_once('=')));
+    bed.run(stale).code(0).tells(&["this call was not made", "2\n"]);
+}
+
+/// A run in a run spends of its parent's budget, by its parent's proxy, once.
+#[test]
+fn a_run_in_a_run_is_its_child_and_is_paid_once() {
+    let bed = Bed::new();
+    let calls = crate::agents::Calls::new(2).words(&bed);
+    let quoted: Vec<String> = calls.iter().map(|word| format!("'{word}'")).collect();
+    let child = format!("{} run --run child -- {}", crate::bed::OUTLAST, quoted.join(" "));
+    let done = bed.run(crate::agents::shell(&bed, &["--run", "r", "--calls", "5"], &child)).code(0);
+    assert!(done.text.contains("and its parent's"), "{}", done.text);
+    assert_eq!((bed.paid(), bed.spent("child", "calls"), bed.spent("r", "calls")), (2, 2, 2));
+    assert_eq!(bed.show("child")["parent"], "r");
+}
