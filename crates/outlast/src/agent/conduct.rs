@@ -273,8 +273,11 @@ impl Conduct {
             store.ask(session::keep(actor, self.name.as_deref(), &spoiled), Durability::Synced).await?;
             self.futile = 0;
         }
-        let id = self.session.as_ref().map(|s| s.id.as_str());
-        truth::settle(store, actor, actor.attempt, id, left).await?;
+        // Of an agent in a script the supervisor tells, who ends what it leaves.
+        if self.name.is_none() {
+            let id = self.session.as_ref().map(|s| s.id.as_str());
+            truth::settle(store, actor, actor.attempt, id, left).await?;
+        }
         Ok(())
     }
 }

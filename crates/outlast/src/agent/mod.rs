@@ -184,6 +184,13 @@ pub fn find(
     }
 }
 
+/// Where an agent of this user keeps the session.
+pub fn transcript_of(session: &str) -> Option<PathBuf> {
+    let around = Surroundings::of_process();
+    let adapters: [&dyn Adapter; 2] = [&claude::Claude, &codex::Codex];
+    adapters.into_iter().find_map(|a| transcript(&a.transcripts(&around)?, session))
+}
+
 /// The file of a session below a directory of transcripts: the first whose name has the id.
 pub fn transcript(directory: &Path, session: &str) -> Option<PathBuf> {
     // Codex keeps them by year, month and day; Claude Code by project.

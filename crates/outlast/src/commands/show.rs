@@ -1,7 +1,7 @@
 //! `outlast show RUN`: the run's story: where it stands and why, its budget, how its attempts ended,
 //! what was paid, replayed and lost, and what is next.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use outlast_core::{
     attempt::Attempt,
@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::{budget, find, journal};
 use crate::{
+    agent::{self, session},
     cli::ShowArgs,
     error::CliError,
     render::{
@@ -24,7 +25,7 @@ use crate::{
         look::{self, Look, Page, Paint, clean},
         next::next,
         table::{Cell, Side, Table},
-        time,
+        time, tool,
     },
     untaken::Untaken,
 };
@@ -32,6 +33,9 @@ use crate::{
 /// How many of the newest attempts and entries are shown to people; JSON has all attempts.
 const ATTEMPTS: usize = 12;
 const ENTRIES: usize = 6;
+
+/// The longest line of a tool call.
+const TOOL: usize = 160;
 
 pub fn show(store: &dyn Store, args: &ShowArgs, page: &mut Page) -> Result<(), CliError> {
     let story = Story::gather(store, find::run(store, &args.run)?)?;
@@ -53,6 +57,10 @@ struct Story {
     calls: Calls,
     /// By the newest attempt.
     untaken: Untaken,
+    /// A CLI agent's: its id, and where it is kept.
+    session: Option<(String, Option<PathBuf>)>,
+    /// The newest ones.
+    tools: Vec<tool::Told>,
     now: Micros,
 }
 
@@ -105,6 +113,8 @@ impl Story {
         Ok(Story {
             parent: parent.map(|p| p.run.id.to_string()),
             drivers,
+            session: session::find(store, no, None)?.map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
+            tools: tool::newest(store, no, &entries, ENTRIES)?,
             untaken: attempts.last().map(|a| Untaken::of(a, &entries)).unwrap_or_default(),
             calls: Calls::of(&entries),
             attempts,
@@ -121,6 +131,7 @@ impl Story {
             titled(look, "budget", &budget::text(&self.view, self.now, look)),
             titled(look, "attempts", &self.attempts_text(look)),
             titled(look, "money", &lines(&self.money())),
+            titled(look, "tools", &lines(&self.tools())),
             titled(look, "divergence", &lines(&self.divergences())),
             titled(look, &self.entries_title(), &self.entries_text(look)),
             titled(look, "next", &format!("  {}\n{}", clean(&next.text), budget::commands(&next))),
@@ -154,6 +165,10 @@ impl Story {
         if !spec.tags.is_empty() {
             let tags: Vec<String> = spec.tags.iter().map(|(k, v)| format!("{k}={v}")).collect();
             facts.push(("tags", clean(&tags.join(" "))));
+        }
+        if let Some((id, transcript)) = &self.session {
+            let place = transcript.as_ref().map_or_else(String::new, |t| format!(", {}", t.display()));
+            facts.push(("session", clean(&format!("{id}{place}"))));
         }
         facts.extend(self.parent.clone().map(|p| ("child of", p)));
         facts.extend(rules(run).map(|r| ("rules", r)));
@@ -263,6 +278,10 @@ impl Story {
         out
     }
 
+    fn tools(&self) -> Vec<String> {
+        self.tools.iter().map(|tool| look::clean_line(&tool.line(), TOOL)).collect()
+    }
+
     fn divergences(&self) -> Vec<String> {
         let told = |a: &Attempt| {
             let seq = a.diverged?;
@@ -309,7 +328,7 @@ impl Story {
         put_money(&mut money, "overrun", Some(self.calls.overrun_nano_usd));
         put_money(&mut money, "unbacked", Some(self.calls.unbacked_nano_usd));
         let from = self.entries.len().saturating_sub(ENTRIES);
-        json!({
+        let mut object = json!({
             "run": id,
             "name": spec.name,
             "status": run.status.name(),
@@ -339,7 +358,14 @@ impl Story {
             "entries": self.entries.len(),
             "last_entries": self.entries[from..].iter().map(|x| entry::json(id, x)).collect::<Vec<_>>(),
             "next": next(&self.view),
-        })
+        });
+        if let Some((id, transcript)) = &self.session {
+            object["session"] = json!({"id": id, "transcript": transcript});
+        }
+        if !self.tools.is_empty() {
+            object["tools"] = self.tools.iter().map(tool::Told::json).collect();
+        }
+        object
     }
 
     fn attempt_object(&self, a: &Attempt) -> Value {

@@ -7,3 +7,4 @@ pub mod look;
 pub mod next;
 pub mod table;
 pub mod time;
+pub mod tool;

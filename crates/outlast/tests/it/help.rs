@@ -7,6 +7,7 @@ fn help_is_as_recorded() {
     for word in [
         "",
         "run",
+        "agent",
         "serve",
         "ls",
         "show",

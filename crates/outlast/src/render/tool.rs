@@ -1,0 +1,71 @@
+//! Tool calls of agents, as `show` tells them: what was begun, and what became of it.
+
+use outlast_core::{
+    id::{RunNo, Seq},
+    journal::{Entry, Kind, Role},
+    store::{self, Store},
+};
+use serde_json::{Value, json};
+
+use super::time;
+use crate::agent::{note, truth::Outcome};
+
+/// One tool call.
+pub struct Told {
+    at: String,
+    tool: String,
+    input: String,
+    outcome: Option<Outcome>,
+    value: Value,
+}
+
+/// The newest tool calls of a run, at most `most`, oldest first.
+pub fn newest(
+    store: &dyn Store,
+    run: RunNo,
+    entries: &[Entry],
+    most: usize,
+) -> Result<Vec<Told>, store::Error> {
+    let its = entries.iter().rev().filter(|e| e.kind == Kind::Tool);
+    let mut told = its.take(most).map(|e| read(store, run, e)).collect::<Result<Vec<_>, _>>()?;
+    told.reverse();
+    Ok(told)
+}
+
+fn read(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<Told, store::Error> {
+    let kept = |seq: Seq, role| -> Result<Value, store::Error> {
+        let bytes = store.payload(run, seq, role)?.and_then(|kept| kept.decode().ok());
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
+    };
+    let (about, value) = (kept(entry.seq, Role::About)?, kept(entry.seq, Role::Value)?);
+    let text = |key: &str| about[key].as_str().unwrap_or_default().to_owned();
+    Ok(Told {
+        at: time::utc(entry.opened_at),
+        tool: text("tool"),
+        input: text("input"),
+        outcome: serde_json::from_value(value.clone()).ok(),
+        value: json!({
+            "seq": entry.seq,
+            "id": entry.key,
+            "attempt": entry.attempt,
+            "state": entry.state.name(),
+            "opened_at": time::rfc3339(entry.opened_at),
+            "tool": about["tool"],
+            "input": about["input"],
+            "input_digest": about["input_digest"],
+            "outcome": value["outcome"],
+            "code": value["code"],
+        }),
+    })
+}
+
+impl Told {
+    pub fn line(&self) -> String {
+        let outcome = self.outcome.as_ref().map_or_else(|| "open".into(), note::outcome);
+        format!("{}  {} `{}`: {outcome}", self.at, self.tool, self.input)
+    }
+
+    pub fn json(&self) -> Value {
+        self.value.clone()
+    }
+}
