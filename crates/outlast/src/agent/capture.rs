@@ -33,11 +33,11 @@ impl Capture {
         tokio::spawn(async move {
             let mut known = HashSet::new();
             while let Some(named) = named.recv().await {
-                if !known.insert((named.run, named.agent.clone())) {
+                if !known.insert((named.run, named.attempt, named.agent.clone())) {
                     continue;
                 }
                 if let Err(e) = keep(store.as_ref(), &named).await {
-                    known.remove(&(named.run, named.agent.clone()));
+                    known.remove(&(named.run, named.attempt, named.agent.clone()));
                     say(&format!("the session {} could not be kept: {e}", named.id));
                 }
             }
@@ -55,16 +55,16 @@ impl Capture {
 }
 
 async fn keep(store: &dyn Store, named: &Named) -> Result<(), store::Error> {
-    let kept = session::find(store, named.run, named.agent.as_deref())?;
+    let attempts = store.attempts(named.run)?;
+    let Some(attempt) = attempts.iter().find(|a| a.no == named.attempt) else { return Ok(()) };
+    let key = session::key(named.agent.as_deref(), attempt.iteration);
+    let kept = session::find(store, named.run, &key)?;
     if kept.is_some_and(|kept| !kept.spoiled || kept.id == named.id) {
         return Ok(());
     }
-    let attempts = store.attempts(named.run)?;
-    let Some(instance) = attempts.iter().find(|a| a.no == named.attempt).and_then(|a| a.instance) else {
-        return Ok(());
-    };
+    let Some(instance) = attempt.instance else { return Ok(()) };
     let actor = Actor { run: named.run, attempt: named.attempt, instance };
     let session = Session { id: named.id.clone(), spoiled: false };
-    store.ask(session::keep(actor, named.agent.as_deref(), &session), Durability::Synced).await?;
+    store.ask(session::keep(actor, key, &session), Durability::Synced).await?;
     Ok(())
 }

@@ -178,7 +178,8 @@ impl Adapter for Claude {
         let gone = ["--session-id", "-r", "--resume", "-c", "--continue", "--fork-session", "--from-pr"];
         let kept = pieces.iter().filter(|piece| match piece {
             Piece::Word(_) => false,
-            option => !option.is(&gone) && !(with.settings.is_some() && option.is(&["--settings"])),
+            option if option.is(&["--settings"]) => with.settings.is_none(),
+            option => !option.is(&gone),
         });
         let prompt: &[String] = &[note.to_owned()];
         let prompt = if has(&pieces, &["-p", "--print"]) { prompt } else { &[] };

@@ -53,6 +53,8 @@ pub struct Conduct {
     run_files: RunDirectory,
     files: PathBuf,
     transcripts: Option<PathBuf>,
+    /// Where its session is kept.
+    key: String,
     session: Option<Session>,
     resumed: bool,
     futile: u32,
@@ -109,6 +111,7 @@ impl Conduct {
             directory: place.directory.to_owned(),
             files,
             run_files,
+            key: String::new(),
             session: None,
             resumed: false,
             futile: 0,
@@ -141,8 +144,12 @@ impl Conduct {
         if !std::mem::replace(&mut self.remarked, true) {
             self.adapter.remarks(&self.line, &self.with).iter().for_each(|remark| say(remark));
         }
-        self.session = session::find(store, self.run, self.name.as_deref())?;
+        let attempts = store.attempts(self.run)?;
+        let iteration = attempts.iter().find(|a| a.no == actor.attempt).map_or(0, |a| a.iteration);
+        self.key = session::key(self.name.as_deref(), iteration);
+        self.session = session::find(store, self.run, &self.key)?;
         let before = truth::last_that_called(store, self.run, actor.attempt)?;
+        let before = before.filter(|a| a.iteration == iteration);
         let goes_on = self.goes_on(before.is_some());
         self.resumed = goes_on.is_some();
         let Some(known) = goes_on else {
@@ -205,7 +212,7 @@ impl Conduct {
         };
         let new = Session { id: id.clone(), spoiled: false };
         if self.session.as_ref() != Some(&new) {
-            store.ask(session::keep(actor, self.name.as_deref(), &new), Durability::Synced).await?;
+            store.ask(session::keep(actor, self.key.clone(), &new), Durability::Synced).await?;
         }
         Ok(Some(id))
     }
@@ -263,14 +270,14 @@ impl Conduct {
                 self.adapter.name()
             ));
         }
-        self.session = session::find(store, self.run, self.name.as_deref())?;
+        self.session = session::find(store, self.run, &self.key)?;
         self.futile = if self.resumed && !metered && exit == Exit::code(1) { self.futile + 1 } else { 0 };
         if self.futile >= FUTILE
             && let Some(known) = &self.session
         {
             say(&format!("session {} cannot be gone on with; a new one is begun", known.id));
             let spoiled = Session { spoiled: true, ..known.clone() };
-            store.ask(session::keep(actor, self.name.as_deref(), &spoiled), Durability::Synced).await?;
+            store.ask(session::keep(actor, self.key.clone(), &spoiled), Durability::Synced).await?;
             self.futile = 0;
         }
         // Of an agent in a script the supervisor tells, who ends what it leaves.

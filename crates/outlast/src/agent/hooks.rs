@@ -75,10 +75,9 @@ fn merged(mut settings: Map<String, Value>, command: &str) -> Value {
     let hooks = settings.entry("hooks").or_insert_with(|| json!({}));
     if let Some(hooks) = hooks.as_object_mut() {
         for event in EVENTS {
-            match hooks.entry(event).or_insert_with(|| json!([])) {
-                Value::Array(list) => list.push(hook.clone()),
-                // Not theirs to us to put right: the program says what is wrong with it.
-                _ => {}
+            // Anything else is not ours to put right: the program says what is wrong with it.
+            if let Value::Array(list) = hooks.entry(event).or_insert_with(|| json!([])) {
+                list.push(hook.clone());
             }
         }
     }

@@ -147,14 +147,13 @@ impl Choice {
     }
 }
 
+/// An adapter, and the line of its program.
+pub type Found = (Box<dyn Adapter>, Line);
+
 /// The adapter for a command, with its line; `None` where the command is no agent that is known.
 ///
 /// Errors: an adapter that is not there, or whose program is not in the command; settings that cannot be read.
-pub fn find(
-    choice: &Choice,
-    argv: &[String],
-    around: &Surroundings,
-) -> Result<Option<(Box<dyn Adapter>, Line)>, CliError> {
+pub fn find(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<Option<Found>, CliError> {
     if *choice == Choice::None {
         return Ok(None);
     }

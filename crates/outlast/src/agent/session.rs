@@ -19,18 +19,19 @@ pub struct Session {
     pub spoiled: bool,
 }
 
-/// The checkpoint that holds it. `agent` names one of several agents of a run; the run's command has none.
-pub fn key(agent: Option<&str>) -> String {
-    match agent {
-        Some(agent) => format!("outlast:session:{agent}"),
-        None => "outlast:session".into(),
+/// The checkpoint that holds it. `agent` names one of several agents of a run; the run's command has none, and a
+/// session in each iteration of its loop: a deliberate fresh turn begins anew.
+pub fn key(agent: Option<&str>, iteration: i64) -> String {
+    match (agent, iteration) {
+        (Some(agent), _) => format!("outlast:session:{agent}"),
+        (None, 0) => "outlast:session".into(),
+        (None, iteration) => format!("outlast:session:i{iteration}"),
     }
 }
 
 /// The newest that is known. Errors: the store's; one that cannot be read is corruption.
-pub fn find(store: &dyn Store, run: RunNo, agent: Option<&str>) -> Result<Option<Session>, store::Error> {
-    let key = key(agent);
-    let Some(entry) = store.newest(run, Kind::Checkpoint, &key)? else { return Ok(None) };
+pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>, store::Error> {
+    let Some(entry) = store.newest(run, Kind::Checkpoint, key)? else { return Ok(None) };
     let corrupt =
         |e: &dyn std::fmt::Display| store::Error::Corrupt { what: format!("checkpoint {key}: {e}") };
     let Some(kept) = store.payload(run, entry.seq, Role::Value)? else { return Ok(None) };
@@ -39,9 +40,9 @@ pub fn find(store: &dyn Store, run: RunNo, agent: Option<&str>) -> Result<Option
 }
 
 /// What keeps it. Synced, before an agent that is given the id starts.
-pub fn keep(actor: Actor, agent: Option<&str>, session: &Session) -> Checkpoint {
+pub fn keep(actor: Actor, key: String, session: &Session) -> Checkpoint {
     let value = Payload::encode(&serde_json::to_vec(session).unwrap_or_default());
-    Checkpoint { actor, slot: Slot::DRIVER, name: key(agent), value }
+    Checkpoint { actor, slot: Slot::DRIVER, name: key, value }
 }
 
 /// A random id, as RFC 9562's version 4.

@@ -113,7 +113,8 @@ impl Story {
         Ok(Story {
             parent: parent.map(|p| p.run.id.to_string()),
             drivers,
-            session: session::find(store, no, None)?.map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
+            session: session::find(store, no, &session::key(None, view.run.iteration))?
+                .map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
             tools: tool::newest(store, no, &entries, ENTRIES)?,
             untaken: attempts.last().map(|a| Untaken::of(a, &entries)).unwrap_or_default(),
             calls: Calls::of(&entries),

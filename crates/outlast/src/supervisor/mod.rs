@@ -217,7 +217,13 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
         let page = store.runs(&filter)?;
         let Some(last) = page.last() else { break };
         before = Some(last.run.no);
-        runs.extend(page.into_iter().filter(|v| v.spec.command.is_some() && !v.run.stop_requested));
+        for v in page.into_iter().filter(|v| v.spec.command.is_some() && !v.run.stop_requested) {
+            // A child of a run that goes on is its parent's to start again.
+            let parent = v.run.parent.map(|p| store.run(p)).transpose()?.flatten();
+            if parent.is_none_or(|p| p.run.status.is_ended()) {
+                runs.push(v);
+            }
+        }
     }
     node.leave()?;
     drop(node);
