@@ -137,9 +137,9 @@ impl Adapter for Claude {
         "claude"
     }
 
-    fn read(&self, line: &Line) -> Reading {
+    fn read(&self, line: &Line, piped: bool) -> Reading {
         let pieces = pieces(line);
-        let headless = has(&pieces, &["-p", "--print"]);
+        let headless = piped || has(&pieces, &["-p", "--print"]);
         // Messages that come over standard input cannot be followed by a note.
         let is_fed = value(&pieces, &["--input-format"]).is_some_and(|format| format != "text");
         let names = if !converses(&pieces) || is_fed || has(&pieces, &["--no-session-persistence"]) {
@@ -159,7 +159,7 @@ impl Adapter for Claude {
 
     fn begin(&self, line: &Line, with: &With, session: Option<&str>) -> Vec<String> {
         let mut added = Vec::new();
-        if let Some(id) = session.filter(|_| self.read(line).names == Names::Ours) {
+        if let Some(id) = session.filter(|_| self.read(line, with.piped).names == Names::Ours) {
             added.extend(["--session-id".to_owned(), id.to_owned()]);
         }
         let pieces = pieces(line);
@@ -182,7 +182,7 @@ impl Adapter for Claude {
             option => !option.is(&gone),
         });
         let prompt: &[String] = &[note.to_owned()];
-        let prompt = if has(&pieces, &["-p", "--print"]) { prompt } else { &[] };
+        let prompt = if self.read(line, with.piped).headless { prompt } else { &[] };
         line.with(added.into_iter().chain(written(kept, prompt)))
     }
 
@@ -280,8 +280,9 @@ mod tests {
             ("claude --version", Names::Nothing, false),
             ("claude -p --allowedTools mcp -- hello", Names::Ours, true),
         ] {
-            assert_eq!(Claude.read(&line(text)), Reading { names, headless }, "{text}");
+            assert_eq!(Claude.read(&line(text), false), Reading { names, headless }, "{text}");
         }
+        assert!(Claude.read(&line("claude hello"), true).headless, "nobody could answer");
     }
 
     fn check(text: &str, settings: bool, begun: &str, resumed: &str) {

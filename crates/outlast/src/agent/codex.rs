@@ -191,7 +191,7 @@ impl Adapter for Codex {
         "codex"
     }
 
-    fn read(&self, line: &Line) -> Reading {
+    fn read(&self, line: &Line, _piped: bool) -> Reading {
         let pieces = pieces(line);
         let (mode, words) = mode(&pieces);
         let resumes = words.first() == Some(&"resume") && !has(&pieces, &["--last"]);
@@ -298,7 +298,7 @@ mod tests {
             ("codex exec review", Names::Nothing, false),
             ("codex --version", Names::Nothing, false),
         ] {
-            assert_eq!(Codex.read(&line(text)), Reading { names, headless }, "{text}");
+            assert_eq!(Codex.read(&line(text), false), Reading { names, headless }, "{text}");
         }
     }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
+    io::IsTerminal as _,
     path::{Path, PathBuf},
 };
 
@@ -82,7 +83,8 @@ impl Conduct {
         let Some((adapter, line)) = super::find(choice, place.argv, &context.around)? else {
             return Ok(None);
         };
-        let reading = adapter.read(&line);
+        let piped = !std::io::stdout().is_terminal();
+        let reading = adapter.read(&line, piped);
         // In a script, the variables that the run's own command was given tell.
         let shows_token = |name: &str| {
             let key = context.around.var(name).and_then(|k| k.to_str());
@@ -95,6 +97,7 @@ impl Conduct {
                 .map_or_else(|| shows_token("ANTHROPIC_API_KEY"), |p| p.anthropic.key.is_some()),
             has_usd_limit: view.envelope.limits[Unit::CostNanoUsd].is_some() || view.run.charges.len() > 1,
             name: place.name.clone(),
+            piped,
             ..With::default()
         };
         let run_files = RunDirectory::of(&context.place, &view.run.id, &context.around)?;
@@ -280,8 +283,9 @@ impl Conduct {
             store.ask(session::keep(actor, self.key.clone(), &spoiled), Durability::Synced).await?;
             self.futile = 0;
         }
-        // Of an agent in a script the supervisor tells, who ends what it leaves.
-        if self.name.is_none() {
+        // One that has finished has nothing in flight; of an agent in a script the supervisor tells, who ends
+        // what it leaves.
+        if self.name.is_none() && exit != Exit::code(0) {
             let id = self.session.as_ref().map(|s| s.id.as_str());
             truth::settle(store, actor, actor.attempt, id, left).await?;
         }

@@ -112,7 +112,7 @@ impl Adapter for Declared {
         program == self.program
     }
 
-    fn read(&self, _line: &Line) -> Reading {
+    fn read(&self, _line: &Line, _piped: bool) -> Reading {
         let names = if holds(&self.new_args, "{session}") { Names::Ours } else { Names::Nothing };
         Reading { names, headless: holds(&self.resume_args, "{note}") }
     }

@@ -33,7 +33,9 @@ pub fn hook(context: &Context) -> Result<u8, CliError> {
     let event: Value = serde_json::from_str(&text).map_err(bad)?;
     match event["hook_event_name"].as_str() {
         Some("SessionStart") => {
-            if let Some(note) = told(context) {
+            // Not where the person begins something else, by /clear.
+            let goes_on = event["source"] == "resume" || event["source"] == "compact";
+            if let Some(note) = told(context).filter(|_| goes_on) {
                 let context = json!({"hookEventName": "SessionStart", "additionalContext": note});
                 println!("{}", json!({"hookSpecificOutput": context}));
             }

@@ -64,6 +64,8 @@ pub struct With {
     pub has_anthropic_key: bool,
     /// The run has a limit in usd.
     pub has_usd_limit: bool,
+    /// Standard output is no terminal.
+    pub piped: bool,
     /// What it is to send in `X-Outlast-Agent`, where several agents share a run.
     pub name: Option<String>,
 }
@@ -84,7 +86,8 @@ pub trait Adapter: Send + Sync {
     fn matches(&self, program: &str) -> bool {
         program == self.name()
     }
-    fn read(&self, line: &Line) -> Reading;
+    /// `piped`: standard output is no terminal.
+    fn read(&self, line: &Line, piped: bool) -> Reading;
     /// The arguments of a new session.
     fn begin(&self, line: &Line, with: &With, session: Option<&str>) -> Vec<String>;
     /// The arguments that go on with a session. `note` is what its model is to be told, where the line is

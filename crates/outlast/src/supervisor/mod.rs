@@ -43,12 +43,15 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     log::start(&context.around, "warn");
     prepare()?;
     let store = context.open(true, args.proxy.durability)?;
-    let keys = context.keys()?;
+    let around = within::surrounding(&context)?;
+    let mut keys = context.keys()?;
+    if around.is_some() {
+        within::show_keys(&mut keys, &context.around);
+    }
     // A mistake in what was typed makes no run.
     let prices = prices::to_keep(&args.proxy)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
     agent::find(&Choice::read(&args.agent), &args.command, &context.around)?;
-    let around = within::surrounding(&context)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast run")?;
     // What the surrounding run's agent has are that run's address and token.
     let own = around.is_none();
@@ -74,7 +77,11 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let store = context.open(false, args.proxy.durability)?;
     let Some(asked) = &args.run else { return resume_all(store, &context, &args.proxy) };
     prepare()?;
-    let keys = context.keys()?;
+    let mut keys = context.keys()?;
+    let through = within::surrounding(&context)?.map(|a| a.proxy);
+    if through.is_some() {
+        within::show_keys(&mut keys, &context.around);
+    }
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
     let done = (|| {
@@ -99,7 +106,6 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         if view.run.status != Status::Halted {
             say(&format!("resuming {id}"));
         }
-        let through = within::surrounding(&context)?.map(|a| a.proxy);
         let served = Served { proxy: args.proxy, grpc: args.grpc.grpc, kill_at: None, through };
         go_on(view, node, &keys, served, context)
     })();

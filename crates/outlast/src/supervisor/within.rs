@@ -2,9 +2,16 @@
 
 use std::net::SocketAddr;
 
-use outlast_core::id::RunNo;
+use outlast_core::{id::RunNo, token};
 
-use crate::{agent::inside::Inside, context::Context, error::CliError, exit_code};
+use crate::{
+    agent::inside::Inside,
+    context::Context,
+    error::CliError,
+    exit_code,
+    keys::{Key, Keys, Origin},
+    surroundings::Surroundings,
+};
 
 /// The run around this process.
 pub struct Surrounding {
@@ -31,4 +38,12 @@ pub fn surrounding(context: &Context) -> Result<Option<Surrounding>, CliError> {
         hint: Some("start the command with the environment that its run gave it".into()),
     })?;
     Ok(Some(Surrounding { run: inside.claims.run, proxy }))
+}
+
+/// Claude Code's tools find the run's token in ANTHROPIC_AUTH_TOKEN alone: it stands for the provider's key.
+pub fn show_keys(keys: &mut Keys, around: &Surroundings) {
+    let shown = around.var("ANTHROPIC_AUTH_TOKEN").and_then(|t| t.to_str());
+    if let Some(token) = shown.filter(|t| token::looks_like_token(t)) {
+        keys.anthropic.get_or_insert(Key { value: token.to_owned(), origin: Origin::Environment });
+    }
 }

@@ -274,3 +274,19 @@ fn a_run_in_a_run_is_its_child_and_is_paid_once() {
     assert_eq!((bed.paid(), bed.spent("child", "calls"), bed.spent("r", "calls")), (2, 2, 2));
     assert_eq!(bed.show("child")["parent"], "r");
 }
+
+/// The child's supervisor is killed; the restarted parent types the same line again: it is the same child.
+#[test]
+fn a_child_run_that_died_is_resumed_by_its_restarted_parent() {
+    let bed = Bed::new();
+    let kill = crate::agents::Kill { who: "parent", at: 2, when: "before" };
+    let calls = crate::agents::Calls { kill: Some(kill), ..crate::agents::Calls::new(3) }.words(&bed);
+    let quoted: Vec<String> = calls.iter().map(|word| format!("'{word}'")).collect();
+    let child = format!("{} run -- {}; exit $?", crate::bed::OUTLAST, quoted.join(" "));
+    bed.run(crate::agents::shell(&bed, &["--run", "r"], &child))
+        .code(0)
+        .tells(&["attempt 1 died (exit 137)", "the interrupted run of this command"]);
+    let runs = bed.json(&["ls"]);
+    assert_eq!(runs["runs"].as_array().map(Vec::len), Some(2), "{runs}");
+    assert_eq!((bed.paid(), bed.spent("r", "calls")), (3, 3), "the first answer was replayed");
+}

@@ -85,6 +85,7 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
             umask: 0o022,
             env: BTreeMap::from([("PATH".into(), "/bin".into())]),
             stdin_kept: true,
+            agent: None,
         }),
         upstreams: BTreeMap::from([("openai".into(), "https://api.example".into())]),
         keys: vec!["OPENAI_API_KEY".into()],
