@@ -290,3 +290,40 @@ fn a_child_run_that_died_is_resumed_by_its_restarted_parent() {
     assert_eq!(runs["runs"].as_array().map(Vec::len), Some(2), "{runs}");
     assert_eq!((bed.paid(), bed.spent("r", "calls")), (3, 3), "the first answer was replayed");
 }
+
+/// An agent that the person declared: it makes a call, and dies behind it in its first life.
+const DECLARED: &str = r#"#!/usr/bin/env python3
+import http.client, json, os, signal, sys, urllib.parse
+with open("../words", "a") as words:
+    words.write(json.dumps(sys.argv[1:]) + "\n")
+base = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+connection = http.client.HTTPConnection(base.hostname, base.port, timeout=120)
+body = {"model": "gpt-4o-mini", "max_tokens": 10, "messages": [{"role": "user", "content": sys.argv[-1]}]}
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+connection.request("POST", base.path + "/chat/completions", json.dumps(body), headers)
+connection.getresponse().read()
+if os.environ["OUTLAST_ATTEMPT"] == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+"#;
+
+#[test]
+fn a_declared_agent_goes_on_in_the_session_that_was_chosen_for_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let bed = Bed::new();
+    fs::create_dir_all(bed.path(".config/outlast")).unwrap();
+    bed.write(
+        ".config/outlast/outlast.toml",
+        "[agents.kimi]\nmatch = \"kimi-cli\"\nnew_args = [\"--session={session}\", \"{args}\"]\n\
+         resume_args = [\"--session={session}\", \"{note}\"]\n",
+    );
+    let program = bed.write("kimi-cli", DECLARED);
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    bed.does(&["run", "--run", "r", "--", text(&program), "hello"])
+        .code(0)
+        .tells(&["kimi goes on in its session"]);
+    let words: Vec<Vec<String>> =
+        bed.text("words").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((words.len(), words[0][1].as_str()), (2, "hello"));
+    assert_eq!(words[0][0], words[1][0], "one session");
+    assert!(words[1][1].starts_with("[Outlast] Your program ended (killed by SIGKILL)"), "{words:?}");
+}

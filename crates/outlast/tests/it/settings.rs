@@ -114,6 +114,26 @@ fn where_calls_go_and_who_may_call_is_not_for_the_directory_to_say() {
 }
 
 #[test]
+fn agents_are_declared_in_the_persons_own_file() {
+    let agent = "[agents.kimi]\nmatch = \"kimi\"";
+    read("outlast run a", "", agent, &[]).unwrap();
+    let (told, _) = read("outlast run a", agent, "", &[]).unwrap_err();
+    assert!(told.contains("`agents.kimi` is not taken from a directory's own settings"), "{told}");
+    for (text, part) in [
+        ("[agents.kimi]\nresume = 1", "`agents.kimi.resume`: unknown key"),
+        ("[agents.claude]", "`agents.claude`: `claude` is an adapter of its own already"),
+        ("[agents]\nkimi = 1", "`agents.kimi`: wanted a table"),
+        (
+            "[agents.kimi]\nnew_args = [\"{session}\"]\nresume_args = []",
+            "`agents.kimi.resume_args`: resume_args without {session}",
+        ),
+    ] {
+        let (told, _) = read("outlast run a", "", text, &[]).unwrap_err();
+        assert!(told.contains(part), "{told}");
+    }
+}
+
+#[test]
 fn what_was_typed_wins_over_a_setting_that_excludes_it() {
     let run = |line: &str, variables: &[(&str, &str)]| match read(line, "", "", variables).unwrap() {
         Command::Run(args) => (args.run.map(|r| r.to_string()), args.new),
