@@ -1,6 +1,6 @@
 //! What every command works with.
 
-use std::{path::Path, sync::Arc};
+use std::{io::IsTerminal as _, path::Path, sync::Arc};
 
 use outlast_core::{
     clock::{Clock, Entropy},
@@ -26,6 +26,8 @@ pub struct Context {
     pub place: Place,
     /// Of standard output.
     pub look: Look,
+    /// Whether standard output is a terminal.
+    pub is_on_terminal: bool,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
 }
@@ -36,6 +38,7 @@ impl Context {
         Ok(Context {
             place: Place::decide(globals.store.as_deref(), &around)?,
             look: Look::of_stdout(globals, &around),
+            is_on_terminal: std::io::stdout().is_terminal(),
             around,
             clock: Arc::new(SystemClock::new()),
             entropy: Arc::new(OsEntropy),

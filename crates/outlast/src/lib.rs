@@ -15,6 +15,7 @@ pub mod host;
 pub mod jsonl;
 pub mod keys;
 mod log;
+pub mod logs;
 pub mod mock;
 pub mod place;
 pub mod prices;
@@ -115,6 +116,13 @@ fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
         Command::Verify(VerifyArgs { file: Some(ref file), repair }) => {
             let path = context.around.directory().join(file);
             printed_code(look, |page| commands::verify::verify_lines(&path, repair, page))
+        }
+        Command::Logs(args) => {
+            let store = context.open(false, Default::default())?;
+            proxy_setup::bury(&*store);
+            printed(look, |page| {
+                commands::logs::logs(&*store, &context, &args, page, &mut || thread::sleep(FOLLOW))
+            })
         }
         other => {
             // A dump may be brought to a place where there is nothing yet.

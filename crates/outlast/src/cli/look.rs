@@ -49,6 +49,30 @@ pub struct JournalArgs {
     pub follow: bool,
 }
 
+/// Print what a run's agent printed
+///
+/// Each attempt has a log of its own; the newest attempt's is printed. On a terminal only colours are kept
+/// of what steers one; elsewhere the bytes are as they came. Of an attempt its last 10 MiB and more are
+/// kept, of a run its last 20 attempts.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast logs nightly\n  outlast logs nightly -f\n  outlast logs nightly --attempt 2 --lines 50"
+)]
+pub struct LogsArgs {
+    /// The run: its id, the start of its id, or its name
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// Go on, also over attempts that follow, until the run has ended
+    #[arg(long, short)]
+    pub follow: bool,
+    /// The attempt, by its number
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub attempt: Option<i64>,
+    /// Only the last N lines there are
+    #[arg(long, value_name = "N")]
+    pub lines: Option<usize>,
+}
+
 /// Sum up what calls cost
 ///
 /// Days are UTC. A call of unknown outcome stays charged at its reservation: see IN DOUBT.

@@ -7,6 +7,7 @@ pub mod run;
 pub mod serve;
 pub mod shared;
 pub mod state;
+pub mod supervise;
 pub mod values;
 
 use std::ffi::OsString;
@@ -16,7 +17,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parse
 pub use self::{
     change::{BudgetArgs, CancelArgs, StopArgs},
     jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
-    look::{CompletionsArgs, DoctorArgs, JournalArgs, LsArgs, ShowArgs, SpendArgs},
+    look::{CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ShowArgs, SpendArgs},
     run::{ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
@@ -62,6 +63,7 @@ pub enum Command {
     Ls(LsArgs),
     Show(ShowArgs),
     Journal(JournalArgs),
+    Logs(LogsArgs),
     Budget(BudgetArgs),
     Stop(StopArgs),
     Resume(ResumeArgs),

@@ -5,6 +5,7 @@ use outlast_core::id::RunId;
 
 use super::{
     shared::{GrpcArgs, LimitArgs, PolicyArgs, ProxyArgs},
+    supervise::SuperviseArgs,
     values::{self, KillAt},
 };
 
@@ -40,6 +41,8 @@ pub struct RunArgs {
     pub limits: LimitArgs,
     #[command(flatten)]
     pub policy: PolicyArgs,
+    #[command(flatten)]
+    pub supervise: SuperviseArgs,
     #[command(flatten)]
     pub proxy: ProxyArgs,
     /// The command and its arguments

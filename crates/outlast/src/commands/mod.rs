@@ -11,6 +11,7 @@ pub mod gc;
 pub mod inspect;
 pub mod jobs;
 pub mod journal;
+pub mod logs;
 pub mod ls;
 pub mod retry;
 pub mod show;

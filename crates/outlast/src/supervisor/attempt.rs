@@ -14,6 +14,7 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{
     beat::{self, Beat, HALT_GRACE},
     environment::Mark,
+    output::Output,
 };
 use crate::{
     cli::values::KillAt,
@@ -120,8 +121,13 @@ async fn ladder(
         .map_err(std::io::Error::other)?
 }
 
-/// Starts the agent and watches it to its end. Nothing of its tree lives when this returns.
-pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptError> {
+/// Starts the agent and watches it to its end. Nothing of its tree lives when this returns, and what it
+/// printed to `output` is kept and passed on.
+pub async fn run(
+    command: Command,
+    output: Option<Output>,
+    watch: Watch<'_>,
+) -> Result<Outcome, AttemptError> {
     let child = Arc::new(watch.spawner.spawn(command)?);
     let tree = Tree::new(watch.mark.marker(), vec![ProcId::of_self()?]);
     let mut word = watch.beat.word();
@@ -207,11 +213,40 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
         }
     };
     reap::reap_adopted()?;
+    if let Some(output) = output
+        && let Some(who) = finish(output, watch.signals).await?
+        && by == EndedBy::Itself
+        && child.try_wait()? != Some(Exit::code(0))
+    {
+        by = who;
+    }
     let exit = match ended.main {
         Some(exit) => exit,
         None => child.try_wait()?.unwrap_or(Exit { code: None, signal: None }),
     };
     Ok(Outcome { exit, by, left: ended.left.len() })
+}
+
+/// Waits until what was printed is passed on: a reader of ours who has stopped reading is not waited for
+/// once somebody asks that the run stops. Returns who.
+async fn finish(output: Output, signals: &Signals) -> std::io::Result<Option<EndedBy>> {
+    let hurry = output.hurry();
+    let mut finished = tokio::task::spawn_blocking(move || output.finish());
+    let mut by = None;
+    loop {
+        tokio::select! {
+            done = &mut finished => {
+                done.map_err(std::io::Error::other)?;
+                return Ok(by);
+            }
+            signals = signals.next() => {
+                if let Some(who) = asked(&signals?) {
+                    by = Some(who);
+                    hurry();
+                }
+            }
+        }
+    }
 }
 
 /// When a halted agent's time is over.

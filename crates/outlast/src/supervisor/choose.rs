@@ -166,6 +166,7 @@ fn create(
         umask: current_umask()?,
         env,
         stdin_kept: stdin.is_some(),
+        supervision: args.supervise.supervision(),
     };
     let spec = Spec {
         name: args.name.clone(),

@@ -31,6 +31,7 @@ use super::{
     attempt::{self, AttemptError, EndedBy, KillPoint, Outcome, Watch},
     beat::Beat,
     environment::{self, Mark},
+    output::{self, Ends, Output},
     state::StateFace,
     story,
 };
@@ -47,6 +48,7 @@ use crate::{
     },
     proxy_setup,
     render::amount::some,
+    run_directory::RunDirectory,
     say::say,
 };
 
@@ -93,6 +95,8 @@ pub fn drive(plan: Plan) -> Result<u8, CliError> {
 struct Driver {
     view: RunView,
     command: Command,
+    /// Its files. None: it can have none, which was said.
+    directory: Option<RunDirectory>,
     store: Arc<dyn Store>,
     node: Arc<Node>,
     context: Context,
@@ -171,6 +175,7 @@ impl Driver {
         let stdin = kept_stdin(store.as_ref(), &view, &command)?;
         let mark = Mark::new(&view, &store.token_keys()?);
         Ok(Driver {
+            directory: own_directory(&view, &context),
             mark,
             stdin,
             command,
@@ -318,12 +323,17 @@ impl Driver {
             last_exit,
         }
         .variables(self.context.around.variables());
+        let (ends, output) = self.output(claims.attempt)?;
         let command = spawn::Command {
             argv: self.command.argv.iter().map(Into::into).collect(),
             cwd: PathBuf::from(&self.command.directory),
             umask: self.command.umask,
             env,
             stdin: attempt::stdin(self.stdin.as_deref())?,
+            stdout: ends.stdout,
+            stderr: ends.stderr,
+            terminal: None,
+            limits: spawn::Limits::default(),
         };
         // What was seen before belongs to the attempt before.
         while self.seen.try_recv().is_ok() {}
@@ -335,7 +345,18 @@ impl Driver {
             mark: &self.mark,
             kill_at: &mut self.kill_at,
         };
-        attempt::run(command, watch).await
+        attempt::run(command, output, watch).await
+    }
+
+    /// Where the attempt prints to, and what reads it there.
+    fn output(&self, attempt: AttemptNo) -> std::io::Result<(Ends, Option<Output>)> {
+        if self.command.supervision.no_logs {
+            let inherit = spawn::Output::Inherit;
+            return Ok((Ends { stdout: inherit.clone(), stderr: inherit }, None));
+        }
+        let log = self.directory.as_ref().and_then(|own| output::log(&own.logs(), attempt));
+        let (ends, streams) = output::pipes(true)?;
+        Ok((ends, Some(Output::begin(streams, log)?)))
     }
 
     /// Whether the run's newest attempt ended by a death: this one counts as a restart then.
@@ -402,6 +423,16 @@ impl Driver {
             }
         })
     }
+}
+
+/// The run's own directory. One that cannot be had stops no run: it is said.
+fn own_directory(view: &RunView, context: &Context) -> Option<RunDirectory> {
+    let cannot = |e: String| say(&format!("the run has no directory for its logs: {e}"));
+    let own = RunDirectory::of(&context.place, &view.run.id, &context.around)
+        .map_err(|e| cannot(e.to_string()))
+        .ok()?;
+    own.make().map_err(|e| cannot(format!("{}: {e}", own.path().display()))).ok()?;
+    Some(own)
 }
 
 fn kept_stdin(store: &dyn Store, view: &RunView, command: &Command) -> Result<Option<Vec<u8>>, CliError> {

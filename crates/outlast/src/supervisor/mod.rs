@@ -5,6 +5,7 @@ mod beat;
 mod choose;
 mod drive;
 mod environment;
+mod output;
 mod state;
 mod story;
 
