@@ -1,6 +1,6 @@
 //! What every command works with.
 
-use std::{io::IsTerminal as _, path::Path, sync::Arc};
+use std::{ffi::OsString, io::IsTerminal as _, path::Path, sync::Arc};
 
 use outlast_core::{
     clock::{Clock, Entropy},
@@ -23,6 +23,8 @@ use crate::{
 #[derive(Clone)]
 pub struct Context {
     pub around: Surroundings,
+    /// The line that this process was started with, its program first; empty where nothing was typed.
+    pub typed: Arc<[OsString]>,
     pub place: Place,
     /// Of standard output.
     pub look: Look,
@@ -40,6 +42,7 @@ impl Context {
             look: Look::of_stdout(globals, &around),
             is_on_terminal: std::io::stdout().is_terminal(),
             around,
+            typed: Arc::default(),
             clock: Arc::new(SystemClock::new()),
             entropy: Arc::new(OsEntropy),
         })

@@ -5,6 +5,7 @@
 //! `mock` stay until they are done.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod attach;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -64,10 +65,12 @@ pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let around = Surroundings::of_process();
     let (json, done) = match cli::parse(&args, &around) {
-        Ok(cli) => (cli.globals.json, dispatch(cli, around)),
+        Ok(cli) => (cli.globals.json, dispatch(cli, around, args)),
         Err(e) => (cli::wants_json(&args, &around), Err(e)),
     };
-    done.unwrap_or_else(|e| e.report(json))
+    let code = done.unwrap_or_else(|e| e.report(json));
+    say::over(code);
+    code
 }
 
 /// The program to start for another `outlast`, where this process's own file is not it: an interpreter.
@@ -83,7 +86,8 @@ pub fn program() -> io::Result<PathBuf> {
     PROGRAM.get().cloned().map_or_else(std::env::current_exe, Ok)
 }
 
-fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
+/// `typed`: the whole line, as it was.
+fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, CliError> {
     // These two need no place for a store.
     let command = match cli.command {
         Command::Mock(args) => return mock::mock(args),
@@ -93,7 +97,7 @@ fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
         }
         other => other,
     };
-    let context = Context::new(&cli.globals, around)?;
+    let context = Context { typed: typed.into(), ..Context::new(&cli.globals, around)? };
     let look = context.look;
     match command {
         Command::Run(args) => supervisor::run(args, context),
@@ -116,6 +120,11 @@ fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
         Command::Verify(VerifyArgs { file: Some(ref file), repair }) => {
             let path = context.around.directory().join(file);
             printed_code(look, |page| commands::verify::verify_lines(&path, repair, page))
+        }
+        Command::Attach(args) => {
+            let store = context.open(false, Default::default())?;
+            proxy_setup::bury(&*store);
+            commands::attach::attach(&*store, &context, &args)
         }
         Command::Logs(args) => {
             let store = context.open(false, Default::default())?;

@@ -261,6 +261,10 @@ pub fn record() -> impl TypedValueParser<Value = run::Record> {
     Words(&[("all", run::Record::All), ("answers", run::Record::Answers), ("digests", run::Record::Digests)])
 }
 
+pub fn pty() -> impl TypedValueParser<Value = run::Pty> {
+    Words(&[("auto", run::Pty::Auto), ("always", run::Pty::Always), ("never", run::Pty::Never)])
+}
+
 pub fn unpriced() -> impl TypedValueParser<Value = run::Unpriced> {
     Words(&[("deny", run::Unpriced::Deny), ("free", run::Unpriced::Free)])
 }

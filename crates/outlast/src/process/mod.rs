@@ -17,6 +17,7 @@ pub mod identity;
 pub mod ladder;
 pub mod nondumpable;
 pub mod proc_table;
+pub mod pty;
 pub mod reap;
 pub mod signals;
 pub mod spawn;

@@ -17,6 +17,7 @@ use super::{
     output::Output,
 };
 use crate::{
+    attach::stage::Stage,
     cli::values::KillAt,
     process::{
         end_tree::{Ended, Force, end_tree},
@@ -63,6 +64,9 @@ pub struct Watch<'a> {
     pub beat: &'a Beat,
     pub seen: &'a mut mpsc::UnboundedReceiver<Seen>,
     pub mark: &'a Mark,
+    pub stage: &'a Stage,
+    /// The run's id and the attempt's number, for those who watch.
+    pub who: (&'a str, i64),
     pub kill_at: &'a mut Option<KillPoint>,
 }
 
@@ -129,6 +133,7 @@ pub async fn run(
     watch: Watch<'_>,
 ) -> Result<Outcome, AttemptError> {
     let child = Arc::new(watch.spawner.spawn(command)?);
+    watch.stage.begun(watch.who.0, watch.who.1);
     let tree = Tree::new(watch.mark.marker(), vec![ProcId::of_self()?]);
     let mut word = watch.beat.word();
     let mut by = EndedBy::Itself;
@@ -140,6 +145,9 @@ pub async fn run(
                 // that has finished, a signal to us alone comes too late.
                 if exit? != Exit::code(0) || !child.leads_own_group() {
                     by = asked(&watch.signals.take()).unwrap_or(by);
+                }
+                if by == EndedBy::Itself && watch.stage.is_interrupted(child.try_wait()?) {
+                    by = EndedBy::Person;
                 }
                 break None;
             }

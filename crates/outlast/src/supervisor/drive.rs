@@ -15,7 +15,7 @@ use outlast_core::{
     journal::Role,
     op::{Claimed, Durability, Then},
     price::PriceTable,
-    run::Command,
+    run::{Command, Pty},
     status::Status,
     store::{self, Ask as _, RunView, Store},
     token::Claims,
@@ -31,19 +31,22 @@ use super::{
     attempt::{self, AttemptError, EndedBy, KillPoint, Outcome, Watch},
     beat::Beat,
     environment::{self, Mark},
+    front::{Behind, Show},
     output::{self, Ends, Output},
     state::StateFace,
     story,
 };
 use crate::{
+    attach::listen::{self, Listening},
     context::Context,
     error::CliError,
     exit_code,
     process::{
         backoff::Backoff,
         exit::Exit,
+        pty,
         signals::Signals,
-        spawn::{self, Spawner},
+        spawn::{self, Spawner, Stdin},
         terminal::Terminal,
     },
     proxy_setup,
@@ -111,6 +114,9 @@ struct Driver {
     kill_at: Option<KillPoint>,
     backoff: Backoff,
     state: Option<StateFace>,
+    show: Show,
+    /// Where others come to watch.
+    listening: Option<Listening>,
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
     serving: tokio::task::JoinHandle<()>,
     terminal: Option<Terminal>,
@@ -137,7 +143,8 @@ struct Life {
 
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
-        let Plan { view, node, providers, prices, served: Served { proxy, grpc, kill_at }, context } = plan;
+        let Plan { view, node, providers, prices, served: Served { proxy, grpc, kill_at, show }, context } =
+            plan;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| failed("no_command", "the run has no command".into()))?;
@@ -174,8 +181,14 @@ impl Driver {
         };
         let stdin = kept_stdin(store.as_ref(), &view, &command)?;
         let mark = Mark::new(&view, &store.token_keys()?);
+        let directory = own_directory(&view, &context);
+        if show.is_behind {
+            Behind::let_go(directory.as_ref().map(|own| own.said()).as_deref())?;
+        }
         Ok(Driver {
-            directory: own_directory(&view, &context),
+            directory,
+            show,
+            listening: None,
             mark,
             stdin,
             command,
@@ -248,12 +261,14 @@ impl Driver {
                     format!("{strays} processes of an earlier attempt cannot be ended; nothing was started"),
                 ));
             }
+            self.let_watch();
             self.beat.open(attempt, instance);
             let began = Instant::now();
             if let Some(state) = &self.state {
                 state.drive(claims, instance);
             }
             let outcome = self.one(claims).await;
+            self.show.stage.close();
             if let Some(state) = &self.state {
                 state.rest();
             }
@@ -329,10 +344,14 @@ impl Driver {
             cwd: PathBuf::from(&self.command.directory),
             umask: self.command.umask,
             env,
-            stdin: attempt::stdin(self.stdin.as_deref())?,
+            // Nobody types on a terminal that is not lent: reading it would never end.
+            stdin: match (&ends.terminal, &self.stdin) {
+                (Some(terminal), None) if self.show.is_behind => Stdin::To(terminal.clone()),
+                _ => attempt::stdin(self.stdin.as_deref())?,
+            },
             stdout: ends.stdout,
             stderr: ends.stderr,
-            terminal: None,
+            terminal: ends.terminal,
             limits: spawn::Limits::default(),
         };
         // What was seen before belongs to the attempt before.
@@ -343,6 +362,8 @@ impl Driver {
             beat: &self.beat,
             seen: &mut self.seen,
             mark: &self.mark,
+            stage: &self.show.stage,
+            who: (self.view.run.id.as_str(), claims.attempt.0),
             kill_at: &mut self.kill_at,
         };
         attempt::run(command, output, watch).await
@@ -350,13 +371,37 @@ impl Driver {
 
     /// Where the attempt prints to, and what reads it there.
     fn output(&self, attempt: AttemptNo) -> std::io::Result<(Ends, Option<Output>)> {
-        if self.command.supervision.no_logs {
+        let (supervision, show) = (&self.command.supervision, &self.show);
+        let pty = match supervision.pty {
+            Pty::Never if !show.pty_asked => false,
+            Pty::Always if !show.pty_asked => true,
+            _ => show.pty,
+        };
+        if supervision.no_logs && !pty && !show.is_behind {
             let inherit = spawn::Output::Inherit;
-            return Ok((Ends { stdout: inherit.clone(), stderr: inherit }, None));
+            return Ok((Ends { terminal: None, stdout: inherit.clone(), stderr: inherit }, None));
         }
-        let log = self.directory.as_ref().and_then(|own| output::log(&own.logs(), attempt));
-        let (ends, streams) = output::pipes(true)?;
-        Ok((ends, Some(Output::begin(streams, log)?)))
+        let own = self.directory.as_ref().filter(|_| !supervision.no_logs);
+        let log = own.and_then(|own| output::log(&own.logs(), attempt));
+        let (ends, streams) = if pty {
+            let (pty, theirs) = pty::Pty::open(show.stage.size())?;
+            let both = show.onward.terminal(&pty, theirs)?;
+            show.stage.open(Some(pty));
+            both
+        } else {
+            show.stage.open(None);
+            show.onward.pipes()?
+        };
+        Ok((ends, Some(Output::begin(streams, log, show.stage.clone())?)))
+    }
+
+    /// Lets others watch: the run is ours now.
+    fn let_watch(&mut self) {
+        let Some(own) = self.directory.as_ref().filter(|_| self.listening.is_none()) else { return };
+        match listen::listen(own.path(), self.show.stage.clone()) {
+            Ok(listening) => self.listening = Some(listening),
+            Err(e) => tracing::warn!(error = %e, "nobody can attach to this run"),
+        }
     }
 
     /// Whether the run's newest attempt ended by a death: this one counts as a restart then.

@@ -5,6 +5,7 @@ mod beat;
 mod choose;
 mod drive;
 mod environment;
+mod front;
 mod output;
 mod state;
 mod story;
@@ -21,6 +22,7 @@ use outlast_core::{
 
 use outlast_server::node::Node;
 
+use self::front::{Asked, Role, Show};
 use crate::{
     cli::{ResumeArgs, RunArgs, shared::ProxyArgs, values::KillAt},
     commands::{find, journal},
@@ -37,6 +39,12 @@ use crate::{
 
 /// Runs the command to its end. Returns the exit code.
 pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
+    let asked = Asked { pty: args.supervise.pty, detach: args.detach, no_logs: args.supervise.no_logs };
+    let role = match Role::of(asked, &context)? {
+        Ok(role) => role,
+        Err(front) => return front.run(&context),
+    };
+    let show = role.show(asked)?;
     log::start(&context.around, "warn");
     prepare()?;
     let store = context.open(true, args.proxy.durability)?;
@@ -53,7 +61,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let left = node.clone();
     let done = (|| {
         let view = choose::run(&args, &context, &node, begun_with)?;
-        let served = Served { proxy: args.proxy, grpc: args.grpc.grpc, kill_at: args.kill_at };
+        let served = Served { proxy: args.proxy, grpc: args.grpc.grpc, kill_at: args.kill_at, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -61,15 +69,25 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
 
 /// Goes on with interrupted runs. Returns the exit code.
 pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
+    let Some(name) = &args.run else {
+        log::start(&context.around, "warn");
+        let store = context.open(false, args.proxy.durability)?;
+        return resume_all(store, &context, &args.proxy);
+    };
+    let asked = Asked { pty: args.pty, detach: args.detach, no_logs: false };
+    let role = match Role::of(asked, &context)? {
+        Ok(role) => role,
+        Err(front) => return front.run(&context),
+    };
+    let show = role.show(asked)?;
     log::start(&context.around, "warn");
     let store = context.open(false, args.proxy.durability)?;
-    let Some(asked) = &args.run else { return resume_all(store, &context, &args.proxy) };
     prepare()?;
     let keys = context.keys()?;
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
     let done = (|| {
-        let view = find::run(store.as_ref(), asked)?;
+        let view = find::run(store.as_ref(), name)?;
         let id = &view.run.id;
         if matches!(view.run.status, Status::Completed | Status::Cancelled) {
             return Err(CliError::Other {
@@ -90,7 +108,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         if view.run.status != Status::Halted {
             say(&format!("resuming {id}"));
         }
-        let served = Served { proxy: args.proxy, grpc: args.grpc.grpc, kill_at: None };
+        let served = Served { proxy: args.proxy, grpc: args.grpc.grpc, kill_at: None, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -110,6 +128,7 @@ struct Served {
     /// Where the state is served over gRPC.
     grpc: Option<SocketAddr>,
     kill_at: Option<KillAt>,
+    show: Show,
 }
 
 /// Drives the run, if it can go on.

@@ -17,13 +17,18 @@ use std::{
 
 use outlast_core::id::AttemptNo;
 use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags},
+    event::{EventfdFlags, PollFd, PollFlags, Timespec},
     fs::FileType,
     io::Errno,
     pipe::PipeFlags,
 };
 
-use crate::{logs::AttemptLog, process::spawn, say::say};
+use crate::{
+    attach::stage::Stage,
+    logs::AttemptLog,
+    process::{pty::Pty, spawn},
+    say::say,
+};
 
 /// What a pipe may still hold when its attempt is over; a process that was left alone may go on writing.
 const LAST_BYTES: usize = 1 << 20;
@@ -40,43 +45,72 @@ pub struct Output {
     hurry: Arc<Bell>,
 }
 
-/// Where a stream of ours leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ours {
-    Stdout,
-    Stderr,
+/// Where what is printed is passed on to, beside those who watch. None: nowhere.
+#[derive(Clone, Debug, Default)]
+pub struct Onward {
+    pub stdout: Option<Arc<OwnedFd>>,
+    pub stderr: Option<Arc<OwnedFd>>,
 }
 
 /// A stream of the agent's, as we read it.
 pub struct Stream {
-    pub from: OwnedFd,
-    pub to: Option<Ours>,
+    from: OwnedFd,
+    to: Option<Arc<OwnedFd>>,
 }
 
-/// The ends that the agent writes to.
+/// The ends that the agent has.
 pub struct Ends {
+    /// Its own terminal, and the file it stands in for, where there is one.
+    pub terminal: Option<Arc<OwnedFd>>,
     pub stdout: spawn::Output,
     pub stderr: spawn::Output,
 }
 
-/// Pipes for both streams: one where both of ours lead to the same place, so that their order stays.
-pub fn pipes(onward: bool) -> io::Result<(Ends, Vec<Stream>)> {
-    let pipe = |to: Ours| -> io::Result<(spawn::Output, Stream)> {
-        let (from, end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        Ok((spawn::Output::To(Arc::new(end)), Stream { from, to: onward.then_some(to) }))
-    };
-    let (stdout, out) = pipe(Ours::Stdout)?;
-    if !onward || are_one(rustix::stdio::stdout(), rustix::stdio::stderr()) {
-        return Ok((Ends { stderr: stdout.clone(), stdout }, vec![out]));
+impl Onward {
+    /// Our own standard streams.
+    pub fn ours() -> io::Result<Onward> {
+        let stdout = rustix::stdio::stdout().try_clone_to_owned()?;
+        let stderr = rustix::stdio::stderr().try_clone_to_owned()?;
+        Ok(Onward { stdout: Some(Arc::new(stdout)), stderr: Some(Arc::new(stderr)) })
     }
-    let (stderr, err) = pipe(Ours::Stderr)?;
-    Ok((Ends { stdout, stderr }, vec![out, err]))
+
+    /// Pipes for both streams: one where both lead to the same place, so that their order stays.
+    pub fn pipes(&self) -> io::Result<(Ends, Vec<Stream>)> {
+        let (stdout, out) = pipe(self.stdout.clone())?;
+        if self.are_one() {
+            return Ok((Ends { terminal: None, stderr: stdout.clone(), stdout }, vec![out]));
+        }
+        let (stderr, err) = pipe(self.stderr.clone())?;
+        Ok((Ends { terminal: None, stdout, stderr }, vec![out, err]))
+    }
+
+    /// A terminal for both; but a standard error that leads elsewhere goes there.
+    pub fn terminal(&self, pty: &Pty, theirs: OwnedFd) -> io::Result<(Ends, Vec<Stream>)> {
+        let theirs = Arc::new(theirs);
+        let mut streams = vec![Stream { from: pty.reader()?, to: self.stdout.clone() }];
+        let stdout = spawn::Output::To(theirs.clone());
+        let mut ends = Ends { terminal: Some(theirs), stderr: stdout.clone(), stdout };
+        if !self.are_one() {
+            let (stderr, err) = pipe(self.stderr.clone())?;
+            ends.stderr = stderr;
+            streams.push(err);
+        }
+        Ok((ends, streams))
+    }
+
+    /// Whether both lead to the same file, pipe or terminal.
+    fn are_one(&self) -> bool {
+        let place = |fd: &Option<Arc<OwnedFd>>| {
+            let stat = fd.as_ref().map(rustix::fs::fstat)?.ok()?;
+            Some((stat.st_dev, stat.st_ino, stat.st_rdev))
+        };
+        self.stderr.is_none() || place(&self.stdout).is_some() && place(&self.stdout) == place(&self.stderr)
+    }
 }
 
-/// Whether two descriptors lead to the same file, pipe or terminal.
-fn are_one(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
-    let place = |fd| rustix::fs::fstat(fd).map(|s| (s.st_dev, s.st_ino, s.st_rdev));
-    matches!((place(a), place(b)), (Ok(a), Ok(b)) if a == b)
+fn pipe(to: Option<Arc<OwnedFd>>) -> io::Result<(spawn::Output, Stream)> {
+    let (from, end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    Ok((spawn::Output::To(Arc::new(end)), Stream { from, to }))
 }
 
 /// Begins the log of an attempt. A log that cannot be kept stops no agent: it is said.
@@ -88,12 +122,12 @@ pub fn log(directory: &Path, attempt: AttemptNo) -> Option<AttemptLog> {
 
 impl Output {
     /// Reads the streams until they end.
-    pub fn begin(streams: Vec<Stream>, log: Option<AttemptLog>) -> io::Result<Output> {
-        let kept = Arc::new(Kept { log: Mutex::new(log) });
+    pub fn begin(streams: Vec<Stream>, log: Option<AttemptLog>, stage: Arc<Stage>) -> io::Result<Output> {
         let mut output =
             Output { threads: Vec::new(), over: Arc::new(Bell::new()?), hurry: Arc::new(Bell::new()?) };
+        let kept = Arc::new(Kept { log: Mutex::new(log), stage, hurry: output.hurry.clone() });
         for Stream { from, to } in streams {
-            let onward = to.map(|to| Onward::new(to, output.hurry.clone()));
+            let onward = to.map(|to| Way::new(to, output.hurry.clone()));
             let pump = Pump { from: File::from(from), onward, kept: kept.clone(), over: output.over.clone() };
             let thread = std::thread::Builder::new().name("outlast-output".into());
             output.threads.push(thread.stack_size(256 << 10).spawn(move || pump.run())?);
@@ -138,6 +172,11 @@ impl Bell {
         // Full: it rings already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
+
+    fn rings(&self) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&at_once)).is_ok_and(|n| n > 0)
+    }
 }
 
 impl AsFd for Bell {
@@ -148,6 +187,8 @@ impl AsFd for Bell {
 
 struct Kept {
     log: Mutex<Option<AttemptLog>>,
+    stage: Arc<Stage>,
+    hurry: Arc<Bell>,
 }
 
 impl Kept {
@@ -157,12 +198,14 @@ impl Kept {
             *log = None;
             say(&format!("what the agent prints is not kept any more: {e}"));
         }
+        drop(log);
+        self.stage.print(bytes, &|| self.hurry.rings());
     }
 }
 
 struct Pump {
     from: File,
-    onward: Option<Onward>,
+    onward: Option<Way>,
     kept: Arc<Kept>,
     over: Arc<Bell>,
 }
@@ -209,32 +252,31 @@ fn ready(fd: BorrowedFd<'_>, wanted: PollFlags, bell: BorrowedFd<'_>) -> (bool, 
     }
 }
 
-/// A stream of ours that bytes are passed on to.
-struct Onward {
-    to: Ours,
+/// A descriptor that bytes are passed on to.
+struct Way {
+    to: Arc<OwnedFd>,
     hurry: Arc<Bell>,
     /// Of a regular file, every write; of others, what surely does not block.
     most: usize,
     failed: bool,
 }
 
-impl Onward {
-    fn new(to: Ours, hurry: Arc<Bell>) -> Onward {
-        let is_file = |fd| rustix::fs::fstat(fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode).is_file());
-        let most = if is_file(to.fd()) { usize::MAX } else { PIPE_BUF };
-        Onward { to, hurry, most, failed: false }
+impl Way {
+    fn new(to: Arc<OwnedFd>, hurry: Arc<Bell>) -> Way {
+        let stat = rustix::fs::fstat(&to);
+        let is_file = stat.is_ok_and(|s| FileType::from_raw_mode(s.st_mode).is_file());
+        Way { to, hurry, most: if is_file { usize::MAX } else { PIPE_BUF }, failed: false }
     }
 
     /// Passes all of it on. False: nobody reads any more.
     fn pass(&mut self, mut bytes: &[u8]) -> bool {
-        let fd = self.to.fd();
         while !bytes.is_empty() && !self.failed {
-            let (writable, hurry) = ready(fd, PollFlags::OUT, self.hurry.as_fd());
+            let (writable, hurry) = ready(self.to.as_fd(), PollFlags::OUT, self.hurry.as_fd());
             if hurry && !writable {
                 self.failed = true;
                 break;
             }
-            match rustix::io::write(fd, &bytes[..bytes.len().min(self.most)]) {
+            match rustix::io::write(&self.to, &bytes[..bytes.len().min(self.most)]) {
                 Ok(written) => bytes = &bytes[written..],
                 // Others may have made it non-blocking.
                 Err(Errno::INTR | Errno::AGAIN) => {}
@@ -246,14 +288,5 @@ impl Onward {
             }
         }
         true
-    }
-}
-
-impl Ours {
-    fn fd(self) -> BorrowedFd<'static> {
-        match self {
-            Ours::Stdout => rustix::stdio::stdout(),
-            Ours::Stderr => rustix::stdio::stderr(),
-        }
     }
 }
