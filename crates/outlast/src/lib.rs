@@ -47,6 +47,7 @@ use crate::{
     context::Context,
     error::CliError,
     render::look::{Look, Page},
+    run_directory::RunDirectory,
     surroundings::Surroundings,
 };
 
@@ -121,6 +122,13 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let path = context.around.directory().join(file);
             printed_code(look, |page| commands::verify::verify_lines(&path, repair, page))
         }
+        Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
+        Command::Show(args) => {
+            let store = context.open(false, Default::default())?;
+            proxy_setup::bury(&*store);
+            let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
+            printed(look, |page| commands::show::show(&*store, &logs, &args, page))
+        }
         Command::Attach(args) => {
             let store = context.open(false, Default::default())?;
             proxy_setup::bury(&*store);
@@ -151,7 +159,6 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
 fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliError> {
     match command {
         Command::Ls(args) => printed(look, |page| commands::ls::ls(store, &args, page)),
-        Command::Show(args) => printed(look, |page| commands::show::show(store, &args, page)),
         Command::Journal(args) => printed(look, |page| {
             commands::journal::journal(store, &args, page, &mut || thread::sleep(FOLLOW))
         }),

@@ -75,6 +75,7 @@ pub fn attend(socket: UnixStream, who: Who) -> io::Result<End> {
         terminal: Terminal::of_stdin(),
         has_keys: false,
         is_raw: false,
+        mid_line: false,
     };
     client.send(&Frame::Hello { version: VERSION });
     client.send_size();
@@ -95,6 +96,8 @@ struct Client {
     /// An attempt reads keys.
     has_keys: bool,
     is_raw: bool,
+    /// What was printed last did not end its line.
+    mid_line: bool,
 }
 
 impl Client {
@@ -214,7 +217,10 @@ impl Client {
 
     fn take(&mut self, frame: Frame) -> io::Result<Option<End>> {
         match frame {
-            Frame::Printed(bytes) => print(&bytes)?,
+            Frame::Printed(bytes) => {
+                self.mid_line = bytes.last().map_or(self.mid_line, |last| *last != b'\n');
+                print(&bytes)?;
+            }
             Frame::Said(text) => self.say(&text),
             Frame::Begun { run, attempt, .. } if self.who == Who::Starter => {
                 self.detach();
@@ -236,8 +242,11 @@ impl Client {
         Ok(None)
     }
 
-    fn say(&self, text: &str) {
+    fn say(&mut self, text: &str) {
         let end = if self.is_raw { "\r\n" } else { "\n" };
+        if std::mem::take(&mut self.mid_line) && self.terminal.is_some() {
+            let _ = write!(io::stderr(), "{end}");
+        }
         // Nobody is there to be told when stderr is closed.
         let _ = write!(io::stderr(), "{}{end}", text.replace('\n', end));
     }

@@ -1,6 +1,6 @@
 //! The commands that only look: `ls`, `show`, `journal`, `spend`, `doctor`, `completions`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 use outlast_core::status::Status;
 
@@ -33,6 +33,9 @@ pub struct ShowArgs {
     /// The run: its id, the start of its id, or its name
     #[arg(value_name = "RUN")]
     pub run: String,
+    /// How many of the last lines of each attempt that died
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub lines: usize,
 }
 
 /// Print a run's journal, an entry a line
@@ -105,4 +108,28 @@ pub struct CompletionsArgs {
     /// The shell
     #[arg(value_name = "SHELL")]
     pub shell: Shell,
+}
+
+/// Have interrupted runs go on after a reboot, by a unit of your systemd
+///
+/// The unit runs `outlast resume --all` when you log in. `loginctl enable-linger` starts your systemd at boot,
+/// and keeps it when you log out: without it a run in the background may end with your session.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast service install\n  outlast service install --print\n  outlast service status"
+)]
+pub struct ServiceArgs {
+    /// install, uninstall or status
+    #[arg(value_name = "VERB", value_enum)]
+    pub verb: ServiceVerb,
+    /// With install: print the unit, and change nothing
+    #[arg(long)]
+    pub print: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ServiceVerb {
+    Install,
+    Uninstall,
+    Status,
 }

@@ -17,7 +17,10 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parse
 pub use self::{
     change::{BudgetArgs, CancelArgs, StopArgs},
     jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
-    look::{CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ShowArgs, SpendArgs},
+    look::{
+        CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ServiceArgs, ServiceVerb, ShowArgs,
+        SpendArgs,
+    },
     run::{AttachArgs, ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
@@ -79,6 +82,7 @@ pub enum Command {
     Gc(GcArgs),
     Verify(VerifyArgs),
     State(StateArgs),
+    Service(ServiceArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
     Mock(MockArgs),

@@ -15,10 +15,45 @@ pub struct SuperviseArgs {
     /// Whether it gets a terminal of its own: where it is started from one, always, never
     #[arg(long, value_name = "WHEN", value_parser = values::pty())]
     pub pty: Option<Pty>,
+    /// What becomes of processes that outlive it: kill, or wait:60s for their end first
+    #[arg(long, value_name = "RULE", default_value = "kill", value_parser = values::orphans)]
+    pub orphans: Orphans,
+    /// A program that is left alone, with all it started, as tmux, ssh-agent and dbus-daemon are; can be repeated
+    #[arg(long, value_name = "NAME", value_parser = values::program)]
+    pub keep: Vec<String>,
+    /// Memory of all its processes together
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
+    pub memory: Option<u64>,
+    /// How memory is limited: by a control group, or by the address space of each process (rlimit)
+    #[arg(long, value_name = "HOW", default_value = "cgroup", value_parser = values::memory_by())]
+    pub memory_by: MemoryBy,
+    /// Processor time, of one processor: 150% is one and a half
+    #[arg(long, value_name = "SHARE", value_parser = values::percent)]
+    pub cpu: Option<u32>,
 }
+
+/// What holds a limit of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryBy {
+    #[default]
+    Cgroup,
+    Rlimit,
+}
+
+/// How long orphans may go on, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Orphans(pub i64);
 
 impl SuperviseArgs {
     pub fn supervision(&self) -> Supervision {
-        Supervision { no_logs: self.no_logs, pty: self.pty.unwrap_or_default(), ..Supervision::default() }
+        Supervision {
+            no_logs: self.no_logs,
+            pty: self.pty.unwrap_or_default(),
+            orphans_wait_ms: self.orphans.0,
+            keep: self.keep.clone(),
+            memory_bytes: self.memory,
+            memory_by_rlimit: self.memory_by == MemoryBy::Rlimit,
+            cpu_percent: self.cpu,
+        }
     }
 }

@@ -15,6 +15,7 @@ use rustix::{
 };
 
 use super::{
+    cgroup,
     exit::Exit,
     ladder::{Action, Ask, Event, Graces, Ladder},
     proc_table::{self, ProcId},
@@ -170,6 +171,11 @@ impl Drive<'_> {
             }
             Some(Action::SignalAll(signal)) => {
                 self.look()?;
+                if signal == Signal::KILL {
+                    for group in self.found.iter().flat_map(|found| &found.whole) {
+                        cgroup::kill(group);
+                    }
+                }
                 for found in self.found.iter().flat_map(|found| &found.survivors) {
                     if self.signalled.insert((found.id(), signal.as_raw())) {
                         send(found, signal)?;

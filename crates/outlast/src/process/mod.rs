@@ -9,6 +9,7 @@
 //! - Decisions ([`ladder`], [`exit_policy`], [`backoff`], [`crash_loop`]) are pure; time and entropy are handed in.
 
 pub mod backoff;
+pub mod cgroup;
 pub mod crash_loop;
 pub mod end_tree;
 pub mod exit;

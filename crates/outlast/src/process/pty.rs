@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn agent_leads_a_session_on_a_terminal_of_its_size() {
-        let (pty, child) = start("tty <&0; stty size; [ $(ps -o sid= $$) = $$ ] && [ -t 0 ] && : > /dev/tty && echo well");
+        let (pty, child) =
+            start("tty <&0; stty size; [ $(ps -o sid= $$) = $$ ] && [ -t 0 ] && : > /dev/tty && echo well");
         let text = until_printed(&pty, "well");
         assert!(text.contains("30 100") && text.contains("/dev/pts/"), "{text}");
         assert_eq!(child.wait().unwrap(), Exit::code(0));

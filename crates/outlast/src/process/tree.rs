@@ -3,6 +3,8 @@
 //! Two traces lead to a process: its **environment** as it was at exec (the marker), and its **descent** from a root.
 //! Each covers what the other loses:
 //!
+//! A control group, where the attempt has one, covers both. Without:
+//!
 //! - A double fork or `setsid` breaks descent; the marker stays. Under a subreaper descent does not break at all: the
 //!   orphan becomes our child, so with ourselves as a root it is found whatever its environment.
 //! - `env -i` drops the marker, and some programs overwrite the memory it stood in; descent stays. Only a process that
@@ -14,9 +16,13 @@ use std::{
     collections::{BTreeSet, HashMap, HashSet},
     fs::File,
     io::{self, Read},
+    path::PathBuf,
 };
 
-use super::proc_table::{self, ProcId, Stat};
+use super::{
+    cgroup,
+    proc_table::{self, ProcId, Stat},
+};
 
 /// Entries (`NAME=value`) that all stand in the environment of an attempt's processes.
 ///
@@ -85,8 +91,12 @@ pub struct Tree {
     /// Their descendants belong to it, and they themselves. With this process as a root ([`ProcId::of_self`]) that is
     /// every child of ours, adopted orphans included, but never ourselves.
     pub roots: Vec<ProcId>,
+    /// Control groups, whose members belong to it.
+    pub groups: Vec<PathBuf>,
     /// Who is left alone, with all below it.
     pub spare: fn(&Proc) -> bool,
+    /// The names of others that are.
+    pub keep: Vec<String>,
 }
 
 /// What one walk found.
@@ -98,12 +108,14 @@ pub struct Found {
     pub out_of_reach: Vec<Proc>,
     /// Those that have ended and are not reaped yet, known by descent alone (the dead have no environment).
     pub dead: BTreeSet<ProcId>,
+    /// Groups in which nobody else lives: they can be killed as a whole.
+    pub whole: Vec<PathBuf>,
 }
 
 impl Tree {
     /// The default: [`SHARED_SERVERS`] are spared.
     pub fn new(marker: Marker, roots: Vec<ProcId>) -> Tree {
-        Tree { marker, roots, spare: is_shared_server }
+        Tree { marker, roots, groups: Vec::new(), spare: is_shared_server, keep: Vec::new() }
     }
 
     /// The living processes of the tree that we may signal; never ourselves nor our ancestors. Zombies have ended.
@@ -118,12 +130,27 @@ impl Tree {
 
     /// As [`Tree::survivors`], with those we may not signal.
     pub fn find(&self) -> io::Result<Found> {
+        let groups: Vec<BTreeSet<u32>> = self.groups.iter().map(|path| cgroup::members(path)).collect();
         let table = proc_table::walk()?;
         let mut environ = Vec::new();
-        let marked = |pid| read_environ(pid, &mut environ) && self.marker.is_in(&environ);
-        let Members { alive, dead } = select(&table, proc_table::own_pid(), &self.roots, marked, self.spare);
+        let marked = |pid| {
+            groups.iter().any(|members| members.contains(&pid))
+                || read_environ(pid, &mut environ) && self.marker.is_in(&environ)
+        };
+        let spare = |found: &Proc| (self.spare)(found) || self.keeps(found);
+        let Members { alive, dead } = select(&table, proc_table::own_pid(), &self.roots, marked, spare);
+        let is_member = |pid: &u32| alive.iter().any(|found| found.pid == *pid);
+        let whole = self.groups.iter().zip(&groups).filter(|(_, pids)| pids.iter().all(is_member));
+        let whole = whole.map(|(path, _)| path.clone()).collect();
         let (survivors, out_of_reach) = alive.into_iter().partition(|found| may_signal(found.pid));
-        Ok(Found { survivors, out_of_reach, dead })
+        Ok(Found { survivors, out_of_reach, dead, whole })
+    }
+
+    /// The kernel cuts names.
+    fn keeps(&self, found: &Proc) -> bool {
+        self.keep
+            .iter()
+            .any(|name| name.as_bytes().get(..15).unwrap_or(name.as_bytes()) == found.comm.as_bytes())
     }
 }
 
@@ -140,7 +167,7 @@ fn select(
     own: u32,
     roots: &[ProcId],
     mut marked: impl FnMut(u32) -> bool,
-    spare: fn(&Proc) -> bool,
+    spare: impl Fn(&Proc) -> bool,
 ) -> Members {
     let by_pid: HashMap<u32, &Stat> = table.iter().map(|stat| (stat.pid, stat)).collect();
     let own_line = line_of(own, &by_pid);

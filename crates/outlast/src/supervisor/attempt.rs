@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io::{Seek as _, Write as _},
     sync::Arc,
+    time::Duration,
 };
 
 use outlast_core::status::Status;
@@ -20,6 +21,7 @@ use crate::{
     attach::stage::Stage,
     cli::values::KillAt,
     process::{
+        cgroup::{self, Ground, Group, OomKills},
         end_tree::{Ended, Force, end_tree},
         exit::Exit,
         ladder::{Ask, Graces},
@@ -33,6 +35,9 @@ use crate::{
     render::amount::some,
     say::say,
 };
+
+/// How often it is looked whether orphans have finished.
+const LOOK_FOR_ORPHANS: Duration = Duration::from_millis(200);
 
 /// Who ended the attempt, if not the agent itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +60,8 @@ pub struct Outcome {
     pub by: EndedBy,
     /// Processes that could not be ended.
     pub left: usize,
+    /// The kernel killed it for its memory.
+    pub oom: bool,
 }
 
 /// What an attempt is watched with.
@@ -64,10 +71,28 @@ pub struct Watch<'a> {
     pub beat: &'a Beat,
     pub seen: &'a mut mpsc::UnboundedReceiver<Seen>,
     pub mark: &'a Mark,
+    pub hold: &'a Hold,
     pub stage: &'a Stage,
     /// The run's id and the attempt's number, for those who watch.
     pub who: (&'a str, i64),
     pub kill_at: &'a mut Option<KillPoint>,
+}
+
+/// How the attempt's processes are held together.
+#[derive(Debug, Default)]
+pub struct Hold {
+    pub group: Option<Group>,
+    pub keep: Vec<String>,
+    /// How long what it leaves may go on.
+    pub orphans_wait: Duration,
+}
+
+impl Hold {
+    fn tree(&self, mark: &Mark) -> std::io::Result<Tree> {
+        let groups = self.group.iter().map(|group| group.path().to_owned()).collect();
+        let tree = Tree::new(mark.marker(), vec![ProcId::of_self()?]);
+        Ok(Tree { groups, keep: self.keep.clone(), ..tree })
+    }
 }
 
 /// Where the agent is to be killed once: people test their own recovery with it.
@@ -102,14 +127,18 @@ impl KillPoint {
 }
 
 /// Ends whatever an earlier attempt left behind, also one of a supervisor that died.
-pub async fn end_strays(mark: &Mark) -> std::io::Result<usize> {
+pub async fn end_strays(mark: &Mark, ground: Option<&Ground>, keep: &[String]) -> std::io::Result<usize> {
+    let groups = ground.map_or_else(Vec::new, |ground| ground.left(&mark.group()));
     let tree = Tree::new(mark.marker(), vec![ProcId::of_self()?]);
+    let tree = Tree { groups: groups.clone(), keep: keep.to_vec(), ..tree };
     let strays = tree.survivors()?.len();
     if strays == 0 {
+        groups.iter().for_each(|group| cgroup::remove(group));
         return Ok(0);
     }
     say(&format!("ending {} of an earlier attempt", some(strays as i64, "process")));
     let ended = ladder(tree, None, Ask::EndRest, Graces::default(), Arc::new(Force::new()?)).await?;
+    groups.iter().for_each(|group| cgroup::remove(group));
     Ok(ended.left.len())
 }
 
@@ -132,9 +161,10 @@ pub async fn run(
     output: Option<Output>,
     watch: Watch<'_>,
 ) -> Result<Outcome, AttemptError> {
+    let oom_kills = OomKills::begin(watch.hold.group.as_ref().map(Group::path));
     let child = Arc::new(watch.spawner.spawn(command)?);
     watch.stage.begun(watch.who.0, watch.who.1);
-    let tree = Tree::new(watch.mark.marker(), vec![ProcId::of_self()?]);
+    let tree = watch.hold.tree(watch.mark)?;
     let mut word = watch.beat.word();
     let mut by = EndedBy::Itself;
     let mut halting: Option<(Instant, Status)> = None;
@@ -201,6 +231,12 @@ pub async fn run(
         }
         (ask, _) => ask,
     };
+    if ask.is_none()
+        && by == EndedBy::Itself
+        && let Some(who) = let_finish(&tree, &watch).await?
+    {
+        by = if child.try_wait()? == Some(Exit::code(0)) { by } else { who };
+    }
     // The agent is gone, or is to go: in both cases with everything it started.
     let force = Arc::new(Force::new()?);
     let ask = ask.unwrap_or(Ask::EndRest);
@@ -232,7 +268,40 @@ pub async fn run(
         Some(exit) => exit,
         None => child.try_wait()?.unwrap_or(Exit { code: None, signal: None }),
     };
-    Ok(Outcome { exit, by, left: ended.left.len() })
+    // Who else was killed there for memory, while our own kill ended the agent, is not its story.
+    let oom = by == EndedBy::Itself && is_killed(exit) && oom_kills.grew();
+    Ok(Outcome { exit, by, left: ended.left.len(), oom })
+}
+
+/// By SIGKILL, or as a shell passes that on.
+fn is_killed(exit: Exit) -> bool {
+    exit.signal == Some(9) || exit.code == Some(128 + 9)
+}
+
+/// Lets what the agent left go on for its time. Returns who asked for an end meanwhile.
+async fn let_finish(tree: &Tree, watch: &Watch<'_>) -> std::io::Result<Option<EndedBy>> {
+    let until = Instant::now() + watch.hold.orphans_wait;
+    let mut said = false;
+    while Instant::now() < until && !watch.beat.word().borrow().ends() {
+        reap::reap_adopted()?;
+        let left = tree.survivors()?.len();
+        if left == 0 {
+            return Ok(None);
+        }
+        if !std::mem::replace(&mut said, true) {
+            let (left, wait) = (some(left as i64, "process"), watch.hold.orphans_wait.as_secs());
+            say(&format!("the agent has ended and left {left}: waiting up to {wait} s for their end"));
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_FOR_ORPHANS) => {}
+            signals = watch.signals.next() => {
+                if let Some(who) = asked(&signals?) {
+                    return Ok(Some(who));
+                }
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Waits until what was printed is passed on: a reader of ours who has stopped reading is not waited for
@@ -351,6 +420,8 @@ pub fn stdin(kept: Option<&[u8]>) -> std::io::Result<Stdin> {
 pub enum AttemptError {
     #[error(transparent)]
     Start(#[from] start_error::Error),
+    #[error("the limits of memory and processor time cannot be kept: {0}")]
+    Limits(cgroup::Error),
     #[error("the supervisor failed: {0}")]
     Io(#[from] std::io::Error),
 }

@@ -28,7 +28,7 @@ use tokio::{net::TcpListener, sync::mpsc};
 
 use super::{
     Served,
-    attempt::{self, AttemptError, EndedBy, KillPoint, Outcome, Watch},
+    attempt::{self, AttemptError, EndedBy, Hold, KillPoint, Outcome, Watch},
     beat::Beat,
     environment::{self, Mark},
     front::{Behind, Show},
@@ -43,6 +43,7 @@ use crate::{
     exit_code,
     process::{
         backoff::Backoff,
+        cgroup::{self, Ground, Group},
         exit::Exit,
         pty,
         signals::Signals,
@@ -115,6 +116,10 @@ struct Driver {
     backoff: Backoff,
     state: Option<StateFace>,
     show: Show,
+    /// Where attempts have their control groups. None: nowhere.
+    ground: Option<Ground>,
+    /// Whether the attempt that is judged was killed for its memory.
+    oom: bool,
     /// Where others come to watch.
     listening: Option<Listening>,
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
@@ -188,6 +193,8 @@ impl Driver {
         Ok(Driver {
             directory,
             show,
+            ground: Ground::find().ok(),
+            oom: false,
             listening: None,
             mark,
             stdin,
@@ -252,7 +259,10 @@ impl Driver {
                 let status = self.end(attempt, instance, exit, 0, Then::Complete).await?;
                 return self.finish(status);
             }
-            let strays = attempt::end_strays(&self.mark).await?;
+            let strays = {
+                let keep = &self.command.supervision.keep;
+                attempt::end_strays(&self.mark, self.ground.as_ref(), keep).await?
+            };
             if strays > 0 {
                 let (exit, then) = (Exit { code: None, signal: None }, Then::Interrupt { by_person: false });
                 self.end(attempt, instance, exit, 0, then).await?;
@@ -262,6 +272,7 @@ impl Driver {
                 ));
             }
             self.let_watch();
+            self.oom = false;
             self.beat.open(attempt, instance);
             let began = Instant::now();
             if let Some(state) = &self.state {
@@ -338,7 +349,9 @@ impl Driver {
             last_exit,
         }
         .variables(self.context.around.variables());
+        let hold = self.hold(claims.attempt).map_err(AttemptError::Limits)?;
         let (ends, output) = self.output(claims.attempt)?;
+        let supervision = &self.command.supervision;
         let command = spawn::Command {
             argv: self.command.argv.iter().map(Into::into).collect(),
             cwd: PathBuf::from(&self.command.directory),
@@ -352,7 +365,10 @@ impl Driver {
             stdout: ends.stdout,
             stderr: ends.stderr,
             terminal: ends.terminal,
-            limits: spawn::Limits::default(),
+            limits: spawn::Limits {
+                cgroup: hold.group.as_ref().map(Group::procs),
+                address_space: supervision.memory_bytes.filter(|_| supervision.memory_by_rlimit),
+            },
         };
         // What was seen before belongs to the attempt before.
         while self.seen.try_recv().is_ok() {}
@@ -362,11 +378,31 @@ impl Driver {
             beat: &self.beat,
             seen: &mut self.seen,
             mark: &self.mark,
+            hold: &hold,
             stage: &self.show.stage,
             who: (self.view.run.id.as_str(), claims.attempt.0),
             kill_at: &mut self.kill_at,
         };
         attempt::run(command, output, watch).await
+    }
+
+    /// What holds the attempt's processes together: a control group of its own where that can be had.
+    ///
+    /// Errors: limits were asked for, and there is none.
+    fn hold(&self, attempt: AttemptNo) -> Result<Hold, cgroup::Error> {
+        let supervision = &self.command.supervision;
+        let limits = cgroup::Limits {
+            memory_bytes: supervision.memory_bytes.filter(|_| !supervision.memory_by_rlimit),
+            cpu_percent: supervision.cpu_percent,
+        };
+        let name = format!("{}{}", self.mark.group(), attempt.0);
+        let group = self.ground.as_ref().ok_or(cgroup::Error::None).and_then(|g| g.group(&name, limits));
+        let group = match group {
+            Err(e) if limits != cgroup::Limits::default() => return Err(e),
+            group => group.ok(),
+        };
+        let orphans_wait = Duration::from_millis(u64::try_from(supervision.orphans_wait_ms).unwrap_or(0));
+        Ok(Hold { group, keep: supervision.keep.clone(), orphans_wait })
     }
 
     /// Where the attempt prints to, and what reads it there.

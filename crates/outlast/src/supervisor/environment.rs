@@ -29,6 +29,11 @@ impl Mark {
         Mark { run: view.run.id.to_string(), mark: Digest::of(&bytes).to_string()[..16].to_owned() }
     }
 
+    /// What the control groups of the run's attempts begin with.
+    pub fn group(&self) -> String {
+        format!("outlast-{}-", self.mark)
+    }
+
     pub fn marker(&self) -> Marker {
         Marker::new([("OUTLAST_RUN_ID", self.run.as_str()), ("OUTLAST_MARK", self.mark.as_str())])
     }

@@ -15,5 +15,6 @@ mod secrets;
 mod serve;
 mod signals;
 mod stopped;
+mod terminals;
 mod trees;
 mod web;
