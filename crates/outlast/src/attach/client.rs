@@ -217,6 +217,8 @@ impl Client {
 
     fn take(&mut self, frame: Frame) -> io::Result<Option<End>> {
         match frame {
+            // Whoever only starts it shows nothing of it.
+            Frame::Printed(_) if self.who == Who::Starter => {}
             Frame::Printed(bytes) => {
                 self.mid_line = bytes.last().map_or(self.mid_line, |last| *last != b'\n');
                 print(&bytes)?;

@@ -197,7 +197,11 @@ impl Stage {
             Client { no: inner.next, is_owner, waiting: VecDeque::new(), bytes: 0, leaves: false };
         if let Some(begun) = &inner.begun {
             client.put(&begun.encode().into());
-            client.put(&Frame::Printed(inner.screen.replay()).encode().into());
+        }
+        // An agent may print before it is told that it runs.
+        let shown = inner.screen.replay();
+        if !shown.is_empty() {
+            client.put(&Frame::Printed(shown).encode().into());
         }
         inner.clients.push(client);
         self.changed.notify_all();

@@ -93,6 +93,9 @@ pub struct Tree {
     pub roots: Vec<ProcId>,
     /// Control groups, whose members belong to it.
     pub groups: Vec<PathBuf>,
+    /// Clock ticks since boot: whoever began before is not asked for his environment. Nobody carries the mark of an
+    /// attempt who began before it, but for those that an earlier supervisor left.
+    pub marked_since: u64,
     /// Who is left alone, with all below it.
     pub spare: fn(&Proc) -> bool,
     /// The names of others that are.
@@ -115,7 +118,7 @@ pub struct Found {
 impl Tree {
     /// The default: [`SHARED_SERVERS`] are spared.
     pub fn new(marker: Marker, roots: Vec<ProcId>) -> Tree {
-        Tree { marker, roots, groups: Vec::new(), spare: is_shared_server, keep: Vec::new() }
+        Tree { marker, roots, groups: Vec::new(), marked_since: 0, spare: is_shared_server, keep: Vec::new() }
     }
 
     /// The living processes of the tree that we may signal; never ourselves nor our ancestors. Zombies have ended.
@@ -133,9 +136,11 @@ impl Tree {
         let groups: Vec<BTreeSet<u32>> = self.groups.iter().map(|path| cgroup::members(path)).collect();
         let table = proc_table::walk()?;
         let mut environ = Vec::new();
-        let marked = |pid| {
-            groups.iter().any(|members| members.contains(&pid))
-                || read_environ(pid, &mut environ) && self.marker.is_in(&environ)
+        let marked = |stat: &Stat| {
+            groups.iter().any(|members| members.contains(&stat.pid))
+                || stat.start_time >= self.marked_since
+                    && read_environ(stat.pid, &mut environ)
+                    && self.marker.is_in(&environ)
         };
         let spare = |found: &Proc| (self.spare)(found) || self.keeps(found);
         let Members { alive, dead } = select(&table, proc_table::own_pid(), &self.roots, marked, spare);
@@ -166,7 +171,7 @@ fn select(
     table: &[Stat],
     own: u32,
     roots: &[ProcId],
-    mut marked: impl FnMut(u32) -> bool,
+    mut marked: impl FnMut(&Stat) -> bool,
     spare: impl Fn(&Proc) -> bool,
 ) -> Members {
     let by_pid: HashMap<u32, &Stat> = table.iter().map(|stat| (stat.pid, stat)).collect();
@@ -185,7 +190,7 @@ fn select(
             let parent = standing.get(&stat.ppid).copied().unwrap_or(Standing::Outside);
             let found = proc(stat);
             let alive = !stat.is_dead() && !stat.is_kernel_thread();
-            let belongs = parent == Standing::Member || roots.contains(&stat.id()) || (alive && marked(pid));
+            let belongs = parent == Standing::Member || roots.contains(&stat.id()) || (alive && marked(stat));
             let decided = match parent {
                 Standing::Spared => Standing::Spared,
                 _ if !belongs => Standing::Outside,
@@ -276,7 +281,7 @@ mod tests {
         let mut table: Vec<Stat> = lines.iter().map(stat).collect();
         let roots: Vec<ProcId> =
             roots.iter().map(|&pid| ProcId { pid, start_time: u64::from(pid) * 10 }).collect();
-        let marked = |pid| lines.iter().any(|line| line.0 == pid && line.4);
+        let marked = |stat: &Stat| lines.iter().any(|line| line.0 == stat.pid && line.4);
         // The answer must not depend on the order of the walk.
         for _ in 0..2 {
             let mut got: Vec<u32> = select(&table, OWN, &roots, marked, is_shared_server)

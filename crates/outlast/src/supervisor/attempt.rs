@@ -36,6 +36,9 @@ use crate::{
     say::say,
 };
 
+/// How long a reader of ours has for what a stopped agent printed: it is in the log.
+const STOPPED_READER: Duration = Duration::from_secs(2);
+
 /// How often it is looked whether orphans have finished.
 const LOOK_FOR_ORPHANS: Duration = Duration::from_millis(200);
 
@@ -90,8 +93,10 @@ pub struct Hold {
 impl Hold {
     fn tree(&self, mark: &Mark) -> std::io::Result<Tree> {
         let groups = self.group.iter().map(|group| group.path().to_owned()).collect();
-        let tree = Tree::new(mark.marker(), vec![ProcId::of_self()?]);
-        Ok(Tree { groups, keep: self.keep.clone(), ..tree })
+        let me = ProcId::of_self()?;
+        let tree = Tree::new(mark.marker(), vec![me]);
+        // Those of before us have been ended.
+        Ok(Tree { groups, keep: self.keep.clone(), marked_since: me.start_time, ..tree })
     }
 }
 
@@ -240,6 +245,7 @@ pub async fn run(
     // The agent is gone, or is to go: in both cases with everything it started.
     let force = Arc::new(Force::new()?);
     let ask = ask.unwrap_or(Ask::EndRest);
+    let mut hurried = false;
     let ending = ladder(tree, Some(child.clone()), ask, Graces::default(), force.clone());
     let mut ending = std::pin::pin!(ending);
     let ended = loop {
@@ -250,15 +256,17 @@ pub async fn run(
                 match by {
                     // It died by itself: this is the first that is asked of us, and no attempt follows.
                     EndedBy::Itself if child.try_wait()? != Some(Exit::code(0)) => by = who,
-                    // A second Ctrl-C means now.
-                    _ => force.now()?,
+                    // A second Ctrl-C means now, also to a reader of ours who does not read.
+                    _ => {
+                        force.now()?;
+                        hurried = true;
+                    }
                 }
             }
         }
     };
-    reap::reap_adopted()?;
     if let Some(output) = output
-        && let Some(who) = finish(output, watch.signals).await?
+        && let Some(who) = finish(output, watch.signals, hurried, by != EndedBy::Itself).await?
         && by == EndedBy::Itself
         && child.try_wait()? != Some(Exit::code(0))
     {
@@ -305,9 +313,20 @@ async fn let_finish(tree: &Tree, watch: &Watch<'_>) -> std::io::Result<Option<En
 }
 
 /// Waits until what was printed is passed on: a reader of ours who has stopped reading is not waited for
-/// once somebody asks that the run stops. Returns who.
-async fn finish(output: Output, signals: &Signals) -> std::io::Result<Option<EndedBy>> {
+/// once somebody asks that the run stops, and not for long once it is stopped. Returns who.
+async fn finish(
+    output: Output,
+    signals: &Signals,
+    hurried: bool,
+    is_stopped: bool,
+) -> std::io::Result<Option<EndedBy>> {
     let hurry = output.hurry();
+    if hurried {
+        hurry();
+    }
+    let patience = tokio::time::sleep(STOPPED_READER);
+    let mut patience = std::pin::pin!(patience);
+    let mut is_patient = is_stopped && !hurried;
     let mut finished = tokio::task::spawn_blocking(move || output.finish());
     let mut by = None;
     loop {
@@ -315,6 +334,10 @@ async fn finish(output: Output, signals: &Signals) -> std::io::Result<Option<End
             done = &mut finished => {
                 done.map_err(std::io::Error::other)?;
                 return Ok(by);
+            }
+            () = &mut patience, if is_patient => {
+                is_patient = false;
+                hurry();
             }
             signals = signals.next() => {
                 if let Some(who) = asked(&signals?) {

@@ -259,9 +259,13 @@ impl Driver {
                 let status = self.end(attempt, instance, exit, 0, Then::Complete).await?;
                 return self.finish(status);
             }
-            let strays = {
-                let keep = &self.command.supervision.keep;
-                attempt::end_strays(&self.mark, self.ground.as_ref(), keep).await?
+            // Before a run's first attempt nobody could have its mark.
+            let strays = match attempt.0 {
+                1 => 0,
+                _ => {
+                    let keep = &self.command.supervision.keep;
+                    attempt::end_strays(&self.mark, self.ground.as_ref(), keep).await?
+                }
             };
             if strays > 0 {
                 let (exit, then) = (Exit { code: None, signal: None }, Then::Interrupt { by_person: false });

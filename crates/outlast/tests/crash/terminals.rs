@@ -5,7 +5,10 @@ use std::{
     io::{Read as _, Write as _},
     os::{fd::OwnedFd, unix::process::CommandExt as _},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use rustix::{
@@ -15,8 +18,20 @@ use rustix::{
 
 use crate::{
     agents::shell,
-    bed::{Bed, Done, each, kill, marked, runs, until},
+    bed::{Bed, each, kill, marked, runs, until},
 };
+
+/// A run's id that no other test has: its processes are looked for on the whole machine.
+fn own_id() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("own-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Waits until no process of the run is there.
+#[track_caller]
+fn until_nobody(id: &str) {
+    until("nobody is left", || marked(&format!("OUTLAST_RUN_ID={id}")).is_empty().then_some(()));
+}
 
 /// A person at a terminal, on which one program runs.
 struct Desk {
@@ -55,11 +70,15 @@ impl Desk {
         Desk { ours: ours.into(), child, shown }
     }
 
-    fn run(bed: &Bed, flags: &[&str], agent: &str) -> Desk {
+    fn run(bed: &Bed, agent: &str) -> Desk {
+        Desk::run_as(bed, "r", agent)
+    }
+
+    fn run_as(bed: &Bed, id: &str, agent: &str) -> Desk {
         bed.write("agent.sh", agent);
         let script = bed.path("agent.sh");
-        let mut command = bed.outlast(&["run", "--run", "r"]);
-        command.args(flags).args(["--", "sh"]).arg(script);
+        let mut command = bed.outlast(&["run", "--run", id]);
+        command.args(["--", "sh"]).arg(script);
         Desk::start(command)
     }
 
@@ -76,10 +95,14 @@ impl Desk {
         until(&format!("{text:?} is shown"), || self.shown().contains(text).then_some(()));
     }
 
+    /// It ends with this code, and all of this is shown.
     #[track_caller]
-    fn done(&mut self) -> Done {
+    fn ends(&mut self, code: i32, shown: &[&str]) {
         let status = until("it ends", || self.child.try_wait().unwrap());
-        Done { code: status.code().unwrap_or(-1), text: self.shown() }
+        assert_eq!(status.code(), Some(code), "{}", self.shown());
+        for text in shown {
+            self.until_shown(text);
+        }
     }
 
     fn modes(&self) -> Termios {
@@ -108,7 +131,7 @@ fn agent_has_a_terminal_of_the_persons_size_and_reads_what_is_typed() {
     let bed = Bed::without_mock();
     let agent = "trap 'stty size' WINCH; stty size; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo tty
         read line; echo \"<$line>\"; while [ ! -e ../go ]; do sleep 0.02; done";
-    let mut desk = Desk::run(&bed, &[], agent);
+    let mut desk = Desk::run(&bed, agent);
     desk.until_shown("40 120");
     desk.until_shown("tty");
     desk.types("hello\n");
@@ -116,7 +139,7 @@ fn agent_has_a_terminal_of_the_persons_size_and_reads_what_is_typed() {
     set_size(&desk.ours.try_clone().unwrap().into(), 11, 33);
     desk.until_shown("11 33");
     bed.write("go", "");
-    desk.done().code(0).tells(&["r · completed"]);
+    desk.ends(0, &["r · completed"]);
     assert!(desk.is_as_it_was());
 }
 
@@ -134,18 +157,18 @@ fn ctrl_c_is_the_agents_and_its_end_by_it_is_an_interruption() {
     each(cases, |(agent, ends)| {
         let bed = Bed::without_mock();
         let until_go = "echo up; while [ ! -e ../go ]; do sleep 0.02; done";
-        let mut desk = Desk::run(&bed, &[], &format!("{agent}\n{until_go}"));
+        let mut desk = Desk::run(&bed, &format!("{agent}\n{until_go}"));
         desk.until_shown("up");
         desk.types("\x03");
         if ends {
-            desk.done().code(130).tells(&["r · interrupted"]);
+            desk.ends(130, &["r · interrupted"]);
             let shown = bed.show("r");
             assert_eq!((&shown["stop_requested"], &shown["attempts"][1]), (&true.into(), &().into()));
         } else {
             desk.until_shown("not me");
             assert_eq!(desk.child.try_wait().unwrap(), None);
             kill(desk.child.id(), 15);
-            desk.done().code(130);
+            desk.ends(130, &[]);
         }
         assert!(desk.is_as_it_was(), "{agent}");
     });
@@ -155,12 +178,12 @@ fn ctrl_c_is_the_agents_and_its_end_by_it_is_an_interruption() {
 fn run_goes_on_when_its_terminal_is_detached_and_others_come_to_it() {
     let bed = Bed::without_mock();
     let agent = "echo up; while read line; do echo \"<$line>\"; done; echo bye";
-    let mut desk = Desk::run(&bed, &[], agent);
+    let mut desk = Desk::run(&bed, agent);
     desk.until_shown("up");
     desk.types("one\n");
     desk.until_shown("<one>");
     desk.types("\x1cd");
-    desk.done().code(0).tells(&["detached"]);
+    desk.ends(0, &["detached"]);
     assert!(desk.is_as_it_was());
     drop(desk);
     assert_eq!(bed.status("r"), "running");
@@ -177,7 +200,7 @@ fn run_goes_on_when_its_terminal_is_detached_and_others_come_to_it() {
     first.types("three\n");
     first.until_shown("<three>");
     first.types("\x04");
-    first.done().code(0).tells(&["bye", "r · completed"]);
+    first.ends(0, &["bye", "r · completed"]);
     assert!(first.is_as_it_was());
     assert_eq!(bed.status("r"), "completed");
     let refused = bed.does(&["attach", "r"]).code(1);
@@ -188,24 +211,25 @@ fn run_goes_on_when_its_terminal_is_detached_and_others_come_to_it() {
 fn terminal_that_goes_without_a_word_interrupts_its_run() {
     let bed = Bed::without_mock();
     let agent = "echo up; (setsid sleep 60 &); sleep 60";
-    let mut desk = Desk::run(&bed, &[], agent);
+    let id = own_id();
+    let mut desk = Desk::run_as(&bed, &id, agent);
     desk.until_shown("up");
     desk.child.kill().unwrap();
     desk.child.wait().unwrap();
-    bed.until_status("r", "interrupted");
-    assert_eq!(bed.show("r")["stop_requested"], false);
-    until("nobody is left", || marked("OUTLAST_RUN_ID=r").is_empty().then_some(()));
+    bed.until_status(&id, "interrupted");
+    assert_eq!(bed.show(&id)["stop_requested"], false);
+    until_nobody(&id);
 }
 
 #[test]
 fn killed_supervisor_gives_the_terminal_back_and_the_run_can_go_on() {
     let bed = Bed::without_mock();
     let agent = "echo up $OUTLAST_ATTEMPT; [ $OUTLAST_ATTEMPT = 2 ] && exit 0; stty raw -echo; kill -9 $PPID; sleep 60";
-    let mut desk = Desk::run(&bed, &[], agent);
-    desk.done().code(137).tells(&["the supervisor was killed"]);
+    let mut desk = Desk::run(&bed, agent);
+    desk.ends(137, &["the supervisor was killed"]);
     assert!(desk.is_as_it_was());
-    let mut desk = Desk::run(&bed, &[], agent);
-    desk.done().code(0).tells(&["resuming r", "up 2"]);
+    let mut desk = Desk::run(&bed, agent);
+    desk.ends(0, &["up 2"]);
 }
 
 #[test]
@@ -214,7 +238,7 @@ fn modes_that_a_killed_agent_left_are_taken_back_before_the_next_attempt() {
     let agent = "stty -a > ../modes-$OUTLAST_ATTEMPT
         if [ $OUTLAST_ATTEMPT = 1 ]; then printf '\\033[?1049h\\033[?25l'; stty raw -echo; kill -9 $$; fi
         echo again; read line; echo \"<$line>\"";
-    let mut desk = Desk::run(&bed, &[], agent);
+    let mut desk = Desk::run(&bed, agent);
     desk.until_shown("again");
     let shown = desk.shown();
     let (died, again) = (shown.find("attempt 1 died").unwrap(), shown.find("again").unwrap());
@@ -222,7 +246,7 @@ fn modes_that_a_killed_agent_left_are_taken_back_before_the_next_attempt() {
         assert!(shown.find(undo).unwrap() < died && died < again, "{shown:?}");
     }
     desk.types("hello\n");
-    desk.done().code(0).tells(&["<hello>"]);
+    desk.ends(0, &["<hello>"]);
     assert_eq!(bed.text("modes-2"), bed.text("modes-1"));
     assert!(desk.is_as_it_was());
 }
@@ -251,10 +275,11 @@ fn run_in_the_background_is_told_by_its_id_and_ends_with_nobody_there() {
 #[test]
 fn background_run_is_stopped_like_any_other() {
     let bed = Bed::without_mock();
-    bed.does(&["run", "-d", "--run", "r", "--", "sleep", "60"]).code(0);
-    bed.does(&["stop", "r"]).code(0);
-    bed.until_status("r", "interrupted");
-    until("nobody is left", || marked("OUTLAST_RUN_ID=r").is_empty().then_some(()));
+    let id = own_id();
+    bed.does(&["run", "-d", "--run", &id, "--", "sleep", "60"]).code(0);
+    bed.does(&["stop", &id]).code(0);
+    bed.until_status(&id, "interrupted");
+    until_nobody(&id);
 }
 
 #[test]
@@ -313,15 +338,16 @@ fn reader_who_stops_reading_loses_nothing_and_holds_no_stop_up() {
     assert_eq!(text.lines().count(), 100_000);
     assert!(child.wait().unwrap().success());
 
-    let mut command = shell(&bed, &["--run", "s"], "seq 100000; sleep 60");
+    let id = own_id();
+    let mut command = shell(&bed, &["--run", &id], "seq 100000; sleep 60");
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     until("the pipe is full", || {
-        let log = fs::metadata(bed.path("state/runs.db.runs/s/logs/1.log")).ok()?;
+        let log = fs::metadata(bed.path(&format!("state/runs.db.runs/{id}/logs/1.log"))).ok()?;
         (log.len() > 64 << 10).then_some(())
     });
     kill(child.id(), 15);
-    until("it is asked to end", || marked("OUTLAST_RUN_ID=s").is_empty().then_some(()));
+    until_nobody(&id);
     // Whatever is not read by then is in the log alone.
     kill(child.id(), 15);
     let status = until("it ends", || child.try_wait().unwrap());
@@ -339,14 +365,16 @@ fn orphans_may_finish_where_they_are_let() {
     assert_eq!(bed.text("orphan"), "done\n");
     // Their time is over some time.
     let forever = "(setsid sleep 60 &); exit 0";
-    bed.run(shell(&bed, &["--run", "s", "--orphans", "wait:300ms"], forever)).code(0);
-    assert_eq!(marked("OUTLAST_RUN_ID=s"), Vec::<u32>::new());
+    let id = own_id();
+    bed.run(shell(&bed, &["--run", &id, "--orphans", "wait:300ms"], forever)).code(0);
+    until_nobody(&id);
     // And a stop does not wait for it.
-    let run = bed.start(shell(&bed, &["--run", "t", "--orphans", "wait:1h"], forever));
+    let id = own_id();
+    let run = bed.start(shell(&bed, &["--run", &id, "--orphans", "wait:1h"], forever));
     until("it waits", || run.output().contains("waiting up to").then_some(()));
     run.signal(2);
     run.done();
-    assert_eq!(marked("OUTLAST_RUN_ID=t"), Vec::<u32>::new());
+    until_nobody(&id);
 }
 
 #[test]
@@ -372,7 +400,11 @@ fn limits_are_kept_or_refused_in_words() {
     let done = bed.run(shell(&bed, &flags, eats));
     if done.code == 69 {
         println!("NOT TESTED: limits by control groups cannot be had here");
-        done.tells(&["the limits of memory and processor time cannot be kept", "systemd-run", "--memory-by rlimit"]);
+        done.tells(&[
+            "the limits of memory and processor time cannot be kept",
+            "systemd-run",
+            "--memory-by rlimit",
+        ]);
     } else {
         done.tells(&["for its memory (OOM)"]);
         assert_eq!(bed.show("s")["attempts"][0]["oom"], true);
