@@ -12,7 +12,7 @@ use outlast_core::{
     id::{RunId, RunNo},
     op::Durability,
     payload::Payload,
-    run::{Command, Prices, Spec},
+    run::{Command, Prices, Pty, Spec, Supervision},
     status::Status,
     store::{Ask as _, RunFilter, RunView, Store},
 };
@@ -83,6 +83,12 @@ fn say_limits_stay(args: &RunArgs, view: &RunView) {
     if args.limits.any() {
         let id = &view.run.id;
         say(&format!("{id} exists: its limits stay as they are (`outlast budget {id}` changes them)"));
+    }
+    let typed = Supervision { pty: Pty::Auto, ..args.supervise.supervision() };
+    let kept = view.spec.command.as_ref().map(|command| &command.supervision);
+    if !typed.is_usual() && kept.is_none_or(|kept| typed != Supervision { pty: Pty::Auto, ..kept.clone() }) {
+        let id = &view.run.id;
+        say(&format!("{id} exists: its processes are held as it was begun (a new run is with --new)"));
     }
 }
 
