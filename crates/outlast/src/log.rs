@@ -133,11 +133,18 @@ mod tests {
 
     /// A pipe whose reader reads only when he is told.
     #[derive(Clone, Default)]
-    struct Slow(Arc<(Mutex<(bool, Vec<u8>)>, Condvar)>);
+    struct Slow(Arc<Pipe>);
+
+    #[derive(Default)]
+    struct Pipe {
+        /// Whether it is read, and what was.
+        state: Mutex<(bool, Vec<u8>)>,
+        changed: Condvar,
+    }
 
     impl Write for Slow {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let (state, changed) = &*self.0;
+            let Pipe { state, changed } = &*self.0;
             let mut state = changed.wait_while(state.lock().unwrap(), |(reads, _)| !*reads).unwrap();
             state.1.extend(bytes);
             Ok(bytes.len())
@@ -158,11 +165,11 @@ mod tests {
             lines.put(format!("{n}\n").into_bytes());
         }
         lines.flush(Duration::from_millis(1));
-        slow.0.0.lock().unwrap().0 = true;
-        slow.0.1.notify_all();
+        slow.0.state.lock().unwrap().0 = true;
+        slow.0.changed.notify_all();
         lines.flush(Duration::from_secs(60));
         let text = loop {
-            let text = String::from_utf8(slow.0.0.lock().unwrap().1.clone()).unwrap();
+            let text = String::from_utf8(slow.0.state.lock().unwrap().1.clone()).unwrap();
             if text.contains(&format!("\n{}\n", MOST_LINES - 1)) {
                 break text;
             }

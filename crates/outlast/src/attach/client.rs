@@ -207,7 +207,7 @@ impl Client {
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => false,
             Err(_) => true,
         };
-        while let Some(frame) = self.frames.next()? {
+        while let Some(frame) = self.frames.whole()? {
             if let Some(end) = self.take(frame)? {
                 return Ok(Some(end));
             }

@@ -104,7 +104,7 @@ impl Frames {
     }
 
     /// The next frame, if it is whole. Errors: `InvalidData`, what came is none.
-    pub fn next(&mut self) -> io::Result<Option<Frame>> {
+    pub fn whole(&mut self) -> io::Result<Option<Frame>> {
         let Some((&kind, rest)) = self.bytes.split_first() else { return Ok(None) };
         let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
@@ -122,7 +122,7 @@ impl Frames {
     pub fn read(&mut self, from: &mut impl Read) -> io::Result<Option<Frame>> {
         let mut bytes = [0; 16 << 10];
         loop {
-            if let Some(frame) = self.next()? {
+            if let Some(frame) = self.whole()? {
                 return Ok(Some(frame));
             }
             match from.read(&mut bytes) {
@@ -159,7 +159,7 @@ mod tests {
             let mut got = Vec::new();
             for piece in bytes.chunks(cut) {
                 frames.put(piece);
-                got.extend(std::iter::from_fn(|| frames.next().unwrap()));
+                got.extend(std::iter::from_fn(|| frames.whole().unwrap()));
             }
             assert_eq!(got, all, "cut every {cut}");
         }
@@ -172,7 +172,7 @@ mod tests {
         {
             let mut frames = Frames::default();
             frames.put(bytes);
-            assert_eq!(frames.next().unwrap_err().kind(), io::ErrorKind::InvalidData, "{bytes:?}");
+            assert_eq!(frames.whole().unwrap_err().kind(), io::ErrorKind::InvalidData, "{bytes:?}");
         }
     }
 }

@@ -46,7 +46,8 @@ pub fn logs(
         },
     };
     // A followed one may be about to begin.
-    if !kept.contains(&no) && !(args.follow && no >= newest(&attempts) && goes_on(store, &view.run)?) {
+    let may_come = args.follow && no >= newest(&attempts) && goes_on(store, &view.run)?;
+    if !kept.contains(&no) && !may_come {
         let why = match kept.as_slice() {
             [] => format!("nothing is kept in {}", directory.display()),
             [first, .., last] => format!("those of attempts {} to {} are kept", first.0, last.0),
@@ -55,18 +56,13 @@ pub fn logs(
         return Err(nothing(&view, &format!("of attempt {}: {why}", no.0)));
     }
     let mut printer = Printer { attempt: no, unfinished: Vec::new(), raw: !context.is_on_terminal };
-    if let Some(count) = args.lines {
-        if !args.follow {
-            for line in read::last_lines(&directory, no, count)? {
-                printer.line(&line, page)?;
-            }
-            return Ok(());
-        }
-    }
     let mut follower = Follower::new(&directory, no);
     if let Some(count) = args.lines {
         for line in read::last_lines(&directory, no, count)? {
             printer.line(&line, page)?;
+        }
+        if !args.follow {
+            return Ok(());
         }
         while !follower.more()?.is_empty() {}
     }

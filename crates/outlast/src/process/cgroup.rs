@@ -11,7 +11,11 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
+
+/// An empty group of this age is nobody's any more.
+const OLD: Duration = Duration::from_secs(3600);
 
 /// What an attempt may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +113,19 @@ impl Ground {
         }
         fs::write(own.join("cgroup.procs"), "0").map_err(|source| Error::Make { path: path(), source })?;
         enable().map_err(|source| Error::Shared { path: path(), source })
+    }
+
+    /// Removes empty groups that begin so and are old: of runs whose supervisor was killed, and that nobody resumed.
+    ///
+    /// A young one may be about to get its first process.
+    pub fn tidy(&self, prefix: &str) {
+        for path in self.left(prefix) {
+            let made = fs::metadata(&path).and_then(|m| m.modified());
+            let is_old = made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > OLD));
+            if is_old && members(&path).is_empty() {
+                remove(&path);
+            }
+        }
     }
 
     /// Groups whose name begins so: what an earlier supervisor left.

@@ -193,7 +193,7 @@ impl Driver {
         Ok(Driver {
             directory,
             show,
-            ground: Ground::find().ok(),
+            ground: Ground::find().inspect(|ground| ground.tidy(environment::GROUPS)).ok(),
             oom: false,
             listening: None,
             mark,

@@ -15,6 +15,9 @@ use crate::process::tree::Marker;
 /// Keys of providers, under every name their SDKs read.
 const KEYS: [&str; 2] = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"];
 
+/// What the control groups of all attempts begin with.
+pub const GROUPS: &str = "outlast-run-";
+
 /// Marks every process of a run's agents, in this store and no other.
 pub struct Mark {
     run: String,
@@ -31,7 +34,7 @@ impl Mark {
 
     /// What the control groups of the run's attempts begin with.
     pub fn group(&self) -> String {
-        format!("outlast-{}-", self.mark)
+        format!("{GROUPS}{}-", self.mark)
     }
 
     pub fn marker(&self) -> Marker {

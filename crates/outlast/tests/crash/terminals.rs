@@ -33,6 +33,15 @@ fn until_nobody(id: &str) {
     until("nobody is left", || marked(&format!("OUTLAST_RUN_ID={id}")).is_empty().then_some(()));
 }
 
+/// A run in the background ends with its test, also with one that fails.
+struct Stopped<'a>(&'a Bed, &'a str);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.outlast(&["stop", self.1]).output();
+    }
+}
+
 /// A person at a terminal, on which one program runs.
 struct Desk {
     ours: fs::File,
@@ -177,6 +186,7 @@ fn ctrl_c_is_the_agents_and_its_end_by_it_is_an_interruption() {
 #[test]
 fn run_goes_on_when_its_terminal_is_detached_and_others_come_to_it() {
     let bed = Bed::without_mock();
+    let _stopped = Stopped(&bed, "r");
     let agent = "echo up; while read line; do echo \"<$line>\"; done; echo bye";
     let mut desk = Desk::run(&bed, agent);
     desk.until_shown("up");
@@ -254,6 +264,7 @@ fn modes_that_a_killed_agent_left_are_taken_back_before_the_next_attempt() {
 #[test]
 fn run_in_the_background_is_told_by_its_id_and_ends_with_nobody_there() {
     let bed = Bed::without_mock();
+    let _stopped = Stopped(&bed, "r");
     bed.write("agent.sh", "echo out; echo err >&2; while [ ! -e ../go ]; do sleep 0.02; done; echo over");
     let script = bed.path("agent.sh");
     let mut command = bed.outlast(&["run", "-d", "--run", "r", "--", "sh"]);
@@ -276,6 +287,7 @@ fn run_in_the_background_is_told_by_its_id_and_ends_with_nobody_there() {
 fn background_run_is_stopped_like_any_other() {
     let bed = Bed::without_mock();
     let id = own_id();
+    let _stopped = Stopped(&bed, &id);
     bed.does(&["run", "-d", "--run", &id, "--", "sleep", "60"]).code(0);
     bed.does(&["stop", &id]).code(0);
     bed.until_status(&id, "interrupted");
