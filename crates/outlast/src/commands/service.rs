@@ -128,7 +128,6 @@ fn unit(program: &Path, place: &Place, around: &Surroundings) -> Result<String, 
          ExecStart={} resume --all\n\
          {}{}\
          Delegate=yes\n\
-         KillMode=mixed\n\
          TimeoutStopSec=90\n\
          \n\
          [Install]\n\
