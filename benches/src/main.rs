@@ -10,6 +10,7 @@ mod servers;
 mod state;
 mod stats;
 mod store;
+mod supervisor;
 
 use std::path::{Path, PathBuf};
 
@@ -20,9 +21,11 @@ fn main() {
     {
         return store::second_writer(Path::new(place), seconds.parse().unwrap_or(3));
     }
-    // `outlast-bench state [SECONDS]`: the state alone.
+    // `outlast-bench state [SECONDS]`: the state alone; `supervisor` likewise.
     let state_alone = args.get(1).is_some_and(|word| word == "state");
-    let seconds: u64 = args.get(1 + usize::from(state_alone)).and_then(|s| s.parse().ok()).unwrap_or(4);
+    let supervisor_alone = args.get(1).is_some_and(|word| word == "supervisor");
+    let seconds: u64 =
+        args.get(1 + usize::from(state_alone || supervisor_alone)).and_then(|s| s.parse().ok()).unwrap_or(4);
     // On the disk that the checkout is on: a tmpfs has no fdatasync worth measuring.
     let base = PathBuf::from("target").join("bench");
     std::fs::create_dir_all(&base).expect("a directory to measure in");
@@ -32,8 +35,12 @@ fn main() {
     if state_alone {
         return state::measure(dir.path(), seconds);
     }
+    if supervisor_alone {
+        return supervisor::measure(dir.path(), seconds);
+    }
     let raw = raw::measure(dir.path(), seconds);
     store::measure(dir.path(), seconds, &raw);
     proxy::measure(dir.path(), seconds, &raw);
     state::measure(dir.path(), seconds);
+    supervisor::measure(dir.path(), seconds);
 }

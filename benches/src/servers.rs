@@ -22,6 +22,18 @@ impl Drop for Server {
 }
 
 impl Server {
+    /// A process that listens nowhere.
+    pub fn of(child: Child) -> Server {
+        Server { child, address: String::new() }
+    }
+
+    /// Memory that is its own or shared and resident, in KiB.
+    pub fn rss_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    }
+
     /// CPU time used so far, user and system.
     pub fn cpu(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
@@ -47,7 +59,7 @@ fn up(child: Child, port: u16) -> Server {
 }
 
 /// The `outlast` of the same build, beside this program.
-fn outlast() -> Command {
+pub fn outlast() -> Command {
     let me = std::env::current_exe().expect("this program");
     let mut command = Command::new(me.with_file_name("outlast"));
     command

@@ -102,6 +102,43 @@ pub struct Command {
     pub looping: Option<Looping>,
     /// At a usage limit the agent is stopped, and does not wait by itself.
     pub stop_at_limit: bool,
+    #[serde(skip_serializing_if = "Supervision::is_usual")]
+    pub supervision: Supervision,
+}
+
+/// How the processes of a command are held, at each of its starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Supervision {
+    /// What it prints is not kept: it gets the supervisor's own output.
+    pub no_logs: bool,
+    pub pty: Pty,
+    /// How long what the agent leaves behind may go on after its end. 0: it is ended at once.
+    pub orphans_wait_ms: i64,
+    /// Names of programs that are left alone, with all below them.
+    pub keep: Vec<String>,
+    /// The memory of all its processes together, or, by `memory_by_rlimit`, the address space of each.
+    pub memory_bytes: Option<u64>,
+    pub memory_by_rlimit: bool,
+    /// Of one processor: 150 is one and a half.
+    pub cpu_percent: Option<u32>,
+}
+
+impl Supervision {
+    pub fn is_usual(&self) -> bool {
+        *self == Supervision::default()
+    }
+}
+
+/// When a command gets a terminal of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pty {
+    /// When it is started from one.
+    #[default]
+    Auto,
+    Always,
+    Never,
 }
 
 /// What was said of a run when it was created: read by people and by the supervisor, not by calls.

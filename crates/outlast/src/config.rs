@@ -97,7 +97,7 @@ pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Resul
         }
     }
     let find = |arg: &Arg| -> Result<Option<Vec<String>>, Error> {
-        let Some(long) = arg.get_long().filter(|l| !BUILT_IN.contains(l)) else { return Ok(None) };
+        let Some(long) = arg.get_long().filter(|l| is_setting(l)) else { return Ok(None) };
         let found = match from_variables(long, word, arg, around)? {
             Some(found) => Some(found),
             None => files.iter().find_map(|f| f.find(long, word)),
@@ -125,8 +125,13 @@ pub fn files(around: &Surroundings) -> Vec<PathBuf> {
     directories.into_iter().flatten().map(|d| d.join(FILE)).collect()
 }
 
-/// Flags that clap answers itself.
-const BUILT_IN: [&str; 2] = ["help", "version"];
+/// Flags that clap answers itself, and one whose variable means something else: an agent finds its own number in it.
+const NO_SETTINGS: [&str; 3] = ["help", "version", "attempt"];
+
+/// Whether a long flag can be given as a setting too.
+pub fn is_setting(long: &str) -> bool {
+    !NO_SETTINGS.contains(&long)
+}
 
 /// A setting's texts, as if typed.
 #[derive(Clone, Debug)]
@@ -235,7 +240,7 @@ struct Known {
 impl Known {
     fn of(command: &clap::Command) -> Known {
         let longs = |c: &clap::Command| -> Vec<String> {
-            let named = c.get_arguments().filter_map(Arg::get_long).filter(|l| !BUILT_IN.contains(l));
+            let named = c.get_arguments().filter_map(Arg::get_long).filter(|l| is_setting(l));
             named.map(str::to_owned).collect()
         };
         let global = longs(command);

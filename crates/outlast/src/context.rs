@@ -1,6 +1,6 @@
 //! What every command works with.
 
-use std::{path::Path, sync::Arc};
+use std::{ffi::OsString, io::IsTerminal as _, path::Path, sync::Arc};
 
 use outlast_core::{
     clock::{Clock, Entropy},
@@ -23,9 +23,13 @@ use crate::{
 #[derive(Clone)]
 pub struct Context {
     pub around: Surroundings,
+    /// The line that this process was started with, its program first; empty where nothing was typed.
+    pub typed: Arc<[OsString]>,
     pub place: Place,
     /// Of standard output.
     pub look: Look,
+    /// Whether standard output is a terminal.
+    pub is_on_terminal: bool,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
 }
@@ -36,7 +40,9 @@ impl Context {
         Ok(Context {
             place: Place::decide(globals.store.as_deref(), &around)?,
             look: Look::of_stdout(globals, &around),
+            is_on_terminal: std::io::stdout().is_terminal(),
             around,
+            typed: Arc::default(),
             clock: Arc::new(SystemClock::new()),
             entropy: Arc::new(OsEntropy),
         })

@@ -5,7 +5,7 @@ use std::io;
 use outlast_core::{engine, store};
 use serde_json::json;
 
-use crate::{config, exit_code, keys, place, render::look::clean};
+use crate::{config, exit_code, keys, place, render::look::clean, say};
 
 /// A run that an unclear name may mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl CliError {
                 let _ = e.print();
             }
             _ if exit == exit_code::OK => {}
-            _ => eprintln!("{}", if as_json { self.json() } else { self.text() }),
+            _ => say::line(&if as_json { self.json() } else { self.text() }),
         }
         exit
     }

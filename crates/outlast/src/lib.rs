@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod agent;
+pub mod attach;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -16,6 +17,7 @@ pub mod host;
 pub mod jsonl;
 pub mod keys;
 mod log;
+pub mod logs;
 pub mod mock;
 pub mod place;
 pub mod prices;
@@ -48,6 +50,7 @@ use crate::{
     context::Context,
     error::CliError,
     render::look::{Look, Page},
+    run_directory::RunDirectory,
     surroundings::Surroundings,
 };
 
@@ -66,17 +69,19 @@ pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let around = Surroundings::of_process();
     let (json, done) = match cli::parse(&args, &around) {
-        Ok(cli) => (cli.globals.json, dispatch(cli, around)),
+        Ok(cli) => (cli.globals.json, dispatch(cli, around, args.clone())),
         Err(e) => (cli::wants_json(&args, &around), Err(e)),
     };
-    done.unwrap_or_else(|e| {
+    let code = done.unwrap_or_else(|e| {
         let code = e.report(json);
         // A shell that evaluates nothing would go on as if it had been told something.
         if code != exit_code::OK && args.iter().take_while(|a| *a != "--").any(|a| a == "shell-init") {
             println!("{}", shell_init::end_with(code));
         }
         code
-    })
+    });
+    say::over(code);
+    code
 }
 
 /// The program to start for another `outlast`, where this process's own file is not it: an interpreter.
@@ -92,7 +97,8 @@ pub fn program() -> io::Result<PathBuf> {
     PROGRAM.get().cloned().map_or_else(std::env::current_exe, Ok)
 }
 
-fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
+/// `typed`: the whole line, as it was.
+fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, CliError> {
     // These two need no place for a store.
     let command = match cli.command {
         Command::Mock(args) => return mock::mock(args),
@@ -102,7 +108,7 @@ fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
         }
         other => other,
     };
-    let context = Context::new(&cli.globals, around)?;
+    let context = Context { typed: typed.into(), ..Context::new(&cli.globals, around)? };
     let look = context.look;
     match command {
         Command::Run(args) => supervisor::run(args, context),
@@ -136,6 +142,25 @@ fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
             let path = context.around.directory().join(file);
             printed_code(look, |page| commands::verify::verify_lines(&path, repair, page))
         }
+        Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
+        Command::Show(args) => {
+            let store = context.open(false, Default::default())?;
+            proxy_setup::bury(&*store);
+            let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
+            printed(look, |page| commands::show::show(&*store, &logs, &args, page))
+        }
+        Command::Attach(args) => {
+            let store = context.open(false, Default::default())?;
+            proxy_setup::bury(&*store);
+            commands::attach::attach(&*store, &context, &args)
+        }
+        Command::Logs(args) => {
+            let store = context.open(false, Default::default())?;
+            proxy_setup::bury(&*store);
+            printed(look, |page| {
+                commands::logs::logs(&*store, &context, &args, page, &mut || thread::sleep(FOLLOW))
+            })
+        }
         other => {
             // A dump may be brought to a place where there is nothing yet.
             let create = matches!(
@@ -154,7 +179,6 @@ fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
 fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliError> {
     match command {
         Command::Ls(args) => printed(look, |page| commands::ls::ls(store, &args, page)),
-        Command::Show(args) => printed(look, |page| commands::show::show(store, &args, page)),
         Command::Journal(args) => printed(look, |page| {
             commands::journal::journal(store, &args, page, &mut || thread::sleep(FOLLOW))
         }),

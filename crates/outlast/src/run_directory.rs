@@ -67,6 +67,11 @@ impl RunDirectory {
         self.path.join("logs")
     }
 
+    /// What a supervisor in the background said.
+    pub fn said(&self) -> PathBuf {
+        self.path.join("supervisor.log")
+    }
+
     /// What an adapter wrote for its agent: settings, hooks.
     pub fn agent(&self) -> PathBuf {
         self.path.join("agent")

@@ -9,7 +9,9 @@ use outlast_server::{
 };
 use tokio::{net::TcpListener, signal::unix, sync::oneshot};
 
-use crate::{cli::ServeArgs, context::Context, error::CliError, exit_code, log, prices, proxy_setup};
+use crate::{
+    cli::ServeArgs, context::Context, error::CliError, exit_code, log, prices, proxy_setup, say::say,
+};
 
 /// How long calls in flight may go on after SIGTERM.
 const DRAIN: Duration = Duration::from_secs(15 * 60);
@@ -58,20 +60,20 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?.with_state(desk.clone());
         let (mut first, mut second) = (Stops::new()?, Stops::new()?);
         let address = listener.local_addr().map_err(|e| cannot("cannot_listen", e.to_string()))?;
-        eprintln!("outlast: serving on http://{address}, store {}", context.place);
-        eprintln!("outlast: OPENAI_BASE_URL=http://{address}/v1 ANTHROPIC_BASE_URL=http://{address}, and a header X-Outlast-Run");
+        say(&format!("serving on http://{address}, store {}", context.place));
+        say(&format!("OPENAI_BASE_URL=http://{address}/v1 ANTHROPIC_BASE_URL=http://{address}, and a header X-Outlast-Run"));
         let (stop_grpc, stopped) = oneshot::channel();
         let mut serving_grpc = None;
         if let Some(listener) = grpc {
             let address = listener.local_addr().map_err(|e| cannot("cannot_listen", e.to_string()))?;
-            eprintln!("outlast: serving the state over gRPC on {address}");
+            say(&format!("serving the state over gRPC on {address}"));
             let stopped = async { drop(stopped.await) };
             serving_grpc = Some(tokio::spawn(grpc::serve(desk, listener, token, stopped)));
         }
         let beat = tokio::spawn(node.clone().keep_alive());
         let stop = async {
             first.next().await;
-            eprintln!("outlast: stopping; waiting for calls in flight (once more leaves them in doubt)");
+            say("stopping; waiting for calls in flight (once more leaves them in doubt)");
         };
         tokio::select! {
             () = proxy.serve(listener, stop, DRAIN) => {}

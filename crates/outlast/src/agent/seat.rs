@@ -26,7 +26,7 @@ use crate::{
     process::{
         exit::Exit,
         signals::Signals,
-        spawn::{Command, Spawner, Stdin},
+        spawn::{Command, Limits, Output, Spawner, Stdin},
     },
     say::say,
 };
@@ -132,6 +132,10 @@ impl Seat {
             umask: crate::supervisor::current_umask()?,
             env,
             stdin,
+            stdout: Output::Inherit,
+            stderr: Output::Inherit,
+            terminal: None,
+            limits: Limits::default(),
         };
         let child = spawner.spawn(command).map_err(|e| CliError::Other {
             exit: e.exit_code().and_then(|c| u8::try_from(c).ok()).unwrap_or(exit_code::FAILED),

@@ -1,6 +1,6 @@
 //! The commands that only look: `ls`, `show`, `journal`, `spend`, `doctor`, `completions`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 use outlast_core::status::Status;
 
@@ -33,6 +33,9 @@ pub struct ShowArgs {
     /// The run: its id, the start of its id, or its name
     #[arg(value_name = "RUN")]
     pub run: String,
+    /// How many of the last lines of each attempt that died
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub lines: usize,
 }
 
 /// Print a run's journal, an entry a line
@@ -47,6 +50,30 @@ pub struct JournalArgs {
     /// Go on until the run has ended; with --json a line of JSON for each change
     #[arg(long, short)]
     pub follow: bool,
+}
+
+/// Print what a run's agent printed
+///
+/// Each attempt has a log of its own; the newest attempt's is printed. On a terminal only colours are kept
+/// of what steers one; elsewhere the bytes are as they came. Of an attempt its last 10 MiB and more are
+/// kept, of a run its last 20 attempts.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast logs nightly\n  outlast logs nightly -f\n  outlast logs nightly --attempt 2 --lines 50"
+)]
+pub struct LogsArgs {
+    /// The run: its id, the start of its id, or its name
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// Go on, also over attempts that follow, until the run has ended
+    #[arg(long, short)]
+    pub follow: bool,
+    /// The attempt, by its number
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub attempt: Option<i64>,
+    /// Only the last N lines there are
+    #[arg(long, value_name = "N")]
+    pub lines: Option<usize>,
 }
 
 /// Sum up what calls cost
@@ -81,4 +108,28 @@ pub struct CompletionsArgs {
     /// The shell
     #[arg(value_name = "SHELL")]
     pub shell: Shell,
+}
+
+/// Have interrupted runs go on after a reboot, by a unit of your systemd
+///
+/// The unit runs `outlast resume --all` when you log in. `loginctl enable-linger` starts your systemd at boot,
+/// and keeps it when you log out: without it a run in the background may end with your session.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast service install\n  outlast service install --print\n  outlast service status"
+)]
+pub struct ServiceArgs {
+    /// install, uninstall or status
+    #[arg(value_name = "VERB", value_enum)]
+    pub verb: ServiceVerb,
+    /// With install: print the unit, and change nothing
+    #[arg(long)]
+    pub print: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ServiceVerb {
+    Install,
+    Uninstall,
+    Status,
 }

@@ -9,6 +9,7 @@ pub mod serve;
 pub mod shared;
 pub mod shell;
 pub mod state;
+pub mod supervise;
 pub mod values;
 
 use std::ffi::OsString;
@@ -19,8 +20,11 @@ pub use self::{
     change::{BudgetArgs, CancelArgs, ResolveArgs, StopArgs, WakeArgs},
     ctx::CtxArgs,
     jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
-    look::{CompletionsArgs, DoctorArgs, JournalArgs, LsArgs, ShowArgs, SpendArgs},
-    run::{AgentArgs, HookArgs, LoopArgs, ResumeArgs, RunArgs},
+    look::{
+        CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ServiceArgs, ServiceVerb, ShowArgs,
+        SpendArgs,
+    },
+    run::{AgentArgs, AttachArgs, HookArgs, LoopArgs, ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
     shell::{ShellInitArgs, ShellLoopArgs},
@@ -69,6 +73,8 @@ pub enum Command {
     Ls(LsArgs),
     Show(ShowArgs),
     Journal(JournalArgs),
+    Logs(LogsArgs),
+    Attach(AttachArgs),
     Budget(BudgetArgs),
     Stop(StopArgs),
     Wake(WakeArgs),
@@ -89,6 +95,7 @@ pub enum Command {
     ShellInit(ShellInitArgs),
     #[command(hide = true)]
     ShellLoop(ShellLoopArgs),
+    Service(ServiceArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
     Mock(MockArgs),

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use outlast_core::id::RunId;
+use outlast_core::{id::RunId, run::Pty};
 
 use super::{
     shared::{GrpcArgs, LimitArgs, PolicyArgs, ProxyArgs},
+    supervise::SuperviseArgs,
     values::{self, KillAt},
 };
 
@@ -33,6 +34,9 @@ pub struct RunArgs {
     /// A variable that is kept with the run for its resumption; can be repeated
     #[arg(long = "env", value_name = "NAME", value_parser = values::variable)]
     pub env: Vec<String>,
+    /// Go on in the background: print the run's id when its command has been started
+    #[arg(long, short)]
+    pub detach: bool,
     /// Kill -9 the agent once, at call N or in the middle of its answer: call:N, call:N:mid
     #[arg(long, value_name = "POINT", value_parser = values::kill_at)]
     pub kill_at: Option<KillAt>,
@@ -53,6 +57,8 @@ pub struct RunArgs {
     pub limits: LimitArgs,
     #[command(flatten)]
     pub policy: PolicyArgs,
+    #[command(flatten)]
+    pub supervise: SuperviseArgs,
     #[command(flatten)]
     pub proxy: ProxyArgs,
     /// The command and its arguments
@@ -131,6 +137,12 @@ pub struct ResumeArgs {
     /// Every run that a death, a signal or a reboot interrupted, but not those a person stopped
     #[arg(long)]
     pub all: bool,
+    /// Go on in the background: print the run's id when its command has been started
+    #[arg(long, short, conflicts_with = "all")]
+    pub detach: bool,
+    /// Whether the agent gets a terminal of its own: where it is started from one, always, never
+    #[arg(long, value_name = "WHEN", value_parser = values::pty())]
+    pub pty: Option<Pty>,
     #[command(flatten)]
     pub grpc: GrpcArgs,
     #[command(flatten)]
@@ -141,3 +153,16 @@ const RESUME_EXAMPLES: &str = "\
 Examples:
   outlast resume nightly
   outlast resume --all      for example at boot";
+
+/// Watch a run's agent on this terminal, and type to it
+///
+/// The last 64 KiB that it printed are shown first. Ctrl-\ d leaves it, and the run goes on; several can be
+/// there at once. Ctrl-C and Ctrl-Z are the agent's. A run whose agent has no terminal of its own can only be
+/// watched.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  outlast run -d --name desk -- claude\n  outlast attach desk")]
+pub struct AttachArgs {
+    /// The run: its id, the start of its id, or its name
+    #[arg(value_name = "RUN")]
+    pub run: String,
+}

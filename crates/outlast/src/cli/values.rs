@@ -14,6 +14,7 @@ use outlast_core::{
     unit::{Limits, Unit},
 };
 
+use super::supervise::{MemoryBy, Orphans};
 use crate::{
     place::Durability,
     render::time::{self, BadMoment, When},
@@ -61,6 +62,12 @@ pub enum BadValue {
     Credential,
     #[error("not a host's name: {text:?} (wanted for example outlast.internal, without a port)")]
     HostName { text: String },
+    #[error("not a rule for orphans: {text:?} (wanted kill, or wait:TIME, for example wait:60s)")]
+    Orphans { text: String },
+    #[error("not the name of a program: {text:?} (wanted for example tmux, without a path)")]
+    Program { text: String },
+    #[error("not a share of a processor: {text:?} (wanted for example 150%)")]
+    Percent { text: String },
     #[error("not a grouping: {text:?} (wanted run, model, day or tag.KEY)")]
     Grouping { text: String },
 }
@@ -259,6 +266,37 @@ pub fn on_divergence() -> impl TypedValueParser<Value = run::OnDivergence> {
 
 pub fn record() -> impl TypedValueParser<Value = run::Record> {
     Words(&[("all", run::Record::All), ("answers", run::Record::Answers), ("digests", run::Record::Digests)])
+}
+
+pub fn orphans(text: &str) -> Result<Orphans, BadValue> {
+    match text.strip_prefix("wait:") {
+        Some(time) => Ok(Orphans(duration::parse_ms(time)?)),
+        None if text == "kill" => Ok(Orphans(0)),
+        None => Err(BadValue::Orphans { text: start_of(text) }),
+    }
+}
+
+/// A program's name, as `ps -o comm` shows it.
+pub fn program(text: &str) -> Result<String, BadValue> {
+    match text.is_empty() || text.contains(['/', '\n']) {
+        true => Err(BadValue::Program { text: start_of(text) }),
+        false => Ok(text.to_owned()),
+    }
+}
+
+pub fn memory_by() -> impl TypedValueParser<Value = MemoryBy> {
+    Words(&[("cgroup", MemoryBy::Cgroup), ("rlimit", MemoryBy::Rlimit)])
+}
+
+/// Of one processor.
+pub fn percent(text: &str) -> Result<u32, BadValue> {
+    let number = text.strip_suffix('%').filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
+    let percent = number.and_then(|n| n.parse().ok()).filter(|n| *n > 0);
+    percent.ok_or_else(|| BadValue::Percent { text: start_of(text) })
+}
+
+pub fn pty() -> impl TypedValueParser<Value = run::Pty> {
+    Words(&[("auto", run::Pty::Auto), ("always", run::Pty::Always), ("never", run::Pty::Never)])
 }
 
 pub fn unpriced() -> impl TypedValueParser<Value = run::Unpriced> {

@@ -1,11 +1,14 @@
 //! `outlast show RUN`: the run's story: where it stands and why, its budget, how its attempts ended,
 //! what was paid, replayed and lost, and what is next.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use outlast_core::{
     attempt::Attempt,
-    id::{AttemptNo, Micros},
+    id::{AttemptNo, Micros, RunId},
     instance::Instance,
     journal::{Entry, Kind, State},
     run::Run,
@@ -14,7 +17,7 @@ use outlast_core::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{budget, find, journal};
+use super::{budget, evidence::Evidence, find, journal};
 use crate::{
     agent::{self, session},
     cli::ShowArgs,
@@ -37,8 +40,19 @@ const ENTRIES: usize = 6;
 /// The longest line of a tool call.
 const TOOL: usize = 160;
 
-pub fn show(store: &dyn Store, args: &ShowArgs, page: &mut Page) -> Result<(), CliError> {
-    let story = Story::gather(store, find::run(store, &args.run)?)?;
+/// Of how many attempts that died the end is told.
+const DEATHS: usize = 3;
+
+/// `logs`: where a run's logs are, by its id.
+pub fn show(
+    store: &dyn Store,
+    logs: &dyn Fn(&RunId) -> Option<PathBuf>,
+    args: &ShowArgs,
+    page: &mut Page,
+) -> Result<(), CliError> {
+    let view = find::run(store, &args.run)?;
+    let logs = logs(&view.run.id);
+    let story = Story::gather(store, view, logs.as_deref(), args.lines)?;
     if page.look.json {
         return Ok(page.json(&story.object())?);
     }
@@ -55,6 +69,10 @@ struct Story {
     drivers: BTreeMap<AttemptNo, Instance>,
     entries: Vec<Entry>,
     calls: Calls,
+    /// Of each attempt, in their order.
+    evidence: Vec<Evidence>,
+    /// How many lines of a log are shown to people.
+    lines: usize,
     /// By the newest attempt.
     untaken: Untaken,
     /// A CLI agent's: its id, and where it is kept.
@@ -99,7 +117,12 @@ impl Calls {
 }
 
 impl Story {
-    fn gather(store: &dyn Store, view: RunView) -> Result<Story, CliError> {
+    fn gather(
+        store: &dyn Store,
+        view: RunView,
+        logs: Option<&Path>,
+        lines: usize,
+    ) -> Result<Story, CliError> {
         let no = view.run.no;
         let attempts = store.attempts(no)?;
         let mut drivers = BTreeMap::new();
@@ -110,7 +133,10 @@ impl Story {
         }
         let parent = view.run.parent.map(|p| store.run(p)).transpose()?.flatten();
         let entries = journal::all(store, no)?;
+        let evidence = attempts.iter().map(|a| Evidence::of(a, &entries, logs));
         Ok(Story {
+            evidence: evidence.collect::<Result<_, _>>()?,
+            lines,
             parent: parent.map(|p| p.run.id.to_string()),
             drivers,
             session: session::find(store, no, &session::key(None, view.run.iteration))?
@@ -131,6 +157,7 @@ impl Story {
             self.header(look),
             titled(look, "budget", &budget::text(&self.view, self.now, look)),
             titled(look, "attempts", &self.attempts_text(look)),
+            titled(look, "deaths", &self.deaths()),
             titled(look, "money", &lines(&self.money())),
             titled(look, "tools", &lines(&self.tools())),
             titled(look, "divergence", &lines(&self.divergences())),
@@ -238,6 +265,18 @@ impl Story {
             out.push_str(&format!("  {} before these\n", some(earlier as i64, "attempt")));
         }
         out
+    }
+
+    /// The newest attempts that died, and what there is to see of it.
+    fn deaths(&self) -> String {
+        let died = self.attempts.iter().zip(&self.evidence).filter(|(a, _)| a.died());
+        let mut told: Vec<String> = died
+            .rev()
+            .take(DEATHS)
+            .map(|(a, e)| e.text(a, &self.how(a), self.calls_of(a), self.lines))
+            .collect();
+        told.reverse();
+        told.concat()
     }
 
     fn calls_of(&self, a: &Attempt) -> i64 {
@@ -386,7 +425,7 @@ impl Story {
             "began_at": run.began_at.map(time::rfc3339),
             "ended_at": run.ended_at.map(time::rfc3339),
             "budget": budget::objects(&self.view, self.now),
-            "attempts": self.attempts.iter().map(|a| self.attempt_object(a)).collect::<Vec<_>>(),
+            "attempts": self.attempts.iter().zip(&self.evidence).map(|(a, e)| self.attempt_object(a, e)).collect::<Vec<_>>(),
             "calls": by_state,
             "money": money,
             "entries": self.entries.len(),
@@ -402,7 +441,7 @@ impl Story {
         object
     }
 
-    fn attempt_object(&self, a: &Attempt) -> Value {
+    fn attempt_object(&self, a: &Attempt, evidence: &Evidence) -> Value {
         json!({
             "attempt": a.no,
             "slot": a.slot,
@@ -422,6 +461,11 @@ impl Story {
             "driver": self.drivers.get(&a.no).map(|i| json!({"pid": i.identity.pid, "host": i.identity.host})),
             "diverged_at": a.diverged,
             "diverged_untaken": a.diverged.map(|_| a.diverged_untaken),
+            "cost_nano_usd": evidence.cost_nano_usd,
+            "cost_usd": usd(evidence.cost_nano_usd),
+            "wall_ms": a.ended_at.unwrap_or(self.now).ms_since(a.started_at),
+            "open_at_end": evidence.open.iter().map(|e| e.seq).collect::<Vec<_>>(),
+            "last_lines": evidence.lines,
         })
     }
 }

@@ -15,6 +15,7 @@ use rustix::{
 };
 
 use super::{
+    cgroup,
     exit::Exit,
     ladder::{Action, Ask, Event, Graces, Ladder},
     proc_table::{self, ProcId},
@@ -170,6 +171,11 @@ impl Drive<'_> {
             }
             Some(Action::SignalAll(signal)) => {
                 self.look()?;
+                if signal == Signal::KILL {
+                    for group in self.found.iter().flat_map(|found| &found.whole) {
+                        cgroup::kill(group);
+                    }
+                }
                 for found in self.found.iter().flat_map(|found| &found.survivors) {
                     if self.signalled.insert((found.id(), signal.as_raw())) {
                         send(found, signal)?;
@@ -213,8 +219,11 @@ impl Drive<'_> {
             Some(main) => main.try_wait()?,
             None => None,
         };
-        reap::reap_adopted()?;
-        self.look()?;
+        // The look that proved it is the last word; a walk costs milliseconds where there are many processes.
+        if !all_gone {
+            self.look()?;
+        }
+        reap::reap_dead(self.found.iter().flat_map(|found| &found.dead));
         let Found { survivors, out_of_reach, .. } = self.found.take().unwrap_or_default();
         Ok(Ended { main, all_gone, left: survivors.into_iter().chain(out_of_reach).collect() })
     }

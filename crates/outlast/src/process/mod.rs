@@ -9,6 +9,7 @@
 //! - Decisions ([`ladder`], [`exit_policy`], [`backoff`], [`crash_loop`]) are pure; time and entropy are handed in.
 
 pub mod backoff;
+pub mod cgroup;
 pub mod crash_loop;
 pub mod end_tree;
 pub mod exit;
@@ -17,6 +18,7 @@ pub mod identity;
 pub mod ladder;
 pub mod nondumpable;
 pub mod proc_table;
+pub mod pty;
 pub mod reap;
 pub mod signals;
 pub mod spawn;

@@ -46,6 +46,17 @@ pub fn reap_adopted() -> io::Result<Vec<(ProcId, Exit)>> {
     Ok(orphans.filter(Stat::is_dead).filter_map(|stat| Some((stat.id(), reap(stat.pid)?))).collect())
 }
 
+/// Reaps those of these who are adopted orphans of ours: a walk has just found them dead.
+pub(super) fn reap_dead<'a>(dead: impl IntoIterator<Item = &'a ProcId>) {
+    let awaited = awaited();
+    for id in dead {
+        // Who is no child of ours is not waited for; a pid is not reused before its zombie is reaped.
+        if !awaited.contains(&id.pid) {
+            reap(id.pid);
+        }
+    }
+}
+
 fn reap(pid: u32) -> Option<Exit> {
     let id = WaitId::Pid(proc_table::raw(pid)?);
     let status = waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG);

@@ -9,7 +9,8 @@
 //! | SIGTSTP, SIGCONT | pass on, and [`suspend_self`] |
 //! | SIGCHLD | reap adopted orphans |
 //!
-//! SIGWINCH is not handled: who shares the terminal gets it from there.
+//! SIGWINCH is not a supervisor's: who shares the terminal gets it from there, and a client of an agent's own
+//! terminal handles it for itself ([`Signals::of`]).
 
 use std::{
     fs,
@@ -43,12 +44,17 @@ impl Signals {
     /// Installs the handlers. A signal that was ignored when we were started stays ignored (`nohup`, a script's
     /// background job), but for SIGCHLD, without which statuses are lost, and SIGCONT.
     pub fn install() -> io::Result<Signals> {
+        Signals::of(&HANDLED)
+    }
+
+    /// As [`Signals::install`], for these; they are told of in this order.
+    pub fn of(handled: &[Signal]) -> io::Result<Signals> {
         let (woken, wake) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
         let ignored = ignored(&fs::read_to_string("/proc/self/status")?);
         let mut signals = Signals { came: Vec::new(), woken, registered: Vec::new() };
-        for signal in HANDLED {
+        for &signal in handled {
             let needed = matches!(signal, Signal::CHILD | Signal::CONT);
             if !needed && ignored & (1 << (signal.as_raw() - 1)) != 0 {
                 continue;

@@ -18,7 +18,7 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags},
     fs::Mode,
-    process::{PidfdFlags, Signal, WaitId, WaitIdOptions},
+    process::{PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions},
 };
 
 use super::{
@@ -28,7 +28,7 @@ use super::{
     start_error::{self, Error},
 };
 
-/// What to start, in full: nothing is taken from this process but its standard output and error.
+/// What to start, in full: nothing is taken from this process but what is said to be inherited.
 #[derive(Clone, Debug)]
 pub struct Command {
     /// The program (looked up in `env`'s PATH if it has no slash, from `cwd` if relative) and its arguments.
@@ -39,6 +39,20 @@ pub struct Command {
     /// The whole environment.
     pub env: BTreeMap<OsString, OsString>,
     pub stdin: Stdin,
+    pub stdout: Output,
+    pub stderr: Output,
+    /// A terminal that becomes its own: it leads a session on it.
+    pub terminal: Option<Arc<OwnedFd>>,
+    pub limits: Limits,
+}
+
+/// What holds the child and all it starts, from before its first instruction on.
+#[derive(Clone, Debug, Default)]
+pub struct Limits {
+    /// The open `cgroup.procs` of the group it is put into.
+    pub cgroup: Option<Arc<OwnedFd>>,
+    /// RLIMIT_AS of each process, in bytes.
+    pub address_space: Option<u64>,
 }
 
 /// Where a child reads from.
@@ -50,6 +64,16 @@ pub enum Stdin {
     /// have been unlinked.
     File(Arc<File>),
     Null,
+    To(Arc<OwnedFd>),
+}
+
+/// Where a child prints to.
+#[derive(Clone, Debug, Default)]
+pub enum Output {
+    /// Where we do.
+    #[default]
+    Inherit,
+    To(Arc<OwnedFd>),
 }
 
 /// The one thread that forks all children.
@@ -232,11 +256,17 @@ fn fork_and_exec(command: &Command) -> Result<(ProcId, OwnedFd, bool), Error> {
     }
     let reads_terminal = matches!(command.stdin, Stdin::Inherit) && io::stdin().is_terminal();
     let stdin = stdin(&command.stdin).map_err(|source| Error::Stdin { program: program(), source })?;
+    let terminal = command.terminal.clone();
+    let outputs = output(&command.stdout).and_then(|stdout| Ok((stdout, output(&command.stderr)?)));
+    let (stdout, stderr) = outputs.map_err(|source| Error::Start { program: program(), source })?;
     let mut std_command = std::process::Command::new(argv0);
-    std_command.args(args).current_dir(&command.cwd).env_clear().envs(&command.env).stdin(stdin);
-    if !reads_terminal {
+    std_command.args(args).current_dir(&command.cwd).env_clear().envs(&command.env);
+    std_command.stdin(stdin).stdout(stdout).stderr(stderr);
+    // The leader of a group cannot begin a session, and the leader of a session leads a group anyway.
+    if !reads_terminal && terminal.is_none() {
         std_command.process_group(0);
     }
+    let Limits { cgroup, address_space } = command.limits.clone();
     let parent = rustix::process::getpid();
     let umask = Mode::from_raw_mode(command.umask & 0o777);
     let in_child = move || {
@@ -246,9 +276,20 @@ fn fork_and_exec(command: &Command) -> Result<(ProcId, OwnedFd, bool), Error> {
         if rustix::process::getppid() != Some(parent) {
             return Err(rustix::io::Errno::SRCH.into());
         }
+        if let Some(terminal) = &terminal {
+            rustix::process::setsid()?;
+            rustix::process::ioctl_tiocsctty(terminal)?;
+        }
+        if let Some(cgroup) = &cgroup {
+            rustix::io::write(cgroup, b"0")?;
+        }
+        if let Some(bytes) = address_space {
+            let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+            rustix::process::setrlimit(Resource::As, limit)?;
+        }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed; these are three plain system calls, which
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed; these are plain system calls, which
     // neither allocate nor lock.
     unsafe { std_command.pre_exec(in_child) };
 
@@ -288,6 +329,14 @@ fn stdin(stdin: &Stdin) -> io::Result<Stdio> {
         Stdin::Null => Ok(Stdio::null()),
         // Opened anew: a duplicate would share its position with every other reader.
         Stdin::File(file) => File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).map(Stdio::from),
+        Stdin::To(fd) => fd.try_clone().map(Stdio::from),
+    }
+}
+
+fn output(output: &Output) -> io::Result<Stdio> {
+    match output {
+        Output::Inherit => Ok(Stdio::inherit()),
+        Output::To(fd) => fd.try_clone().map(Stdio::from),
     }
 }
 
@@ -305,6 +354,10 @@ pub(super) mod tests {
             umask: 0o022,
             env: BTreeMap::from([("PATH".into(), path)]),
             stdin: Stdin::Null,
+            stdout: Output::Inherit,
+            stderr: Output::Inherit,
+            terminal: None,
+            limits: Limits::default(),
         }
     }
 

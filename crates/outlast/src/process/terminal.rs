@@ -23,6 +23,18 @@ impl Terminal {
         Some(Terminal { modes })
     }
 
+    /// Hands every key on as it is typed, without echo and signals. Returns whether it does.
+    pub fn make_raw(&self) -> bool {
+        let mut raw = self.modes.clone();
+        raw.make_raw();
+        rustix::termios::tcsetattr(io::stdin(), OptionalActions::Now, &raw).is_ok()
+    }
+
+    /// Whether it is ours to read: in the background it is another's.
+    pub fn is_in_front(&self) -> bool {
+        rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|front| front == rustix::process::getpgrp())
+    }
+
     /// Puts the modes back, and takes the terminal back from a group that is gone.
     ///
     /// In the background it does nothing: the terminal is the shell's then. A terminal that is gone itself is no error.

@@ -3,6 +3,8 @@
 //! Two traces lead to a process: its **environment** as it was at exec (the marker), and its **descent** from a root.
 //! Each covers what the other loses:
 //!
+//! A control group, where the attempt has one, covers both. Without:
+//!
 //! - A double fork or `setsid` breaks descent; the marker stays. Under a subreaper descent does not break at all: the
 //!   orphan becomes our child, so with ourselves as a root it is found whatever its environment.
 //! - `env -i` drops the marker, and some programs overwrite the memory it stood in; descent stays. Only a process that
@@ -14,9 +16,13 @@ use std::{
     collections::{BTreeSet, HashMap, HashSet},
     fs::File,
     io::{self, Read},
+    path::PathBuf,
 };
 
-use super::proc_table::{self, ProcId, Stat};
+use super::{
+    cgroup,
+    proc_table::{self, ProcId, Stat},
+};
 
 /// Entries (`NAME=value`) that all stand in the environment of an attempt's processes.
 ///
@@ -85,8 +91,15 @@ pub struct Tree {
     /// Their descendants belong to it, and they themselves. With this process as a root ([`ProcId::of_self`]) that is
     /// every child of ours, adopted orphans included, but never ourselves.
     pub roots: Vec<ProcId>,
+    /// Control groups, whose members belong to it.
+    pub groups: Vec<PathBuf>,
+    /// Clock ticks since boot: whoever began before is not asked for his environment. Nobody carries the mark of an
+    /// attempt who began before it, but for those that an earlier supervisor left.
+    pub marked_since: u64,
     /// Who is left alone, with all below it.
     pub spare: fn(&Proc) -> bool,
+    /// The names of others that are.
+    pub keep: Vec<String>,
 }
 
 /// What one walk found.
@@ -98,12 +111,14 @@ pub struct Found {
     pub out_of_reach: Vec<Proc>,
     /// Those that have ended and are not reaped yet, known by descent alone (the dead have no environment).
     pub dead: BTreeSet<ProcId>,
+    /// Groups in which nobody else lives: they can be killed as a whole.
+    pub whole: Vec<PathBuf>,
 }
 
 impl Tree {
     /// The default: [`SHARED_SERVERS`] are spared.
     pub fn new(marker: Marker, roots: Vec<ProcId>) -> Tree {
-        Tree { marker, roots, spare: is_shared_server }
+        Tree { marker, roots, groups: Vec::new(), marked_since: 0, spare: is_shared_server, keep: Vec::new() }
     }
 
     /// The living processes of the tree that we may signal; never ourselves nor our ancestors. Zombies have ended.
@@ -118,12 +133,29 @@ impl Tree {
 
     /// As [`Tree::survivors`], with those we may not signal.
     pub fn find(&self) -> io::Result<Found> {
+        let groups: Vec<BTreeSet<u32>> = self.groups.iter().map(|path| cgroup::members(path)).collect();
         let table = proc_table::walk()?;
         let mut environ = Vec::new();
-        let marked = |pid| read_environ(pid, &mut environ) && self.marker.is_in(&environ);
-        let Members { alive, dead } = select(&table, proc_table::own_pid(), &self.roots, marked, self.spare);
+        let marked = |stat: &Stat| {
+            groups.iter().any(|members| members.contains(&stat.pid))
+                || stat.start_time >= self.marked_since
+                    && read_environ(stat.pid, &mut environ)
+                    && self.marker.is_in(&environ)
+        };
+        let spare = |found: &Proc| (self.spare)(found) || self.keeps(found);
+        let Members { alive, dead } = select(&table, proc_table::own_pid(), &self.roots, marked, spare);
+        let is_member = |pid: &u32| alive.iter().any(|found| found.pid == *pid);
+        let whole = self.groups.iter().zip(&groups).filter(|(_, pids)| pids.iter().all(is_member));
+        let whole = whole.map(|(path, _)| path.clone()).collect();
         let (survivors, out_of_reach) = alive.into_iter().partition(|found| may_signal(found.pid));
-        Ok(Found { survivors, out_of_reach, dead })
+        Ok(Found { survivors, out_of_reach, dead, whole })
+    }
+
+    /// The kernel cuts names.
+    fn keeps(&self, found: &Proc) -> bool {
+        self.keep
+            .iter()
+            .any(|name| name.as_bytes().get(..15).unwrap_or(name.as_bytes()) == found.comm.as_bytes())
     }
 }
 
@@ -139,8 +171,8 @@ fn select(
     table: &[Stat],
     own: u32,
     roots: &[ProcId],
-    mut marked: impl FnMut(u32) -> bool,
-    spare: fn(&Proc) -> bool,
+    mut marked: impl FnMut(&Stat) -> bool,
+    spare: impl Fn(&Proc) -> bool,
 ) -> Members {
     let by_pid: HashMap<u32, &Stat> = table.iter().map(|stat| (stat.pid, stat)).collect();
     let own_line = line_of(own, &by_pid);
@@ -158,7 +190,7 @@ fn select(
             let parent = standing.get(&stat.ppid).copied().unwrap_or(Standing::Outside);
             let found = proc(stat);
             let alive = !stat.is_dead() && !stat.is_kernel_thread();
-            let belongs = parent == Standing::Member || roots.contains(&stat.id()) || (alive && marked(pid));
+            let belongs = parent == Standing::Member || roots.contains(&stat.id()) || (alive && marked(stat));
             let decided = match parent {
                 Standing::Spared => Standing::Spared,
                 _ if !belongs => Standing::Outside,
@@ -249,7 +281,7 @@ mod tests {
         let mut table: Vec<Stat> = lines.iter().map(stat).collect();
         let roots: Vec<ProcId> =
             roots.iter().map(|&pid| ProcId { pid, start_time: u64::from(pid) * 10 }).collect();
-        let marked = |pid| lines.iter().any(|line| line.0 == pid && line.4);
+        let marked = |stat: &Stat| lines.iter().any(|line| line.0 == stat.pid && line.4);
         // The answer must not depend on the order of the walk.
         for _ in 0..2 {
             let mut got: Vec<u32> = select(&table, OWN, &roots, marked, is_shared_server)

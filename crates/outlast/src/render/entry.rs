@@ -80,7 +80,7 @@ fn paint(state: State) -> Paint {
 }
 
 /// The model of a call, the name of anything else.
-fn what(e: &Entry) -> String {
+pub fn what(e: &Entry) -> String {
     match &e.call {
         Some(call) => call.model.clone(),
         None => e.key.clone().unwrap_or_default(),

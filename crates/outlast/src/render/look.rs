@@ -122,6 +122,11 @@ impl<'a> Page<'a> {
         self.out.write_all(text.as_bytes())
     }
 
+    /// As they are.
+    pub fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.out.write_all(bytes)
+    }
+
     /// One document.
     pub fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
         serde_json::to_writer_pretty(&mut *self.out, value)?;

@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io::{Seek as _, Write as _},
     sync::Arc,
+    time::Duration,
 };
 
 use outlast_core::{id::Micros, status::Status};
@@ -15,11 +16,14 @@ use super::{
     beat::{self, Beat, HALT_GRACE},
     environment::Mark,
     limited::Limited,
+    output::Output,
 };
 use crate::{
     agent::truth::{self, Left},
+    attach::stage::Stage,
     cli::values::KillAt,
     process::{
+        cgroup::{self, Ground, Group, OomKills},
         end_tree::{Ended, Force, end_tree},
         exit::Exit,
         ladder::{Ask, Graces},
@@ -33,6 +37,12 @@ use crate::{
     render::amount::some,
     say::say,
 };
+
+/// How long a reader of ours has for what a stopped agent printed: it is in the log.
+const STOPPED_READER: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether orphans have finished.
+const LOOK_FOR_ORPHANS: Duration = Duration::from_millis(200);
 
 /// Who ended the attempt, if not the agent itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +73,8 @@ pub struct Outcome {
     pub tools: Vec<Left>,
     /// What it asked the proxy for, paid, replayed or refused.
     pub asked: u64,
+    /// The kernel killed it for its memory.
+    pub oom: bool,
 }
 
 /// What an attempt is watched with.
@@ -72,11 +84,34 @@ pub struct Watch<'a> {
     pub beat: &'a Beat,
     pub seen: &'a mut mpsc::UnboundedReceiver<Seen>,
     pub mark: &'a Mark,
+    pub hold: &'a Hold,
+    pub stage: &'a Stage,
+    /// The run's id and the attempt's number, for those who watch.
+    pub who: (&'a str, i64),
     pub kill_at: &'a mut Option<KillPoint>,
     /// The agent keeps its conversation itself: it asks anew, and nobody is surprised.
     pub goes_on_itself: bool,
     /// Whether an agent that waits at a usage limit is stopped there.
     pub stop_at_limit: bool,
+}
+
+/// How the attempt's processes are held together.
+#[derive(Debug, Default)]
+pub struct Hold {
+    pub group: Option<Group>,
+    pub keep: Vec<String>,
+    /// How long what it leaves may go on.
+    pub orphans_wait: Duration,
+}
+
+impl Hold {
+    fn tree(&self, mark: &Mark) -> std::io::Result<Tree> {
+        let groups = self.group.iter().map(|group| group.path().to_owned()).collect();
+        let me = ProcId::of_self()?;
+        let tree = Tree::new(mark.marker(), vec![me]);
+        // Those of before us have been ended.
+        Ok(Tree { groups, keep: self.keep.clone(), marked_since: me.start_time, ..tree })
+    }
 }
 
 /// Where the agent is to be killed once: people test their own recovery with it.
@@ -113,15 +148,23 @@ impl KillPoint {
 /// Ends whatever an earlier attempt left behind, also one of a supervisor that died.
 ///
 /// Returns how many could not be ended, and which of all were tools'.
-pub async fn end_strays(mark: &Mark) -> std::io::Result<(usize, Vec<Left>)> {
+pub async fn end_strays(
+    mark: &Mark,
+    ground: Option<&Ground>,
+    keep: &[String],
+) -> std::io::Result<(usize, Vec<Left>)> {
+    let groups = ground.map_or_else(Vec::new, |ground| ground.left(&mark.group()));
     let tree = Tree::new(mark.marker(), vec![ProcId::of_self()?]);
+    let tree = Tree { groups: groups.clone(), keep: keep.to_vec(), ..tree };
     let strays = tree.survivors()?.len();
     if strays == 0 {
+        groups.iter().for_each(|group| cgroup::remove(group));
         return Ok((0, Vec::new()));
     }
     let tools = truth::look(&tree)?;
     say(&format!("ending {} of an earlier attempt", some(strays as i64, "process")));
     let ended = ladder(tree, None, Ask::EndRest, Graces::default(), Arc::new(Force::new()?)).await?;
+    groups.iter().for_each(|group| cgroup::remove(group));
     Ok((ended.left.len(), tools))
 }
 
@@ -137,10 +180,17 @@ async fn ladder(
         .map_err(std::io::Error::other)?
 }
 
-/// Starts the agent and watches it to its end. Nothing of its tree lives when this returns.
-pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptError> {
+/// Starts the agent and watches it to its end. Nothing of its tree lives when this returns, and what it
+/// printed to `output` is kept and passed on.
+pub async fn run(
+    command: Command,
+    output: Option<Output>,
+    watch: Watch<'_>,
+) -> Result<Outcome, AttemptError> {
+    let oom_kills = OomKills::begin(watch.hold.group.as_ref().map(Group::path));
     let child = Arc::new(watch.spawner.spawn(command)?);
-    let tree = Tree::new(watch.mark.marker(), vec![ProcId::of_self()?]);
+    watch.stage.begun(watch.who.0, watch.who.1);
+    let tree = watch.hold.tree(watch.mark)?;
     let mut word = watch.beat.word();
     let mut by = EndedBy::Itself;
     let mut halting: Option<(Instant, Status)> = None;
@@ -153,6 +203,9 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
                 // that has finished, a signal to us alone comes too late.
                 if exit? != Exit::code(0) || !child.leads_own_group() {
                     by = asked(&watch.signals.take()).unwrap_or(by);
+                }
+                if by == EndedBy::Itself && watch.stage.is_interrupted(child.try_wait()?) {
+                    by = EndedBy::Person;
                 }
                 break None;
             }
@@ -220,12 +273,19 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
         asked_for += u64::from(is_metered(&seen));
         limited.note(&seen);
     }
+    if ask.is_none()
+        && by == EndedBy::Itself
+        && let Some(who) = let_finish(&tree, &watch).await?
+    {
+        by = if child.try_wait()? == Some(Exit::code(0)) { by } else { who };
+    }
     // The agent is gone, or is to go: in both cases with everything it started.
     let force = Arc::new(Force::new()?);
     let ask = ask.unwrap_or(Ask::EndRest);
     // An agent that has finished leaves no tool that anybody asks about.
     let finished = child.try_wait()? == Some(Exit::code(0));
     let tools = if finished { Vec::new() } else { truth::look(&tree)? };
+    let mut hurried = false;
     let ending = ladder(tree, Some(child.clone()), ask, Graces::default(), force.clone());
     let mut ending = std::pin::pin!(ending);
     let ended = loop {
@@ -236,13 +296,22 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
                 match by {
                     // It died by itself: this is the first that is asked of us, and no attempt follows.
                     EndedBy::Itself if child.try_wait()? != Some(Exit::code(0)) => by = who,
-                    // A second Ctrl-C means now.
-                    _ => force.now()?,
+                    // A second Ctrl-C means now, also to a reader of ours who does not read.
+                    _ => {
+                        force.now()?;
+                        hurried = true;
+                    }
                 }
             }
         }
     };
-    reap::reap_adopted()?;
+    if let Some(output) = output
+        && let Some(who) = finish(output, watch.signals, hurried, by != EndedBy::Itself).await?
+        && by == EndedBy::Itself
+        && child.try_wait()? != Some(Exit::code(0))
+    {
+        by = who;
+    }
     let exit = match ended.main {
         Some(exit) => exit,
         None => child.try_wait()?.unwrap_or(Exit { code: None, signal: None }),
@@ -250,12 +319,82 @@ pub async fn run(command: Command, watch: Watch<'_>) -> Result<Outcome, AttemptE
     while let Ok(seen) = watch.seen.try_recv() {
         asked_for += u64::from(is_metered(&seen));
     }
+    // Who else was killed there for memory, while our own kill ended the agent, is not its story.
+    let oom = by == EndedBy::Itself && is_killed(exit) && oom_kills.grew();
     let left = ended.left.len();
-    Ok(Outcome { exit, by, limited: limited.until(), left, tools, asked: asked_for })
+    Ok(Outcome { exit, by, limited: limited.until(), left, tools, asked: asked_for, oom })
 }
 
 fn is_metered(seen: &Seen) -> bool {
     matches!(seen, Seen::Opened { .. } | Seen::Replayed { .. } | Seen::Refused { .. })
+}
+
+/// By SIGKILL, or as a shell passes that on.
+fn is_killed(exit: Exit) -> bool {
+    exit.signal == Some(9) || exit.code == Some(128 + 9)
+}
+
+/// Lets what the agent left go on for its time. Returns who asked for an end meanwhile.
+async fn let_finish(tree: &Tree, watch: &Watch<'_>) -> std::io::Result<Option<EndedBy>> {
+    let until = Instant::now() + watch.hold.orphans_wait;
+    let mut said = false;
+    while Instant::now() < until && !watch.beat.word().borrow().ends() {
+        reap::reap_adopted()?;
+        let left = tree.survivors()?.len();
+        if left == 0 {
+            return Ok(None);
+        }
+        if !std::mem::replace(&mut said, true) {
+            let (left, wait) = (some(left as i64, "process"), watch.hold.orphans_wait.as_secs());
+            say(&format!("the agent has ended and left {left}: waiting up to {wait} s for their end"));
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_FOR_ORPHANS) => {}
+            signals = watch.signals.next() => {
+                if let Some(who) = asked(&signals?) {
+                    return Ok(Some(who));
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Waits until what was printed is passed on: a reader of ours who has stopped reading is not waited for
+/// once somebody asks that the run stops, and not for long once it is stopped. Returns who.
+async fn finish(
+    output: Output,
+    signals: &Signals,
+    hurried: bool,
+    is_stopped: bool,
+) -> std::io::Result<Option<EndedBy>> {
+    let hurry = output.hurry();
+    if hurried {
+        hurry();
+    }
+    let patience = tokio::time::sleep(STOPPED_READER);
+    let mut patience = std::pin::pin!(patience);
+    let mut is_patient = is_stopped && !hurried;
+    let mut finished = tokio::task::spawn_blocking(move || output.finish());
+    let mut by = None;
+    loop {
+        tokio::select! {
+            done = &mut finished => {
+                done.map_err(std::io::Error::other)?;
+                return Ok(by);
+            }
+            () = &mut patience, if is_patient => {
+                is_patient = false;
+                hurry();
+            }
+            signals = signals.next() => {
+                if let Some(who) = asked(&signals?) {
+                    by = Some(who);
+                    hurry();
+                }
+            }
+        }
+    }
 }
 
 /// When a halted agent's time is over.
@@ -360,6 +499,8 @@ pub fn stdin(kept: Option<&[u8]>) -> std::io::Result<Stdin> {
 pub enum AttemptError {
     #[error(transparent)]
     Start(#[from] start_error::Error),
+    #[error("the limits of memory and processor time cannot be kept: {0}")]
+    Limits(cgroup::Error),
     #[error("the supervisor failed: {0}")]
     Io(#[from] std::io::Error),
 }

@@ -13,7 +13,7 @@ use outlast_core::{
     looping::Looping,
     op::Durability,
     payload::Payload,
-    run::{Command, Prices, Spec},
+    run::{Command, Prices, Pty, Spec, Supervision},
     status::Status,
     store::{Ask as _, RunFilter, RunView, Store},
 };
@@ -101,6 +101,12 @@ fn say_what_stays(args: &RunArgs, context: &Context, view: &RunView) {
     }
     if args.limits.any() {
         say(&format!("{id} exists: its limits stay as they are (`outlast budget {id}` changes them)"));
+    }
+    let typed = Supervision { pty: Pty::Auto, ..args.supervise.supervision() };
+    let kept = view.spec.command.as_ref().map(|command| &command.supervision);
+    if !typed.is_usual() && kept.is_none_or(|kept| typed != Supervision { pty: Pty::Auto, ..kept.clone() }) {
+        let id = &view.run.id;
+        say(&format!("{id} exists: its processes are held as it was begun (a new run is with --new)"));
     }
 }
 
@@ -197,6 +203,7 @@ fn create(
         agent: Choice::read(&args.agent).kept(),
         looping,
         stop_at_limit: args.stop_at_limit,
+        supervision: args.supervise.supervision(),
     };
     let spec = Spec {
         name: args.name.clone(),

@@ -19,7 +19,7 @@ use outlast_core::{
     journal::Role,
     op::{Actor, Claimed, Durability, Then},
     price::PriceTable,
-    run::Command,
+    run::{Command, Pty},
     state::transaction::Conflicts,
     status::Status,
     store::{self, Ask as _, RunView, Store},
@@ -33,9 +33,11 @@ use tokio::{net::TcpListener, sync::mpsc};
 
 use super::{
     Served,
-    attempt::{self, AttemptError, EndedBy, KillPoint, Outcome, Watch},
+    attempt::{self, AttemptError, EndedBy, Hold, KillPoint, Outcome, Watch},
     beat::Beat,
     environment::{self, Mark},
+    front::{Behind, Show},
+    output::{self, Ends, Output},
     state::{self, StateFace},
     story,
 };
@@ -46,18 +48,23 @@ use crate::{
         conduct::{Conduct, Launch, Place},
         truth::{self, Left},
     },
+    attach::listen::{self, Listening},
     context::Context,
     error::CliError,
     exit_code,
+    logs::AttemptLog,
     process::{
         backoff::Backoff,
+        cgroup::{self, Ground, Group},
         exit::Exit,
+        pty,
         signals::Signals,
-        spawn::{self, Spawner},
+        spawn::{self, Spawner, Stdin},
         terminal::Terminal,
     },
     proxy_setup,
     render::amount::some,
+    run_directory::RunDirectory,
     say::say,
     task_context::mirror::Mirror,
 };
@@ -105,6 +112,8 @@ pub fn drive(plan: Plan) -> Result<u8, CliError> {
 struct Driver {
     view: RunView,
     command: Command,
+    /// Its files. None: it can have none, which was said.
+    directory: Option<RunDirectory>,
     store: Arc<dyn Store>,
     node: Arc<Node>,
     context: Context,
@@ -124,6 +133,13 @@ struct Driver {
     iteration: Option<i64>,
     said_no_git: bool,
     state: Option<StateFace>,
+    show: Show,
+    /// Where attempts have their control groups. None: nowhere.
+    ground: Option<Ground>,
+    /// Whether the attempt that is judged was killed for its memory.
+    oom: bool,
+    /// Where others come to watch.
+    listening: Option<Listening>,
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
     serving: tokio::task::JoinHandle<()>,
     terminal: Option<Terminal>,
@@ -157,8 +173,8 @@ struct Life {
 
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
-        let Plan { view, node, providers, prices, served: Served { proxy, grpc, kill_at, through }, context } =
-            plan;
+        let Plan { view, node, providers, prices, served, context } = plan;
+        let Served { proxy, grpc, kill_at, through, show } = served;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| failed("no_command", "the run has no command".into()))?;
@@ -205,7 +221,16 @@ impl Driver {
         let conduct = Conduct::of(&view, &choice, place, Some(&providers), &context)?;
         let stdin = kept_stdin(store.as_ref(), &view, &command)?;
         let mark = Mark::new(&view, &store.token_keys()?);
+        let directory = own_directory(&view, &context);
+        if show.is_behind {
+            Behind::let_go(directory.as_ref().map(|own| own.said()).as_deref())?;
+        }
         Ok(Driver {
+            directory,
+            show,
+            ground: Ground::find().inspect(|ground| ground.tidy(environment::GROUPS)).ok(),
+            oom: false,
+            listening: None,
             mark,
             stdin,
             command,
@@ -300,7 +325,14 @@ impl Driver {
                 (finished, restart) = (None, false);
                 continue;
             }
-            let (strays, tools) = attempt::end_strays(&self.mark).await?;
+            // Before a run's first attempt nobody could have its mark.
+            let (strays, tools) = match attempt.0 {
+                1 => (0, Vec::new()),
+                _ => {
+                    let keep = &self.command.supervision.keep;
+                    attempt::end_strays(&self.mark, self.ground.as_ref(), keep).await?
+                }
+            };
             self.strays = tools;
             if strays > 0 {
                 let (exit, then) = (Exit { code: None, signal: None }, Then::Interrupt { by_person: false });
@@ -313,12 +345,15 @@ impl Driver {
             if let Some(iteration) = iteration {
                 self.begin(iteration, &claims, instance).await?;
             }
+            self.let_watch();
+            self.oom = false;
             self.beat.open(attempt, instance);
             let began = Instant::now();
             if let Some(state) = &self.state {
                 state.drive(claims, instance);
             }
             let outcome = self.one(claims, instance).await;
+            self.show.stage.close();
             if let Some(state) = &self.state {
                 state.rest();
             }
@@ -408,16 +443,28 @@ impl Driver {
         let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
         let mut env = self.environment(claims)?;
         let launch = self.launch(actor, &mut env).await.map_err(std::io::Error::other)?;
-        let stdin = match launch.resumes && launch.headless {
-            true => spawn::Stdin::Null,
-            false => attempt::stdin(self.stdin.as_deref())?,
-        };
+        let hold = self.held_together(claims.attempt).map_err(AttemptError::Limits)?;
+        let (ends, output) = self.output(self.log(claims.attempt))?;
+        let on_terminal = ends.terminal.is_some();
+        let supervision = &self.command.supervision;
         let command = spawn::Command {
             argv: launch.argv.iter().map(Into::into).collect(),
             cwd: PathBuf::from(&self.command.directory),
             umask: self.command.umask,
             env,
-            stdin,
+            // Nobody types on a terminal that is not lent: reading it would never end.
+            stdin: match (&ends.terminal, &self.stdin) {
+                _ if launch.resumes && launch.headless => Stdin::Null,
+                (Some(terminal), None) if self.show.is_behind => Stdin::To(terminal.clone()),
+                _ => attempt::stdin(self.stdin.as_deref())?,
+            },
+            stdout: ends.stdout,
+            stderr: ends.stderr,
+            terminal: ends.terminal,
+            limits: spawn::Limits {
+                cgroup: hold.group.as_ref().map(Group::procs),
+                address_space: supervision.memory_bytes.filter(|_| supervision.memory_by_rlimit),
+            },
         };
         // What was seen before belongs to the attempt before.
         while self.seen.try_recv().is_ok() {}
@@ -427,11 +474,15 @@ impl Driver {
             beat: &self.beat,
             seen: &mut self.seen,
             mark: &self.mark,
+            hold: &hold,
+            stage: &self.show.stage,
+            who: (self.view.run.id.as_str(), claims.attempt.0),
             kill_at: &mut self.kill_at,
             goes_on_itself: launch.resumes,
-            stop_at_limit: self.command.stop_at_limit,
+            // At a terminal it would wait in a menu.
+            stop_at_limit: self.command.stop_at_limit || on_terminal,
         };
-        let outcome = attempt::run(command, watch).await?;
+        let outcome = attempt::run(command, output, watch).await?;
         if let Err(e) = self.settle(actor, &outcome).await {
             say(&format!("what became of the agent's tools could not be recorded: {e}"));
         }
@@ -482,6 +533,64 @@ impl Driver {
                 say(&format!("no state file: {e}"));
                 Ok(None)
             }
+        }
+    }
+
+    /// What holds the attempt's processes together: a control group of its own where that can be had.
+    ///
+    /// Errors: limits were asked for, and there is none.
+    fn held_together(&self, attempt: AttemptNo) -> Result<Hold, cgroup::Error> {
+        let supervision = &self.command.supervision;
+        let limits = cgroup::Limits {
+            memory_bytes: supervision.memory_bytes.filter(|_| !supervision.memory_by_rlimit),
+            cpu_percent: supervision.cpu_percent,
+        };
+        let name = format!("{}{}", self.mark.group(), attempt.0);
+        let group = self.ground.as_ref().ok_or(cgroup::Error::None).and_then(|g| g.group(&name, limits));
+        let group = match group {
+            Err(e) if limits != cgroup::Limits::default() => return Err(e),
+            group => group.ok(),
+        };
+        let orphans_wait = Duration::from_millis(u64::try_from(supervision.orphans_wait_ms).unwrap_or(0));
+        Ok(Hold { group, keep: supervision.keep.clone(), orphans_wait })
+    }
+
+    /// What keeps what an attempt prints. `None`: nothing does.
+    fn log(&self, attempt: AttemptNo) -> Option<AttemptLog> {
+        let own = self.directory.as_ref().filter(|_| !self.command.supervision.no_logs)?;
+        output::log(&own.logs(), attempt)
+    }
+
+    /// Where the agent prints to, and what reads it there.
+    fn output(&self, log: Option<AttemptLog>) -> std::io::Result<(Ends, Option<Output>)> {
+        let (supervision, show) = (&self.command.supervision, &self.show);
+        let pty = match supervision.pty {
+            Pty::Never if !show.pty_asked => false,
+            Pty::Always if !show.pty_asked => true,
+            _ => show.pty,
+        };
+        if supervision.no_logs && !pty && !show.is_behind {
+            let inherit = spawn::Output::Inherit;
+            return Ok((Ends { terminal: None, stdout: inherit.clone(), stderr: inherit }, None));
+        }
+        let (ends, streams) = if pty {
+            let (pty, theirs) = pty::Pty::open(show.stage.size())?;
+            let both = show.onward.terminal(&pty, theirs)?;
+            show.stage.open(Some(pty));
+            both
+        } else {
+            show.stage.open(None);
+            show.onward.pipes()?
+        };
+        Ok((ends, Some(Output::begin(streams, log, show.stage.clone())?)))
+    }
+
+    /// Lets others watch: the run is ours now.
+    fn let_watch(&mut self) {
+        let Some(own) = self.directory.as_ref().filter(|_| self.listening.is_none()) else { return };
+        match listen::listen(own.path(), self.show.stage.clone()) {
+            Ok(listening) => self.listening = Some(listening),
+            Err(e) => tracing::warn!(error = %e, "nobody can attach to this run"),
         }
     }
 
@@ -549,6 +658,16 @@ impl Driver {
             }
         })
     }
+}
+
+/// The run's own directory. One that cannot be had stops no run: it is said.
+fn own_directory(view: &RunView, context: &Context) -> Option<RunDirectory> {
+    let cannot = |e: String| say(&format!("the run has no directory for its logs: {e}"));
+    let own = RunDirectory::of(&context.place, &view.run.id, &context.around)
+        .map_err(|e| cannot(e.to_string()))
+        .ok()?;
+    own.make().map_err(|e| cannot(format!("{}: {e}", own.path().display()))).ok()?;
+    Some(own)
 }
 
 fn kept_stdin(store: &dyn Store, view: &RunView, command: &Command) -> Result<Option<Vec<u8>>, CliError> {

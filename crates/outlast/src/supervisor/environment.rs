@@ -16,6 +16,9 @@ use crate::process::tree::Marker;
 /// Keys of providers, under every name their SDKs read.
 const KEYS: [&str; 2] = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"];
 
+/// What the control groups of all attempts begin with.
+pub const GROUPS: &str = "outlast-run-";
+
 /// Marks every process of a run's agents, in this store and no other.
 pub struct Mark {
     run: String,
@@ -28,6 +31,11 @@ impl Mark {
         let mut bytes = keys.last().map_or_else(Vec::new, |k| k.secret.to_vec());
         bytes.extend(view.run.no.0.to_le_bytes());
         Mark { run: view.run.id.to_string(), mark: Digest::of(&bytes).to_string()[..16].to_owned() }
+    }
+
+    /// What the control groups of the run's attempts begin with.
+    pub fn group(&self) -> String {
+        format!("{GROUPS}{}-", self.mark)
     }
 
     pub fn marker(&self) -> Marker {

@@ -5,7 +5,9 @@ mod beat;
 mod choose;
 mod drive;
 pub(crate) mod environment;
+mod front;
 mod limited;
+mod output;
 mod progress;
 mod state;
 mod story;
@@ -31,6 +33,7 @@ use outlast_core::{
 
 use outlast_server::node::Node;
 
+use self::front::{Asked, Role, Show};
 use crate::{
     agent::{self, Choice},
     cli::{
@@ -52,6 +55,12 @@ use crate::{
 
 /// Runs the command to its end. Returns the exit code.
 pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
+    let asked = Asked { pty: args.supervise.pty, detach: args.detach, no_logs: args.supervise.no_logs };
+    let role = match Role::of(asked, &context)? {
+        Ok(role) => role,
+        Err(front) => return front.run(&context),
+    };
+    let show = role.show(asked)?;
     log::start(&context.around, "warn");
     prepare()?;
     let store = context.open(true, args.proxy.durability)?;
@@ -78,7 +87,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let done = (|| {
         let view = choose::run(&args, &context, &node, begun_with)?;
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let served = Served { proxy: args.proxy, grpc, kill_at: args.kill_at, through };
+        let served = Served { proxy: args.proxy, grpc, kill_at: args.kill_at, through, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -86,14 +95,22 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
 
 /// Goes on with interrupted runs. Returns the exit code.
 pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
-    log::start(&context.around, "warn");
-    let store = context.open(false, args.proxy.durability)?;
-    let Some(asked) = &args.run else {
+    let Some(name) = &args.run else {
+        log::start(&context.around, "warn");
+        let store = context.open(false, args.proxy.durability)?;
         if args.grpc != GrpcArgs::default() {
             say("the state of each run is served where it was when the run began: --grpc is for one run");
         }
         return resume_all(store, &context, &args.proxy);
     };
+    let asked = Asked { pty: args.pty, detach: args.detach, no_logs: false };
+    let role = match Role::of(asked, &context)? {
+        Ok(role) => role,
+        Err(front) => return front.run(&context),
+    };
+    let show = role.show(asked)?;
+    log::start(&context.around, "warn");
+    let store = context.open(false, args.proxy.durability)?;
     prepare()?;
     let mut keys = context.keys()?;
     let through = within::surrounding(&context)?.map(|a| a.proxy);
@@ -103,7 +120,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
     let done = (|| {
-        let view = find::run(store.as_ref(), asked)?;
+        let view = find::run(store.as_ref(), name)?;
         let id = &view.run.id;
         if matches!(view.run.status, Status::Completed | Status::Cancelled) {
             return Err(CliError::Other {
@@ -133,7 +150,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             say(&format!("resuming {id}"));
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let served = Served { proxy: args.proxy, grpc, kill_at: None, through };
+        let served = Served { proxy: args.proxy, grpc, kill_at: None, through, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -155,6 +172,7 @@ struct Served {
     kill_at: Option<KillAt>,
     /// The proxy of the run around this one.
     through: Option<SocketAddr>,
+    show: Show,
 }
 
 /// Drives the run, if it can go on.

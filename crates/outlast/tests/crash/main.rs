@@ -22,5 +22,6 @@ mod signals;
 mod sleeps;
 mod stopped;
 mod task_context;
+mod terminals;
 mod trees;
 mod web;

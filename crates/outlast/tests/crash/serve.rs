@@ -1,11 +1,16 @@
 //! `outlast serve` killed with a call in flight, again and again, and started on the same store and port.
 
-use std::thread;
+use std::{
+    io::Read as _,
+    net::TcpStream,
+    process::{Child, Stdio},
+    thread,
+};
 
 use serde_json::Value;
 
 use crate::{
-    bed::{Bed, until},
+    bed::{Bed, kill, until},
     web::{call, free_port, post, serve},
 };
 
@@ -128,4 +133,39 @@ fn agent_goes_on_through_the_death_of_its_server_by_its_own_retry() {
     // The mark of a delivery rides with a later commit.
     until("all three are marked", || (bed.show("r")["money"]["replayed_answers"] == 3).then_some(()));
     drop(server);
+}
+
+#[test]
+fn server_whose_log_nobody_reads_serves_on_and_can_be_stopped() {
+    // Bug: a server whose standard error was a pipe that nobody read stood still once the pipe was full.
+    // Consequence: every call hung, and so did its stop. Cause: log lines were written by the threads that serve.
+    let bed = Bed::without_mock();
+    let at = free_port();
+    let (unread, full) = rustix::pipe::pipe().unwrap();
+    rustix::pipe::fcntl_setpipe_size(&full, 4096).unwrap();
+    let listen = at.to_string();
+    let mut command = bed.outlast(&["serve", "--listen", &listen]);
+    command.args(["--openai-base-url", "http://127.0.0.1:9/v1"]).stdout(Stdio::null()).stderr(full);
+    let mut server = Killed(command.spawn().unwrap());
+    until("it serves", || TcpStream::connect(at).ok());
+    // Each is a line of the log: nobody is there upstream.
+    for i in 0..60 {
+        assert!(post(at, &[("x-outlast-run", "r")], &call(&format!("call {i}"))).is_some(), "call {i}");
+    }
+    kill(server.0.id(), 15);
+    let status = until("it ends", || server.0.try_wait().unwrap());
+    assert!(status.success(), "{status}");
+    let mut log = String::new();
+    std::fs::File::from(unread).take(4000).read_to_string(&mut log).unwrap();
+    assert!(log.contains("upstream unreachable"), "{log}");
+}
+
+/// It does not outlive its test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

@@ -156,7 +156,7 @@ fn orphans_that_end_are_no_zombies() {
     run.done().code(0);
 }
 
-/// `outlast run` on a terminal of its own, made by script(1).
+/// `outlast run --pty never` on a terminal of its own, made by script(1): the agent reads that terminal.
 struct Tty {
     proc: Proc,
 }
@@ -164,7 +164,8 @@ struct Tty {
 impl Tty {
     fn run(bed: &Bed, agent: &str) -> Tty {
         bed.write("agent.sh", agent);
-        let line = format!("exec {OUTLAST} run --run r -- sh {}/agent.sh", bed.path("").display());
+        let line =
+            format!("exec {OUTLAST} run --pty never --run r -- sh {}/agent.sh", bed.path("").display());
         let mut command = Command::new("script");
         let around = bed.outlast(&[]);
         command.args(["-qefc", &line, "/dev/null"]).env_clear().current_dir(bed.path("work"));

@@ -66,10 +66,10 @@ signal.pause()
 "#;
 
 #[test]
-fn nobody_of_an_old_attempt_lives_when_the_next_one_begins_over_a_hundred_kills() {
+fn nobody_of_an_old_attempt_lives_when_the_next_one_begins_over_two_hundred_kills() {
     let mut dice = Dice::new();
-    // Twenty-five runs with four kills each.
-    let runs: Vec<Vec<serde_json::Value>> = (0..25)
+    // Fifty runs with four kills each.
+    let runs: Vec<Vec<serde_json::Value>> = (0..50)
         .map(|_| {
             let killed = |dice: &mut Dice| if dice.below(2) == 0 { "self" } else { "parent" };
             (0..4)

@@ -21,7 +21,7 @@ pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
     let done = |()| 0;
     match Cli::try_parse_from(line.split(' ')).unwrap().command {
         Command::Ls(args) => commands::ls::ls(store, &args, page).map(done),
-        Command::Show(args) => commands::show::show(store, &args, page).map(done),
+        Command::Show(args) => commands::show::show(store, &|_| None, &args, page).map(done),
         Command::Journal(args) => {
             commands::journal::journal(store, &args, page, &mut || panic!("waits")).map(done)
         }

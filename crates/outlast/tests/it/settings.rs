@@ -203,7 +203,8 @@ fn no_setting_has_the_name_of_a_variable_that_agents_are_given() {
     let mut command = cli::command();
     command.build();
     for sub in command.get_subcommands() {
-        for long in sub.get_arguments().filter_map(|a| a.get_long()) {
+        let flags = sub.get_arguments().filter_map(|a| a.get_long());
+        for long in flags.filter(|long| outlast::config::is_setting(long)) {
             let flag = long.to_uppercase().replace('-', "_");
             for name in
                 [format!("OUTLAST_{flag}"), format!("OUTLAST_{}_{flag}", sub.get_name().to_uppercase())]

@@ -177,12 +177,18 @@ impl Driver {
         self.iteration = Some(finished);
         let claims = self.last_claims()?;
         let env = self.environment(claims).map_err(|e| failed("supervisor", e.to_string()))?;
+        let (ends, output) = self.output(None)?;
+        let hold = attempt::Hold::default();
         let command = spawn::Command {
             argv: ["sh", "-c", until].map(Into::into).to_vec(),
             cwd: PathBuf::from(&self.command.directory),
             umask: self.command.umask,
             env,
             stdin: Stdin::Null,
+            stdout: ends.stdout,
+            stderr: ends.stderr,
+            terminal: ends.terminal,
+            limits: spawn::Limits::default(),
         };
         let watch = Watch {
             spawner: &self.spawner,
@@ -190,6 +196,9 @@ impl Driver {
             beat: &self.beat,
             seen: &mut self.seen,
             mark: &self.mark,
+            hold: &hold,
+            stage: &self.show.stage,
+            who: (self.view.run.id.as_str(), claims.attempt.0),
             kill_at: &mut None,
             goes_on_itself: false,
             stop_at_limit: false,
@@ -203,9 +212,10 @@ impl Driver {
                 self.view.run.id
             )),
         };
-        let outcome = match attempt::run(command, watch).await {
+        let outcome = match attempt::run(command, output, watch).await {
             Ok(outcome) => outcome,
             Err(AttemptError::Start(e)) => return Err(not_run(e.to_string())),
+            Err(AttemptError::Limits(e)) => return Err(not_run(e.to_string())),
             Err(AttemptError::Io(e)) => return Err(e.into()),
         };
         match outcome.by {

@@ -71,6 +71,19 @@ impl Driver {
                 let exit = e.exit_code().and_then(|c| u8::try_from(c).ok()).unwrap_or(exit_code::FAILED);
                 return Err(CliError::Other { exit, code: e.code(), message: e.to_string(), hint });
             }
+            Err(e @ AttemptError::Limits(_)) => {
+                self.end_of(life, Exit { code: None, signal: None }, Then::Fail(e.to_string())).await?;
+                return Err(CliError::Other {
+                    exit: exit_code::UNAVAILABLE,
+                    code: "no_cgroup",
+                    message: e.to_string(),
+                    hint: Some(
+                        "start it as `systemd-run --user --scope -p Delegate=yes outlast run …`, or limit each \
+                         process's address space with --memory-by rlimit"
+                            .into(),
+                    ),
+                });
+            }
             Err(AttemptError::Io(e)) => {
                 let exit = Exit { code: None, signal: None };
                 self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
@@ -78,6 +91,10 @@ impl Driver {
             }
         };
         let exit = outcome.exit;
+        self.oom = outcome.oom;
+        if outcome.oom {
+            say("the kernel killed the agent for its memory (OOM)");
+        }
         if outcome.left > 0 {
             self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
             return Err(failed("strays", format!("{} processes of the agent cannot be ended", outcome.left)));
@@ -213,6 +230,7 @@ impl Driver {
         let exit = outlast_core::attempt::Exit {
             code: exit.code,
             signal: exit.signal,
+            oom: self.oom,
             stopped: matches!(then, Then::Interrupt { .. }),
             at_limit: matches!(then, Then::Sleep { .. }),
             ..outlast_core::attempt::Exit::default()

@@ -1,0 +1,59 @@
+//! Flags of how a run's processes are held.
+
+use clap::Args;
+use outlast_core::run::{Pty, Supervision};
+
+use super::values;
+
+/// How the command's processes are held, at this start and at each that follows.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+#[command(next_help_heading = "Processes (of a new run, for its whole life)")]
+pub struct SuperviseArgs {
+    /// Keep nothing of what it prints: it gets this command's own output
+    #[arg(long)]
+    pub no_logs: bool,
+    /// Whether it gets a terminal of its own: where it is started from one, always, never
+    #[arg(long, value_name = "WHEN", value_parser = values::pty())]
+    pub pty: Option<Pty>,
+    /// What becomes of processes that outlive it: kill, or wait:60s for their end first
+    #[arg(long, value_name = "RULE", default_value = "kill", value_parser = values::orphans)]
+    pub orphans: Orphans,
+    /// A program that is left alone, with all it started, as tmux, ssh-agent and dbus-daemon are; can be repeated
+    #[arg(long, value_name = "NAME", value_parser = values::program)]
+    pub keep: Vec<String>,
+    /// Memory of all its processes together
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
+    pub memory: Option<u64>,
+    /// How memory is limited: by a control group, or by the address space of each process (rlimit)
+    #[arg(long, value_name = "HOW", default_value = "cgroup", value_parser = values::memory_by())]
+    pub memory_by: MemoryBy,
+    /// Processor time, of one processor: 150% is one and a half
+    #[arg(long, value_name = "SHARE", value_parser = values::percent)]
+    pub cpu: Option<u32>,
+}
+
+/// What holds a limit of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryBy {
+    #[default]
+    Cgroup,
+    Rlimit,
+}
+
+/// How long orphans may go on, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Orphans(pub i64);
+
+impl SuperviseArgs {
+    pub fn supervision(&self) -> Supervision {
+        Supervision {
+            no_logs: self.no_logs,
+            pty: self.pty.unwrap_or_default(),
+            orphans_wait_ms: self.orphans.0,
+            keep: self.keep.clone(),
+            memory_bytes: self.memory,
+            memory_by_rlimit: self.memory_by == MemoryBy::Rlimit,
+            cpu_percent: self.cpu,
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `outlast attach RUN`: this terminal, for a run that goes on in the background.
+
+use outlast_core::store::Store;
+
+use super::find;
+use crate::{
+    attach::{
+        client::{self, End, Who},
+        listen,
+    },
+    cli::AttachArgs,
+    context::Context,
+    error::CliError,
+    exit_code,
+    run_directory::RunDirectory,
+    say::say,
+};
+
+/// Returns the run's exit code, if it ended meanwhile.
+pub fn attach(store: &dyn Store, context: &Context, args: &AttachArgs) -> Result<u8, CliError> {
+    let view = find::run(store, &args.run)?;
+    let (id, status) = (&view.run.id, view.run.status);
+    let directory = RunDirectory::of(&context.place, id, &context.around)?;
+    let socket = listen::connect(directory.path()).map_err(|e| CliError::Other {
+        exit: exit_code::REFUSED,
+        code: "not_attachable",
+        message: format!("run {id} is {}, and no supervisor listens on this machine ({e})", status.name()),
+        hint: Some(format!(
+            "`outlast resume {id}` goes on with it, `outlast logs {id}` shows what it printed"
+        )),
+    })?;
+    match client::attend(socket, Who::Watcher)? {
+        End::Over(code) => Ok(code),
+        End::Lost => {
+            say(&format!("the supervisor of {id} has gone; `outlast resume {id}` goes on"));
+            Ok(exit_code::INTERRUPTED)
+        }
+        End::Detached | End::Begun { .. } => {
+            say(&format!("detached: {id} goes on"));
+            Ok(exit_code::OK)
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What is known of an attempt's end: what it had cost, what was open, what it printed last. Derived from the
+//! journal and the logs, which are kept anyway.
+
+use std::path::Path;
+
+use outlast_core::{
+    attempt::Attempt,
+    id::AttemptNo,
+    journal::{Entry, State},
+};
+
+use crate::{
+    error::CliError,
+    logs::read,
+    render::{
+        amount::{some, usd},
+        entry,
+        look::clean_line,
+        time,
+    },
+};
+
+/// How many lines of a log programs get.
+pub const LINES: usize = 100;
+
+/// A line of a log is shown to people up to this width.
+const WIDTH: usize = 200;
+
+/// One attempt's evidence.
+#[derive(Debug, Default)]
+pub struct Evidence {
+    /// What its calls were charged.
+    pub cost_nano_usd: i64,
+    /// The entries that were open at its end.
+    pub open: Vec<Entry>,
+    /// The last lines of its log. None: it has none, or none any more.
+    pub lines: Option<Vec<String>>,
+}
+
+impl Evidence {
+    /// `logs`: where the run's logs are. Errors: they cannot be read.
+    pub fn of(attempt: &Attempt, entries: &[Entry], logs: Option<&Path>) -> Result<Evidence, CliError> {
+        let own = || entries.iter().filter(|e| e.attempt == attempt.no);
+        let was_open = |e: &&Entry| match attempt.ended_at {
+            Some(ended) => e.state == State::Unknown || e.closed_at.is_none_or(|closed| closed > ended),
+            None => false,
+        };
+        let kept = logs.map(|logs| lines(logs, attempt.no)).transpose()?.flatten();
+        Ok(Evidence {
+            cost_nano_usd: own().map(|e| e.spent.cost() + e.held.cost()).sum(),
+            open: own().filter(was_open).cloned().collect(),
+            lines: kept,
+        })
+    }
+
+    /// A paragraph for people, with the last `count` lines.
+    pub fn text(&self, attempt: &Attempt, how: &str, calls: i64, count: usize) -> String {
+        let began = time::utc(attempt.started_at);
+        let mut out = format!("  @{} began {began} UTC", attempt.no.0);
+        if let Some(ended) = attempt.ended_at {
+            let up = time::span(ended.ms_since(attempt.started_at) / 1000 * 1000);
+            out.push_str(&format!(", {how} after {up}"));
+        }
+        if calls > 0 {
+            out.push_str(&format!("; {} for {} usd", some(calls, "call"), usd(self.cost_nano_usd)));
+        }
+        out.push('\n');
+        for e in &self.open {
+            let what = clean_line(&entry::what(e), 60);
+            let became = match e.state {
+                State::Open => String::new(),
+                State::Unknown => ", its outcome is unknown".into(),
+                state => format!(", {} since", state.name()),
+            };
+            out.push_str(&format!("     open at its end: {} {} {what}{became}\n", e.kind.name(), e.seq));
+        }
+        match &self.lines {
+            Some(lines) if !lines.is_empty() && count > 0 => {
+                out.push_str("     it printed last:\n");
+                for line in &lines[lines.len().saturating_sub(count)..] {
+                    out.push_str(format!("       {}", clean_line(line, WIDTH)).trim_end());
+                    out.push('\n');
+                }
+            }
+            _ => {}
+        }
+        out
+    }
+}
+
+fn lines(logs: &Path, attempt: AttemptNo) -> Result<Option<Vec<String>>, CliError> {
+    if !read::attempts(logs)?.contains(&attempt) {
+        return Ok(None);
+    }
+    Ok(Some(read::last_lines(logs, attempt, LINES)?))
+}

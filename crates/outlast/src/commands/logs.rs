@@ -1,0 +1,163 @@
+//! `outlast logs RUN [-f]`: what an attempt printed.
+
+use std::io;
+
+use outlast_core::{
+    attempt::Attempt,
+    id::AttemptNo,
+    run::Run,
+    status::Status,
+    store::{RunView, Store},
+};
+use serde_json::json;
+
+use super::find;
+use crate::{
+    cli::LogsArgs,
+    context::Context,
+    error::CliError,
+    exit_code,
+    logs::{
+        plain,
+        read::{self, Follower},
+    },
+    render::look::Page,
+    run_directory::RunDirectory,
+    say::say,
+};
+
+/// `wait` passes the time between two looks at a followed log.
+pub fn logs(
+    store: &dyn Store,
+    context: &Context,
+    args: &LogsArgs,
+    page: &mut Page,
+    wait: &mut dyn FnMut(),
+) -> Result<(), CliError> {
+    let view = find::run(store, &args.run)?;
+    let directory = RunDirectory::of(&context.place, &view.run.id, &context.around)?.logs();
+    let kept = read::attempts(&directory)?;
+    let attempts = store.attempts(view.run.no)?;
+    let mut no = match args.attempt {
+        Some(no) => AttemptNo(no),
+        None => match attempts.last().map(|a| a.no).or(kept.last().copied()) {
+            Some(no) => no,
+            None => return Err(nothing(&view, "it has no attempt yet")),
+        },
+    };
+    // A followed one may be about to begin.
+    let may_come = args.follow && no >= newest(&attempts) && goes_on(store, &view.run)?;
+    if !kept.contains(&no) && !may_come {
+        let why = match kept.as_slice() {
+            [] => format!("nothing is kept in {}", directory.display()),
+            [first, .., last] => format!("those of attempts {} to {} are kept", first.0, last.0),
+            [one] => format!("that of attempt {} is kept", one.0),
+        };
+        return Err(nothing(&view, &format!("of attempt {}: {why}", no.0)));
+    }
+    let mut printer = Printer { attempt: no, unfinished: Vec::new(), raw: !context.is_on_terminal };
+    let mut follower = Follower::new(&directory, no);
+    if let Some(count) = args.lines {
+        for line in read::last_lines(&directory, no, count)? {
+            printer.line(&line, page)?;
+        }
+        if !args.follow {
+            return Ok(());
+        }
+        while !follower.more()?.is_empty() {}
+    }
+    loop {
+        // Read before the log is: what an ended attempt printed last is then not missed.
+        let now = store.attempts(view.run.no)?;
+        let is_over = now.iter().any(|a| a.no == no && !a.is_open());
+        let ends = !args.follow || (is_over || now.is_empty()) && !goes_on(store, &view.run)?;
+        loop {
+            let bytes = follower.more()?;
+            if bytes.is_empty() {
+                break;
+            }
+            printer.print(&bytes, page)?;
+        }
+        let next = now.iter().map(|a| a.no).filter(|n| *n > no).min();
+        if let (true, true, None, Some(next)) = (args.follow, is_over, args.attempt, next) {
+            printer.end(page)?;
+            page.flush()?;
+            say(&format!("attempt {}", next.0));
+            no = next;
+            follower = Follower::new(&directory, no);
+            printer.attempt = no;
+            continue;
+        }
+        if ends || (args.attempt.is_some() && is_over) {
+            return Ok(printer.end(page)?);
+        }
+        page.flush()?;
+        wait();
+    }
+}
+
+fn newest(attempts: &[Attempt]) -> AttemptNo {
+    attempts.last().map_or(AttemptNo(1), |a| a.no)
+}
+
+/// Whether another attempt may follow without anybody's doing.
+fn goes_on(store: &dyn Store, run: &Run) -> Result<bool, CliError> {
+    let status = store.run(run.no)?.map_or(run.status, |view| view.run.status);
+    Ok(matches!(status, Status::Running | Status::Waiting | Status::Sleeping))
+}
+
+fn nothing(view: &RunView, why: &str) -> CliError {
+    CliError::Other {
+        exit: exit_code::REFUSED,
+        code: "no_logs",
+        message: format!("run {} has no log {why}", view.run.id).replace("log it has", "log: it has"),
+        hint: Some("logs are kept beside the store by `outlast run` without --no-logs".into()),
+    }
+}
+
+/// Prints a log as its page wants it.
+struct Printer {
+    attempt: AttemptNo,
+    /// The start of a line that has not ended, where whole lines are printed.
+    unfinished: Vec<u8>,
+    /// Bytes as they came, for a file or a program.
+    raw: bool,
+}
+
+impl Printer {
+    fn print(&mut self, bytes: &[u8], page: &mut Page) -> io::Result<()> {
+        if self.raw && !page.look.json {
+            return page.bytes(bytes);
+        }
+        self.unfinished.extend(bytes);
+        while let Some(end) = self.unfinished.iter().position(|b| *b == b'\n') {
+            let line: Vec<u8> = self.unfinished.drain(..=end).collect();
+            self.whole(&line[..end], page)?;
+        }
+        Ok(())
+    }
+
+    fn whole(&self, line: &[u8], page: &mut Page) -> io::Result<()> {
+        if page.look.json || !page.look.color {
+            return self.line(&plain::text(line), page);
+        }
+        page.bytes(&plain::colours(line))?;
+        page.bytes(b"\x1b[0m\n")
+    }
+
+    fn line(&self, text: &str, page: &mut Page) -> io::Result<()> {
+        match page.look.json {
+            true => page.json_line(&json!({ "attempt": self.attempt, "line": text })),
+            false => page.line(text),
+        }
+    }
+
+    /// The last line need not end.
+    fn end(&mut self, page: &mut Page) -> io::Result<()> {
+        if self.unfinished.is_empty() {
+            return Ok(());
+        }
+        let line = std::mem::take(&mut self.unfinished);
+        self.whole(&line, page)
+    }
+}

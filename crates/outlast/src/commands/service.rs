@@ -1,0 +1,218 @@
+//! `outlast service install|uninstall|status`: runs that a reboot interrupted go on by themselves, by a unit of
+//! the person's own systemd.
+
+use std::{
+    ffi::OsStr,
+    fs, io,
+    os::unix::{ffi::OsStrExt as _, fs::OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::json;
+
+use crate::{
+    cli::{ServiceArgs, ServiceVerb},
+    context::Context,
+    error::CliError,
+    exit_code,
+    place::Place,
+    render::look::Page,
+    surroundings::Surroundings,
+};
+
+const UNIT: &str = "outlast.service";
+
+pub fn service(context: &Context, args: &ServiceArgs, page: &mut Page) -> Result<(), CliError> {
+    let path = unit_path(&context.around)?;
+    match args.verb {
+        ServiceVerb::Install => {
+            let text = unit(&crate::program()?, &context.place, &context.around)?;
+            if args.print {
+                return Ok(page.text(&text)?);
+            }
+            // First: without it nothing is to be left behind.
+            systemctl(&["daemon-reload"])?;
+            install(&path, &text)?;
+            systemctl(&["daemon-reload"])?;
+            systemctl(&["enable", UNIT])?;
+            page.line(&format!("installed {}", path.display()))?;
+            page.line("it resumes interrupted runs when you log in: `outlast resume --all`")?;
+            Ok(page.line(
+                "to have it at boot, before you log in, and after you log out: loginctl enable-linger",
+            )?)
+        }
+        ServiceVerb::Uninstall => {
+            if !path.exists() {
+                return Err(failed("not_installed", format!("there is no {}", path.display()), None));
+            }
+            // Of no use where it is not enabled any more.
+            let disabled = systemctl(&["disable", UNIT]);
+            fs::remove_file(&path)?;
+            disabled?;
+            systemctl(&["daemon-reload"])?;
+            Ok(page.line(&format!("removed {}", path.display()))?)
+        }
+        ServiceVerb::Status => {
+            let installed = path.exists();
+            let asked = |what: &str| systemctl(&[what, UNIT]).unwrap_or_else(|_| "unknown".into());
+            let (enabled, active) = (asked("is-enabled"), asked("is-active"));
+            if page.look.json {
+                let unit = path.to_string_lossy();
+                let status =
+                    json!({"unit": unit, "installed": installed, "enabled": enabled, "active": active});
+                return Ok(page.json(&status)?);
+            }
+            match installed {
+                true => page.line(&format!("{}: {enabled}, {active}", path.display()))?,
+                false => page.line(&format!("not installed: there is no {}", path.display()))?,
+            }
+            Ok(())
+        }
+    }
+}
+
+/// `$XDG_CONFIG_HOME/systemd/user/outlast.service`.
+fn unit_path(around: &Surroundings) -> Result<PathBuf, CliError> {
+    let config = around.config_directory().ok_or_else(|| {
+        let message = "neither HOME nor XDG_CONFIG_HOME is set: there is no place for the unit".to_owned();
+        failed("no_home", message, Some("set HOME".into()))
+    })?;
+    // Beside our own.
+    Ok(config.with_file_name("systemd").join("user").join(UNIT))
+}
+
+fn install(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    // Its reader sees the old one or the new one whole.
+    let new = path.with_extension("new");
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    io::Write::write_all(&mut file, text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(new, path)
+}
+
+/// The unit. Its `outlast resume --all` stays as long as its runs do, and is stopped gently: each run is then
+/// interrupted, and goes on at the next start.
+///
+/// Errors: the store's address holds a password, which a unit must not.
+fn unit(program: &Path, place: &Place, around: &Surroundings) -> Result<String, CliError> {
+    let store = match place {
+        Place::File(path) => path.as_os_str().to_owned(),
+        Place::Postgres(_) => match place.without_secret() {
+            Some(address) => address.into(),
+            None => {
+                let message = format!("the address of {place} holds a password, which no unit is to hold");
+                let hint = "put the password into ~/.pgpass, and leave it out of the address".into();
+                return Err(failed("secret_in_unit", message, Some(hint)));
+            }
+        },
+    };
+    let path = around.var("PATH").unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"));
+    let environment = |name: &str, value: &OsStr| -> Result<String, CliError> {
+        let mut word = name.as_bytes().to_vec();
+        word.push(b'=');
+        word.extend(value.as_bytes());
+        // In `Environment` a dollar is a dollar.
+        Ok(format!("Environment={}\n", quoted(&word, false)?))
+    };
+    Ok(format!(
+        "# Written by `outlast service install`; `outlast service uninstall` removes it.\n\
+         [Unit]\n\
+         Description=Outlast: interrupted runs go on\n\
+         \n\
+         [Service]\n\
+         Type=exec\n\
+         ExecStart={} resume --all\n\
+         {}{}\
+         Delegate=yes\n\
+         TimeoutStopSec=90\n\
+         \n\
+         [Install]\n\
+         WantedBy=default.target\n",
+        quoted(program.as_os_str().as_bytes(), true)?,
+        environment("PATH", path)?,
+        environment("OUTLAST_STORE", &store)?,
+    ))
+}
+
+/// One word of a unit file. `expands`: where systemd puts variables in.
+///
+/// Errors: a byte that a unit cannot hold.
+fn quoted(word: &[u8], expands: bool) -> Result<String, CliError> {
+    let text = std::str::from_utf8(word).ok().filter(|text| !text.contains(['\0', '\n', '\r']));
+    let Some(text) = text else {
+        let shown = String::from_utf8_lossy(word).into_owned();
+        let message = format!("{shown:?} cannot stand in a unit: it is no plain line of text");
+        return Err(failed("bad_unit", message, None));
+    };
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '%' => out.push_str("%%"),
+            '$' if expands => out.push_str("$$"),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    Ok(out)
+}
+
+/// What it printed. Errors: it is not there, or refused.
+fn systemctl(args: &[&str]) -> Result<String, CliError> {
+    let hint = || {
+        Some("`outlast service install --print` prints the unit; or have `outlast resume --all` run at boot by other means, such as cron's @reboot".into())
+    };
+    let done = Command::new("systemctl")
+        .arg("--user")
+        .args(args)
+        .output()
+        .map_err(|e| failed("no_systemd", format!("cannot run systemctl: {e}"), hint()))?;
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    // What it is asked about may well be off: its answer counts.
+    if done.status.success() || args.first().is_some_and(|verb| verb.starts_with("is-")) {
+        return Ok(said(&done.stdout));
+    }
+    let message = format!("systemctl --user {}: {}", args.join(" "), said(&done.stderr));
+    Err(failed("no_systemd", message, hint()))
+}
+
+fn failed(code: &'static str, message: String, hint: Option<String>) -> CliError {
+    CliError::Other { exit: exit_code::UNAVAILABLE, code, message, hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_unit_are_themselves_whatever_is_in_them() {
+        for (word, expands, wanted) in [
+            ("/usr/bin/outlast", true, r#""/usr/bin/outlast""#),
+            ("/a b/\"c\"\\d", true, r#""/a b/\"c\"\\d""#),
+            ("/100%/$HOME", true, r#""/100%%/$$HOME""#),
+            ("A=/100%/$HOME", false, r#""A=/100%%/$HOME""#),
+        ] {
+            assert_eq!(quoted(word.as_bytes(), expands).unwrap(), wanted);
+        }
+        assert!(quoted(b"/a\nExecStart=/bin/evil", true).is_err());
+        assert!(quoted(b"/\xff", true).is_err());
+    }
+
+    #[test]
+    fn unit_names_program_and_store() {
+        let around = Surroundings::new(&[("PATH", "/bin"), ("HOME", "/home/ann")], Path::new("/"));
+        let text = unit(Path::new("/opt/out last"), &Place::File("/var/r.db".into()), &around).unwrap();
+        for line in ["ExecStart=\"/opt/out last\" resume --all", "Environment=\"OUTLAST_STORE=/var/r.db\""] {
+            assert!(text.lines().any(|l| l == line), "{text}");
+        }
+        let path = unit_path(&around).unwrap();
+        assert_eq!(path, Path::new("/home/ann/.config/systemd/user/outlast.service"));
+        let secret = Place::Postgres("postgres://ann:secret@h/d".into());
+        let refused = unit(Path::new("/o"), &secret, &around).unwrap_err();
+        assert!(!refused.text().contains(":secret"), "{}", refused.text());
+    }
+}

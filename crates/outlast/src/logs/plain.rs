@@ -1,0 +1,105 @@
+//! What was printed to a terminal, as text: without the sequences that steer one.
+
+/// Text for people and programs: escape sequences and control characters are left out, bytes that are no
+/// UTF-8 are shown as `U+FFFD`, and of what a carriage return overwrote only the last stays.
+pub fn text(bytes: &[u8]) -> String {
+    let shown = strip(bytes, false);
+    let mut out = String::with_capacity(shown.len());
+    for line in String::from_utf8_lossy(&shown).split_inclusive('\n') {
+        let (line, end) = line.strip_suffix('\n').map_or((line, ""), |line| (line, "\n"));
+        // Progress bars write over themselves.
+        let last = line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default();
+        out.push_str(&crate::render::look::clean(&last.replace('\t', "    ")));
+        out.push_str(end);
+    }
+    out
+}
+
+/// What a terminal may be given again: colours stay, nothing else that steers it.
+pub fn colours(bytes: &[u8]) -> Vec<u8> {
+    strip(bytes, true)
+}
+
+/// Leaves out escape sequences (colours stay where they are wanted) and control characters but for a line's
+/// end, a tab and a carriage return.
+fn strip(bytes: &[u8], keep_colours: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let [first, tail @ ..] = rest {
+        match *first {
+            0x1b => {
+                let length = sequence(rest);
+                let (whole, after) = rest.split_at(length);
+                if keep_colours && whole.starts_with(b"\x1b[") && whole.ends_with(b"m") && is_plain(whole) {
+                    out.extend(whole);
+                }
+                rest = after;
+            }
+            b'\n' | b'\t' | b'\r' => {
+                out.push(*first);
+                rest = tail;
+            }
+            0..=0x1f | 0x7f => rest = tail,
+            _ => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// Colours have numbers only: `CSI > 4 m` is something else.
+fn is_plain(sequence: &[u8]) -> bool {
+    sequence[2..sequence.len() - 1].iter().all(|b| b.is_ascii_digit() || matches!(b, b';' | b':'))
+}
+
+/// The length of the escape sequence that `bytes` begins with; one that is cut off ends with the bytes.
+fn sequence(bytes: &[u8]) -> usize {
+    let end = |from: usize, ends: fn(&u8) -> bool| {
+        bytes[from..].iter().position(ends).map_or(bytes.len(), |at| from + at + 1)
+    };
+    match bytes.get(1) {
+        None => 1,
+        Some(b'[') => end(2, |b| (0x40..=0x7e).contains(b) || *b == 0x1b || *b == b'\n'),
+        // Strings (titles, links) end with BEL or ESC \.
+        Some(b']' | b'P' | b'X' | b'^' | b'_') => {
+            let at = bytes[2..].iter().position(|b| matches!(b, 0x07 | 0x1b | b'\n'));
+            match at.map(|at| (at + 2, bytes[at + 2])) {
+                None => bytes.len(),
+                Some((at, 0x1b)) if bytes.get(at + 1) == Some(&b'\\') => at + 2,
+                // Broken off: what follows is no part of it.
+                Some((at, 0x1b | b'\n')) => at,
+                Some((at, _)) => at + 1,
+            }
+        }
+        Some(0x20..=0x2f) => end(2, |b| (0x30..=0x7e).contains(b)),
+        Some(_) => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_left_out() {
+        for (bytes, plain, coloured) in [
+            ("a\x1b[31mred\x1b[0m b", "ared b", "a\x1b[31mred\x1b[0m b"),
+            ("\x1b[2J\x1b[?25lx\x1b[10;3Hy", "xy", "xy"),
+            ("\x1b]0;title\x07x\x1b]8;;http://h\x1b\\link\x1b]8;;\x1b\\", "xlink", "xlink"),
+            ("\x1b(Bx\x1b7y\x1b=z", "xyz", "xyz"),
+            ("\x1b[>4mx\x1b[?1mx", "xx", "xx"),
+            ("10%\r20%\r\nnext", "20%\nnext", "10%\r20%\r\nnext"),
+            ("bell\x07 back\x08\x00", "bell back", "bell back"),
+            ("cut \x1b[3", "cut ", "cut "),
+            ("cut \x1b", "cut ", "cut "),
+            ("\x1b]0;never ends\nnext", "\nnext", "\nnext"),
+            ("a\u{202e}b", "a\u{fffd}b", "a\u{202e}b"),
+        ] {
+            assert_eq!(text(bytes.as_bytes()), plain, "{bytes:?}");
+            assert_eq!(colours(bytes.as_bytes()), coloured.as_bytes(), "{bytes:?}");
+        }
+        assert_eq!(text(b"bad \xff\xfe"), "bad \u{fffd}\u{fffd}");
+    }
+}

@@ -1,0 +1,164 @@
+//! Reading logs: whole, their last lines, and as they grow.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _, Seek as _, SeekFrom},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use outlast_core::id::AttemptNo;
+
+use super::{ASIDE, ENDING, aside, current, plain};
+
+/// Where the last lines are looked for: a line that is longer is cut.
+const TAIL_BYTES: u64 = 256 << 10;
+
+/// The attempts that have a log, the oldest first. A directory that is not there has none.
+pub fn attempts(directory: &Path) -> io::Result<Vec<AttemptNo>> {
+    let entries = match fs::read_dir(directory) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let number = name.strip_suffix(ASIDE).unwrap_or(name).strip_suffix(ENDING);
+        found.extend(number.and_then(|n| n.parse().ok()).map(AttemptNo));
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+/// The last `count` lines of an attempt's log as text for people: without what steers a terminal.
+///
+/// None where there is no log.
+pub fn last_lines(directory: &Path, attempt: AttemptNo, count: usize) -> io::Result<Vec<String>> {
+    let mut bytes = Vec::new();
+    let mut is_cut = false;
+    for path in [aside(directory, attempt), current(directory, attempt)] {
+        let mut file = match File::open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            file => file?,
+        };
+        let size = file.metadata()?.len();
+        if size > TAIL_BYTES {
+            file.seek(SeekFrom::Start(size - TAIL_BYTES))?;
+            bytes.clear();
+            is_cut = true;
+        }
+        file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+    }
+    let text = plain::text(&bytes);
+    let lines: Vec<&str> = text.lines().skip(usize::from(is_cut)).collect();
+    let from = lines.len().saturating_sub(count);
+    Ok(lines[from..].iter().map(|line| line.to_string()).collect())
+}
+
+/// An attempt's log, read on as it grows and is put aside.
+#[derive(Debug)]
+pub struct Follower {
+    directory: PathBuf,
+    attempt: AttemptNo,
+    /// The file that is read, and its inode.
+    open: Option<(File, u64)>,
+}
+
+impl Follower {
+    pub fn new(directory: &Path, attempt: AttemptNo) -> Follower {
+        Follower { directory: directory.to_owned(), attempt, open: None }
+    }
+
+    /// What came since the last call; at the first, the whole log. At most 64 KiB: empty when there is no more now.
+    ///
+    /// What is put aside twice between two calls is lost.
+    pub fn more(&mut self) -> io::Result<Vec<u8>> {
+        loop {
+            let Some((file, inode)) = &mut self.open else {
+                match self.next(None)? {
+                    Some(next) => self.open = Some(next),
+                    None => return Ok(Vec::new()),
+                }
+                continue;
+            };
+            let mut bytes = vec![0; 64 << 10];
+            let read = file.read(&mut bytes)?;
+            if read > 0 {
+                bytes.truncate(read);
+                return Ok(bytes);
+            }
+            let inode = *inode;
+            match self.next(Some(inode))? {
+                // Written between the read and the look for the next file.
+                Some(next) if self.grew()? => drop(next),
+                Some(next) => self.open = Some(next),
+                None => return Ok(Vec::new()),
+            }
+        }
+    }
+
+    /// Whether the open file has more.
+    fn grew(&mut self) -> io::Result<bool> {
+        let Some((file, _)) = &mut self.open else { return Ok(false) };
+        Ok(file.stream_position()? < file.metadata()?.len())
+    }
+
+    /// The file after the one of this inode: what is aside comes before what is current.
+    fn next(&self, after: Option<u64>) -> io::Result<Option<(File, u64)>> {
+        let mut found = Vec::new();
+        for path in [aside(&self.directory, self.attempt), current(&self.directory, self.attempt)] {
+            match File::open(path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                file => {
+                    let file = file?;
+                    let inode = file.metadata()?.ino();
+                    found.push((file, inode));
+                }
+            }
+        }
+        let from = after.and_then(|inode| found.iter().position(|f| f.1 == inode)).map_or(0, |at| at + 1);
+        Ok(found.into_iter().nth(from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::logs::AttemptLog;
+
+    #[test]
+    fn a_follower_gets_each_byte_once_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut follower = Follower::new(dir.path(), AttemptNo(1));
+        assert_eq!(follower.more().unwrap(), b"");
+        let mut log = AttemptLog::open(current(dir.path(), AttemptNo(1)), 10).unwrap();
+        let mut got = Vec::new();
+        for n in 0..50 {
+            log.write(format!("line {n}\n").as_bytes()).unwrap();
+            if n % 3 > 0 {
+                got.extend(follower.more().unwrap());
+                got.extend(follower.more().unwrap());
+            }
+        }
+        got.extend(follower.more().unwrap());
+        assert_eq!(
+            String::from_utf8(got).unwrap(),
+            (0..50).map(|n| format!("line {n}\n")).collect::<String>()
+        );
+    }
+
+    #[test]
+    fn last_lines_are_plain_and_cross_files() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(last_lines(dir.path(), AttemptNo(1), 3).unwrap(), Vec::<String>::new());
+        let mut log = AttemptLog::open(current(dir.path(), AttemptNo(1)), 20).unwrap();
+        for bytes in [b"first\n".as_slice(), b"th\x1b[31mird\x1b[0m\n", b"bad \xff\nno end"] {
+            log.write(bytes).unwrap();
+        }
+        assert!(aside(dir.path(), AttemptNo(1)).exists());
+        assert_eq!(last_lines(dir.path(), AttemptNo(1), 2).unwrap(), ["bad \u{fffd}", "no end"]);
+        assert_eq!(last_lines(dir.path(), AttemptNo(1), 3).unwrap(), ["third", "bad \u{fffd}", "no end"]);
+    }
+}

@@ -1,0 +1,292 @@
+//! What the agent prints: kept in its attempt's log, and passed on unchanged.
+//!
+//! Each stream has a thread of its own: a reader of ours who is slow holds up his stream alone, as he would
+//! hold up the agent itself. Bytes are in the log before they are passed on.
+
+use std::{
+    fs::{DirBuilder, File},
+    io::{self, Read as _},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::DirBuilderExt as _,
+    },
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    thread::JoinHandle,
+};
+
+use outlast_core::id::AttemptNo;
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec},
+    fs::FileType,
+    io::Errno,
+    pipe::PipeFlags,
+};
+
+use crate::{
+    attach::stage::Stage,
+    logs::AttemptLog,
+    process::{pty::Pty, spawn},
+    say::say,
+};
+
+/// What a pipe may still hold when its attempt is over; a process that was left alone may go on writing.
+const LAST_BYTES: usize = 1 << 20;
+
+/// A write of this size never blocks on a pipe that says it has room.
+const PIPE_BUF: usize = 4096;
+
+/// Everything an attempt prints, until [`Output::finish`].
+#[derive(Debug)]
+pub struct Output {
+    threads: Vec<JoinHandle<()>>,
+    over: Arc<Bell>,
+    /// Nothing is passed on any more.
+    hurry: Arc<Bell>,
+}
+
+/// Where what is printed is passed on to, beside those who watch. None: nowhere.
+#[derive(Clone, Debug, Default)]
+pub struct Onward {
+    pub stdout: Option<Arc<OwnedFd>>,
+    pub stderr: Option<Arc<OwnedFd>>,
+}
+
+/// A stream of the agent's, as we read it.
+pub struct Stream {
+    from: OwnedFd,
+    to: Option<Arc<OwnedFd>>,
+}
+
+/// The ends that the agent has.
+pub struct Ends {
+    /// Its own terminal, and the file it stands in for, where there is one.
+    pub terminal: Option<Arc<OwnedFd>>,
+    pub stdout: spawn::Output,
+    pub stderr: spawn::Output,
+}
+
+impl Onward {
+    /// Our own standard streams.
+    pub fn ours() -> io::Result<Onward> {
+        let stdout = rustix::stdio::stdout().try_clone_to_owned()?;
+        let stderr = rustix::stdio::stderr().try_clone_to_owned()?;
+        Ok(Onward { stdout: Some(Arc::new(stdout)), stderr: Some(Arc::new(stderr)) })
+    }
+
+    /// Pipes for both streams: one where both lead to the same place, so that their order stays.
+    pub fn pipes(&self) -> io::Result<(Ends, Vec<Stream>)> {
+        let (stdout, out) = pipe(self.stdout.clone())?;
+        if self.are_one() {
+            return Ok((Ends { terminal: None, stderr: stdout.clone(), stdout }, vec![out]));
+        }
+        let (stderr, err) = pipe(self.stderr.clone())?;
+        Ok((Ends { terminal: None, stdout, stderr }, vec![out, err]))
+    }
+
+    /// A terminal for both; but a standard error that leads elsewhere goes there.
+    pub fn terminal(&self, pty: &Pty, theirs: OwnedFd) -> io::Result<(Ends, Vec<Stream>)> {
+        let theirs = Arc::new(theirs);
+        let mut streams = vec![Stream { from: pty.reader()?, to: self.stdout.clone() }];
+        let stdout = spawn::Output::To(theirs.clone());
+        let mut ends = Ends { terminal: Some(theirs), stderr: stdout.clone(), stdout };
+        if !self.are_one() {
+            let (stderr, err) = pipe(self.stderr.clone())?;
+            ends.stderr = stderr;
+            streams.push(err);
+        }
+        Ok((ends, streams))
+    }
+
+    /// Whether both lead to the same file, pipe or terminal.
+    fn are_one(&self) -> bool {
+        let place = |fd: &Option<Arc<OwnedFd>>| {
+            let stat = fd.as_ref().map(rustix::fs::fstat)?.ok()?;
+            Some((stat.st_dev, stat.st_ino, stat.st_rdev))
+        };
+        self.stderr.is_none() || place(&self.stdout).is_some() && place(&self.stdout) == place(&self.stderr)
+    }
+}
+
+fn pipe(to: Option<Arc<OwnedFd>>) -> io::Result<(spawn::Output, Stream)> {
+    let (from, end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    Ok((spawn::Output::To(Arc::new(end)), Stream { from, to }))
+}
+
+/// Begins the log of an attempt. A log that cannot be kept stops no agent: it is said.
+pub fn log(directory: &Path, attempt: AttemptNo) -> Option<AttemptLog> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    let begun = made.and_then(|()| AttemptLog::begin(directory, attempt));
+    begun.map_err(|e| say(&format!("what the agent prints is not kept: {}: {e}", directory.display()))).ok()
+}
+
+impl Output {
+    /// Reads the streams until they end.
+    pub fn begin(streams: Vec<Stream>, log: Option<AttemptLog>, stage: Arc<Stage>) -> io::Result<Output> {
+        let mut output =
+            Output { threads: Vec::new(), over: Arc::new(Bell::new()?), hurry: Arc::new(Bell::new()?) };
+        let kept = Arc::new(Kept { log: Mutex::new(log), stage, hurry: output.hurry.clone() });
+        for Stream { from, to } in streams {
+            let onward = to.map(|to| Way::new(to, output.hurry.clone()));
+            let pump = Pump { from: File::from(from), onward, kept: kept.clone(), over: output.over.clone() };
+            let thread = std::thread::Builder::new().name("outlast-output".into());
+            output.threads.push(thread.stack_size(256 << 10).spawn(move || pump.run())?);
+        }
+        Ok(output)
+    }
+
+    /// The attempt is over: what is still in the pipes is taken, and no more is waited for.
+    ///
+    /// Blocks until it is passed on; [`Output::hurry`] ends that.
+    pub fn finish(mut self) {
+        self.over.ring();
+        for thread in self.threads.drain(..) {
+            // A panic in it has been printed.
+            let _ = thread.join();
+        }
+    }
+
+    /// Has what is not passed on yet only kept, from any thread.
+    pub fn hurry(&self) -> impl Fn() + Send + 'static {
+        let hurry = self.hurry.clone();
+        move || hurry.ring()
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.over.ring();
+    }
+}
+
+/// Rings once, and is heard from then on.
+#[derive(Debug)]
+pub struct Bell(OwnedFd);
+
+impl Bell {
+    pub fn new() -> io::Result<Bell> {
+        Ok(Bell(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    pub fn ring(&self) {
+        // Full: it rings already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    fn rings(&self) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&at_once)).is_ok_and(|n| n > 0)
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+struct Kept {
+    log: Mutex<Option<AttemptLog>>,
+    stage: Arc<Stage>,
+    hurry: Arc<Bell>,
+}
+
+impl Kept {
+    fn take(&self, bytes: &[u8]) {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Err(e)) = log.as_mut().map(|log| log.write(bytes)) {
+            *log = None;
+            say(&format!("what the agent prints is not kept any more: {e}"));
+        }
+        drop(log);
+        self.stage.print(bytes, &|| self.hurry.rings());
+    }
+}
+
+struct Pump {
+    from: File,
+    onward: Option<Way>,
+    kept: Arc<Kept>,
+    over: Arc<Bell>,
+}
+
+impl Pump {
+    fn run(mut self) {
+        let mut bytes = vec![0; 32 << 10];
+        let mut after = None;
+        loop {
+            let (readable, over) = ready(self.from.as_fd(), PollFlags::IN, self.over.as_fd());
+            if over && after.is_none() {
+                after = Some(0);
+            }
+            if !readable || after.is_some_and(|after| after > LAST_BYTES) {
+                return;
+            }
+            let read = match self.from.read(&mut bytes) {
+                // A terminal's last user has gone.
+                Ok(0) | Err(_) => return,
+                Ok(read) => read,
+            };
+            if let Some(after) = &mut after {
+                *after += read;
+            }
+            self.kept.take(&bytes[..read]);
+            // Nobody reads us any more: the agent is to learn it as it would from a pipe of its own.
+            if self.onward.as_mut().is_some_and(|onward| !onward.pass(&bytes[..read])) {
+                return;
+            }
+        }
+    }
+}
+
+/// Waits for `fd`, or for the bell when `fd` has nothing. Returns which of the two it is.
+fn ready(fd: BorrowedFd<'_>, wanted: PollFlags, bell: BorrowedFd<'_>) -> (bool, bool) {
+    let mut both = [PollFd::from_borrowed_fd(fd, wanted), PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+    loop {
+        match rustix::event::poll(&mut both, None) {
+            Ok(_) => return (!both[0].revents().is_empty(), !both[1].revents().is_empty()),
+            Err(Errno::INTR) => {}
+            // Out of memory: a read tells more.
+            Err(_) => return (true, false),
+        }
+    }
+}
+
+/// A descriptor that bytes are passed on to.
+struct Way {
+    to: Arc<OwnedFd>,
+    hurry: Arc<Bell>,
+    /// Of a regular file, every write; of others, what surely does not block.
+    most: usize,
+    failed: bool,
+}
+
+impl Way {
+    fn new(to: Arc<OwnedFd>, hurry: Arc<Bell>) -> Way {
+        let stat = rustix::fs::fstat(&to);
+        let is_file = stat.is_ok_and(|s| FileType::from_raw_mode(s.st_mode).is_file());
+        Way { to, hurry, most: if is_file { usize::MAX } else { PIPE_BUF }, failed: false }
+    }
+
+    /// Passes all of it on. False: nobody reads any more.
+    fn pass(&mut self, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() && !self.failed {
+            let (writable, hurry) = ready(self.to.as_fd(), PollFlags::OUT, self.hurry.as_fd());
+            if hurry && !writable {
+                self.failed = true;
+                break;
+            }
+            match rustix::io::write(&self.to, &bytes[..bytes.len().min(self.most)]) {
+                Ok(written) => bytes = &bytes[written..],
+                // Others may have made it non-blocking.
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::PIPE) => return false,
+                Err(e) => {
+                    self.failed = true;
+                    say(&format!("what the agent prints is kept, but cannot be passed on: {e}"));
+                }
+            }
+        }
+        true
+    }
+}
