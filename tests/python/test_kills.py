@@ -55,6 +55,10 @@ class Killed:
         self._ticket.wait()
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def wait_ahead(self):
+        self._ticket.wait_ahead()
+        os.kill(os.getpid(), signal.SIGKILL)
+
     def then(self, done):
         self._ticket.then(lambda *answer: os.kill(os.getpid(), signal.SIGKILL))
 
