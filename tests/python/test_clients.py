@@ -193,3 +193,20 @@ def test_a_second_process_of_a_supervised_agent_is_refused_while_the_first_lives
     assert done.returncode == 0, done.stderr
     shown = subprocess.run([outlast_program(), "show", "sup", "--json"], capture_output=True, text=True, timeout=20)
     assert json.loads(shown.stdout)["status"] == "completed"
+
+
+def test_embeddings_are_metered_and_replayed(rt, provider):
+    import openai
+
+    client = openai.OpenAI(**outlast.openai())
+    seen = []
+    for life in range(2):
+        with pytest.raises(ZeroDivisionError):
+            with rt.run("r"):
+                answer = client.embeddings.create(model="text-embedding-3-small", input=["one", "two"], dimensions=8)
+                seen.append([vector.embedding for vector in answer.data])
+                raise ZeroDivisionError
+    assert paid(provider) == 1 and seen[0] == seen[1]
+    assert [len(vector) for vector in seen[0]] == [8, 8]
+    # 1,000 input tokens at 0.02 usd per million, and no output.
+    assert rt.get("r").budget.usd.spent == pytest.approx(0.00002) and answer.usage.prompt_tokens == 1000

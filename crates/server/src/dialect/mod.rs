@@ -11,6 +11,7 @@ mod edit;
 pub mod json_spans;
 pub mod json_text;
 pub mod openai_chat;
+pub mod openai_embeddings;
 pub mod openai_responses;
 pub mod refusal;
 pub mod request;
@@ -44,11 +45,11 @@ pub trait Dialect: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Reads a decoded (not compressed) request body in one pass.
+    /// Reads a decoded (not compressed) request body, sent to `target` (path and query), in one pass.
     ///
     /// Errors name the field. What the upstream itself would refuse and what costs nothing (an unknown
     /// role, a temperature out of range) is not checked here.
-    fn parse(&self, body: &[u8]) -> Result<Request, BadRequest>;
+    fn parse(&self, target: &str, body: &[u8]) -> Result<Request, BadRequest>;
 
     /// The body as it goes upstream: `body` itself unless something has to change.
     ///
@@ -73,8 +74,12 @@ pub trait Dialect: Send + Sync + std::fmt::Debug {
 }
 
 /// Every dialect that is metered, for the registry by name.
-pub static DIALECTS: [&dyn Dialect; 3] =
-    [&openai_chat::OpenAiChat, &openai_responses::OpenAiResponses, &anthropic_messages::AnthropicMessages];
+pub static DIALECTS: [&dyn Dialect; 4] = [
+    &openai_chat::OpenAiChat,
+    &openai_responses::OpenAiResponses,
+    &openai_embeddings::OpenAiEmbeddings,
+    &anthropic_messages::AnthropicMessages,
+];
 
 /// The dialect that a journal entry names; `None` for one that this version does not know.
 pub fn by_name(name: &str) -> Option<&'static dyn Dialect> {

@@ -2,7 +2,7 @@
 
 use super::{
     Dialect, Upstream, anthropic_messages::AnthropicMessages, openai_chat::OpenAiChat,
-    openai_responses::OpenAiResponses,
+    openai_embeddings::OpenAiEmbeddings, openai_responses::OpenAiResponses,
 };
 
 /// The headers that tell two providers apart where they share a path.
@@ -50,6 +50,7 @@ pub fn route<'t>(method: &str, path_and_query: &'t str, headers: HeaderFacts) ->
         {
             Route::Kept { upstream: Upstream::OpenAi, id }
         }
+        ("POST", ["v1", "embeddings"]) => Route::Metered(&OpenAiEmbeddings),
         ("POST", ["v1", "messages"]) => Route::Metered(&AnthropicMessages),
         ("POST", ["v1", "messages", "count_tokens"]) => Route::Free { upstream: Upstream::Anthropic },
         ("GET", ["v1", "models"]) => Route::Free { upstream: shared },
@@ -115,7 +116,6 @@ fn not_understood(segments: &[&str]) -> Option<(Api, &'static str)> {
         ["v1", "responses", _, "cancel"] => (OpenAi, "background responses are not metered yet"),
         ["v1", "conversations", ..] => (OpenAi, "conversations are not metered yet"),
         ["v1", "completions", ..] => (OpenAi, "text completions are not metered yet"),
-        ["v1", "embeddings", ..] => (OpenAi, "embeddings are not metered yet"),
         ["v1", "images", ..] => (OpenAi, "images are not metered yet"),
         ["v1", "videos", ..] => (OpenAi, "videos are not metered yet"),
         ["v1", "audio", ..] => (OpenAi, "audio is not metered yet"),
@@ -190,7 +190,8 @@ mod tests {
             ("POST", "/v1/responses/input_tokens", "refused OpenAi"),
             ("POST", "/v1/responses/compact", "refused OpenAi"),
             ("POST", "/v1/messages/batches", "refused Anthropic"),
-            ("POST", "/v1/embeddings", "refused OpenAi"),
+            ("POST", "/v1/embeddings", "metered openai.embeddings"),
+            ("GET", "/v1/embeddings", "unknown"),
             ("POST", "/v1/images/generations", "refused OpenAi"),
             ("GET", "/v1/files/file-1", "refused OpenAi"),
             ("POST", "/v1beta/models/gemini-3:generateContent?alt=sse", "refused OpenAi"),

@@ -126,6 +126,8 @@ fn usage(
         }
         (None, None) => (input_tokens(request.body), (thought + spoken).saturating_mul(choices)),
     };
+    // A vector is not billed.
+    let output = if request.dialect == Dialect::Embeddings { 0 } else { output };
     let reasoning = thought.saturating_mul(choices).min(output);
     // OpenAI caches unasked: that would make a usage that was given vary.
     let fixed = script.usage.is_some() || options.usage.is_some();
@@ -139,7 +141,7 @@ fn usage(
     let (write_5m, write_1h) = match request.dialect {
         Dialect::Anthropic => (share(cached.written_5m), share(cached.written_1h)),
         // OpenAI writes its cache for nothing, and counts what it reads in steps of 128.
-        Dialect::OpenAi | Dialect::Responses => (0, 0),
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => (0, 0),
     };
     let cache_read = if request.dialect.is_openai() { read / 128 * 128 } else { read };
     let cache_write_5m = write_5m.min(input - cache_read);

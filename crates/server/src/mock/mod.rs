@@ -1,11 +1,11 @@
 //! A fake LLM provider: what tests, demos and benchmarks talk to where money would be spent.
 //!
-//! It speaks OpenAI's chat completions and responses and Anthropic's messages well enough for the official
+//! It speaks OpenAI's chat completions, responses and embeddings and Anthropic's messages well enough for the official
 //! SDKs, and is stricter than these: a request they would tolerate by luck is a 400 that says why.
 //!
 //! | path | |
 //! |---|---|
-//! | `POST /v1/chat/completions`, `/v1/responses`, `/v1/messages` | paid: counted and logged before the first byte of the answer |
+//! | `POST /v1/chat/completions`, `/v1/responses`, `/v1/embeddings`, `/v1/messages` | paid: counted and logged before the first byte of the answer |
 //! | `POST /v1/messages/count_tokens`, `GET /v1/models` | free |
 //! | `GET` and `DELETE /v1/responses/ID`, `GET …/input_items` | free; responses are kept for the provider's life |
 //!
@@ -19,6 +19,7 @@ mod answer;
 mod anthropic;
 mod body;
 mod cache;
+mod embeddings;
 mod kept;
 mod log;
 mod openai;

@@ -21,6 +21,7 @@ use super::{
     anthropic,
     body::{self, Body, End},
     cache::{self, Cache},
+    embeddings,
     kept::Kept,
     log::{Line, Log},
     openai,
@@ -140,7 +141,7 @@ impl Provider {
         let credential = credential(&head.headers)?;
         if let Route::Models = route {
             let list = match dialect {
-                Dialect::OpenAi | Dialect::Responses => openai::models(&MODELS),
+                Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => openai::models(&MODELS),
                 Dialect::Anthropic => anthropic::models(&MODELS),
             };
             return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, list) });
@@ -165,6 +166,7 @@ impl Provider {
 
         let body = match dialect {
             Dialect::Responses => lock(&self.counts).kept.expand(&body)?,
+            Dialect::Embeddings => embeddings::expand(&body)?,
             Dialect::OpenAi | Dialect::Anthropic => Cow::Borrowed(&*body),
         };
         let request = Request::read(dialect, head.uri.path(), &body)?;
@@ -309,6 +311,7 @@ fn write(
         (false, Dialect::Responses) => {
             ("application/json", vec![responses::response(request, answer).to_string().into()])
         }
+        (_, Dialect::Embeddings) => ("application/json", vec![embeddings::whole(request, answer).into()]),
         (false, Dialect::Anthropic) => ("application/json", vec![anthropic::whole(answer)?]),
     };
     let body = match fault {
@@ -347,7 +350,7 @@ fn halve(frames: &mut Vec<Bytes>) {
 fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
     let message = format!("mock: {}", refusal.message);
     let text = match dialect {
-        Dialect::OpenAi | Dialect::Responses => openai::error(refusal.status, &message),
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => openai::error(refusal.status, &message),
         Dialect::Anthropic => anthropic::error(refusal.status, &message),
     };
     let mut response = json(refusal.status, text);
@@ -368,7 +371,7 @@ fn json(status: StatusCode, text: String) -> Response<Body> {
 
 fn request_id(dialect: Dialect) -> &'static str {
     match dialect {
-        Dialect::OpenAi | Dialect::Responses => "x-request-id",
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => "x-request-id",
         Dialect::Anthropic => "request-id",
     }
 }
@@ -377,6 +380,7 @@ fn request_id(dialect: Dialect) -> &'static str {
 fn dialect(head: &Parts) -> Dialect {
     match head.uri.path() {
         "/v1/chat/completions" => Dialect::OpenAi,
+        "/v1/embeddings" => Dialect::Embeddings,
         path if path.starts_with("/v1/responses") => Dialect::Responses,
         path if path.starts_with("/v1/messages") => Dialect::Anthropic,
         _ if head.headers.contains_key("anthropic-version") => Dialect::Anthropic,
@@ -394,7 +398,9 @@ fn route(head: &Parts) -> Result<Route<'_>, Refusal> {
         };
     }
     let (wanted, route) = match head.uri.path() {
-        "/v1/chat/completions" | "/v1/responses" | "/v1/messages" => (Method::POST, Route::Message),
+        "/v1/chat/completions" | "/v1/responses" | "/v1/embeddings" | "/v1/messages" => {
+            (Method::POST, Route::Message)
+        }
         "/v1/messages/count_tokens" => (Method::POST, Route::CountTokens),
         "/v1/models" => (Method::GET, Route::Models),
         path => return Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is no {path} here"))),

@@ -21,6 +21,7 @@ pub(super) enum Dialect {
     /// Chat completions.
     OpenAi,
     Responses,
+    Embeddings,
     Anthropic,
 }
 
@@ -29,12 +30,13 @@ impl Dialect {
         match self {
             Self::OpenAi => "openai",
             Self::Responses => "responses",
+            Self::Embeddings => "embeddings",
             Self::Anthropic => "anthropic",
         }
     }
 
     pub fn is_openai(self) -> bool {
-        matches!(self, Self::OpenAi | Self::Responses)
+        matches!(self, Self::OpenAi | Self::Responses | Self::Embeddings)
     }
 }
 
@@ -114,6 +116,9 @@ pub(super) struct Wire<'a> {
     pub previous_response_id: Option<Cow<'a, str>>,
     pub store: Option<bool>,
     pub service_tier: Option<Cow<'a, str>>,
+    /// Of embeddings.
+    pub dimensions: Option<usize>,
+    pub encoding_format: Option<Cow<'a, str>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -216,6 +221,7 @@ impl<'a> Request<'a> {
                 self.wire.thinking.as_ref().is_some_and(|thinking| thinking.kind != "disabled")
             }
             Dialect::OpenAi => self.wire.reasoning_effort.as_ref().is_some_and(|effort| effort != "none"),
+            Dialect::Embeddings => false,
             Dialect::Responses => self.wire.effort().is_some_and(|effort| effort != "none"),
         }
     }
@@ -236,6 +242,11 @@ impl<'a> Request<'a> {
     /// Whether the tool of this name takes any text, and not JSON.
     pub fn is_custom(&self, name: &str) -> bool {
         self.wire.tools.iter().flatten().any(|tool| tool.kind == "custom" && tool.name() == Some(name))
+    }
+
+    /// How many messages there are; of embeddings, inputs.
+    pub fn messages(&self) -> usize {
+        self.wire.messages.len()
     }
 
     /// The names of the tools the answer may call.
@@ -260,6 +271,7 @@ impl Wire<'_> {
         match dialect {
             Dialect::OpenAi => self.check_openai(),
             Dialect::Responses => self.check_responses(),
+            Dialect::Embeddings => self.check_embeddings(),
             Dialect::Anthropic => self.check_anthropic(),
         }
     }
@@ -280,6 +292,20 @@ impl Wire<'_> {
             Some(cap @ 0..16) => Err(format!("max_output_tokens: wanted at least 16, had {cap}")),
             _ => Ok(()),
         }
+    }
+
+    fn check_embeddings(&self) -> Result<(), String> {
+        if self.stream.is_some() || self.stream_options.is_some() || self.cap_is_there() || self.n.is_some() {
+            return Err("stream, stream_options, n, max_…tokens: unknown parameters".into());
+        }
+        match self.dimensions {
+            Some(n) if !(1..=3072).contains(&n) => Err(format!("dimensions: wanted 1 to 3072, had {n}")),
+            _ => Ok(()),
+        }
+    }
+
+    fn cap_is_there(&self) -> bool {
+        self.max_tokens.is_some() || self.max_completion_tokens.is_some() || self.max_output_tokens.is_some()
     }
 
     fn check_openai(&self) -> Result<(), String> {

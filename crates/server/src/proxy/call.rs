@@ -76,7 +76,7 @@ impl Call {
     ) -> Result<Call, Refusal> {
         let encoding = headers::text(&headers, "content-encoding");
         let body = encoding::decode(&raw, encoding, host.config.max_body)?;
-        let request = dialect.parse(&body)?;
+        let request = dialect.parse(&caller.target, &body)?;
         let pointers: Vec<&str> = host.config.drop_pointers.iter().map(String::as_str).collect();
         let canonical = canonical(&body, &pointers)?;
         let (path, query) = match caller.target.split_once('?') {

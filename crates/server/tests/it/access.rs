@@ -12,8 +12,8 @@ use outlast_server::{
 };
 
 use crate::{
-    client::{ALL, Api, Ask},
-    rig::{ANTHROPIC_KEY, OPENAI_KEY, Rig},
+    client::{ALL, Api, Ask, every},
+    rig::Rig,
 };
 
 /// Nothing of ours went upstream.
@@ -32,7 +32,7 @@ fn nothing_of_ours_left(rig: &Rig) {
 // Cause: only `Bearer` and `bearer` were known; schemes are not case-sensitive.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_token_is_taken_wherever_a_client_puts_its_key_and_goes_no_further() {
-    for api in ALL {
+    for api in every() {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve().await;
         let token = server.driven("r", Limits::default(), Policy::default()).await;
@@ -61,11 +61,7 @@ async fn a_run_token_is_taken_wherever_a_client_puts_its_key_and_goes_no_further
                 .filter_map(|n| sent.headers.get(*n))
                 .map(|v| v.to_str().unwrap())
                 .collect();
-            let wanted = match api {
-                Api::Chat | Api::Responses => format!("Bearer {OPENAI_KEY}"),
-                Api::Messages => ANTHROPIC_KEY.to_owned(),
-            };
-            assert_eq!(keys, [wanted], "{ask:?}");
+            assert_eq!(keys, [api.credential().1], "{ask:?}");
         }
         assert_eq!(server.entries("r").len(), asks.len());
         nothing_of_ours_left(&rig);

@@ -17,7 +17,7 @@ use outlast_server::{
 use serde_json::{Value, json};
 
 use crate::{
-    client::{ALL, Answer, Api, Ask, all, ask_and_leave, with},
+    client::{ALL, Answer, Api, Ask, all, ask_and_leave, every, with},
     failing::{Failing, Fate},
     rig::{Rig, Server, limit, until},
 };
@@ -105,7 +105,7 @@ async fn other_units_hold_as_well_and_say_which_it_was() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_has_its_dialects_shape_and_forbids_a_retry() {
-    for api in ALL {
+    for api in every() {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve_limited(limit(Unit::CostNanoUsd, 100)).await;
         let refused = api.says("too dear").to(&server).await;
@@ -117,7 +117,7 @@ async fn a_refusal_has_its_dialects_shape_and_forbids_a_retry() {
         let body = refused.json();
         assert_eq!(body["error"]["code"], "dollar_budget_exceeded");
         let (kind, top) = match api {
-            Api::Chat | Api::Responses => ("insufficient_quota", Value::Null),
+            Api::Chat | Api::Responses | Api::Embeddings => ("insufficient_quota", Value::Null),
             Api::Messages => ("billing_error", json!("error")),
         };
         assert_eq!((&body["error"]["type"], &body["type"]), (&json!(kind), &top));

@@ -14,7 +14,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::rig::{Server, within};
+use crate::rig::{ANTHROPIC_KEY, OPENAI_KEY, Server, within};
 
 /// Which API is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,9 +22,22 @@ pub enum Api {
     Chat,
     Responses,
     Messages,
+    /// No stream, no output.
+    Embeddings,
 }
 
+/// Those that generate: whole and in streams.
 pub const ALL: [Api; 3] = [Api::Chat, Api::Responses, Api::Messages];
+
+/// Every metered API.
+pub fn every() -> impl Iterator<Item = Api> {
+    ALL.into_iter().chain([Api::Embeddings])
+}
+
+/// Every way to ask: each API, and whether it streams.
+pub fn ways() -> impl Iterator<Item = (Api, bool)> {
+    ALL.into_iter().flat_map(|api| [(api, false), (api, true)]).chain([(Api::Embeddings, false)])
+}
 
 impl Api {
     pub fn path(self) -> &'static str {
@@ -32,6 +45,7 @@ impl Api {
             Api::Chat => "/v1/chat/completions",
             Api::Responses => "/v1/responses",
             Api::Messages => "/v1/messages",
+            Api::Embeddings => "/v1/embeddings",
         }
     }
 
@@ -39,11 +53,15 @@ impl Api {
         match self {
             Api::Chat | Api::Responses => "gpt-4o-mini",
             Api::Messages => "claude-haiku-4-5",
+            Api::Embeddings => "text-embedding-3-small",
         }
     }
 
     /// A body that says `text`, capped at 64 tokens.
     pub fn body(self, text: &str) -> Value {
+        if self == Api::Embeddings {
+            return json!({"model": self.model(), "input": text});
+        }
         json!({"model": self.model(), self.cap(): 64, self.input(): [{"role": "user", "content": text}]})
     }
 
@@ -52,6 +70,7 @@ impl Api {
         match self {
             Api::Chat | Api::Messages => "max_tokens",
             Api::Responses => "max_output_tokens",
+            Api::Embeddings => unreachable!("it has no output"),
         }
     }
 
@@ -59,8 +78,21 @@ impl Api {
     pub fn input(self) -> &'static str {
         match self {
             Api::Chat | Api::Messages => "messages",
-            Api::Responses => "input",
+            Api::Responses | Api::Embeddings => "input",
         }
+    }
+
+    /// The header and the value of the provider's own credential.
+    pub fn credential(self) -> (&'static str, String) {
+        match self {
+            Api::Chat | Api::Responses | Api::Embeddings => ("authorization", format!("Bearer {OPENAI_KEY}")),
+            Api::Messages => ("x-api-key", ANTHROPIC_KEY.to_owned()),
+        }
+    }
+
+    /// What a usage of `input` and `output` tokens is here.
+    pub fn used(self, input: u64, output: u64) -> (u64, u64) {
+        (input, if self == Api::Embeddings { 0 } else { output })
     }
 
     /// A request for an answer to `text`, for the run `r`.
