@@ -210,3 +210,41 @@ def test_embeddings_are_metered_and_replayed(rt, provider):
     assert [len(vector) for vector in seen[0]] == [8, 8]
     # 1,000 input tokens at 0.02 usd per million, and no output.
     assert rt.get("r").budget.usd.spent == pytest.approx(0.00002) and answer.usage.prompt_tokens == 1000
+
+
+HOUSE_AGENT = """
+    import os, signal, openai
+    client = openai.OpenAI(base_url=os.environ["OUTLAST_URL"] + "/u/house/v1", api_key=os.environ["HOUSE_KEY"])
+    said = []
+    for i in range(3):
+        chunks = client.chat.completions.create(
+            model="fast", messages=[{"role": "user", "content": f"question {i}"}], max_tokens=50, stream=True
+        )
+        said.append("".join(chunk.choices[0].delta.content or "" for chunk in chunks))
+        if i == 1 and os.environ["OUTLAST_ATTEMPT"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert len(set(said)) == 3 and os.environ["HOUSE_KEY"].startswith("ol_")
+"""
+
+
+def test_an_upstream_by_name_is_metered_and_replayed_and_its_key_stays_ours(home, provider, monkeypatch):
+    url = os.environ["OPENAI_BASE_URL"]
+    settings = home / ".config" / "outlast"
+    settings.mkdir(parents=True)
+    (settings / "outlast.toml").write_text(
+        f'[upstreams.house]\nbase_url = "{url}/openai/v1"\napi_key_env = "HOUSE_KEY"\nauth_header = "api-key"\n'
+        'models = {fast = "gpt-4o-mini"}\n'
+    )
+    monkeypatch.setenv("HOUSE_KEY", "the-key-of-the-house")
+    (home / "agent.py").write_text(textwrap.dedent(HOUSE_AGENT))
+    done = subprocess.run(
+        [outlast_program(), "--store", "mine.db", "run", "--run", "sup", "--", sys.executable, "agent.py"],
+        cwd=home, env=dict(os.environ), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert paid(provider) == 3
+    rt = outlast.connect(home / "mine.db")
+    # 1,000 in and 50 out (the cap), three times, as gpt-4o-mini.
+    assert rt.get("sup").budget.usd.spent == pytest.approx(3 * 0.00018)
+    rt.close()
+    assert b"the-key-of-the-house" not in (home / "mine.db").read_bytes()

@@ -13,7 +13,7 @@ use std::{
 
 use clap::{Arg, ArgAction, builder::Resettable};
 
-use crate::surroundings::Surroundings;
+use crate::{surroundings::Surroundings, upstreams};
 
 /// Where a setting stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +109,20 @@ pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Resul
     };
     let command = command.mut_args(put);
     Ok(if word.is_empty() { command } else { command.mut_subcommand(word, |c| c.mut_args(put)) })
+}
+
+/// A table of tables in the user's own file, and where that is; `None` without the file or the table.
+pub fn own_tables(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
+    let Some(path) = around.config_directory().map(|d| d.join(FILE)) else { return Ok(None) };
+    let Some(text) = read(&path)? else { return Ok(None) };
+    match table(&text, &path)?.remove(name) {
+        None => Ok(None),
+        Some(toml::Value::Table(tables)) => Ok(Some((path, tables))),
+        Some(_) => Err(Error::BadValue {
+            origin: Origin::File { path, key: name.to_owned() },
+            why: format!("wanted tables [{name}.NAME]"),
+        }),
+    }
 }
 
 /// Where files of settings may be, the first to be asked first.
@@ -247,18 +261,17 @@ struct File {
     path: PathBuf,
     /// By table (empty: above all tables) and long flag: the key as written, and its texts.
     settings: BTreeMap<(String, String), (String, Vec<String>)>,
+    /// It names upstreams.
+    upstreams: bool,
 }
 
 impl File {
     fn parse(text: &str, path: PathBuf, known: &Known) -> Result<File, Error> {
-        let table: toml::Table = text.parse().map_err(|e: toml::de::Error| {
-            let at = e.span().map_or(0, |s| s.start).min(text.len());
-            let line = 1 + text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count();
-            Error::Syntax { path: path.clone(), line, why: e.message().trim().replace('\n', ", ") }
-        })?;
-        let mut file = File { path, settings: BTreeMap::new() };
+        let table = table(text, &path)?;
+        let mut file = File { path, settings: BTreeMap::new(), upstreams: false };
         for (key, value) in table {
             match (known.commands.get(&key), value) {
+                (None, toml::Value::Table(_)) if key == upstreams::TABLE => file.upstreams = true,
                 (Some(_), toml::Value::Table(inner)) => {
                     for (inner_key, value) in inner {
                         file.add(&key, inner_key, value, known)?;
@@ -296,10 +309,11 @@ impl File {
 
     /// Where calls go is not for the directory to say that the person happens to stand in.
     fn opens_no_door(&self) -> Result<(), Error> {
-        match self.settings.iter().find(|((_, long), _)| long.ends_with("-base-url") || long == "allow-host")
-        {
+        let opens = |long: &str| long.ends_with("-base-url") || long == "allow-host";
+        let door = self.settings.iter().find(|((_, long), _)| opens(long)).map(|(_, (key, _))| key.clone());
+        match door.or(self.upstreams.then(|| upstreams::TABLE.to_owned())) {
             None => Ok(()),
-            Some((_, (key, _))) => Err(Error::NotHere { path: self.path.clone(), key: key.clone() }),
+            Some(key) => Err(Error::NotHere { path: self.path.clone(), key }),
         }
     }
 
@@ -309,6 +323,14 @@ impl File {
         let origin = Origin::File { path: self.path.clone(), key: key.clone() };
         Some(Setting { origin, texts: texts.clone() })
     }
+}
+
+fn table(text: &str, path: &Path) -> Result<toml::Table, Error> {
+    text.parse().map_err(|e: toml::de::Error| {
+        let at = e.span().map_or(0, |s| s.start).min(text.len());
+        let line = 1 + text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count();
+        Error::Syntax { path: path.into(), line, why: e.message().trim().replace('\n', ", ") }
+    })
 }
 
 fn read(path: &Path) -> Result<Option<String>, Error> {

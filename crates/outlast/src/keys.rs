@@ -102,7 +102,7 @@ impl Keys {
 }
 
 /// The file's text, `None` without a file. It must be this user's own and nobody else's to read.
-fn read_private(path: &PathBuf) -> Result<Option<String>, Error> {
+pub fn read_private(path: &PathBuf) -> Result<Option<String>, Error> {
     let unreadable = |e: std::io::Error| Error::Unreadable { path: path.clone(), why: e.to_string() };
     let mut file = match std::fs::File::open(path) {
         Ok(file) => file,

@@ -29,6 +29,7 @@ pub mod supervisor;
 pub mod surroundings;
 pub mod task_context;
 mod untaken;
+mod upstreams;
 
 use std::{
     ffi::OsString,

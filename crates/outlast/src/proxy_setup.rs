@@ -23,6 +23,7 @@ use crate::{
     exit_code,
     keys::Keys,
     process::identity::{self, Liveness},
+    upstreams,
 };
 
 const OPENAI: &str = "https://api.openai.com";
@@ -64,6 +65,7 @@ pub fn providers(
             base(&args.anthropic_base_url, "anthropic", "ANTHROPIC_BASE_URL", ANTHROPIC)?,
             &keys.anthropic,
         )?,
+        named: upstreams::load(&context.around)?.into_iter().map(|u| u.named).collect(),
     })
 }
 

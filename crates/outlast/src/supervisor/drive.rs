@@ -50,6 +50,7 @@ use crate::{
     render::amount::some,
     say::say,
     task_context::mirror::Mirror,
+    upstreams,
 };
 
 /// How long calls in flight may go on when the agent is gone: paid answers are recorded.
@@ -312,12 +313,14 @@ impl Driver {
         let attempts = self.store.attempts(self.view.run.no).map_err(std::io::Error::other)?;
         let last_exit = attempts.iter().rev().find_map(|a| a.exit.as_ref()).map(crate::render::exit::words);
         let state_file = self.mirror(claims.attempt).map_err(std::io::Error::other)?;
+        let named = upstreams::load(&self.context.around).map_err(std::io::Error::other)?;
         let env = environment::Attempt {
             command: &self.command,
             mark: &self.mark,
             claims,
             keys: &keys,
             providers: &self.providers,
+            named: &named,
             proxy: self.address,
             store: self.context.place.without_secret(),
             grpc: self.state.as_ref().map(StateFace::address),

@@ -3,9 +3,15 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use outlast_core::usage::{ServiceTier, Usage};
+use outlast_core::{
+    money::NanoUsd,
+    usage::{ServiceTier, Usage},
+};
 
-use super::sse::{Event, Framer};
+use super::{
+    CostField,
+    sse::{Event, Framer},
+};
 
 /// What an answer said. Everything is optional: upstreams differ, and a stream can end anywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +20,8 @@ pub struct Outcome {
     pub usage: Option<Usage>,
     /// The newest usage that was told, final or not; its output is a lower bound until the end.
     pub usage_so_far: Option<Usage>,
+    /// What the upstream itself says that it bills; the newest that was told.
+    pub cost: Option<NanoUsd>,
     /// The tier that was billed.
     pub tier: Option<ServiceTier>,
     /// The model that answered, as the upstream names it.
@@ -88,6 +96,7 @@ pub(super) trait EventReader: Send + std::fmt::Debug {
 pub struct AnswerStream {
     framer: Framer,
     reader: Box<dyn EventReader>,
+    cost_field: Option<CostField>,
     outcome: Outcome,
     stop_seen: bool,
     terminal_seen: bool,
@@ -98,10 +107,16 @@ impl AnswerStream {
         Self {
             framer: Framer::default(),
             reader: Box::new(reader),
+            cost_field: None,
             outcome: Outcome::default(),
             stop_seen: false,
             terminal_seen: false,
         }
+    }
+
+    /// Also notes the cost that events tell in `field`.
+    pub fn noting_cost(self, field: Option<&CostField>) -> Self {
+        Self { cost_field: field.cloned(), ..self }
     }
 
     /// Takes the next bytes and returns the frames they complete.
@@ -149,6 +164,9 @@ impl AnswerStream {
     fn frame(&mut self, bytes: Bytes) -> Frame {
         let event = Event::read(&bytes);
         let reading = self.reader.read(&event, &mut self.outcome);
+        if let (Some(field), Some(data)) = (&self.cost_field, event.data.as_deref()) {
+            self.outcome.cost = field.read(data).or(self.outcome.cost);
+        }
         let kind = match reading.kind {
             FrameKind::Stop if std::mem::replace(&mut self.stop_seen, true) => FrameKind::Data,
             kind => kind,

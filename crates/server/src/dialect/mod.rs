@@ -7,6 +7,7 @@ pub mod answer;
 pub mod anthropic_messages;
 pub mod bound;
 pub mod canonical;
+mod cost_field;
 mod edit;
 pub mod json_spans;
 pub mod json_text;
@@ -22,6 +23,7 @@ use std::borrow::Cow;
 
 pub use answer::{AnswerStream, Frame, FrameKind, Outcome, UpstreamError};
 pub use canonical::canonical;
+pub use cost_field::{BadCostField, CostField};
 pub use refusal::{error_frame, refusal_body};
 pub use request::{BadRequest, Request};
 pub use route::{HeaderFacts, Route, route};

@@ -29,6 +29,19 @@ pub enum Route<'t> {
     Bad(&'static str),
 }
 
+impl Route<'_> {
+    /// Whose API it is; `None` where that is not known.
+    pub fn upstream(&self) -> Option<Upstream> {
+        match self {
+            Route::Metered(dialect) => Some(dialect.upstream()),
+            Route::Free { upstream } | Route::Kept { upstream, .. } | Route::Refused { upstream, .. } => {
+                Some(*upstream)
+            }
+            Route::Unknown | Route::Bad(_) => None,
+        }
+    }
+}
+
 /// Routes a request by its line: `path_and_query` is its target, without the run token's part.
 ///
 /// The query is not looked at; it goes upstream as it is.

@@ -4,6 +4,7 @@ use outlast_core::usage::Usage;
 
 use super::{
     cache::Cached,
+    manner::Manner,
     options::{FixedUsage, Options},
     request::{Dialect, Request},
     script::{Script, ToolCall},
@@ -28,6 +29,7 @@ pub(super) struct Answer<'a> {
     pub service_tier: &'a str,
     /// Whether OpenAI's stream tells its usage.
     pub includes_usage: bool,
+    pub manner: Manner,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -85,7 +87,14 @@ impl<'a> Answer<'a> {
             usage,
             service_tier: request.wire.service_tier.as_deref().unwrap_or("auto"),
             includes_usage: request.includes_usage(),
+            manner: Manner::Own,
         }
+    }
+
+    /// The same answer as another server gives it.
+    pub fn in_manner(self, manner: Manner) -> Self {
+        let includes_usage = self.includes_usage && manner != Manner::Ollama;
+        Self { includes_usage, manner, ..self }
     }
 }
 

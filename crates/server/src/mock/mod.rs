@@ -9,6 +9,8 @@
 //! | `POST /v1/messages/count_tokens`, `GET /v1/models` | free |
 //! | `GET` and `DELETE /v1/responses/ID`, `GET …/input_items` | free; responses are kept for the provider's life |
 //!
+//! The same as other servers that speak OpenAI's API, below `/openai`, `/api` and `/ollama`: see [`manner`].
+//!
 //! **Answers are deterministic.** Text and ids follow from the request's digest (path and decoded body) and its
 //! *occurrence*: how many times this process was paid for this digest, counted from 1. So two paid answers of
 //! one request differ (`answer 3f2a… #1`, `answer 3f2a… #2`), and a replayed one is the same byte for byte.
@@ -22,6 +24,7 @@ mod cache;
 mod embeddings;
 mod kept;
 mod log;
+mod manner;
 mod openai;
 pub mod options;
 mod provider;

@@ -24,6 +24,7 @@ use super::{
     embeddings,
     kept::Kept,
     log::{Line, Log},
+    manner::Manner,
     openai,
     options::{Encoding, Options},
     request::{self, Dialect, Digest, MAX_BODY, Refusal, Request},
@@ -111,11 +112,12 @@ impl Provider {
 
     /// Answers a request, at the time it is to be answered; never, if it asked for silence.
     pub async fn respond(&self, request: hyper::Request<Incoming>) -> Response<Body> {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         let body = collect(body).await;
         let place = self.keep(&head, body.as_ref().ok());
+        let manner = Manner::take(&mut head.uri);
         let dialect = dialect(&head);
-        let response = match body.and_then(|body| self.judge(dialect, &head, body, place)) {
+        let response = match body.and_then(|body| self.judge(dialect, manner, &head, body, place)) {
             Ok(Verdict::Respond { after, response }) => {
                 if !after.is_zero() {
                     tokio::time::sleep(after).await;
@@ -133,12 +135,13 @@ impl Provider {
     fn judge(
         &self,
         dialect: Dialect,
+        manner: Manner,
         head: &Parts,
         body: Bytes,
         place: Option<usize>,
     ) -> Result<Verdict, Refusal> {
         let route = route(head)?;
-        let credential = credential(&head.headers)?;
+        let credential = credential(manner, &head.headers)?;
         if let Route::Models = route {
             let list = match dialect {
                 Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => openai::models(&MODELS),
@@ -185,7 +188,8 @@ impl Provider {
 
         let prefixes = cache::prefixes(dialect, &body);
         let (n, occurrence, cached) = lock(&self.counts).pay(request.digest, &prefixes);
-        let answer = Answer::new(&request, &script, next_tool, occurrence, cached, &self.options);
+        let answer =
+            Answer::new(&request, &script, next_tool, occurrence, cached, &self.options).in_manner(manner);
         self.record(&request, &answer, n, occurrence, credential)?;
         if let (Some(received), Some(place)) = (&self.received, place) {
             lock(received)[place].paid = Some(n);
@@ -413,12 +417,18 @@ fn route(head: &Parts) -> Result<Route<'_>, Refusal> {
 }
 
 /// Any credential will do, but there must be one.
-fn credential(headers: &HeaderMap) -> Result<&str, Refusal> {
+fn credential(manner: Manner, headers: &HeaderMap) -> Result<&str, Refusal> {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
-    let found = bearer.or(text("x-api-key")).map(str::trim).filter(|credential| !credential.is_empty());
+    let (found, wanted) = match manner {
+        Manner::Own => (bearer.or(text("x-api-key")), "`Authorization: Bearer` or `x-api-key`"),
+        Manner::OpenRouter => (bearer, "`Authorization: Bearer`"),
+        Manner::Azure => (text("api-key").or(bearer).or(text("x-api-key")), "`api-key`"),
+        Manner::Ollama => (bearer.or(Some("none")), ""),
+    };
+    let found = found.map(str::trim).filter(|credential| !credential.is_empty());
     found.ok_or_else(|| {
-        let message = "wanted a credential in `Authorization: Bearer` or `x-api-key`, had none";
+        let message = format!("wanted a credential in {wanted}, had none");
         Refusal::new(StatusCode::UNAUTHORIZED, message)
     })
 }

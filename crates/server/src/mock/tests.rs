@@ -614,7 +614,9 @@ async fn embeddings_are_vectors_that_differ_each_time_they_are_paid_for() {
     assert_eq!(first["usage"]["prompt_tokens"], first["usage"]["total_tokens"]);
     let packed = provided.ask(EMBEDDINGS, &body(json!({"encoding_format": "base64"}))).await.json();
     assert_eq!(packed["data"][0]["embedding"].as_str().map(str::len), Some(88));
-    for bad in [json!({"stream": true}), json!({"input": []}), json!({"max_tokens": 5}), json!({"dimensions": 0})] {
+    for bad in
+        [json!({"stream": true}), json!({"input": []}), json!({"max_tokens": 5}), json!({"dimensions": 0})]
+    {
         assert_eq!(provided.ask(EMBEDDINGS, &body(bad.clone())).await.status, 400, "{bad}");
     }
     assert_eq!(provided.handle.paid(), 3);

@@ -94,7 +94,6 @@ async fn paths_that_are_not_understood_are_refused_by_name() {
     for (method, path, code, says) in [
         ("POST", "/v1/responses/compact", "not_metered", "compactions are not metered yet"),
         ("POST", "/v1/responses/resp_1/cancel", "not_metered", "background responses are not metered yet"),
-        ("POST", "/v1/embeddings", "not_metered", "embeddings are not metered yet"),
         ("POST", "/v1/images/generations", "not_metered", "images are not metered yet"),
         ("POST", "/v1/messages/batches", "not_metered", "message batches are not metered yet"),
         ("GET", "/v1/files/f", "not_metered", "files are not metered yet"),

@@ -117,7 +117,7 @@ async fn a_refusal_has_its_dialects_shape_and_forbids_a_retry() {
         let body = refused.json();
         assert_eq!(body["error"]["code"], "dollar_budget_exceeded");
         let (kind, top) = match api {
-            Api::Chat | Api::Responses | Api::Embeddings => ("insufficient_quota", Value::Null),
+            Api::Chat | Api::Responses | Api::Named | Api::Embeddings => ("insufficient_quota", Value::Null),
             Api::Messages => ("billing_error", json!("error")),
         };
         assert_eq!((&body["error"]["type"], &body["type"]), (&json!(kind), &top));

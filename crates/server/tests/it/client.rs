@@ -14,7 +14,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::rig::{ANTHROPIC_KEY, OPENAI_KEY, Server, within};
+use crate::rig::{ANTHROPIC_KEY, HOUSE_KEY, OPENAI_KEY, Server, within};
 
 /// Which API is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,12 +22,14 @@ pub enum Api {
     Chat,
     Responses,
     Messages,
+    /// Chat at an upstream that a person has named `house`.
+    Named,
     /// No stream, no output.
     Embeddings,
 }
 
 /// Those that generate: whole and in streams.
-pub const ALL: [Api; 3] = [Api::Chat, Api::Responses, Api::Messages];
+pub const ALL: [Api; 4] = [Api::Chat, Api::Responses, Api::Messages, Api::Named];
 
 /// Every metered API.
 pub fn every() -> impl Iterator<Item = Api> {
@@ -45,6 +47,7 @@ impl Api {
             Api::Chat => "/v1/chat/completions",
             Api::Responses => "/v1/responses",
             Api::Messages => "/v1/messages",
+            Api::Named => "/u/house/v1/chat/completions",
             Api::Embeddings => "/v1/embeddings",
         }
     }
@@ -52,6 +55,7 @@ impl Api {
     pub fn model(self) -> &'static str {
         match self {
             Api::Chat | Api::Responses => "gpt-4o-mini",
+            Api::Named => "gpt-4.1-mini",
             Api::Messages => "claude-haiku-4-5",
             Api::Embeddings => "text-embedding-3-small",
         }
@@ -68,7 +72,7 @@ impl Api {
     /// The member that caps the output.
     pub fn cap(self) -> &'static str {
         match self {
-            Api::Chat | Api::Messages => "max_tokens",
+            Api::Chat | Api::Messages | Api::Named => "max_tokens",
             Api::Responses => "max_output_tokens",
             Api::Embeddings => unreachable!("it has no output"),
         }
@@ -77,9 +81,14 @@ impl Api {
     /// The member that holds the conversation.
     pub fn input(self) -> &'static str {
         match self {
-            Api::Chat | Api::Messages => "messages",
+            Api::Chat | Api::Messages | Api::Named => "messages",
             Api::Responses | Api::Embeddings => "input",
         }
+    }
+
+    /// The target as the provider gets it.
+    pub fn upstream_target(self, target: &str) -> String {
+        target.replace("/u/house/v1", "/openai/v1")
     }
 
     /// The header and the value of the provider's own credential.
@@ -87,6 +96,7 @@ impl Api {
         match self {
             Api::Chat | Api::Responses | Api::Embeddings => ("authorization", format!("Bearer {OPENAI_KEY}")),
             Api::Messages => ("x-api-key", ANTHROPIC_KEY.to_owned()),
+            Api::Named => ("api-key", HOUSE_KEY.to_owned()),
         }
     }
 

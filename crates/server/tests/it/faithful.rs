@@ -9,16 +9,21 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{ALL, Api, Ask, every, with},
-    rig::{ANTHROPIC_KEY, OPENAI_KEY, Rig, limit},
+    rig::{ANTHROPIC_KEY, HOUSE_KEY, OPENAI_KEY, Rig, limit},
     scripted::{self, Scripted, Then},
     stream::towards,
 };
+
+/// The key of ours that came with a request.
+fn key_in(request: &str) -> &'static str {
+    [OPENAI_KEY, ANTHROPIC_KEY, HOUSE_KEY].into_iter().find(|key| request.contains(key)).unwrap()
+}
 
 /// Bodies with all that a proxy could be tempted to touch.
 fn rich(api: Api) -> Vec<String> {
     let png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk";
     match api {
-        Api::Chat => vec![
+        Api::Chat | Api::Named => vec![
             format!(
                 r#"{{ "model":"gpt-4o-mini" , "max_tokens":50,"n":1,
                 "messages":[{{"role":"system","content":"be\u0020brief \ud83d\ude00"}},
@@ -91,7 +96,7 @@ async fn a_request_arrives_at_the_provider_byte_for_byte_with_its_headers() {
             ask.to(&server).await.ok();
             let sent = rig.mock.requests().pop().unwrap();
             assert_eq!(sent.body, body, "{api:?}");
-            assert_eq!(sent.target, ask.target);
+            assert_eq!(sent.target, api.upstream_target(&ask.target));
             let mut names: Vec<&str> = sent.headers.keys().map(|n| n.as_str()).collect();
             names.sort_unstable();
             let mut wanted = vec![
@@ -320,7 +325,7 @@ async fn the_houses_key_is_never_in_an_answer_nor_in_the_journal() {
     assert_eq!(passing.entries("own")[0].call.as_ref().unwrap().error.as_deref(), Some("bad key: ***"));
     // In a stream as well.
     let frame = |request: &str| {
-        let key = if request.contains(OPENAI_KEY) { OPENAI_KEY } else { ANTHROPIC_KEY };
+        let key = key_in(request);
         scripted::stream(&format!(
             "event: error\ndata: {{\"type\":\"error\",\"error\":{{\"message\":\"bad key: {key}\"}}}}\n\n"
         ))

@@ -1,6 +1,6 @@
 //! Providers and stores that fail: each a clear error, recorded, and the budget right.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use outlast_core::{
     journal::State,
@@ -15,7 +15,7 @@ use outlast_server::{
 use crate::{
     client::{ALL, Api, Ask, ask_and_leave, every, ways},
     failing::{Failing, Fate},
-    rig::{Rig, limit, until},
+    rig::{Rig, house, limit, until},
     scripted::{self, Scripted, Then},
     stream::towards,
 };
@@ -77,8 +77,9 @@ async fn an_upstream_that_cannot_be_reached_costs_nothing() {
         drop(nowhere);
         let config = rig.config();
         let at = |p: &Provider| Provider::new(&base, p.key.clone()).unwrap();
+        let Providers { openai, anthropic, .. } = &config.providers;
         let providers =
-            Providers { openai: at(&config.providers.openai), anthropic: at(&config.providers.anthropic) };
+            Providers { openai: at(openai), anthropic: at(anthropic), named: vec![Arc::new(house(&base))] };
         let server = rig.serve_with(Config { providers, ..config }).await;
         let answer = api.says("x").to(&server).await;
         assert_eq!((answer.status.as_u16(), answer.code()), (502, "upstream_unreachable".into()));
