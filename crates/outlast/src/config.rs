@@ -57,7 +57,7 @@ impl Error {
             Error::UnknownKey { nearest: Some(nearest), .. } => Some(format!("the nearest known key is `{nearest}`")),
             Error::UnknownKey { .. } => Some("keys are the long flags of `outlast --help`, or tables of a command's".into()),
             Error::Secret { .. } => Some(
-                "keys are taken from OPENAI_API_KEY and ANTHROPIC_API_KEY, or from ~/.config/outlast/env (mode 0600)"
+                "keys are taken from OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY, or from ~/.config/outlast/env (mode 0600)"
                     .into(),
             ),
             Error::NotHere { .. } => Some(

@@ -53,7 +53,7 @@ Settings:
   command alone as OUTLAST_SERVE_ADMIT_WAIT; and in ./outlast.toml or else
   ~/.config/outlast/outlast.toml, as admit_wait = \"45s\", or below [serve].
   A flag comes before a variable, a variable before a file.
-  Keys are never flags: OPENAI_API_KEY, ANTHROPIC_API_KEY, or ~/.config/outlast/env (mode 0600).
+  Keys are never flags: OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, or ~/.config/outlast/env (mode 0600).
 
 Exit codes:
   0 done, 1 refused, 2 usage, 69 store or key unavailable, 75 halted, 76 failed,

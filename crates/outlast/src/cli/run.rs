@@ -60,7 +60,7 @@ Examples:
   outlast run --grpc -- python steps.py                   state over gRPC on 127.0.0.1:50051
   outlast run --kill-at call:3:mid -- python agent.py     test your own recovery
 
-Keys are taken from OPENAI_API_KEY and ANTHROPIC_API_KEY, or from ~/.config/outlast/env (mode 0600).";
+Keys are taken from OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY, or from ~/.config/outlast/env (mode 0600).";
 
 /// Go on with runs that were interrupted
 ///

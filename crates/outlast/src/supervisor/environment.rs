@@ -15,10 +15,10 @@ use outlast_core::{
 };
 use outlast_server::proxy::Providers;
 
-use crate::{process::tree::Marker, upstreams::Upstream};
+use crate::{keys, process::tree::Marker, upstreams::Upstream};
 
 /// Keys of providers, under every name their SDKs read.
-const KEYS: [&str; 2] = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"];
+const KEYS: [&str; 4] = [keys::OPENAI, keys::ANTHROPIC, keys::GEMINI, keys::GOOGLE];
 
 /// Marks every process of a run's agents, in this store and no other.
 pub struct Mark {
@@ -116,9 +116,14 @@ impl Attempt<'_> {
         let openai = self.providers.openai.key.is_some();
         set("OPENAI_BASE_URL", format!("{}/v1", if openai { &url } else { &with_path }));
         let anthropic = self.providers.anthropic.key.is_some();
-        set("ANTHROPIC_BASE_URL", if anthropic { url } else { with_path });
-        for (name, known) in KEYS.into_iter().zip([openai, anthropic]) {
-            if known {
+        set("ANTHROPIC_BASE_URL", if anthropic { &url } else { &with_path }.clone());
+        let gemini = self.providers.gemini.key.is_some();
+        set("GOOGLE_GEMINI_BASE_URL", if gemini { url } else { with_path });
+        let google = env.contains_key(OsStr::new(keys::GOOGLE));
+        for (name, known) in KEYS.into_iter().zip([openai, anthropic, gemini, gemini && google]) {
+            // With both names of Gemini's key set Google's SDKs warn: one that was not there is not put beside the other.
+            let beside = name == keys::GEMINI && google && !env.contains_key(OsStr::new(name));
+            if known && !beside {
                 env.insert(name.into(), token.clone().into());
             }
         }
@@ -162,7 +167,12 @@ mod tests {
             mark: &Mark { run: "r".into(), mark: "m".into() },
             claims: Claims { run: RunNo(1), attempt: AttemptNo(2), slot: Slot(0), fence: Some(Fence(2)) },
             keys: &[key],
-            providers: &Providers { openai: provider(openai), anthropic: provider(None), named: Vec::new() },
+            providers: &Providers {
+                openai: provider(openai),
+                anthropic: provider(None),
+                gemini: provider(openai),
+                named: Vec::new(),
+            },
             named: &[named],
             proxy: "127.0.0.1:9".parse().unwrap(),
             store: Some("/var/runs.db".into()),
@@ -170,7 +180,12 @@ mod tests {
             last_exit: Some("signal 9 (SIGKILL)".into()),
             state_file: Some("/var/runs.db.runs/r/active_state.json".into()),
         };
-        let ours = [("OPENAI_API_KEY", "sk-secret"), ("GROQ_API_KEY", "gsk-secret"), ("X", "y")];
+        let ours = [
+            ("OPENAI_API_KEY", "sk-secret"),
+            ("GROQ_API_KEY", "gsk-secret"),
+            ("GOOGLE_API_KEY", "sk-secret"),
+            ("X", "y"),
+        ];
         attempt.variables(ours.map(|(name, value)| (name.into(), value.into())))
     }
 
@@ -182,6 +197,9 @@ mod tests {
         assert!(env[&OsString::from("OPENAI_API_KEY")].to_string_lossy().starts_with("ol_"));
         assert_eq!(env[&OsString::from("OPENAI_BASE_URL")], "http://127.0.0.1:9/v1");
         assert_eq!(env[&OsString::from("X")], "y");
+        assert!(env[OsStr::new("GOOGLE_API_KEY")].to_string_lossy().starts_with("ol_"));
+        assert!(!env.contains_key(OsStr::new("GEMINI_API_KEY")));
+        assert_eq!(env[OsStr::new("GOOGLE_GEMINI_BASE_URL")], "http://127.0.0.1:9");
         assert_eq!(env[&OsString::from("OUTLAST_RECOVERED")], "1");
         assert_eq!(env[&OsString::from("OUTLAST_STORE")], "/var/runs.db");
     }

@@ -9,6 +9,7 @@ pub mod bound;
 pub mod canonical;
 mod cost_field;
 mod edit;
+pub mod gemini;
 pub mod json_spans;
 pub mod json_text;
 pub mod openai_chat;
@@ -24,7 +25,7 @@ use std::borrow::Cow;
 pub use answer::{AnswerStream, Frame, FrameKind, Outcome, UpstreamError};
 pub use canonical::canonical;
 pub use cost_field::{BadCostField, CostField};
-pub use refusal::{error_frame, refusal_body};
+pub use refusal::{error_element, error_frame, refusal_body};
 pub use request::{BadRequest, Request};
 pub use route::{HeaderFacts, Route, route};
 
@@ -33,6 +34,7 @@ pub use route::{HeaderFacts, Route, route};
 pub enum Upstream {
     OpenAi,
     Anthropic,
+    Gemini,
 }
 
 /// One metered endpoint of one API. Its implementations have no state: they are used as statics.
@@ -76,11 +78,12 @@ pub trait Dialect: Send + Sync + std::fmt::Debug {
 }
 
 /// Every dialect that is metered, for the registry by name.
-pub static DIALECTS: [&dyn Dialect; 4] = [
+pub static DIALECTS: [&dyn Dialect; 5] = [
     &openai_chat::OpenAiChat,
     &openai_responses::OpenAiResponses,
     &openai_embeddings::OpenAiEmbeddings,
     &anthropic_messages::AnthropicMessages,
+    &gemini::Gemini,
 ];
 
 /// The dialect that a journal entry names; `None` for one that this version does not know.

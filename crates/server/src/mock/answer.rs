@@ -150,7 +150,7 @@ fn usage(
     let (write_5m, write_1h) = match request.dialect {
         Dialect::Anthropic => (share(cached.written_5m), share(cached.written_1h)),
         // OpenAI writes its cache for nothing, and counts what it reads in steps of 128.
-        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => (0, 0),
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings | Dialect::Gemini => (0, 0),
     };
     let cache_read = if request.dialect.is_openai() { read / 128 * 128 } else { read };
     let cache_write_5m = write_5m.min(input - cache_read);

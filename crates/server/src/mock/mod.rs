@@ -1,11 +1,11 @@
 //! A fake LLM provider: what tests, demos and benchmarks talk to where money would be spent.
 //!
-//! It speaks OpenAI's chat completions, responses and embeddings and Anthropic's messages well enough for the official
+//! It speaks OpenAI's chat completions, responses and embeddings, Anthropic's messages and Gemini's content well enough for the official
 //! SDKs, and is stricter than these: a request they would tolerate by luck is a 400 that says why.
 //!
 //! | path | |
 //! |---|---|
-//! | `POST /v1/chat/completions`, `/v1/responses`, `/v1/embeddings`, `/v1/messages` | paid: counted and logged before the first byte of the answer |
+//! | `POST /v1/chat/completions`, `/v1/responses`, `/v1/embeddings`, `/v1/messages`, `/v1beta/models/MODEL:generateContent`, `…:streamGenerateContent` | paid: counted and logged before the first byte of the answer |
 //! | `POST /v1/messages/count_tokens`, `GET /v1/models` | free |
 //! | `GET` and `DELETE /v1/responses/ID`, `GET …/input_items` | free; responses are kept for the provider's life |
 //!
@@ -22,6 +22,7 @@ mod anthropic;
 mod body;
 mod cache;
 mod embeddings;
+mod gemini;
 mod kept;
 mod log;
 mod manner;

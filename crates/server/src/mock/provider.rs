@@ -21,7 +21,7 @@ use super::{
     anthropic,
     body::{self, Body, End},
     cache::{self, Cache},
-    embeddings,
+    embeddings, gemini,
     kept::Kept,
     log::{Line, Log},
     manner::Manner,
@@ -33,7 +33,8 @@ use super::{
 };
 
 /// What `GET /v1/models` lists. Any other model answers as well.
-const MODELS: [&str; 4] = ["gpt-5", "gpt-4o-mini", "claude-sonnet-4-5", "claude-haiku-4-5"];
+const MODELS: [&str; 5] =
+    ["gpt-5", "gpt-4o-mini", "claude-sonnet-4-5", "claude-haiku-4-5", "gemini-2.5-flash"];
 
 /// A request as it arrived.
 #[derive(Clone, Debug)]
@@ -141,11 +142,12 @@ impl Provider {
         place: Option<usize>,
     ) -> Result<Verdict, Refusal> {
         let route = route(head)?;
-        let credential = credential(manner, &head.headers)?;
+        let credential = credential(manner, head)?;
         if let Route::Models = route {
             let list = match dialect {
                 Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => openai::models(&MODELS),
                 Dialect::Anthropic => anthropic::models(&MODELS),
+                Dialect::Gemini => gemini::models(&MODELS),
             };
             return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, list) });
         }
@@ -163,13 +165,18 @@ impl Provider {
         }
         let body = request::decode(&head.headers, body)?;
         if let Route::CountTokens = route {
-            let counted = anthropic::counted(answer::input_tokens(&body));
+            let tokens = answer::input_tokens(&body);
+            let counted = match dialect {
+                Dialect::Gemini => gemini::counted(tokens),
+                _ => anthropic::counted(tokens),
+            };
             return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, counted) });
         }
 
         let body = match dialect {
             Dialect::Responses => lock(&self.counts).kept.expand(&body)?,
             Dialect::Embeddings => embeddings::expand(&body)?,
+            Dialect::Gemini => gemini::expand(head.uri.path(), head.uri.query().unwrap_or(""), &body)?,
             Dialect::OpenAi | Dialect::Anthropic => Cow::Borrowed(&*body),
         };
         let request = Request::read(dialect, head.uri.path(), &body)?;
@@ -306,6 +313,11 @@ fn write(
     gap: Duration,
 ) -> serde_json::Result<Response<Body>> {
     let (media_type, mut frames) = match (request.streams(), request.dialect) {
+        (true, Dialect::Gemini) if request.is_array() => {
+            ("application/json", gemini::frames(request, answer))
+        }
+        (true, Dialect::Gemini) => ("text/event-stream", gemini::frames(request, answer)),
+        (false, Dialect::Gemini) => ("application/json", vec![gemini::whole(answer).into()]),
         (true, Dialect::OpenAi) => ("text/event-stream; charset=utf-8", openai::frames(answer)?),
         (true, Dialect::Responses) => {
             ("text/event-stream; charset=utf-8", responses::frames(request, answer)?)
@@ -356,6 +368,7 @@ fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
     let text = match dialect {
         Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => openai::error(refusal.status, &message),
         Dialect::Anthropic => anthropic::error(refusal.status, &message),
+        Dialect::Gemini => gemini::error(refusal.status, &message),
     };
     let mut response = json(refusal.status, text);
     let headers = response.headers_mut();
@@ -375,7 +388,7 @@ fn json(status: StatusCode, text: String) -> Response<Body> {
 
 fn request_id(dialect: Dialect) -> &'static str {
     match dialect {
-        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => "x-request-id",
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings | Dialect::Gemini => "x-request-id",
         Dialect::Anthropic => "request-id",
     }
 }
@@ -387,6 +400,7 @@ fn dialect(head: &Parts) -> Dialect {
         "/v1/embeddings" => Dialect::Embeddings,
         path if path.starts_with("/v1/responses") => Dialect::Responses,
         path if path.starts_with("/v1/messages") => Dialect::Anthropic,
+        path if gemini::is_path(path) => Dialect::Gemini,
         _ if head.headers.contains_key("anthropic-version") => Dialect::Anthropic,
         _ => Dialect::OpenAi,
     }
@@ -402,6 +416,11 @@ fn route(head: &Parts) -> Result<Route<'_>, Refusal> {
         };
     }
     let (wanted, route) = match head.uri.path() {
+        path if gemini::asks_for_content(path) => (Method::POST, Route::Message),
+        path if path.starts_with("/v1beta/") && path.ends_with(":countTokens") => {
+            (Method::POST, Route::CountTokens)
+        }
+        "/v1beta/models" => (Method::GET, Route::Models),
         "/v1/chat/completions" | "/v1/responses" | "/v1/embeddings" | "/v1/messages" => {
             (Method::POST, Route::Message)
         }
@@ -417,11 +436,17 @@ fn route(head: &Parts) -> Result<Route<'_>, Refusal> {
 }
 
 /// Any credential will do, but there must be one.
-fn credential(manner: Manner, headers: &HeaderMap) -> Result<&str, Refusal> {
+fn credential(manner: Manner, head: &Parts) -> Result<&str, Refusal> {
+    let headers = &head.headers;
+    let query = head.uri.query().unwrap_or("");
+    let in_query = query.split('&').find_map(|pair| pair.strip_prefix("key="));
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
     let (found, wanted) = match manner {
-        Manner::Own => (bearer.or(text("x-api-key")), "`Authorization: Bearer` or `x-api-key`"),
+        Manner::Own => (
+            bearer.or(text("x-api-key")).or(text("x-goog-api-key")).or(in_query),
+            "`Authorization: Bearer`, `x-api-key` or `x-goog-api-key`",
+        ),
         Manner::OpenRouter => (bearer, "`Authorization: Bearer`"),
         Manner::Azure => (text("api-key").or(bearer).or(text("x-api-key")), "`api-key`"),
         Manner::Ollama => (bearer.or(Some("none")), ""),

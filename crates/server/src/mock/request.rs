@@ -23,6 +23,7 @@ pub(super) enum Dialect {
     Responses,
     Embeddings,
     Anthropic,
+    Gemini,
 }
 
 impl Dialect {
@@ -32,6 +33,7 @@ impl Dialect {
             Self::Responses => "responses",
             Self::Embeddings => "embeddings",
             Self::Anthropic => "anthropic",
+            Self::Gemini => "gemini",
         }
     }
 
@@ -116,6 +118,8 @@ pub(super) struct Wire<'a> {
     pub previous_response_id: Option<Cow<'a, str>>,
     pub store: Option<bool>,
     pub service_tier: Option<Cow<'a, str>>,
+    /// A stream that is one JSON array.
+    array: Option<bool>,
     /// Of embeddings.
     pub dimensions: Option<usize>,
     pub encoding_format: Option<Cow<'a, str>>,
@@ -198,6 +202,11 @@ impl<'a> Request<'a> {
         self.wire.stream.unwrap_or(false)
     }
 
+    /// Whether a stream is one JSON array.
+    pub fn is_array(&self) -> bool {
+        self.wire.array.unwrap_or(false)
+    }
+
     /// Whether a stream ends with OpenAI's usage chunk.
     pub fn includes_usage(&self) -> bool {
         self.wire.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
@@ -217,7 +226,7 @@ impl<'a> Request<'a> {
     /// Whether the answer is preceded by thinking: shown by Anthropic, only billed by OpenAI.
     pub fn thinks(&self) -> bool {
         match self.dialect {
-            Dialect::Anthropic => {
+            Dialect::Anthropic | Dialect::Gemini => {
                 self.wire.thinking.as_ref().is_some_and(|thinking| thinking.kind != "disabled")
             }
             Dialect::OpenAi => self.wire.reasoning_effort.as_ref().is_some_and(|effort| effort != "none"),
@@ -273,6 +282,8 @@ impl Wire<'_> {
             Dialect::Responses => self.check_responses(),
             Dialect::Embeddings => self.check_embeddings(),
             Dialect::Anthropic => self.check_anthropic(),
+            // Its members were checked when they were put into these words.
+            Dialect::Gemini => Ok(()),
         }
     }
 

@@ -157,9 +157,10 @@ impl Carry {
             .iter()
             .find_map(|n| headers::text(&head.headers, n))
             .map(|s| s.chars().take(200).collect());
-        let streamed = headers::text(&head.headers, header::CONTENT_TYPE.as_str())
-            .is_some_and(|t| t.starts_with("text/event-stream"))
-            && head.status.is_success();
+        let streamed = headers::text(&head.headers, header::CONTENT_TYPE.as_str()).is_some_and(|t| {
+            t.starts_with("text/event-stream")
+                || (self.call.request.array_stream && t.starts_with("application/json"))
+        }) && head.status.is_success();
         {
             let mut log = self.live.log();
             log.status = head.status;

@@ -139,7 +139,13 @@ impl Proxy {
             anthropic_version: request.headers().contains_key("anthropic-version"),
             x_api_key: request.headers().contains_key("x-api-key"),
         };
-        let shape = if facts.anthropic_version { Upstream::Anthropic } else { Upstream::OpenAi };
+        let is_google = request.headers().contains_key("x-goog-api-key")
+            || who::path(request.uri()).starts_with("/v1beta");
+        let shape = match facts {
+            HeaderFacts { anthropic_version: true, .. } => Upstream::Anthropic,
+            _ if is_google => Upstream::Gemini,
+            _ => Upstream::OpenAi,
+        };
         match self.pass(request, facts, wire).await {
             Ok(response) => response,
             Err((refusal, upstream)) => refusal.response(upstream.unwrap_or(shape)),
@@ -153,7 +159,7 @@ impl Proxy {
         wire: Wire,
     ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {
         let host = &self.host;
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let bare = |r: Refusal| (r, None);
         if parts.uri.scheme().is_some() {
             return Err(bare(Refusal::new(400, "absolute_target", "the target must be a path, not a URL")));
@@ -172,6 +178,7 @@ impl Proxy {
                 Err(e) => crate::http::refused(&e),
             });
         }
+        who::move_key(&mut parts).map_err(|e| bare(e.into()))?;
         let mut caller = who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)
             .map_err(|e| bare(e.into()))?;
         seat::serves(host, &caller.who).map_err(bare)?;
@@ -352,6 +359,7 @@ fn no_key(to: &To) -> Refusal {
     let (name, place) = match to {
         To::Own(Upstream::OpenAi) => ("OpenAI", "OPENAI_API_KEY set"),
         To::Own(Upstream::Anthropic) => ("Anthropic", "ANTHROPIC_API_KEY set"),
+        To::Own(Upstream::Gemini) => ("Gemini", "GEMINI_API_KEY set"),
         To::Named(named) => (&*named.name, named.wants_key.as_deref().unwrap_or("its key")),
     };
     let mut refusal = Refusal::new(401, "no_provider_key", format!("no key for {name} is known here"));

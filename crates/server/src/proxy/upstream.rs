@@ -96,6 +96,7 @@ impl Provider {
 pub struct Providers {
     pub openai: Provider,
     pub anthropic: Provider,
+    pub gemini: Provider,
     /// Those that a person has named; names are unique.
     pub named: Vec<Arc<Named>>,
 }
@@ -105,6 +106,7 @@ impl Providers {
         match upstream {
             Upstream::OpenAi => &self.openai,
             Upstream::Anthropic => &self.anthropic,
+            Upstream::Gemini => &self.gemini,
         }
     }
 
@@ -118,6 +120,7 @@ pub fn name(upstream: Upstream) -> &'static str {
     match upstream {
         Upstream::OpenAi => "openai",
         Upstream::Anthropic => "anthropic",
+        Upstream::Gemini => "gemini",
     }
 }
 
@@ -198,6 +201,9 @@ pub fn authorize(headers: &mut HeaderMap, to: &To, key: &Key) -> Result<(), http
     let (name, text) = match to {
         To::Own(Upstream::OpenAi) => (header::AUTHORIZATION, format!("Bearer {}", key.expose())),
         To::Own(Upstream::Anthropic) => (http::HeaderName::from_static("x-api-key"), key.expose().to_owned()),
+        To::Own(Upstream::Gemini) => {
+            (http::HeaderName::from_static("x-goog-api-key"), key.expose().to_owned())
+        }
         To::Named(named) => named.auth.with(key),
     };
     let mut value = HeaderValue::try_from(text)?;

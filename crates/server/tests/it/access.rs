@@ -56,7 +56,7 @@ async fn a_run_token_is_taken_wherever_a_client_puts_its_key_and_goes_no_further
         for ask in &asks {
             ask.to(&server).await.ok();
             let sent = rig.mock.requests().pop().unwrap();
-            let keys: Vec<&str> = ["authorization", "x-api-key", "api-key"]
+            let keys: Vec<&str> = ["authorization", "x-api-key", "api-key", "x-goog-api-key"]
                 .iter()
                 .filter_map(|n| sent.headers.get(*n))
                 .map(|v| v.to_str().unwrap())

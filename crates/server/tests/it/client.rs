@@ -14,7 +14,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::rig::{ANTHROPIC_KEY, HOUSE_KEY, OPENAI_KEY, Server, within};
+use crate::rig::{ANTHROPIC_KEY, GEMINI_KEY, HOUSE_KEY, OPENAI_KEY, Server, within};
 
 /// Which API is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,7 @@ pub enum Api {
     Chat,
     Responses,
     Messages,
+    Gemini,
     /// Chat at an upstream that a person has named `house`.
     Named,
     /// No stream, no output.
@@ -29,7 +30,12 @@ pub enum Api {
 }
 
 /// Those that generate: whole and in streams.
-pub const ALL: [Api; 4] = [Api::Chat, Api::Responses, Api::Messages, Api::Named];
+pub const ALL: [Api; 5] = [Api::Chat, Api::Responses, Api::Messages, Api::Gemini, Api::Named];
+
+/// Those whose cap is a member of the body.
+pub fn capped() -> impl Iterator<Item = Api> {
+    ALL.into_iter().filter(|api| *api != Api::Gemini)
+}
 
 /// Every metered API.
 pub fn every() -> impl Iterator<Item = Api> {
@@ -47,6 +53,7 @@ impl Api {
             Api::Chat => "/v1/chat/completions",
             Api::Responses => "/v1/responses",
             Api::Messages => "/v1/messages",
+            Api::Gemini => "/v1beta/models/gemini-2.5-flash:generateContent",
             Api::Named => "/u/house/v1/chat/completions",
             Api::Embeddings => "/v1/embeddings",
         }
@@ -57,6 +64,7 @@ impl Api {
             Api::Chat | Api::Responses => "gpt-4o-mini",
             Api::Named => "gpt-4.1-mini",
             Api::Messages => "claude-haiku-4-5",
+            Api::Gemini => "gemini-2.5-flash",
             Api::Embeddings => "text-embedding-3-small",
         }
     }
@@ -66,6 +74,10 @@ impl Api {
         if self == Api::Embeddings {
             return json!({"model": self.model(), "input": text});
         }
+        if self == Api::Gemini {
+            let contents = json!([{"role": "user", "parts": [{"text": text}]}]);
+            return json!({"contents": contents, "generationConfig": {"maxOutputTokens": 64}});
+        }
         json!({"model": self.model(), self.cap(): 64, self.input(): [{"role": "user", "content": text}]})
     }
 
@@ -74,6 +86,7 @@ impl Api {
         match self {
             Api::Chat | Api::Messages | Api::Named => "max_tokens",
             Api::Responses => "max_output_tokens",
+            Api::Gemini => unreachable!("it is in generationConfig"),
             Api::Embeddings => unreachable!("it has no output"),
         }
     }
@@ -83,6 +96,7 @@ impl Api {
         match self {
             Api::Chat | Api::Messages | Api::Named => "messages",
             Api::Responses | Api::Embeddings => "input",
+            Api::Gemini => "contents",
         }
     }
 
@@ -96,6 +110,7 @@ impl Api {
         match self {
             Api::Chat | Api::Responses | Api::Embeddings => ("authorization", format!("Bearer {OPENAI_KEY}")),
             Api::Messages => ("x-api-key", ANTHROPIC_KEY.to_owned()),
+            Api::Gemini => ("x-goog-api-key", GEMINI_KEY.to_owned()),
             Api::Named => ("api-key", HOUSE_KEY.to_owned()),
         }
     }
@@ -111,7 +126,19 @@ impl Api {
     }
 
     pub fn streams(self, text: &str) -> Ask {
+        if self == Api::Gemini {
+            let target = self.path().replace(":generateContent", ":streamGenerateContent?alt=sse");
+            return self.says(text).target(&target);
+        }
         self.sends(&with(self.body(text), json!({"stream": true})))
+    }
+
+    /// A request to another model.
+    pub fn says_to(self, model: &str, text: &str) -> Ask {
+        if self == Api::Gemini {
+            return self.says(text).target(&self.path().replace(self.model(), model));
+        }
+        self.sends(&with(self.body(text), json!({"model": model})))
     }
 
     pub fn sends(self, body: &Value) -> Ask {
@@ -316,7 +343,9 @@ impl Answer {
     /// The code of one of our refusals, where its shape has it; an upstream's own error has none.
     pub fn code(&self) -> String {
         let body = self.json();
-        let code = body["error"]["code"].as_str().unwrap_or_else(|| panic!("no code in {body}"));
+        // Google's `code` is a number; the reason is in a detail.
+        let reason = body["error"]["details"][0]["reason"].as_str();
+        let code = body["error"]["code"].as_str().or(reason).unwrap_or_else(|| panic!("no code in {body}"));
         assert_eq!(self.header("x-outlast-code"), Some(code), "{body}");
         code.to_owned()
     }

@@ -77,9 +77,13 @@ async fn an_upstream_that_cannot_be_reached_costs_nothing() {
         drop(nowhere);
         let config = rig.config();
         let at = |p: &Provider| Provider::new(&base, p.key.clone()).unwrap();
-        let Providers { openai, anthropic, .. } = &config.providers;
-        let providers =
-            Providers { openai: at(openai), anthropic: at(anthropic), named: vec![Arc::new(house(&base))] };
+        let Providers { openai, anthropic, gemini, .. } = &config.providers;
+        let providers = Providers {
+            openai: at(openai),
+            anthropic: at(anthropic),
+            gemini: at(gemini),
+            named: vec![Arc::new(house(&base))],
+        };
         let server = rig.serve_with(Config { providers, ..config }).await;
         let answer = api.says("x").to(&server).await;
         assert_eq!((answer.status.as_u16(), answer.code()), (502, "upstream_unreachable".into()));

@@ -39,6 +39,7 @@ use outlast_store::sqlite::SqliteStore;
 /// The provider's own keys: nobody but the provider may ever see them.
 pub const OPENAI_KEY: &str = "sk-proj-the-key-of-the-house";
 pub const HOUSE_KEY: &str = "the-key-of-the-house-for-azure";
+pub const GEMINI_KEY: &str = "AIza-the-key-of-the-house";
 pub const ANTHROPIC_KEY: &str = "sk-ant-the-key-of-the-house";
 
 /// How long anything may take that a test waits for, on a loaded machine.
@@ -186,6 +187,7 @@ impl Rig {
             providers: Providers {
                 openai: Provider::new(&format!("{base}/v1"), key(OPENAI_KEY)).unwrap(),
                 anthropic: Provider::new(&base, key(ANTHROPIC_KEY)).unwrap(),
+                gemini: Provider::new(&base, key(GEMINI_KEY)).unwrap(),
                 named: vec![Arc::new(house(&format!("{base}/openai/v1")))],
             },
             prices: PriceTable::builtin(),

@@ -22,6 +22,7 @@ pub fn towards(rig: &Rig, upstream: &Scripted) -> Config {
     let providers = Providers {
         openai: provider(&config.providers.openai),
         anthropic: provider(&config.providers.anthropic),
+        gemini: provider(&config.providers.gemini),
         named: vec![Arc::new(house(&format!("{}/openai/v1", upstream.base)))],
     };
     Config { providers, ..config }
