@@ -162,7 +162,7 @@ fn usage(
         cache_write_1h,
         output,
         reasoning,
-        web_searches: 0,
+        web_searches: script.searches,
     }
 }
 

@@ -14,9 +14,7 @@ use super::{
 
 /// Whether a path is one of this API's.
 pub(super) fn is_path(path: &str) -> bool {
-    path.starts_with("/v1beta/")
-        || path.ends_with(":generateContent")
-        || path.ends_with(":streamGenerateContent")
+    path.starts_with("/v1beta/") || named(path).is_some()
 }
 
 /// Whether a path asks for content.

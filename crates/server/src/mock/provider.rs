@@ -182,6 +182,11 @@ impl Provider {
         let request = Request::read(dialect, head.uri.path(), &body)?;
         let (script, tool_results) = request.script()?;
         let next_tool = next_tool(&request, &script, tool_results)?;
+        if script.searches > request.max_searches() {
+            let message =
+                format!("search {}: the request allows {}", script.searches, request.max_searches());
+            return Err(Refusal::bad(message));
+        }
         match script.fault {
             Some(Fault::Silent) => return Ok(Verdict::Silence),
             Some(Fault::Status(status, times)) if self.still_refuses(request.digest, times) => {
@@ -417,9 +422,7 @@ fn route(head: &Parts) -> Result<Route<'_>, Refusal> {
     }
     let (wanted, route) = match head.uri.path() {
         path if gemini::asks_for_content(path) => (Method::POST, Route::Message),
-        path if path.starts_with("/v1beta/") && path.ends_with(":countTokens") => {
-            (Method::POST, Route::CountTokens)
-        }
+        path if gemini::is_path(path) && path.ends_with(":countTokens") => (Method::POST, Route::CountTokens),
         "/v1beta/models" => (Method::GET, Route::Models),
         "/v1/chat/completions" | "/v1/responses" | "/v1/embeddings" | "/v1/messages" => {
             (Method::POST, Route::Message)

@@ -157,6 +157,7 @@ struct Tool<'a> {
     function: Option<Named<'a>>,
     #[serde(borrow)]
     custom: Option<Named<'a>>,
+    max_uses: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -256,6 +257,12 @@ impl<'a> Request<'a> {
     /// How many messages there are; of embeddings, inputs.
     pub fn messages(&self) -> usize {
         self.wire.messages.len()
+    }
+
+    /// The most searches of the provider's own that the request allows; none where it offers no such tool.
+    pub fn max_searches(&self) -> u64 {
+        let search = self.wire.tools.iter().flatten().find(|tool| tool.kind.starts_with("web_search_"));
+        search.map_or(0, |tool| tool.max_uses.unwrap_or(10))
     }
 
     /// The names of the tools the answer may call.

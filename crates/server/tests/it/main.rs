@@ -17,6 +17,7 @@ mod restart;
 mod rig;
 mod scope;
 mod scripted;
+mod server_tools;
 mod state_grpc;
 mod state_rest;
 mod stream;
