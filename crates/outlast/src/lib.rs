@@ -86,12 +86,16 @@ pub fn program() -> io::Result<PathBuf> {
 }
 
 fn dispatch(cli: Cli, around: Surroundings) -> Result<u8, CliError> {
-    // These two need no place for a store.
+    // These need no place for a store.
     let command = match cli.command {
         Command::Mock(args) => return mock::mock(args),
         Command::Completions(args) => {
             let look = Look::of_stdout(&cli.globals, &around);
             return printed(look, |page| commands::completions::completions(&args, page));
+        }
+        Command::Prices(args) => {
+            let look = Look::of_stdout(&cli.globals, &around);
+            return printed(look, |page| commands::prices::prices(&args, &around, page));
         }
         other => other,
     };

@@ -4,6 +4,7 @@ pub mod change;
 pub mod ctx;
 pub mod jobs;
 pub mod look;
+pub mod prices;
 pub mod run;
 pub mod serve;
 pub mod shared;
@@ -20,6 +21,7 @@ pub use self::{
     ctx::CtxArgs,
     jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     look::{CompletionsArgs, DoctorArgs, JournalArgs, LsArgs, ShowArgs, SpendArgs},
+    prices::PricesArgs,
     run::{ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
@@ -71,6 +73,7 @@ pub enum Command {
     Resume(ResumeArgs),
     Cancel(CancelArgs),
     Spend(SpendArgs),
+    Prices(PricesArgs),
     Jobs(JobsArgs),
     Inspect(InspectArgs),
     Retry(RetryArgs),

@@ -13,6 +13,7 @@ pub mod inspect;
 pub mod jobs;
 pub mod journal;
 pub mod ls;
+pub mod prices;
 pub mod retry;
 pub mod show;
 pub mod spend;

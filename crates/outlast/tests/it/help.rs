@@ -16,6 +16,7 @@ fn help_is_as_recorded() {
         "resume",
         "cancel",
         "spend",
+        "prices",
         "state",
         "ctx",
         "shell-init",
