@@ -273,7 +273,9 @@ fn split_query(target: &str) -> (Option<String>, String) {
 /// the header that says the same.
 pub fn move_key(parts: &mut http::request::Parts) -> Result<(), NotLetIn> {
     let Some(target) = parts.uri.path_and_query() else { return Ok(()) };
-    let Some(query) = target.query().filter(|_| path(&parts.uri).contains("/models/")) else { return Ok(()) };
+    let of_gemini =
+        |path: &str| path.starts_with("/v1beta/") || (path.contains("/models/") && path.contains(':'));
+    let Some(query) = target.query().filter(|_| of_gemini(path(&parts.uri))) else { return Ok(()) };
     let plain = |value: &str| !value.is_empty() && !value.contains('%') && !token::looks_like_token(value);
     let is_key = |pair: &&str| pair.strip_prefix("key=").is_some_and(plain);
     let Some(key) = query.split('&').find(is_key) else { return Ok(()) };

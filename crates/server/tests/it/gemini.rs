@@ -76,6 +76,13 @@ async fn a_key_in_the_query_is_the_callers_own_and_no_part_of_the_digest() {
     let both = ask.header("x-goog-api-key", "AIza-theirs").to(&server).await;
     assert_eq!((both.status.as_u16(), both.code()), (403, "credentials_disagree".into()));
     assert_eq!(rig.mock.paid(), 1);
+    // Where nothing is recorded as well: ours is not put beside it.
+    Ask::new("GET", "/v1beta/models?key=AIza-mine").run("r").to(&server).await.ok();
+    let sent = rig.mock.requests().pop().unwrap();
+    assert_eq!(
+        (sent.target.as_str(), sent.headers["x-goog-api-key"].to_str().unwrap()),
+        ("/v1beta/models", "AIza-mine")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -213,7 +213,7 @@ impl Parser {
                     kind = json.string()?.decode().to_ascii_lowercase();
                     self.bytes += kind.len() as u64 + 2;
                 }
-                ("data", _) => drop(json.skip()?),
+                ("data", _) => json.skip().map(drop)?,
                 _ => self.bytes += json.skip()?.decoded,
             }
             Ok(())
