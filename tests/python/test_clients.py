@@ -276,3 +276,110 @@ def test_a_second_process_of_a_supervised_agent_is_refused_while_the_first_lives
     assert done.returncode == 0, done.stderr
     shown = subprocess.run([outlast_program(), "show", "sup", "--json"], capture_output=True, text=True, timeout=20)
     assert json.loads(shown.stdout)["status"] == "completed"
+
+
+def test_embeddings_are_metered_and_replayed(rt, provider):
+    import openai
+
+    client = openai.OpenAI(**outlast.openai())
+    seen = []
+    for life in range(2):
+        with pytest.raises(ZeroDivisionError):
+            with rt.run("r"):
+                answer = client.embeddings.create(model="text-embedding-3-small", input=["one", "two"], dimensions=8)
+                seen.append([vector.embedding for vector in answer.data])
+                raise ZeroDivisionError
+    assert paid(provider) == 1 and seen[0] == seen[1]
+    assert [len(vector) for vector in seen[0]] == [8, 8]
+    # 1,000 input tokens at 0.02 usd per million, and no output.
+    assert rt.get("r").budget.usd.spent == pytest.approx(0.00002) and answer.usage.prompt_tokens == 1000
+
+
+HOUSE_AGENT = """
+    import os, signal, openai
+    client = openai.OpenAI(base_url=os.environ["OUTLAST_URL"] + "/u/house/v1", api_key=os.environ["HOUSE_KEY"])
+    said = []
+    for i in range(3):
+        chunks = client.chat.completions.create(
+            model="fast", messages=[{"role": "user", "content": f"question {i}"}], max_tokens=50, stream=True
+        )
+        said.append("".join(chunk.choices[0].delta.content or "" for chunk in chunks))
+        if i == 1 and os.environ["OUTLAST_ATTEMPT"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert len(set(said)) == 3 and os.environ["HOUSE_KEY"].startswith("ol_")
+"""
+
+
+def test_an_upstream_by_name_is_metered_and_replayed_and_its_key_stays_ours(home, provider, monkeypatch):
+    url = os.environ["OPENAI_BASE_URL"]
+    settings = home / ".config" / "outlast"
+    settings.mkdir(parents=True)
+    (settings / "outlast.toml").write_text(
+        f'[upstreams.house]\nbase_url = "{url}/openai/v1"\napi_key_env = "HOUSE_KEY"\nauth_header = "api-key"\n'
+        'models = {fast = "gpt-4o-mini"}\n'
+    )
+    monkeypatch.setenv("HOUSE_KEY", "the-key-of-the-house")
+    (home / "agent.py").write_text(textwrap.dedent(HOUSE_AGENT))
+    done = subprocess.run(
+        [outlast_program(), "--store", "mine.db", "run", "--run", "sup", "--", sys.executable, "agent.py"],
+        cwd=home, env=dict(os.environ), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert paid(provider) == 3
+    rt = outlast.connect(home / "mine.db")
+    # 1,000 in and 50 out (the cap), three times, as gpt-4o-mini.
+    assert rt.get("sup").budget.usd.spent == pytest.approx(3 * 0.00018)
+    rt.close()
+    assert b"the-key-of-the-house" not in (home / "mine.db").read_bytes()
+
+
+GEMINI_AGENT = """
+    import os, signal
+    from google import genai
+    client = genai.Client()
+    said = []
+    for i in range(4):
+        config = {"max_output_tokens": 50}
+        if i % 2:
+            answer = client.models.generate_content(model="gemini-2.5-flash", contents=f"question {i}", config=config)
+            said.append(answer.text)
+            used = answer.usage_metadata
+        else:
+            chunks = client.models.generate_content_stream(
+                model="gemini-2.5-flash", contents=f"question {i}", config=config
+            )
+            texts = []
+            for chunk in chunks:
+                texts.append(chunk.text or "")
+                used = chunk.usage_metadata
+            said.append("".join(texts))
+        assert (used.prompt_token_count, used.candidates_token_count) == (1000, 50), used
+        if i == 2 and os.environ["OUTLAST_ATTEMPT"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert len(set(said)) == 4 and all(said), said
+    assert client.models.count_tokens(model="gemini-2.5-flash", contents="x").total_tokens > 0
+"""
+
+
+def test_googles_sdk_is_metered_and_replayed_and_told_of_a_refusal_in_its_words(home, provider, monkeypatch):
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    monkeypatch.setenv("GOOGLE_API_KEY", "AIza-of-the-tests")
+    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", os.environ["OPENAI_BASE_URL"])
+    (home / "agent.py").write_text(textwrap.dedent(GEMINI_AGENT))
+
+    def run(id, *flags):
+        return subprocess.run(
+            [outlast_program(), "--store", "mine.db", "run", "--run", id, *flags, "--", sys.executable, "agent.py"],
+            cwd=home, env=dict(os.environ), capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    done = run("sup")
+    assert done.returncode == 0, done.stderr
+    assert paid(provider) == 4
+    rt = outlast.connect(home / "mine.db")
+    # 1,000 in at 0.30 and 50 out at 2.50 usd per million, four times.
+    assert rt.get("sup").budget.usd.spent == pytest.approx(4 * 0.000425)
+    refused = run("poor", "--calls", "1")
+    assert "402 RESOURCE_EXHAUSTED" in refused.stderr and "call_budget_exceeded" in refused.stderr, refused.stderr
+    assert rt.get("poor").halt_reason == "call_budget_exceeded" and paid(provider) == 5
+    rt.close()

@@ -16,6 +16,7 @@ use clap::{Arg, ArgAction, builder::Resettable};
 use crate::{
     agent::declared::{BadDeclaration, Declared},
     surroundings::Surroundings,
+    upstreams,
 };
 
 /// Where a setting stands.
@@ -62,7 +63,7 @@ impl Error {
             Error::UnknownKey { nearest: Some(nearest), .. } => Some(format!("the nearest known key is `{nearest}`")),
             Error::UnknownKey { .. } => Some("keys are the long flags of `outlast --help`, or tables of a command's".into()),
             Error::Secret { .. } => Some(
-                "keys are taken from OPENAI_API_KEY and ANTHROPIC_API_KEY, or from ~/.config/outlast/env (mode 0600)"
+                "keys are taken from OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY, or from ~/.config/outlast/env (mode 0600)"
                     .into(),
             ),
             Error::NotHere { .. } => Some(
@@ -117,6 +118,20 @@ pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Resul
     };
     let command = command.mut_args(put);
     Ok(if word.is_empty() { command } else { command.mut_subcommand(word, |c| c.mut_args(put)) })
+}
+
+/// A table of tables in the user's own file, and where that is; `None` without the file or the table.
+pub fn own_tables(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
+    let Some(path) = around.config_directory().map(|d| d.join(FILE)) else { return Ok(None) };
+    let Some(text) = read(&path)? else { return Ok(None) };
+    match table(&text, &path)?.remove(name) {
+        None => Ok(None),
+        Some(toml::Value::Table(tables)) => Ok(Some((path, tables))),
+        Some(_) => Err(Error::BadValue {
+            origin: Origin::File { path, key: name.to_owned() },
+            why: format!("wanted tables [{name}.NAME]"),
+        }),
+    }
 }
 
 /// Where files of settings may be, the first to be asked first.
@@ -261,6 +276,8 @@ struct File {
     /// By table (empty: above all tables) and long flag: the key as written, and its texts.
     settings: BTreeMap<(String, String), (String, Vec<String>)>,
     agents: Vec<Declared>,
+    /// It names upstreams.
+    upstreams: bool,
 }
 
 /// `[agents.NAME]`: see [`Declared`].
@@ -285,17 +302,14 @@ pub fn agents(around: &Surroundings) -> Result<Vec<Declared>, Error> {
 
 impl File {
     fn parse(text: &str, path: PathBuf, known: &Known) -> Result<File, Error> {
-        let table: toml::Table = text.parse().map_err(|e: toml::de::Error| {
-            let at = e.span().map_or(0, |s| s.start).min(text.len());
-            let line = 1 + text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count();
-            Error::Syntax { path: path.clone(), line, why: e.message().trim().replace('\n', ", ") }
-        })?;
-        let mut file = File { path, settings: BTreeMap::new(), agents: Vec::new() };
+        let table = table(text, &path)?;
+        let mut file = File { path, settings: BTreeMap::new(), agents: Vec::new(), upstreams: false };
         for (key, value) in table {
             match (known.commands.get(&key), value) {
                 (None, toml::Value::Table(agents)) if key == AGENTS => {
                     file.agents = declared(&agents, &file.path)?;
                 }
+                (None, toml::Value::Table(_)) if key == upstreams::TABLE => file.upstreams = true,
                 (Some(_), toml::Value::Table(inner)) => {
                     for (inner_key, value) in inner {
                         file.add(&key, inner_key, value, known)?;
@@ -338,9 +352,10 @@ impl File {
             return Err(Error::NotHere { path: self.path.clone(), key: format!("{AGENTS}.{}", agent.name) });
         }
         let is_door = |long: &str| long.ends_with("-base-url") || matches!(long, "allow-host" | "until");
-        match self.settings.iter().find(|((_, long), _)| is_door(long)) {
+        let door = self.settings.iter().find(|((_, long), _)| is_door(long)).map(|(_, (key, _))| key.clone());
+        match door.or(self.upstreams.then(|| upstreams::TABLE.to_owned())) {
             None => Ok(()),
-            Some((_, (key, _))) => Err(Error::NotHere { path: self.path.clone(), key: key.clone() }),
+            Some(key) => Err(Error::NotHere { path: self.path.clone(), key }),
         }
     }
 
@@ -350,6 +365,14 @@ impl File {
         let origin = Origin::File { path: self.path.clone(), key: key.clone() };
         Some(Setting { origin, texts: texts.clone() })
     }
+}
+
+fn table(text: &str, path: &Path) -> Result<toml::Table, Error> {
+    text.parse().map_err(|e: toml::de::Error| {
+        let at = e.span().map_or(0, |s| s.start).min(text.len());
+        let line = 1 + text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count();
+        Error::Syntax { path: path.into(), line, why: e.message().trim().replace('\n', ", ") }
+    })
 }
 
 fn read(path: &Path) -> Result<Option<String>, Error> {

@@ -9,12 +9,17 @@ use crate::surroundings::Surroundings;
 pub const OPENAI: &str = "OPENAI_API_KEY";
 /// The variable of Anthropic's key.
 pub const ANTHROPIC: &str = "ANTHROPIC_API_KEY";
+/// The variable of Gemini's key.
+pub const GEMINI: &str = "GEMINI_API_KEY";
+/// Its other name, which Google's SDKs read first.
+pub const GOOGLE: &str = "GOOGLE_API_KEY";
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
     pub openai: Option<Key>,
     pub anthropic: Option<Key>,
+    pub gemini: Option<Key>,
 }
 
 /// One key. Its value is not part of what is printed.
@@ -65,7 +70,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Readable { path, .. } => Some(format!("chmod 600 {}", path.display())),
-            Error::Line { .. } => Some(format!("wanted lines {OPENAI}=… and {ANTHROPIC}=…")),
+            Error::Line { .. } => Some(format!("wanted lines {OPENAI}=…, {ANTHROPIC}=… and {GEMINI}=…")),
             _ => None,
         }
     }
@@ -79,14 +84,16 @@ impl Keys {
             let value = value.to_str().ok_or(Error::NotText { name })?.to_owned();
             Ok(Some(Key { value, origin: Origin::Environment }))
         };
-        let mut keys = Keys { openai: variable(OPENAI)?, anthropic: variable(ANTHROPIC)? };
-        if (keys.openai.is_none() || keys.anthropic.is_none())
+        let gemini = variable(GOOGLE)?.or(variable(GEMINI)?);
+        let mut keys = Keys { openai: variable(OPENAI)?, anthropic: variable(ANTHROPIC)?, gemini };
+        if (keys.openai.is_none() || keys.anthropic.is_none() || keys.gemini.is_none())
             && let Some(path) = around.config_directory().map(|d| d.join("env"))
             && let Some(text) = read_private(&path)?
         {
             let kept = parse(&text, &path)?;
             keys.openai = keys.openai.or(kept.openai);
             keys.anthropic = keys.anthropic.or(kept.anthropic);
+            keys.gemini = keys.gemini.or(kept.gemini);
         }
         Ok(keys)
     }
@@ -95,14 +102,14 @@ impl Keys {
 impl Keys {
     /// The variables of the keys that are there.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
-        [(OPENAI, &self.openai), (ANTHROPIC, &self.anthropic)]
+        [(OPENAI, &self.openai), (ANTHROPIC, &self.anthropic), (GEMINI, &self.gemini)]
             .into_iter()
             .filter_map(|(name, key)| key.as_ref().map(|_| name))
     }
 }
 
 /// The file's text, `None` without a file. It must be this user's own and nobody else's to read.
-fn read_private(path: &PathBuf) -> Result<Option<String>, Error> {
+pub fn read_private(path: &PathBuf) -> Result<Option<String>, Error> {
     let unreadable = |e: std::io::Error| Error::Unreadable { path: path.clone(), why: e.to_string() };
     let mut file = match std::fs::File::open(path) {
         Ok(file) => file,
@@ -139,7 +146,8 @@ fn parse(text: &str, path: &std::path::Path) -> Result<Keys, Error> {
         let slot = match name.trim() {
             OPENAI => &mut keys.openai,
             ANTHROPIC => &mut keys.anthropic,
-            _ => return Err(bad("neither of the two names that are read here".into())),
+            GEMINI | GOOGLE => &mut keys.gemini,
+            _ => return Err(bad("none of the names that are read here".into())),
         };
         if slot.is_some() {
             return Err(bad(format!("{} is given twice", name.trim())));
@@ -201,7 +209,7 @@ mod tests {
     fn a_bad_line_is_named_and_its_text_is_not_repeated() {
         for (text, line) in [
             ("sk-s3cret", "line 1: not NAME=VALUE"),
-            ("\nsk-s3cret=1", "line 2: neither"),
+            ("\nsk-s3cret=1", "line 2: none of the names"),
             ("OPENAI_API_KEY=s3cret\nOPENAI_API_KEY=s3cret", "line 2: OPENAI_API_KEY is given twice"),
         ] {
             let error = load(&[], Some((text, 0o600))).unwrap_err().to_string();

@@ -32,6 +32,7 @@ pub mod supervisor;
 pub mod surroundings;
 pub mod task_context;
 mod untaken;
+mod upstreams;
 
 use std::{
     ffi::OsString,
@@ -99,12 +100,16 @@ pub fn program() -> io::Result<PathBuf> {
 
 /// `typed`: the whole line, as it was.
 fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, CliError> {
-    // These two need no place for a store.
+    // These need no place for a store.
     let command = match cli.command {
         Command::Mock(args) => return mock::mock(args),
         Command::Completions(args) => {
             let look = Look::of_stdout(&cli.globals, &around);
             return printed(look, |page| commands::completions::completions(&args, page));
+        }
+        Command::Prices(args) => {
+            let look = Look::of_stdout(&cli.globals, &around);
+            return printed(look, |page| commands::prices::prices(&args, &around, page));
         }
         other => other,
     };

@@ -21,6 +21,11 @@ pub fn typed(args: &ProxyArgs) -> Result<PriceTable, CliError> {
     table(file(args)?.as_ref())
 }
 
+/// The built-in prices, with those of a file on top.
+pub fn of_file(path: Option<&Path>) -> Result<PriceTable, CliError> {
+    table(path.map(read).transpose()?.as_ref())
+}
+
 /// What a new run is to keep. Errors: a file that is not understood, or is too large to be kept.
 pub fn to_keep(args: &ProxyArgs) -> Result<Prices, CliError> {
     let file = file(args)?;
@@ -86,14 +91,17 @@ pub fn mended(store: &dyn Store, view: RunView, args: &ProxyArgs) -> Result<RunV
 
 /// The file that was typed, read.
 fn file(args: &ProxyArgs) -> Result<Option<PriceFile>, CliError> {
-    let Some(path) = &args.prices else { return Ok(None) };
+    args.prices.as_deref().map(read).transpose()
+}
+
+fn read(path: &Path) -> Result<PriceFile, CliError> {
     let shown = path.display().to_string();
     let text = fs::read_to_string(path).map_err(|e| bad(&shown, e.to_string(), FIELDS))?;
     // Found again from another directory; as it was typed where that cannot be told.
     let whole = std::path::absolute(path).unwrap_or_else(|_| Path::new(path).to_owned());
     // Also what is not kept is checked under the name that was typed.
     PriceTable::with_overrides(&text).map_err(|e| bad(&shown, e.to_string(), FIELDS))?;
-    Ok(Some(PriceFile { path: whole.display().to_string(), text }))
+    Ok(PriceFile { path: whole.display().to_string(), text })
 }
 
 fn table(file: Option<&PriceFile>) -> Result<PriceTable, CliError> {

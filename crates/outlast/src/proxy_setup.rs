@@ -23,10 +23,12 @@ use crate::{
     exit_code,
     keys::Keys,
     process::identity::{self, Liveness},
+    upstreams,
 };
 
 const OPENAI: &str = "https://api.openai.com";
 const ANTHROPIC: &str = "https://api.anthropic.com";
+const GEMINI: &str = "https://generativelanguage.googleapis.com";
 
 /// The longest answer that is no stream.
 const MAX_ANSWER: usize = 256 << 20;
@@ -64,13 +66,22 @@ pub fn providers(
             base(&args.anthropic_base_url, "anthropic", "ANTHROPIC_BASE_URL", ANTHROPIC)?,
             &keys.anthropic,
         )?,
+        gemini: provider(
+            base(&args.gemini_base_url, "gemini", "GOOGLE_GEMINI_BASE_URL", GEMINI)?,
+            &keys.gemini,
+        )?,
+        named: upstreams::load(&context.around)?.into_iter().map(|u| u.named).collect(),
     })
 }
 
 /// The base URLs to keep with a run, so that its resumption goes to the same place.
 pub fn to_keep(providers: &Providers) -> BTreeMap<String, String> {
-    [("openai", &providers.openai, OPENAI), ("anthropic", &providers.anthropic, ANTHROPIC)]
-        .into_iter()
+    let all = [
+        ("openai", &providers.openai, OPENAI),
+        ("anthropic", &providers.anthropic, ANTHROPIC),
+        ("gemini", &providers.gemini, GEMINI),
+    ];
+    all.into_iter()
         .filter(|(_, p, own)| p.base != *own)
         .map(|(name, p, _)| (name.to_owned(), p.base.clone()))
         .collect()

@@ -20,10 +20,22 @@ pub use lookup::{Found, Source};
 pub use overrides::PriceError;
 pub use table::PriceTable;
 
-use crate::{money::PicoUsdPerToken, usage::ServiceTier};
+use crate::{
+    money::{NanoUsd, PicoUsdPerToken, nano_from_pico},
+    usage::ServiceTier,
+};
 
 /// What one search is taken to cost where a price lists none: the highest of the vendored table.
 const WEB_SEARCH_UNLISTED_PICO: i64 = 35_000_000_000;
+
+/// What a search of Anthropic's costs, whichever of its models asks for it.
+const WEB_SEARCH_ANTHROPIC_PICO: i64 = 10_000_000_000;
+
+/// An amount in USD as providers write it in JSON, such as `0.00045` or `1.5e-7`; a part of a nano-dollar counts as one.
+/// `None` for what is no amount, is negative, or is more than anything costs.
+pub fn usd(text: &str) -> Option<NanoUsd> {
+    decimal::pico_usd(text).ok().map(|pico| nano_from_pico(i128::from(pico)))
+}
 
 /// The prices of one model, complete: what its source left out is filled by the rules of `rows.rs`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +87,12 @@ impl Price {
             .rev()
             .find(|(above, _)| input_total > *above)
             .map_or(&bands.base, |(_, rates)| rates)
+    }
+
+    /// The rates of `tier`: above how many input tokens they count, for the whole request, ascending from 0.
+    pub fn rows(&self, tier: ServiceTier) -> impl Iterator<Item = (u64, &Rates)> {
+        let bands = self.bands(tier);
+        std::iter::once((0, &bands.base)).chain(bands.above.iter().map(|(above, rates)| (*above, rates)))
     }
 
     /// The highest of each column over `tiers`, for any request of at most `input_bound` tokens.

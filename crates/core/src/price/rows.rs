@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use super::{Bands, Price, Rates, WEB_SEARCH_UNLISTED_PICO, scaled};
+use super::{Bands, Price, Rates, WEB_SEARCH_ANTHROPIC_PICO, WEB_SEARCH_UNLISTED_PICO, scaled};
 use crate::{money::PicoUsdPerToken, usage::ServiceTier};
 
 /// What one source lists about one model.
@@ -65,7 +65,10 @@ impl Listing {
             batch: tier(ServiceTier::Batch),
             max_input_tokens: self.max_input_tokens,
             max_output_tokens: self.max_output_tokens,
-            web_search_pico: self.web_search.unwrap_or(WEB_SEARCH_UNLISTED_PICO),
+            web_search_pico: self.web_search.unwrap_or(match self.anthropic {
+                true => WEB_SEARCH_ANTHROPIC_PICO,
+                false => WEB_SEARCH_UNLISTED_PICO,
+            }),
             // Anthropic caches only what `cache_control` marks; where another provider lists a price for
             // writes, it writes by itself.
             caches_unasked: !self.anthropic && lists_writes,

@@ -302,9 +302,19 @@ impl Client {
     }
 }
 
+/// By a signal that no Ctrl-C leads to, or as a shell passes that on.
+fn is_crash(exit: Exit) -> bool {
+    const CRASHES: [i32; 7] = [4, 6, 7, 8, 9, 11, 31];
+    let signal = exit.signal.or_else(|| exit.code.map(|code| code - 128));
+    signal.is_some_and(|signal| CRASHES.contains(&signal))
+}
+
 /// Whether an end so long after a Ctrl-C is its doing.
 fn is_interruption(is_signal: bool, since: Duration, exit: Option<Exit>) -> bool {
     let by_itself = exit.is_some_and(|e| e.signal == Some(2) || e.code == Some(130));
+    if exit.is_some_and(is_crash) {
+        return false;
+    }
     by_itself || since <= if is_signal { AFTER_SIGNAL } else { AFTER_KEY }
 }
 
@@ -320,7 +330,8 @@ mod tests {
             (true, s(29), Exit::code(0), true),
             (true, s(31), Exit::code(0), false),
             (true, s(3600), Exit::code(130), true),
-            (true, s(31), Exit::signal(9), false),
+            (true, s(1), Exit::signal(9), false),
+            (true, s(1), Exit::code(128 + 11), false),
             (false, s(1), Exit::code(0), true),
             (false, s(4), Exit::signal(9), false),
             (false, s(4), Exit::signal(2), true),

@@ -4,6 +4,7 @@ pub mod change;
 pub mod ctx;
 pub mod jobs;
 pub mod look;
+pub mod prices;
 pub mod run;
 pub mod serve;
 pub mod shared;
@@ -24,6 +25,7 @@ pub use self::{
         CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ServiceArgs, ServiceVerb, ShowArgs,
         SpendArgs,
     },
+    prices::PricesArgs,
     run::{AgentArgs, AttachArgs, HookArgs, LoopArgs, ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
@@ -57,7 +59,7 @@ Settings:
   command alone as OUTLAST_SERVE_ADMIT_WAIT; and in ./outlast.toml or else
   ~/.config/outlast/outlast.toml, as admit_wait = \"45s\", or below [serve].
   A flag comes before a variable, a variable before a file.
-  Keys are never flags: OPENAI_API_KEY, ANTHROPIC_API_KEY, or ~/.config/outlast/env (mode 0600).
+  Keys are never flags: OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, or ~/.config/outlast/env (mode 0600).
 
 Exit codes:
   0 done, 1 refused, 2 usage, 69 store or key unavailable, 75 halted, 76 failed,
@@ -82,6 +84,7 @@ pub enum Command {
     Cancel(CancelArgs),
     Resolve(ResolveArgs),
     Spend(SpendArgs),
+    Prices(PricesArgs),
     Jobs(JobsArgs),
     Inspect(InspectArgs),
     Retry(RetryArgs),

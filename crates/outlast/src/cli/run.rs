@@ -76,7 +76,7 @@ Examples:
   outlast run --loop --until 'make test' --max-iterations 50 --stdin PROMPT.md -- claude -p
   outlast run --kill-at call:3:mid -- python agent.py     test your own recovery
 
-Keys are taken from OPENAI_API_KEY and ANTHROPIC_API_KEY, or from ~/.config/outlast/env (mode 0600).";
+Keys are taken from OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY, or from ~/.config/outlast/env (mode 0600).";
 
 /// Start a CLI agent from a script of a run, with a session of its own
 ///

@@ -179,6 +179,9 @@ pub struct ProxyArgs {
     /// Where Anthropic calls go
     #[arg(long, value_name = "URL", value_parser = values::base_url)]
     pub anthropic_base_url: Option<String>,
+    /// Where Gemini calls go
+    #[arg(long, value_name = "URL", value_parser = values::base_url)]
+    pub gemini_base_url: Option<String>,
     /// How long a call waits for room in the budget
     #[arg(long = "admit-wait", value_name = "TIME", default_value = "45s", value_parser = values::ms)]
     pub admit_wait_ms: i64,
@@ -216,9 +219,11 @@ impl ProxyArgs {
         ]
         .map(OsString::from)
         .to_vec();
-        for (flag, value) in
-            [("--openai-base-url", &self.openai_base_url), ("--anthropic-base-url", &self.anthropic_base_url)]
-        {
+        for (flag, value) in [
+            ("--openai-base-url", &self.openai_base_url),
+            ("--anthropic-base-url", &self.anthropic_base_url),
+            ("--gemini-base-url", &self.gemini_base_url),
+        ] {
             flags.extend(value.as_ref().map(|value| OsString::from(format!("{flag}={value}"))));
         }
         if let Some(prices) = &self.prices {

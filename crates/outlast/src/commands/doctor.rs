@@ -226,11 +226,11 @@ fn api_keys(context: &Context) -> Vec<Finding> {
         Some(keys::Origin::File(path)) => format!("{name} from {}", path.display()),
         None => format!("no {name}"),
     };
-    let (openai, anthropic) = (found.openai.as_ref(), found.anthropic.as_ref());
-    let verdict = if openai.is_none() && anthropic.is_none() { Verdict::Note } else { Verdict::Well };
-    vec![Finding::new(
-        "keys",
-        verdict,
-        format!("{}, {}", told(keys::OPENAI, openai), told(keys::ANTHROPIC, anthropic)),
-    )]
+    let all = [
+        (keys::OPENAI, found.openai.as_ref()),
+        (keys::ANTHROPIC, found.anthropic.as_ref()),
+        (keys::GEMINI, found.gemini.as_ref()),
+    ];
+    let verdict = if all.iter().all(|(_, key)| key.is_none()) { Verdict::Note } else { Verdict::Well };
+    vec![Finding::new("keys", verdict, all.map(|(name, key)| told(name, key)).join(", "))]
 }

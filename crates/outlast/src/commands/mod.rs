@@ -16,6 +16,7 @@ pub mod jobs;
 pub mod journal;
 pub mod logs;
 pub mod ls;
+pub mod prices;
 pub mod resolve;
 pub mod retry;
 pub mod service;

@@ -148,7 +148,10 @@ fn create(
     begun_with: BegunWith,
     key: String,
 ) -> Result<RunView, CliError> {
-    if let Some(name) = args.env.iter().find(|name| [keys::OPENAI, keys::ANTHROPIC].contains(&name.as_str()))
+    if let Some(name) = args
+        .env
+        .iter()
+        .find(|name| [keys::OPENAI, keys::ANTHROPIC, keys::GEMINI, keys::GOOGLE].contains(&name.as_str()))
     {
         return Err(CliError::Usage {
             message: format!("--env {name}: a provider's key is never kept with a run"),
@@ -236,9 +239,10 @@ fn create(
     if view.spec.keys.is_empty() && view.spec.upstreams.is_empty() && view.run.parent.is_none() {
         // An agent that calls no model needs none, and one with a login of its own neither.
         say(&format!(
-            "no provider's key is here ({} or {}): calls pass with the agent's own credential only",
+            "no provider's key is here ({}, {} or {}): calls pass with the agent's own credential only",
             keys::OPENAI,
-            keys::ANTHROPIC
+            keys::ANTHROPIC,
+            keys::GEMINI
         ));
     }
     Ok(view)

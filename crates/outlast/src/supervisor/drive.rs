@@ -67,6 +67,7 @@ use crate::{
     run_directory::RunDirectory,
     say::say,
     task_context::mirror::Mirror,
+    upstreams,
 };
 
 /// How long calls in flight may go on when the agent is gone: paid answers are recorded.
@@ -422,12 +423,14 @@ impl Driver {
         let before = || attempts.iter().filter(|a| a.no < claims.attempt && Some(a.iteration) == turn);
         let last_exit = before().rev().find_map(|a| a.exit.as_ref()).map(crate::render::exit::words);
         let state_file = self.mirror(claims.attempt).map_err(std::io::Error::other)?;
+        let named = upstreams::load(&self.context.around).map_err(std::io::Error::other)?;
         Ok(environment::Attempt {
             command: &self.command,
             mark: &self.mark,
             claims,
             keys: &keys,
             providers: &self.providers,
+            named: &named,
             proxy: self.address,
             store: self.context.place.without_secret(),
             grpc: self.state.as_ref().map(StateFace::address),

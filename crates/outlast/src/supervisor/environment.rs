@@ -1,6 +1,10 @@
 //! The agent's environment: ours, with the run's own variables and without any provider key.
 
-use std::{collections::BTreeMap, ffi::OsString, net::SocketAddr};
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    net::SocketAddr,
+};
 
 use outlast_core::{
     digest::Digest,
@@ -11,10 +15,10 @@ use outlast_core::{
 };
 use outlast_server::proxy::Providers;
 
-use crate::process::tree::Marker;
+use crate::{keys, process::tree::Marker, upstreams::Upstream};
 
 /// Keys of providers, under every name their SDKs read.
-const KEYS: [&str; 2] = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"];
+const KEYS: [&str; 4] = [keys::OPENAI, keys::ANTHROPIC, keys::GEMINI, keys::GOOGLE];
 
 /// What the control groups of all attempts begin with.
 pub const GROUPS: &str = "outlast-run-";
@@ -65,6 +69,8 @@ pub struct Attempt<'a> {
     pub claims: Claims,
     pub keys: &'a [TokenKey],
     pub providers: &'a Providers,
+    /// Those that a person has named.
+    pub named: &'a [Upstream],
     pub proxy: SocketAddr,
     /// The store's file, so that a process of the agent's finds its run. An address with a password is not told.
     pub store: Option<String>,
@@ -125,10 +131,21 @@ impl Attempt<'_> {
         let openai = self.providers.openai.key.is_some();
         set("OPENAI_BASE_URL", format!("{}/v1", if openai { &url } else { &with_path }));
         let anthropic = self.providers.anthropic.key.is_some();
-        set("ANTHROPIC_BASE_URL", if anthropic { url } else { with_path });
-        for (name, known) in KEYS.into_iter().zip([openai, anthropic]) {
-            if known {
+        set("ANTHROPIC_BASE_URL", if anthropic { &url } else { &with_path }.clone());
+        let gemini = self.providers.gemini.key.is_some();
+        set("GOOGLE_GEMINI_BASE_URL", if gemini { url } else { with_path });
+        let google = env.contains_key(OsStr::new(keys::GOOGLE));
+        for (name, known) in KEYS.into_iter().zip([openai, anthropic, gemini, gemini && google]) {
+            // With both names of Gemini's key set Google's SDKs warn: one that was not there is not put beside the other.
+            let beside = name == keys::GEMINI && google && !env.contains_key(OsStr::new(name));
+            if known && !beside {
                 env.insert(name.into(), token.clone().into());
+            }
+        }
+        // An upstream's key is ours as well: with it an agent could pass us by.
+        for variable in self.named.iter().filter_map(|u| u.key_variable.as_ref()) {
+            if env.contains_key(OsStr::new(variable)) {
+                env.insert(variable.into(), token.clone().into());
             }
         }
         env
@@ -137,20 +154,41 @@ impl Attempt<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use outlast_core::id::{Fence, RunNo, Slot};
-    use outlast_server::proxy::{Key, Provider};
+    use outlast_server::proxy::{AuthHeader, Key, Named, Provider};
 
     use super::*;
 
     fn variables(openai: Option<&str>) -> BTreeMap<OsString, OsString> {
         let key = TokenKey { id: 1, secret: [3; 32] };
         let provider = |k: Option<&str>| Provider::new("http://up", k.map(|k| Key::new(k.into()))).unwrap();
+        let named = Upstream {
+            named: Arc::new(Named {
+                name: Named::name("groq").unwrap(),
+                provider: provider(Some("gsk-secret")),
+                auth: AuthHeader::Bearer,
+                wants_key: None,
+                models: BTreeMap::new(),
+                prices: None,
+                asks_usage: true,
+                cost_field: None,
+            }),
+            key_variable: Some("GROQ_API_KEY".into()),
+        };
         let attempt = Attempt {
             command: &Command::default(),
             mark: &Mark { run: "r".into(), mark: "m".into() },
             claims: Claims { run: RunNo(1), attempt: AttemptNo(2), slot: Slot(0), fence: Some(Fence(2)) },
             keys: &[key],
-            providers: &Providers { openai: provider(openai), anthropic: provider(None) },
+            providers: &Providers {
+                openai: provider(openai),
+                anthropic: provider(None),
+                gemini: provider(openai),
+                named: Vec::new(),
+            },
+            named: &[named],
             proxy: "127.0.0.1:9".parse().unwrap(),
             store: Some("/var/runs.db".into()),
             grpc: None,
@@ -159,16 +197,26 @@ mod tests {
             last_exit: Some("signal 9 (SIGKILL)".into()),
             state_file: Some("/var/runs.db.runs/r/active_state.json".into()),
         };
-        attempt.variables([("OPENAI_API_KEY".into(), "sk-secret".into()), ("X".into(), "y".into())])
+        let ours = [
+            ("OPENAI_API_KEY", "sk-secret"),
+            ("GROQ_API_KEY", "gsk-secret"),
+            ("GOOGLE_API_KEY", "sk-secret"),
+            ("X", "y"),
+        ];
+        attempt.variables(ours.map(|(name, value)| (name.into(), value.into())))
     }
 
     #[test]
     fn the_agent_sees_no_key_of_ours() {
         let env = variables(Some("sk-secret"));
         assert!(env.values().all(|v| !v.to_string_lossy().contains("sk-secret")));
+        assert!(env[OsStr::new("GROQ_API_KEY")].to_string_lossy().starts_with("ol_"));
         assert!(env[&OsString::from("OPENAI_API_KEY")].to_string_lossy().starts_with("ol_"));
         assert_eq!(env[&OsString::from("OPENAI_BASE_URL")], "http://127.0.0.1:9/v1");
         assert_eq!(env[&OsString::from("X")], "y");
+        assert!(env[OsStr::new("GOOGLE_API_KEY")].to_string_lossy().starts_with("ol_"));
+        assert!(!env.contains_key(OsStr::new("GEMINI_API_KEY")));
+        assert_eq!(env[OsStr::new("GOOGLE_GEMINI_BASE_URL")], "http://127.0.0.1:9");
         assert_eq!(env[&OsString::from("OUTLAST_RECOVERED")], "1");
         assert_eq!(env[&OsString::from("OUTLAST_ITERATION")], "3");
         assert_eq!(env[&OsString::from("OUTLAST_STORE")], "/var/runs.db");

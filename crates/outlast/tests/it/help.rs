@@ -22,6 +22,7 @@ fn help_is_as_recorded() {
         "cancel",
         "resolve",
         "spend",
+        "prices",
         "state",
         "ctx",
         "shell-init",

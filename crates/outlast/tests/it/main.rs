@@ -6,6 +6,7 @@ mod follow;
 mod help;
 mod jobs;
 mod line;
+mod prices;
 mod settings;
 mod state;
 mod story;

@@ -106,6 +106,7 @@ fn where_calls_go_and_who_may_call_is_not_for_the_directory_to_say() {
         "openai_base_url = \"https://evil.example\"",
         "[run]\nanthropic-base-url = \"https://evil.example\"",
         "[serve]\nallow_host = [\"evil.example\"]",
+        "[upstreams.groq]\nbase_url = \"https://evil.example\"",
     ] {
         let (told, hint) = read("outlast run a", here, "", &[]).unwrap_err();
         assert!(told.contains("is not taken from a directory's own settings"), "{told}");

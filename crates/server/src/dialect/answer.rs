@@ -1,11 +1,18 @@
 //! Answers: what one said, and a stream read frame by frame.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use bytes::Bytes;
-use outlast_core::usage::{ServiceTier, Usage};
+use outlast_core::{
+    money::NanoUsd,
+    usage::{ServiceTier, Usage},
+};
 
-use super::sse::{Event, Framer};
+use super::{
+    CostField,
+    gemini::{ArrayFramer, element},
+    sse::{Event, Framer},
+};
 
 /// What an answer said. Everything is optional: upstreams differ, and a stream can end anywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +21,8 @@ pub struct Outcome {
     pub usage: Option<Usage>,
     /// The newest usage that was told, final or not; its output is a lower bound until the end.
     pub usage_so_far: Option<Usage>,
+    /// What the upstream itself says that it bills; the newest that was told.
+    pub cost: Option<NanoUsd>,
     /// The tier that was billed.
     pub tier: Option<ServiceTier>,
     /// The model that answered, as the upstream names it.
@@ -83,11 +92,22 @@ pub(super) trait EventReader: Send + std::fmt::Debug {
     fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading;
 }
 
+/// What a stream is made of.
+#[derive(Debug)]
+enum Cutter {
+    Events(Framer),
+    /// One JSON array.
+    Elements(ArrayFramer),
+}
+
 /// Reads a streamed answer as its bytes arrive.
 #[derive(Debug)]
 pub struct AnswerStream {
-    framer: Framer,
+    framer: Cutter,
     reader: Box<dyn EventReader>,
+    /// There is no terminal event: the clean end of the body behind a stop reason is one.
+    ends_with_body: bool,
+    cost_field: Option<CostField>,
     outcome: Outcome,
     stop_seen: bool,
     terminal_seen: bool,
@@ -96,17 +116,37 @@ pub struct AnswerStream {
 impl AnswerStream {
     pub(super) fn new(reader: impl EventReader + 'static) -> Self {
         Self {
-            framer: Framer::default(),
+            framer: Cutter::Events(Framer::default()),
             reader: Box::new(reader),
+            ends_with_body: false,
+            cost_field: None,
             outcome: Outcome::default(),
             stop_seen: false,
             terminal_seen: false,
         }
     }
 
+    pub(super) fn ending_with_its_body(reader: impl EventReader + 'static) -> Self {
+        Self { ends_with_body: true, ..Self::new(reader) }
+    }
+
+    /// Of a stream that is one JSON array.
+    pub(super) fn of_an_array(self) -> Self {
+        Self { framer: Cutter::Elements(ArrayFramer::default()), ..self }
+    }
+
+    /// Also notes the cost that events tell in `field`.
+    pub fn noting_cost(self, field: Option<&CostField>) -> Self {
+        Self { cost_field: field.cloned(), ..self }
+    }
+
     /// Takes the next bytes and returns the frames they complete.
     pub fn push(&mut self, bytes: Bytes) -> Vec<Frame> {
-        self.framer.push(bytes).into_iter().map(|bytes| self.frame(bytes)).collect()
+        let frames = match &mut self.framer {
+            Cutter::Events(framer) => framer.push(bytes),
+            Cutter::Elements(framer) => framer.push(bytes),
+        };
+        frames.into_iter().map(|bytes| self.frame(bytes)).collect()
     }
 
     /// The upstream has ended: returns what was left, read if it can be.
@@ -114,7 +154,16 @@ impl AnswerStream {
     /// Some servers end without the last blank line, so a terminal event counts without it. Any other rest is
     /// `Partial`, or `Data` when it is blank lines only.
     pub fn finish(&mut self) -> Option<Frame> {
-        let (rest, whole) = self.framer.finish();
+        let (rest, whole) = match &mut self.framer {
+            Cutter::Events(framer) => framer.finish(),
+            Cutter::Elements(framer) => {
+                let (rest, closed) = framer.finish();
+                return self.end_of_body(rest, closed);
+            }
+        };
+        if self.ends_with_body && rest.iter().all(|b| matches!(b, b'\n' | b'\r')) {
+            return self.end_of_body(rest, true);
+        }
         if rest.is_empty() {
             return None;
         }
@@ -122,10 +171,27 @@ impl AnswerStream {
             return Some(Frame { bytes: rest, kind: FrameKind::Data });
         }
         let mut frame = self.frame(rest);
+        if self.ends_with_body && (whole || frame.kind == FrameKind::Stop) {
+            return match self.end_of_body(Bytes::new(), true) {
+                Some(end) => Some(Frame { bytes: frame.bytes, ..end }),
+                None => Some(frame),
+            };
+        }
         if !whole && !matches!(frame.kind, FrameKind::Terminal | FrameKind::Swallowed) {
             frame.kind = FrameKind::Partial;
         }
         Some(frame)
+    }
+
+    /// The end of a body that has no terminal event: behind a stop reason it is one.
+    fn end_of_body(&mut self, rest: Bytes, clean: bool) -> Option<Frame> {
+        if clean && self.stop_seen && self.outcome.error.is_none() {
+            self.outcome.usage = self.outcome.usage_so_far;
+            self.terminal_seen = true;
+            return Some(Frame { bytes: rest, kind: FrameKind::Terminal });
+        }
+        let kind = if clean { FrameKind::Data } else { FrameKind::Partial };
+        (!rest.is_empty()).then_some(Frame { bytes: rest, kind })
     }
 
     /// The usage, once it is whole.
@@ -147,8 +213,16 @@ impl AnswerStream {
     }
 
     fn frame(&mut self, bytes: Bytes) -> Frame {
-        let event = Event::read(&bytes);
+        let event = match &self.framer {
+            Cutter::Events(_) => Event::read(&bytes),
+            Cutter::Elements(_) => {
+                Event { data: Some(Cow::Borrowed(&bytes[element(&bytes)])), ..Event::default() }
+            }
+        };
         let reading = self.reader.read(&event, &mut self.outcome);
+        if let (Some(field), Some(data)) = (&self.cost_field, event.data.as_deref()) {
+            self.outcome.cost = field.read(data).or(self.outcome.cost);
+        }
         let kind = match reading.kind {
             FrameKind::Stop if std::mem::replace(&mut self.stop_seen, true) => FrameKind::Data,
             kind => kind,

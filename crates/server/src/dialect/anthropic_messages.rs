@@ -19,7 +19,7 @@ impl Dialect for AnthropicMessages {
         Upstream::Anthropic
     }
 
-    fn parse(&self, body: &[u8]) -> Result<Request, BadRequest> {
+    fn parse(&self, _target: &str, body: &[u8]) -> Result<Request, BadRequest> {
         request::parse(body)
     }
 

@@ -46,6 +46,10 @@ pub const WEB_SEARCH_RESULT: u64 = 16_384;
 /// What one web fetch puts into the context when the tool has no `max_content_tokens`: a long PDF.
 pub const WEB_FETCH_RESULT: u64 = 131_072;
 
+/// A Gemini image: 258 tokens for each tile of 768 × 768, after scaling to at most 3,072 × 3,072; newer models take up to
+/// 2,240 for one.
+pub const GEMINI_IMAGE: u64 = 8_192;
+
 /// Output of one server-side compaction, which `max_tokens` does not cap.
 pub const COMPACTION_OUTPUT: u64 = 20_000;
 

@@ -30,9 +30,12 @@ fn cap_splices(request: &Request, cap: u64, splices: &mut Vec<(Range<usize>, Str
         splices.extend(higher.map(|c| (c.at.clone(), cap.to_string())));
         return;
     }
-    match spans.caps.iter().find(|c| c.field == request.cap_field) {
-        Some(null) => splices.push((null.at.clone(), cap.to_string())),
-        None => splices.push((spans.open..spans.open, format!("\"{}\":{cap},", request.cap_field))),
+    match (spans.caps.iter().find(|c| c.field == request.cap_field), &spans.cap_place) {
+        (Some(null), _) => splices.push((null.at.clone(), cap.to_string())),
+        (None, Some(place)) => {
+            splices.push((place.at.clone(), format!("{}{cap}{}", place.before, place.after)));
+        }
+        (None, None) => splices.push((spans.open..spans.open, format!("\"{}\":{cap},", request.cap_field))),
     }
 }
 

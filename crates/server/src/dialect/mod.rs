@@ -7,10 +7,13 @@ pub mod answer;
 pub mod anthropic_messages;
 pub mod bound;
 pub mod canonical;
+mod cost_field;
 mod edit;
+pub mod gemini;
 pub mod json_spans;
 pub mod json_text;
 pub mod openai_chat;
+pub mod openai_embeddings;
 pub mod openai_responses;
 pub mod refusal;
 pub mod request;
@@ -23,7 +26,8 @@ use std::borrow::Cow;
 
 pub use answer::{AnswerStream, Frame, FrameKind, Outcome, UpstreamError};
 pub use canonical::canonical;
-pub use refusal::{error_frame, refusal_body};
+pub use cost_field::{BadCostField, CostField};
+pub use refusal::{error_element, error_frame, refusal_body};
 pub use request::{BadRequest, Request};
 pub use route::{HeaderFacts, Route, route};
 pub use usage_limit::usage_limit;
@@ -33,6 +37,7 @@ pub use usage_limit::usage_limit;
 pub enum Upstream {
     OpenAi,
     Anthropic,
+    Gemini,
 }
 
 /// One metered endpoint of one API. Its implementations have no state: they are used as statics.
@@ -47,11 +52,11 @@ pub trait Dialect: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Reads a decoded (not compressed) request body in one pass.
+    /// Reads a decoded (not compressed) request body, sent to `target` (path and query), in one pass.
     ///
     /// Errors name the field. What the upstream itself would refuse and what costs nothing (an unknown
     /// role, a temperature out of range) is not checked here.
-    fn parse(&self, body: &[u8]) -> Result<Request, BadRequest>;
+    fn parse(&self, target: &str, body: &[u8]) -> Result<Request, BadRequest>;
 
     /// The body as it goes upstream: `body` itself unless something has to change.
     ///
@@ -76,8 +81,13 @@ pub trait Dialect: Send + Sync + std::fmt::Debug {
 }
 
 /// Every dialect that is metered, for the registry by name.
-pub static DIALECTS: [&dyn Dialect; 3] =
-    [&openai_chat::OpenAiChat, &openai_responses::OpenAiResponses, &anthropic_messages::AnthropicMessages];
+pub static DIALECTS: [&dyn Dialect; 5] = [
+    &openai_chat::OpenAiChat,
+    &openai_responses::OpenAiResponses,
+    &openai_embeddings::OpenAiEmbeddings,
+    &anthropic_messages::AnthropicMessages,
+    &gemini::Gemini,
+];
 
 /// The dialect that a journal entry names; `None` for one that this version does not know.
 pub fn by_name(name: &str) -> Option<&'static dyn Dialect> {

@@ -23,7 +23,7 @@ impl Dialect for OpenAiChat {
         Upstream::OpenAi
     }
 
-    fn parse(&self, body: &[u8]) -> Result<Request, BadRequest> {
+    fn parse(&self, _target: &str, body: &[u8]) -> Result<Request, BadRequest> {
         request::parse(body)
     }
 

@@ -23,7 +23,13 @@ pub fn error_frame(shape: Upstream, code: &str, message: &str) -> Bytes {
     match shape {
         Upstream::OpenAi => format!("data: {data}\n\n").into(),
         Upstream::Anthropic => format!("event: error\ndata: {data}\n\n").into(),
+        Upstream::Gemini => format!("data: {data}\r\n\r\n").into(),
     }
+}
+
+/// The same for a stream that is one JSON array: its last element, and its end.
+pub fn error_element(shape: Upstream, code: &str, message: &str, is_first: bool) -> Bytes {
+    format!("{}{}]\n", if is_first { "[" } else { "," }, error(shape, 500, code, message)).into()
 }
 
 fn error(shape: Upstream, status: u16, code: &str, message: &str) -> serde_json::Value {
@@ -34,6 +40,15 @@ fn error(shape: Upstream, status: u16, code: &str, message: &str) -> serde_json:
         Upstream::Anthropic => json!({
             "type": "error",
             "error": { "type": anthropic_type(status), "message": message, "code": code }
+        }),
+        // Google's `code` is the HTTP status; what names the fact is the reason of a detail.
+        Upstream::Gemini => json!({
+            "error": {
+                "code": status, "message": message, "status": google_status(status),
+                "details": [{
+                    "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": code, "domain": "outlast"
+                }]
+            }
         }),
     }
 }
@@ -46,6 +61,19 @@ fn openai_type(status: u16) -> &'static str {
         429 => "rate_limit_error",
         400..=499 => "invalid_request_error",
         _ => "server_error",
+    }
+}
+
+fn google_status(status: u16) -> &'static str {
+    match status {
+        401 => "UNAUTHENTICATED",
+        402 | 429 => "RESOURCE_EXHAUSTED",
+        403 => "PERMISSION_DENIED",
+        404 => "NOT_FOUND",
+        503 => "UNAVAILABLE",
+        504 => "DEADLINE_EXCEEDED",
+        400..=499 => "INVALID_ARGUMENT",
+        _ => "INTERNAL",
     }
 }
 
@@ -88,6 +116,11 @@ mod tests {
                 r#"{"type":"error","error":{"type":"billing_error","message":"say \"when\"","code":"c"}}"#,
             ),
             (
+                Upstream::Gemini,
+                402,
+                r#"{"error":{"code":402,"message":"say \"when\"","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"c","domain":"outlast"}]}}"#,
+            ),
+            (
                 Upstream::Anthropic,
                 503,
                 r#"{"type":"error","error":{"type":"api_error","message":"say \"when\"","code":"c"}}"#,
@@ -99,7 +132,7 @@ mod tests {
 
     #[test]
     fn an_error_frame_is_one_event_whatever_the_message() {
-        for shape in [Upstream::OpenAi, Upstream::Anthropic] {
+        for shape in [Upstream::OpenAi, Upstream::Anthropic, Upstream::Gemini] {
             let frame = error_frame(shape, "upstream_broken", "line\nline\r\n\n");
             let mut framer = super::super::sse::Framer::default();
             assert_eq!(framer.push(frame.clone()), [frame]);

@@ -11,6 +11,8 @@ use super::json_spans::{Kind, Scanner};
 pub struct Request {
     pub model: String,
     pub stream: bool,
+    /// The stream is one JSON array, and not events.
+    pub array_stream: bool,
     /// The client itself asked for the usage in the stream (or the dialect always gives it).
     pub client_asked_usage: bool,
     /// Answers asked for (`n`), each of them up to the cap. At least 1.
@@ -74,6 +76,16 @@ pub(super) struct Spans {
     /// Each cap field that is there: its value (`None`: null) and where the value stands.
     pub caps: Vec<CapSpan>,
     pub usage_option: UsageOption,
+    /// Where a cap goes that is not there, if not at the front of the body.
+    pub cap_place: Option<CapPlace>,
+}
+
+/// What is put around an inserted cap, and what it replaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CapPlace {
+    pub at: Range<usize>,
+    pub before: &'static str,
+    pub after: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

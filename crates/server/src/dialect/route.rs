@@ -1,8 +1,8 @@
 //! Which requests go upstream, and who understands them. Whatever is not named here does not.
 
 use super::{
-    Dialect, Upstream, anthropic_messages::AnthropicMessages, openai_chat::OpenAiChat,
-    openai_responses::OpenAiResponses,
+    Dialect, Upstream, anthropic_messages::AnthropicMessages, gemini::Gemini, openai_chat::OpenAiChat,
+    openai_embeddings::OpenAiEmbeddings, openai_responses::OpenAiResponses,
 };
 
 /// The headers that tell two providers apart where they share a path.
@@ -29,6 +29,19 @@ pub enum Route<'t> {
     Bad(&'static str),
 }
 
+impl Route<'_> {
+    /// Whose API it is; `None` where that is not known.
+    pub fn upstream(&self) -> Option<Upstream> {
+        match self {
+            Route::Metered(dialect) => Some(dialect.upstream()),
+            Route::Free { upstream } | Route::Kept { upstream, .. } | Route::Refused { upstream, .. } => {
+                Some(*upstream)
+            }
+            Route::Unknown | Route::Bad(_) => None,
+        }
+    }
+}
+
 /// Routes a request by its line: `path_and_query` is its target, without the run token's part.
 ///
 /// The query is not looked at; it goes upstream as it is.
@@ -50,16 +63,43 @@ pub fn route<'t>(method: &str, path_and_query: &'t str, headers: HeaderFacts) ->
         {
             Route::Kept { upstream: Upstream::OpenAi, id }
         }
+        ("POST", ["v1", "embeddings"]) => Route::Metered(&OpenAiEmbeddings),
         ("POST", ["v1", "messages"]) => Route::Metered(&AnthropicMessages),
         ("POST", ["v1", "messages", "count_tokens"]) => Route::Free { upstream: Upstream::Anthropic },
         ("GET", ["v1", "models"]) => Route::Free { upstream: shared },
         ("GET", ["v1", "models", id]) if !id.is_empty() => Route::Free { upstream: shared },
+        ("GET", ["v1beta", "models"]) => Route::Free { upstream: Upstream::Gemini },
+        ("GET", ["v1beta", "models", id]) if !id.is_empty() && !id.contains(':') => {
+            Route::Free { upstream: Upstream::Gemini }
+        }
+        ("POST", ["v1beta" | "v1", "models", last]) if last.contains(':') => gemini(last),
         (_, segments) => match not_understood(segments) {
+            Some((Api::Gemini, reason)) => Route::Refused { upstream: Upstream::Gemini, reason },
             Some((Api::OpenAi, reason)) => Route::Refused { upstream: Upstream::OpenAi, reason },
             Some((Api::Anthropic, reason)) => Route::Refused { upstream: Upstream::Anthropic, reason },
             Some((Api::Shared, reason)) => Route::Refused { upstream: shared, reason },
             None => Route::Unknown,
         },
+    }
+}
+
+/// A verb of one of Gemini's models.
+fn gemini(last: &str) -> Route<'static> {
+    let upstream = Upstream::Gemini;
+    let refused = |reason| Route::Refused { upstream, reason };
+    match last.split_once(':') {
+        Some(("", _)) | None => Route::Unknown,
+        Some((_, "generateContent" | "streamGenerateContent")) => Route::Metered(&Gemini),
+        Some((_, "countTokens")) => Route::Free { upstream },
+        Some((_, "embedContent" | "batchEmbedContents")) => {
+            refused("Gemini's embeddings are not metered yet")
+        }
+        Some((_, "predict" | "predictLongRunning")) => refused("images and videos are not metered yet"),
+        Some((_, "batchGenerateContent" | "asyncBatchEmbedContent")) => {
+            refused("batches are not metered yet")
+        }
+        Some((_, "bidiGenerateContent")) => refused("realtime sessions are not metered yet"),
+        Some(_) => Route::Unknown,
     }
 }
 
@@ -97,13 +137,14 @@ fn ambiguous(target: &str) -> Option<&'static str> {
 enum Api {
     OpenAi,
     Anthropic,
+    Gemini,
     Shared,
 }
 
 /// The known endpoints that are refused, whatever the method: reading a file or a batch is of no use without
 /// making one.
 fn not_understood(segments: &[&str]) -> Option<(Api, &'static str)> {
-    use Api::{Anthropic, OpenAi, Shared};
+    use Api::{Anthropic, Gemini, OpenAi, Shared};
     Some(match segments {
         ["v1", "messages", "batches", ..] => (Anthropic, "message batches are not metered yet"),
         ["v1", "complete"] => (Anthropic, "text completions are not metered yet"),
@@ -115,7 +156,6 @@ fn not_understood(segments: &[&str]) -> Option<(Api, &'static str)> {
         ["v1", "responses", _, "cancel"] => (OpenAi, "background responses are not metered yet"),
         ["v1", "conversations", ..] => (OpenAi, "conversations are not metered yet"),
         ["v1", "completions", ..] => (OpenAi, "text completions are not metered yet"),
-        ["v1", "embeddings", ..] => (OpenAi, "embeddings are not metered yet"),
         ["v1", "images", ..] => (OpenAi, "images are not metered yet"),
         ["v1", "videos", ..] => (OpenAi, "videos are not metered yet"),
         ["v1", "audio", ..] => (OpenAi, "audio is not metered yet"),
@@ -131,7 +171,26 @@ fn not_understood(segments: &[&str]) -> Option<(Api, &'static str)> {
         ["v1", "agents" | "chatkit", ..] => (Shared, "hosted agents are not metered yet"),
         ["v1", "files", ..] => (Shared, "files are not metered yet"),
         ["v1", "skills", ..] => (Shared, "skills are not metered yet"),
-        ["v1beta", ..] => (OpenAi, "the Gemini API is not metered yet"),
+        // Vertex's paths hold a project, Bedrock's a model that is invoked; both sign requests, or hold a cloud's token.
+        ["v1" | "v1beta1" | "v1beta", "projects", .., last]
+            if last.ends_with(":rawPredict") || last.ends_with(":streamRawPredict") =>
+        {
+            (Anthropic, "Vertex AI is not metered: its calls are authorised for a cloud account")
+        }
+        ["v1" | "v1beta1" | "v1beta", "projects" | "publishers", ..] => {
+            (Gemini, "Vertex AI is not metered: its calls are authorised for a cloud account")
+        }
+        ["model", _, "invoke" | "invoke-with-response-stream" | "converse" | "converse-stream"]
+        | ["model-invocation-job" | "async-invoke" | "guardrail", ..] => {
+            (Anthropic, "Bedrock is not metered: its calls are signed for the host that they go to")
+        }
+        ["v1beta", "cachedContents", ..] => (Gemini, "cached contents are not metered yet"),
+        ["v1beta", "files", ..] | ["upload" | "download", "v1beta", ..] => {
+            (Gemini, "files are not metered yet")
+        }
+        ["v1beta", "batches", ..] => (Gemini, "batches are not metered yet"),
+        ["v1beta", "interactions", ..] => (Gemini, "interactions are not metered yet"),
+        ["v1beta", ..] => (Gemini, "this part of the Gemini API is not metered yet"),
         ["api", "chat" | "generate" | "embed" | "embeddings"] => {
             (OpenAi, "the Ollama API is not metered yet")
         }
@@ -190,10 +249,33 @@ mod tests {
             ("POST", "/v1/responses/input_tokens", "refused OpenAi"),
             ("POST", "/v1/responses/compact", "refused OpenAi"),
             ("POST", "/v1/messages/batches", "refused Anthropic"),
-            ("POST", "/v1/embeddings", "refused OpenAi"),
+            ("POST", "/v1/embeddings", "metered openai.embeddings"),
+            ("GET", "/v1/embeddings", "unknown"),
             ("POST", "/v1/images/generations", "refused OpenAi"),
             ("GET", "/v1/files/file-1", "refused OpenAi"),
-            ("POST", "/v1beta/models/gemini-3:generateContent?alt=sse", "refused OpenAi"),
+            ("POST", "/v1beta/models/gemini-3:generateContent?alt=sse", "metered gemini.generate_content"),
+            ("POST", "/v1/models/gemini-3:streamGenerateContent", "metered gemini.generate_content"),
+            ("POST", "/v1beta/models/gemini-3:countTokens", "free Gemini"),
+            ("GET", "/v1beta/models", "free Gemini"),
+            ("GET", "/v1beta/models/gemini-3", "free Gemini"),
+            ("GET", "/v1beta/models/gemini-3:generateContent", "refused Gemini"),
+            ("POST", "/v1beta/models/:generateContent", "unknown"),
+            ("POST", "/v1beta/models/imagen-4:predict", "refused Gemini"),
+            ("POST", "/v1beta/models/gemini-3:batchEmbedContents", "refused Gemini"),
+            ("POST", "/v1beta/cachedContents", "refused Gemini"),
+            ("POST", "/upload/v1beta/files", "refused Gemini"),
+            (
+                "POST",
+                "/v1beta1/projects/p/locations/l/publishers/google/models/m:generateContent",
+                "refused Gemini",
+            ),
+            (
+                "POST",
+                "/v1/projects/p/locations/l/publishers/anthropic/models/m:rawPredict",
+                "refused Anthropic",
+            ),
+            ("POST", "/model/anthropic.claude/invoke", "refused Anthropic"),
+            ("POST", "/model/anthropic.claude/converse-stream", "refused Anthropic"),
             ("POST", "/api/chat", "refused OpenAi"),
         ]);
     }

@@ -33,6 +33,8 @@ pub fn usage_limit(
     let until = match upstream {
         Upstream::Anthropic => anthropic(&told),
         Upstream::OpenAi => openai(&told, body),
+        // A day's quota: the time to wait tells.
+        Upstream::Gemini => told.long(told.retry_after()),
     }?;
     (until > now && until.ms_since(now) <= FARTHEST_MS).then_some(until)
 }

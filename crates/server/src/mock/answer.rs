@@ -4,6 +4,7 @@ use outlast_core::usage::Usage;
 
 use super::{
     cache::Cached,
+    manner::Manner,
     options::{FixedUsage, Options},
     request::{Dialect, Request},
     script::{Script, ToolCall},
@@ -28,6 +29,7 @@ pub(super) struct Answer<'a> {
     pub service_tier: &'a str,
     /// Whether OpenAI's stream tells its usage.
     pub includes_usage: bool,
+    pub manner: Manner,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -85,7 +87,14 @@ impl<'a> Answer<'a> {
             usage,
             service_tier: request.wire.service_tier.as_deref().unwrap_or("auto"),
             includes_usage: request.includes_usage(),
+            manner: Manner::Own,
         }
+    }
+
+    /// The same answer as another server gives it.
+    pub fn in_manner(self, manner: Manner) -> Self {
+        let includes_usage = self.includes_usage && manner != Manner::Ollama;
+        Self { includes_usage, manner, ..self }
     }
 }
 
@@ -126,6 +135,8 @@ fn usage(
         }
         (None, None) => (input_tokens(request.body), (thought + spoken).saturating_mul(choices)),
     };
+    // A vector is not billed.
+    let output = if request.dialect == Dialect::Embeddings { 0 } else { output };
     let reasoning = thought.saturating_mul(choices).min(output);
     // OpenAI caches unasked: that would make a usage that was given vary.
     let fixed = script.usage.is_some() || options.usage.is_some();
@@ -139,7 +150,7 @@ fn usage(
     let (write_5m, write_1h) = match request.dialect {
         Dialect::Anthropic => (share(cached.written_5m), share(cached.written_1h)),
         // OpenAI writes its cache for nothing, and counts what it reads in steps of 128.
-        Dialect::OpenAi | Dialect::Responses => (0, 0),
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings | Dialect::Gemini => (0, 0),
     };
     let cache_read = if request.dialect.is_openai() { read / 128 * 128 } else { read };
     let cache_write_5m = write_5m.min(input - cache_read);
@@ -151,7 +162,7 @@ fn usage(
         cache_write_1h,
         output,
         reasoning,
-        web_searches: 0,
+        web_searches: script.searches,
     }
 }
 

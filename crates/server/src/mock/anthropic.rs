@@ -74,7 +74,21 @@ struct Usage {
     cache_read_input_tokens: u64,
     cache_creation: CacheCreation,
     output_tokens: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server_tool_use: Option<ServerToolUse>,
     service_tier: &'static str,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct ServerToolUse {
+    web_search_requests: u64,
+    web_fetch_requests: u64,
+}
+
+/// What the provider's own tools did; absent where they did nothing.
+fn server_tool_use(answer: &Answer<'_>) -> Option<ServerToolUse> {
+    let web_search_requests = answer.usage.web_searches;
+    (web_search_requests > 0).then_some(ServerToolUse { web_search_requests, web_fetch_requests: 0 })
 }
 
 #[derive(Serialize)]
@@ -91,6 +105,8 @@ struct SoFar {
     cache_read_input_tokens: u64,
     output_tokens: u64,
     output_tokens_details: OutputDetails,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server_tool_use: Option<ServerToolUse>,
 }
 
 #[derive(Serialize)]
@@ -168,6 +184,7 @@ pub(super) fn frames(answer: &Answer<'_>) -> serde_json::Result<Vec<Bytes>> {
             cache_read_input_tokens: usage.cache_read,
             output_tokens: usage.output,
             output_tokens_details: OutputDetails { thinking_tokens: usage.reasoning },
+            server_tool_use: server_tool_use(answer),
         },
     })?;
     send(&Event::MessageStop {})?;
@@ -230,6 +247,8 @@ fn message<'a>(
             ephemeral_1h_input_tokens: answer.usage.cache_write_1h,
         },
         output_tokens,
+        // A stream tells it at its end.
+        server_tool_use: stop_reason.and_then(|_| server_tool_use(answer)),
         service_tier: "standard",
     };
     Message {

@@ -70,6 +70,7 @@ impl Cache {
 pub(super) fn prefixes(dialect: Dialect, body: &[u8]) -> Vec<Prefix> {
     let cacheable = match dialect {
         Dialect::OpenAi | Dialect::Responses => body.len() >= AUTOMATIC_FROM_BYTES,
+        Dialect::Embeddings | Dialect::Gemini => false,
         Dialect::Anthropic => memchr::memmem::find(body, b"\"cache_control\"").is_some(),
     };
     if !cacheable {
@@ -90,8 +91,8 @@ pub(super) fn prefixes(dialect: Dialect, body: &[u8]) -> Vec<Prefix> {
     let whole = body.get("cache_control").map(ttl);
     if let Some(last) = chain.prefixes.last_mut() {
         match dialect {
-            Dialect::OpenAi | Dialect::Responses => last.mark = Some(Ttl::FiveMinutes),
-            Dialect::Anthropic => last.mark = last.mark.or(whole),
+            Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => last.mark = Some(Ttl::FiveMinutes),
+            Dialect::Anthropic | Dialect::Gemini => last.mark = last.mark.or(whole),
         }
     }
     chain.prefixes

@@ -1,13 +1,15 @@
 //! A fake LLM provider: what tests, demos and benchmarks talk to where money would be spent.
 //!
-//! It speaks OpenAI's chat completions and responses and Anthropic's messages well enough for the official
+//! It speaks OpenAI's chat completions, responses and embeddings, Anthropic's messages and Gemini's content well enough for the official
 //! SDKs, and is stricter than these: a request they would tolerate by luck is a 400 that says why.
 //!
 //! | path | |
 //! |---|---|
-//! | `POST /v1/chat/completions`, `/v1/responses`, `/v1/messages` | paid: counted and logged before the first byte of the answer |
+//! | `POST /v1/chat/completions`, `/v1/responses`, `/v1/embeddings`, `/v1/messages`, `/v1beta/models/MODEL:generateContent`, `…:streamGenerateContent` | paid: counted and logged before the first byte of the answer |
 //! | `POST /v1/messages/count_tokens`, `GET /v1/models` | free |
 //! | `GET` and `DELETE /v1/responses/ID`, `GET …/input_items` | free; responses are kept for the provider's life |
+//!
+//! The same as other servers that speak OpenAI's API, below `/openai`, `/api` and `/ollama`: see [`manner`].
 //!
 //! **Answers are deterministic.** Text and ids follow from the request's digest (path and decoded body) and its
 //! *occurrence*: how many times this process was paid for this digest, counted from 1. So two paid answers of
@@ -19,8 +21,11 @@ mod answer;
 mod anthropic;
 mod body;
 mod cache;
+mod embeddings;
+mod gemini;
 mod kept;
 mod log;
+mod manner;
 mod openai;
 pub mod options;
 mod provider;

@@ -67,6 +67,8 @@ struct Usage {
     total_tokens: u64,
     prompt_tokens_details: PromptDetails,
     completion_tokens_details: CompletionDetails,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<f64>,
 }
 
 #[derive(Clone, Copy, Serialize)]
@@ -261,5 +263,6 @@ fn usage(answer: &Answer<'_>) -> Usage {
             accepted_prediction_tokens: 0,
             rejected_prediction_tokens: 0,
         },
+        cost: answer.manner.cost(usage.total()),
     }
 }

@@ -21,8 +21,10 @@ use super::{
     anthropic,
     body::{self, Body, End},
     cache::{self, Cache},
+    embeddings, gemini,
     kept::Kept,
     log::{Line, Log},
+    manner::Manner,
     openai,
     options::{Encoding, Options},
     request::{self, Dialect, Digest, MAX_BODY, Refusal, Request},
@@ -31,7 +33,8 @@ use super::{
 };
 
 /// What `GET /v1/models` lists. Any other model answers as well.
-const MODELS: [&str; 4] = ["gpt-5", "gpt-4o-mini", "claude-sonnet-4-5", "claude-haiku-4-5"];
+const MODELS: [&str; 5] =
+    ["gpt-5", "gpt-4o-mini", "claude-sonnet-4-5", "claude-haiku-4-5", "gemini-2.5-flash"];
 
 /// A request as it arrived.
 #[derive(Clone, Debug)]
@@ -110,11 +113,12 @@ impl Provider {
 
     /// Answers a request, at the time it is to be answered; never, if it asked for silence.
     pub async fn respond(&self, request: hyper::Request<Incoming>) -> Response<Body> {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         let body = collect(body).await;
         let place = self.keep(&head, body.as_ref().ok());
+        let manner = Manner::take(&mut head.uri);
         let dialect = dialect(&head);
-        let response = match body.and_then(|body| self.judge(dialect, &head, body, place)) {
+        let response = match body.and_then(|body| self.judge(dialect, manner, &head, body, place)) {
             Ok(Verdict::Respond { after, response }) => {
                 if !after.is_zero() {
                     tokio::time::sleep(after).await;
@@ -132,16 +136,18 @@ impl Provider {
     fn judge(
         &self,
         dialect: Dialect,
+        manner: Manner,
         head: &Parts,
         body: Bytes,
         place: Option<usize>,
     ) -> Result<Verdict, Refusal> {
         let route = route(head)?;
-        let credential = credential(&head.headers)?;
+        let credential = credential(manner, head)?;
         if let Route::Models = route {
             let list = match dialect {
-                Dialect::OpenAi | Dialect::Responses => openai::models(&MODELS),
+                Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => openai::models(&MODELS),
                 Dialect::Anthropic => anthropic::models(&MODELS),
+                Dialect::Gemini => gemini::models(&MODELS),
             };
             return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, list) });
         }
@@ -159,17 +165,28 @@ impl Provider {
         }
         let body = request::decode(&head.headers, body)?;
         if let Route::CountTokens = route {
-            let counted = anthropic::counted(answer::input_tokens(&body));
+            let tokens = answer::input_tokens(&body);
+            let counted = match dialect {
+                Dialect::Gemini => gemini::counted(tokens),
+                _ => anthropic::counted(tokens),
+            };
             return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, counted) });
         }
 
         let body = match dialect {
             Dialect::Responses => lock(&self.counts).kept.expand(&body)?,
+            Dialect::Embeddings => embeddings::expand(&body)?,
+            Dialect::Gemini => gemini::expand(head.uri.path(), head.uri.query().unwrap_or(""), &body)?,
             Dialect::OpenAi | Dialect::Anthropic => Cow::Borrowed(&*body),
         };
         let request = Request::read(dialect, head.uri.path(), &body)?;
         let (script, tool_results) = request.script()?;
         let next_tool = next_tool(&request, &script, tool_results)?;
+        if script.searches > request.max_searches() {
+            let message =
+                format!("search {}: the request allows {}", script.searches, request.max_searches());
+            return Err(Refusal::bad(message));
+        }
         match script.fault {
             Some(Fault::Silent) => return Ok(Verdict::Silence),
             Some(Fault::Status(status, times)) if self.still_refuses(request.digest, times) => {
@@ -186,7 +203,8 @@ impl Provider {
 
         let prefixes = cache::prefixes(dialect, &body);
         let (n, occurrence, cached) = lock(&self.counts).pay(request.digest, &prefixes);
-        let answer = Answer::new(&request, &script, next_tool, occurrence, cached, &self.options);
+        let answer =
+            Answer::new(&request, &script, next_tool, occurrence, cached, &self.options).in_manner(manner);
         self.record(&request, &answer, n, occurrence, credential)?;
         if let (Some(received), Some(place)) = (&self.received, place) {
             lock(received)[place].paid = Some(n);
@@ -304,6 +322,11 @@ fn write(
     gap: Duration,
 ) -> serde_json::Result<Response<Body>> {
     let (media_type, mut frames) = match (request.streams(), request.dialect) {
+        (true, Dialect::Gemini) if request.is_array() => {
+            ("application/json", gemini::frames(request, answer))
+        }
+        (true, Dialect::Gemini) => ("text/event-stream", gemini::frames(request, answer)),
+        (false, Dialect::Gemini) => ("application/json", vec![gemini::whole(answer).into()]),
         (true, Dialect::OpenAi) => ("text/event-stream; charset=utf-8", openai::frames(answer)?),
         (true, Dialect::Responses) => {
             ("text/event-stream; charset=utf-8", responses::frames(request, answer)?)
@@ -313,6 +336,7 @@ fn write(
         (false, Dialect::Responses) => {
             ("application/json", vec![responses::response(request, answer).to_string().into()])
         }
+        (_, Dialect::Embeddings) => ("application/json", vec![embeddings::whole(request, answer).into()]),
         (false, Dialect::Anthropic) => ("application/json", vec![anthropic::whole(answer)?]),
     };
     let body = match fault {
@@ -354,8 +378,9 @@ fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
         return limited(dialect, &message, limit);
     }
     let text = match dialect {
-        Dialect::OpenAi | Dialect::Responses => openai::error(refusal.status, &message),
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => openai::error(refusal.status, &message),
         Dialect::Anthropic => anthropic::error(refusal.status, &message),
+        Dialect::Gemini => gemini::error(refusal.status, &message),
     };
     let mut response = json(refusal.status, text);
     let headers = response.headers_mut();
@@ -373,8 +398,11 @@ fn limited(dialect: Dialect, message: &str, limit: Duration) -> Response<Body> {
     let over_s = over.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis().div_ceil(1000) as u64;
     let status = StatusCode::TOO_MANY_REQUESTS;
     let text = match dialect {
-        Dialect::OpenAi | Dialect::Responses => openai::usage_limit(message, over_s, limit),
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => {
+            openai::usage_limit(message, over_s, limit)
+        }
         Dialect::Anthropic => anthropic::error(status, message),
+        Dialect::Gemini => gemini::error(status, message),
     };
     let mut response = json(status, text);
     let headers = response.headers_mut();
@@ -398,7 +426,7 @@ fn json(status: StatusCode, text: String) -> Response<Body> {
 
 fn request_id(dialect: Dialect) -> &'static str {
     match dialect {
-        Dialect::OpenAi | Dialect::Responses => "x-request-id",
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings | Dialect::Gemini => "x-request-id",
         Dialect::Anthropic => "request-id",
     }
 }
@@ -407,8 +435,10 @@ fn request_id(dialect: Dialect) -> &'static str {
 fn dialect(head: &Parts) -> Dialect {
     match head.uri.path() {
         "/v1/chat/completions" => Dialect::OpenAi,
+        "/v1/embeddings" => Dialect::Embeddings,
         path if path.starts_with("/v1/responses") => Dialect::Responses,
         path if path.starts_with("/v1/messages") => Dialect::Anthropic,
+        path if gemini::is_path(path) => Dialect::Gemini,
         _ if head.headers.contains_key("anthropic-version") => Dialect::Anthropic,
         _ => Dialect::OpenAi,
     }
@@ -424,7 +454,12 @@ fn route(head: &Parts) -> Result<Route<'_>, Refusal> {
         };
     }
     let (wanted, route) = match head.uri.path() {
-        "/v1/chat/completions" | "/v1/responses" | "/v1/messages" => (Method::POST, Route::Message),
+        path if gemini::asks_for_content(path) => (Method::POST, Route::Message),
+        path if gemini::is_path(path) && path.ends_with(":countTokens") => (Method::POST, Route::CountTokens),
+        "/v1beta/models" => (Method::GET, Route::Models),
+        "/v1/chat/completions" | "/v1/responses" | "/v1/embeddings" | "/v1/messages" => {
+            (Method::POST, Route::Message)
+        }
         "/v1/messages/count_tokens" => (Method::POST, Route::CountTokens),
         "/v1/models" => (Method::GET, Route::Models),
         path => return Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is no {path} here"))),
@@ -437,12 +472,24 @@ fn route(head: &Parts) -> Result<Route<'_>, Refusal> {
 }
 
 /// Any credential will do, but there must be one.
-fn credential(headers: &HeaderMap) -> Result<&str, Refusal> {
+fn credential(manner: Manner, head: &Parts) -> Result<&str, Refusal> {
+    let headers = &head.headers;
+    let query = head.uri.query().unwrap_or("");
+    let in_query = query.split('&').find_map(|pair| pair.strip_prefix("key="));
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
-    let found = bearer.or(text("x-api-key")).map(str::trim).filter(|credential| !credential.is_empty());
+    let (found, wanted) = match manner {
+        Manner::Own => (
+            bearer.or(text("x-api-key")).or(text("x-goog-api-key")).or(in_query),
+            "`Authorization: Bearer`, `x-api-key` or `x-goog-api-key`",
+        ),
+        Manner::OpenRouter => (bearer, "`Authorization: Bearer`"),
+        Manner::Azure => (text("api-key").or(bearer).or(text("x-api-key")), "`api-key`"),
+        Manner::Ollama => (bearer.or(Some("none")), ""),
+    };
+    let found = found.map(str::trim).filter(|credential| !credential.is_empty());
     found.ok_or_else(|| {
-        let message = "wanted a credential in `Authorization: Bearer` or `x-api-key`, had none";
+        let message = format!("wanted a credential in {wanted}, had none");
         Refusal::new(StatusCode::UNAUTHORIZED, message)
     })
 }

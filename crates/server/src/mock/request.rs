@@ -21,7 +21,9 @@ pub(super) enum Dialect {
     /// Chat completions.
     OpenAi,
     Responses,
+    Embeddings,
     Anthropic,
+    Gemini,
 }
 
 impl Dialect {
@@ -29,12 +31,14 @@ impl Dialect {
         match self {
             Self::OpenAi => "openai",
             Self::Responses => "responses",
+            Self::Embeddings => "embeddings",
             Self::Anthropic => "anthropic",
+            Self::Gemini => "gemini",
         }
     }
 
     pub fn is_openai(self) -> bool {
-        matches!(self, Self::OpenAi | Self::Responses)
+        matches!(self, Self::OpenAi | Self::Responses | Self::Embeddings)
     }
 }
 
@@ -122,6 +126,11 @@ pub(super) struct Wire<'a> {
     pub previous_response_id: Option<Cow<'a, str>>,
     pub store: Option<bool>,
     pub service_tier: Option<Cow<'a, str>>,
+    /// A stream that is one JSON array.
+    array: Option<bool>,
+    /// Of embeddings.
+    pub dimensions: Option<usize>,
+    pub encoding_format: Option<Cow<'a, str>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -156,6 +165,7 @@ struct Tool<'a> {
     function: Option<Named<'a>>,
     #[serde(borrow)]
     custom: Option<Named<'a>>,
+    max_uses: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -201,6 +211,11 @@ impl<'a> Request<'a> {
         self.wire.stream.unwrap_or(false)
     }
 
+    /// Whether a stream is one JSON array.
+    pub fn is_array(&self) -> bool {
+        self.wire.array.unwrap_or(false)
+    }
+
     /// Whether a stream ends with OpenAI's usage chunk.
     pub fn includes_usage(&self) -> bool {
         self.wire.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
@@ -220,10 +235,11 @@ impl<'a> Request<'a> {
     /// Whether the answer is preceded by thinking: shown by Anthropic, only billed by OpenAI.
     pub fn thinks(&self) -> bool {
         match self.dialect {
-            Dialect::Anthropic => {
+            Dialect::Anthropic | Dialect::Gemini => {
                 self.wire.thinking.as_ref().is_some_and(|thinking| thinking.kind != "disabled")
             }
             Dialect::OpenAi => self.wire.reasoning_effort.as_ref().is_some_and(|effort| effort != "none"),
+            Dialect::Embeddings => false,
             Dialect::Responses => self.wire.effort().is_some_and(|effort| effort != "none"),
         }
     }
@@ -258,6 +274,17 @@ impl<'a> Request<'a> {
         self.wire.tools.iter().flatten().any(|tool| tool.kind == "custom" && tool.name() == Some(name))
     }
 
+    /// How many messages there are; of embeddings, inputs.
+    pub fn messages(&self) -> usize {
+        self.wire.messages.len()
+    }
+
+    /// The most searches of the provider's own that the request allows; none where it offers no such tool.
+    pub fn max_searches(&self) -> u64 {
+        let search = self.wire.tools.iter().flatten().find(|tool| tool.kind.starts_with("web_search_"));
+        search.map_or(0, |tool| tool.max_uses.unwrap_or(10))
+    }
+
     /// The names of the tools the answer may call.
     pub fn tools(&self) -> Vec<&str> {
         if self.wire.tool_choice.as_ref().is_some_and(ToolChoice::is_none) {
@@ -280,7 +307,10 @@ impl Wire<'_> {
         match dialect {
             Dialect::OpenAi => self.check_openai(),
             Dialect::Responses => self.check_responses(),
+            Dialect::Embeddings => self.check_embeddings(),
             Dialect::Anthropic => self.check_anthropic(),
+            // Its members were checked when they were put into these words.
+            Dialect::Gemini => Ok(()),
         }
     }
 
@@ -300,6 +330,20 @@ impl Wire<'_> {
             Some(cap @ 0..16) => Err(format!("max_output_tokens: wanted at least 16, had {cap}")),
             _ => Ok(()),
         }
+    }
+
+    fn check_embeddings(&self) -> Result<(), String> {
+        if self.stream.is_some() || self.stream_options.is_some() || self.cap_is_there() || self.n.is_some() {
+            return Err("stream, stream_options, n, max_…tokens: unknown parameters".into());
+        }
+        match self.dimensions {
+            Some(n) if !(1..=3072).contains(&n) => Err(format!("dimensions: wanted 1 to 3072, had {n}")),
+            _ => Ok(()),
+        }
+    }
+
+    fn cap_is_there(&self) -> bool {
+        self.max_tokens.is_some() || self.max_completion_tokens.is_some() || self.max_output_tokens.is_some()
     }
 
     fn check_openai(&self) -> Result<(), String> {

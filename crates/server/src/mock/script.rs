@@ -6,6 +6,7 @@
 //! | `mock: unless "WORDS" tool NAME {…}` | the same, but for requests in which a user message has these words |
 //! | `mock: reply TEXT` | the final answer; `{n}` becomes its occurrence; several lines are lines of it |
 //! | `mock: tokens N` | the answer is N tokens long, and N chunks when streamed |
+//! | `mock: search N` | N web searches of the provider's own are billed, if the request offers that tool |
 //! | `mock: usage INPUT,OUTPUT` | what is billed, even past the request's cap |
 //! | `mock: latency 300ms` | instead of the provider's |
 //! | `mock: status CODE` | refused, unpaid; `mock: status CODE N` only the first N times |
@@ -32,6 +33,7 @@ pub(super) struct Script {
     pub reply: Option<String>,
     pub tokens: Option<usize>,
     pub usage: Option<FixedUsage>,
+    pub searches: u64,
     pub latency: Option<Duration>,
     pub fault: Option<Fault>,
 }
@@ -107,6 +109,7 @@ impl Script {
                 let tokens = rest.parse().ok().filter(|n| (1..=MAX_TOKENS).contains(n));
                 self.tokens = Some(tokens.ok_or_else(|| format!("tokens N, 1 to {MAX_TOKENS}"))?);
             }
+            "search" => self.searches = rest.parse().map_err(|_| "search N")?,
             "usage" => self.usage = Some(rest.parse().map_err(|_| "usage INPUT,OUTPUT")?),
             "latency" => self.latency = Some(options::duration(rest).map_err(|_| "latency 300ms")?),
             "status" => self.fault = Some(status(rest).ok_or("status CODE [TIMES], CODE 400 to 599")?),
@@ -117,7 +120,7 @@ impl Script {
             "silent" => self.fault = Some(Fault::Silent),
             _ => {
                 return Err(
-                    "tool, reply, tokens, usage, latency, status, limit, truncate, garbage, hang or silent"
+                    "tool, reply, tokens, search, usage, latency, status, limit, truncate, garbage, hang or silent"
                         .into(),
                 );
             }

@@ -352,7 +352,7 @@ async fn what_the_real_apis_refuse_is_refused() {
     check("POST", "/v1/responses", &[key], "{}", 400).await;
     check("GET", "/v1/responses", &[key], "", 405).await;
     check("GET", "/v1/responses/resp_1", &[key], "", 404).await;
-    check("POST", "/v1/embeddings", &[key], "{}", 404).await;
+    check("POST", "/v1/images/generations", &[key], "{}", 404).await;
     assert_eq!(provided.handle.paid(), 0);
 }
 
@@ -594,4 +594,30 @@ async fn a_response_is_kept_and_gone_on_from() {
     assert_eq!(about("DELETE", &first["id"], "").await.json()["deleted"], true);
     assert_eq!(about("GET", &first["id"], "").await.status, StatusCode::NOT_FOUND);
     assert_eq!(provided.handle.paid(), 4);
+}
+
+#[tokio::test]
+async fn embeddings_are_vectors_that_differ_each_time_they_are_paid_for() {
+    const EMBEDDINGS: &str = "/v1/embeddings";
+    let provided = provide(Options::default()).await;
+    let body = |more: Value| {
+        let mut body = json!({"model": "text-embedding-3-small", "input": ["one", "two"]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let first = provided.ask(EMBEDDINGS, &body(json!({"dimensions": 40}))).await.json();
+    let again = provided.ask(EMBEDDINGS, &body(json!({"dimensions": 40}))).await.json();
+    assert_eq!(first["data"].as_array().map(Vec::len), Some(2));
+    assert_eq!(first["data"][1]["embedding"].as_array().map(Vec::len), Some(40));
+    assert_ne!(first["data"][0]["embedding"], first["data"][1]["embedding"]);
+    assert_ne!(first["data"], again["data"]);
+    assert_eq!(first["usage"]["prompt_tokens"], first["usage"]["total_tokens"]);
+    let packed = provided.ask(EMBEDDINGS, &body(json!({"encoding_format": "base64"}))).await.json();
+    assert_eq!(packed["data"][0]["embedding"].as_str().map(str::len), Some(88));
+    for bad in
+        [json!({"stream": true}), json!({"input": []}), json!({"max_tokens": 5}), json!({"dimensions": 0})]
+    {
+        assert_eq!(provided.ask(EMBEDDINGS, &body(bad.clone())).await.status, 400, "{bad}");
+    }
+    assert_eq!(provided.handle.paid(), 3);
 }

@@ -17,6 +17,7 @@ use outlast_core::{
 use super::{
     encoding, headers,
     host::Host,
+    named::To,
     prices::Priced,
     refuse::Refusal,
     upstream::{self, Key, SendFailed},
@@ -45,6 +46,8 @@ pub struct Seat {
 pub struct Call {
     pub seat: Seat,
     pub dialect: &'static dyn Dialect,
+    /// Where it goes.
+    pub to: To,
     pub request: Request,
     pub digest: Digest,
     pub match_key: MatchKey,
@@ -71,12 +74,13 @@ impl Call {
         seat: Seat,
         caller: Caller,
         dialect: &'static dyn Dialect,
+        to: To,
         headers: HeaderMap,
         raw: Bytes,
     ) -> Result<Call, Refusal> {
         let encoding = headers::text(&headers, "content-encoding");
         let body = encoding::decode(&raw, encoding, host.config.max_body)?;
-        let request = dialect.parse(&body)?;
+        let request = dialect.parse(&caller.target, &body)?;
         let pointers: Vec<&str> = host.config.drop_pointers.iter().map(String::as_str).collect();
         let canonical = canonical(&body, &pointers)?;
         let (path, query) = match caller.target.split_once('?') {
@@ -89,7 +93,7 @@ impl Call {
         };
         let (version, beta) = (joined("anthropic-version"), joined("anthropic-beta"));
         let digest = RequestDigest {
-            upstream: upstream::name(dialect.upstream()),
+            upstream: to.name(),
             method: "POST",
             path,
             query,
@@ -110,8 +114,8 @@ impl Call {
         } else {
             MatchKey::new(&digest, &seat.scope, credential_digest.as_ref())
         };
-        let priced = Priced::of(&host.config.prices, &host.config.price_hash, &request);
-        let (record, grown) = stored(host, &seat, dialect, &request, &body);
+        let priced = Priced::of(&host.config.prices, &host.config.price_hash, &to, &request);
+        let (record, grown) = stored(host, &seat, &to, &request, &body);
         // A conversation that grows by a message costs a message. Server tools repeat their input, so
         // for them the bytes alone count.
         let input = match grown.filter(|_| request.turns <= 1) {
@@ -127,6 +131,7 @@ impl Call {
             path: Arc::from(path),
             seat,
             dialect,
+            to,
             request,
             digest,
             match_key,
@@ -143,8 +148,8 @@ impl Call {
         })
     }
 
-    pub fn upstream_name(&self) -> &'static str {
-        upstream::name(self.dialect.upstream())
+    pub fn upstream_name(&self) -> &str {
+        self.to.name()
     }
 
     /// The request body as it is stored.
@@ -167,7 +172,7 @@ impl Call {
         host: &Host,
         cap: Option<u64>,
     ) -> impl Future<Output = Result<Response<Incoming>, SendFailed>> + use<> {
-        let want_usage = self.request.stream;
+        let want_usage = self.request.stream && self.to.asks_usage();
         let edited = self.dialect.edit(&self.body, &self.request, cap, want_usage);
         let (body, is_edited) = match edited {
             std::borrow::Cow::Borrowed(_) => (self.raw.clone(), false),
@@ -175,8 +180,7 @@ impl Call {
         };
         let mut headers = headers::upstream(&self.headers, is_edited);
         let key = self.authorize(host, &mut headers);
-        let provider = host.config.providers.of(self.dialect.upstream());
-        let url = format!("{}{}", provider.base, self.target);
+        let url = self.to.url(&host.config.providers, &self.target);
         let pool = host.pool.clone();
         async move {
             key.map_err(SendFailed::Unreachable)?;
@@ -185,14 +189,14 @@ impl Call {
     }
 
     fn authorize(&self, host: &Host, headers: &mut HeaderMap) -> Result<(), String> {
-        credential(host, self.dialect.upstream(), &self.credential, &self.headers, headers)
+        credential(host, &self.to, &self.credential, &self.headers, headers)
     }
 
     /// An upstream's own words about a call, as the journal keeps them: without the key it was sent,
     /// ours or the caller's.
     pub fn mask_secrets(&self, host: &Host, text: &str) -> String {
         let mut masked = text.to_owned();
-        if let Some(key) = &host.config.providers.of(self.dialect.upstream()).key {
+        if let Some(key) = &self.to.provider(&host.config.providers).key {
             masked = key.masked_text(&masked);
         }
         for name in headers::CREDENTIALS {
@@ -212,15 +216,18 @@ impl Call {
 /// Puts a credential into `out`: ours, or the caller's own in the header it came in.
 pub fn credential(
     host: &Host,
-    to: crate::dialect::Upstream,
+    to: &To,
     credential: &Credential,
     came: &HeaderMap,
     out: &mut HeaderMap,
 ) -> Result<(), String> {
     match credential {
-        Credential::Ours => match &host.config.providers.of(to).key {
+        Credential::Ours => match &to.provider(&host.config.providers).key {
             Some(key) => upstream::authorize(out, to, key).map_err(|e| e.to_string()),
-            None => Err(format!("no key for {} is known here", upstream::name(to))),
+            None if to.lacks_key(&host.config.providers) => {
+                Err(format!("no key for {} is known here", to.name()))
+            }
+            None => Ok(()),
         },
         Credential::Passed { .. } => {
             for name in headers::CREDENTIALS {
@@ -250,7 +257,7 @@ const CUT_TOKENS: u64 = 32;
 fn stored(
     host: &Host,
     seat: &Seat,
-    dialect: &dyn Dialect,
+    to: &To,
     request: &Request,
     body: &Bytes,
 ) -> (Option<BodyRecord>, Option<u64>) {
@@ -260,8 +267,7 @@ fn stored(
     let memory = host.memory(seat.run);
     let memory = memory.lock();
     let record = diff(body, memory.bases.as_slice());
-    let upstream = upstream::name(dialect.upstream());
-    let grown = record.base.and_then(|seq| memory.billed(seq, upstream, &request.model)).map(|billed| {
+    let grown = record.base.and_then(|seq| memory.billed(seq, to.name(), &request.model)).map(|billed| {
         billed
             .saturating_add(record.middle.len)
             .saturating_add(request.beyond_bytes)

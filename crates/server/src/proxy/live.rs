@@ -160,9 +160,10 @@ impl Carry {
             .iter()
             .find_map(|n| headers::text(&head.headers, n))
             .map(|s| s.chars().take(200).collect());
-        let streamed = headers::text(&head.headers, header::CONTENT_TYPE.as_str())
-            .is_some_and(|t| t.starts_with("text/event-stream"))
-            && head.status.is_success();
+        let streamed = headers::text(&head.headers, header::CONTENT_TYPE.as_str()).is_some_and(|t| {
+            t.starts_with("text/event-stream")
+                || (self.call.request.array_stream && t.starts_with("application/json"))
+        }) && head.status.is_success();
         {
             let mut log = self.live.log();
             log.status = head.status;
@@ -174,7 +175,9 @@ impl Carry {
             log.streamed = streamed;
         }
         self.on(Event::Head { status: head.status.as_u16(), streamed });
-        let mut reader = streamed.then(|| self.call.dialect.read_stream(&self.call.request));
+        let mut reader = streamed.then(|| {
+            self.call.dialect.read_stream(&self.call.request).noting_cost(self.call.to.cost_field())
+        });
         let mut whole = BytesMut::new();
         let idle = self.host.config.idle_timeout;
         loop {
@@ -228,6 +231,7 @@ impl Carry {
 
     fn whole(&mut self, body: Bytes, status: StatusCode) {
         self.outcome = self.call.dialect.read_json(&body);
+        self.outcome.cost = self.call.to.cost_field().and_then(|field| field.read(&body));
         // Some upstreams say 200 of what failed.
         let readable = !status.is_success() || (is_json_object(&body) && self.outcome.error.is_none());
         if status == StatusCode::TOO_MANY_REQUESTS {
@@ -281,7 +285,7 @@ impl Carry {
 
     /// An upstream's error without our key.
     fn masked(&self, error: Bytes) -> Bytes {
-        match &self.host.config.providers.of(self.call.dialect.upstream()).key {
+        match &self.call.to.provider(&self.host.config.providers).key {
             Some(key) => key.masked(error),
             None => error,
         }

@@ -11,6 +11,7 @@ mod headers;
 mod host;
 mod kept;
 mod live;
+mod named;
 mod prices;
 mod record;
 mod refuse;
@@ -34,6 +35,7 @@ use tokio::net::TcpListener;
 
 pub(crate) use body::{AnswerBody, Piece};
 pub use host::{Config, Observer, Seen};
+pub use named::{AuthHeader, BadName, Named};
 pub use record::{Answer as StoredAnswer, BadRecord};
 pub use upstream::{BadBase, Key, Provider, Providers};
 pub use who::{Access, NotLetIn, bare};
@@ -41,6 +43,7 @@ pub use who::{Access, NotLetIn, bare};
 use self::{
     call::{Call, credential},
     host::Host,
+    named::To,
     refuse::Refusal,
     who::{Caller, Credential, Who},
     wire::{Socket, Wire},
@@ -137,7 +140,13 @@ impl Proxy {
             anthropic_version: request.headers().contains_key("anthropic-version"),
             x_api_key: request.headers().contains_key("x-api-key"),
         };
-        let shape = if facts.anthropic_version { Upstream::Anthropic } else { Upstream::OpenAi };
+        let is_google = request.headers().contains_key("x-goog-api-key")
+            || who::path(request.uri()).starts_with("/v1beta");
+        let shape = match facts {
+            HeaderFacts { anthropic_version: true, .. } => Upstream::Anthropic,
+            _ if is_google => Upstream::Gemini,
+            _ => Upstream::OpenAi,
+        };
         match self.pass(request, facts, wire).await {
             Ok(response) => response,
             Err((refusal, upstream)) => refusal.response(upstream.unwrap_or(shape)),
@@ -151,7 +160,7 @@ impl Proxy {
         wire: Wire,
     ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {
         let host = &self.host;
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let bare = |r: Refusal| (r, None);
         if parts.uri.scheme().is_some() {
             return Err(bare(Refusal::new(400, "absolute_target", "the target must be a path, not a URL")));
@@ -170,22 +179,50 @@ impl Proxy {
                 Err(e) => crate::http::refused(&e),
             });
         }
-        let caller = who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)
+        who::move_key(&mut parts).map_err(|e| bare(e.into()))?;
+        let mut caller = who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)
             .map_err(|e| bare(e.into()))?;
         seat::serves(host, &caller.who).map_err(bare)?;
         if parts.headers.get("upgrade").is_some_and(|u| u.as_bytes().eq_ignore_ascii_case(b"websocket")) {
             // Codex tries a WebSocket first; told so, it goes on over HTTP at once.
             return Err(bare(Refusal::new(426, "no_websocket", "WebSockets are not metered; use HTTP")));
         }
-        match route(parts.method.as_str(), &caller.target, facts) {
+        let named = match named::split(&caller.target) {
+            None => None,
+            Some((name, below)) => {
+                let openai = |r| (r, Some(Upstream::OpenAi));
+                let named =
+                    host.config.providers.named(name).ok_or_else(|| openai(unknown_upstream(name)))?;
+                let named = named.clone();
+                caller.target = below;
+                Some(named)
+            }
+        };
+        // What is named speaks OpenAI's API, whatever headers come with it.
+        let facts = if named.is_some() { HeaderFacts::default() } else { facts };
+        let to = |upstream| match &named {
+            Some(named) => To::Named(named.clone()),
+            None => To::Own(upstream),
+        };
+        let target = caller.target.clone();
+        let routed = route(parts.method.as_str(), &target, facts);
+        if let Some(named) = &named
+            && routed.upstream().is_some_and(|upstream| upstream != Upstream::OpenAi)
+        {
+            let text = format!("{} is asked in the words of OpenAI's API only; nothing was sent", named.name);
+            return Err((Refusal::new(403, "not_metered", text), Some(Upstream::OpenAi)));
+        }
+        match routed {
             Route::Metered(dialect) => {
-                let shaped = |r: Refusal| (r, Some(dialect.upstream()));
+                let to = to(dialect.upstream());
+                let shape = to.shape();
+                let shaped = |r: Refusal| (r, Some(shape));
                 let raw = self.body(body).await.map_err(shaped)?;
-                self.metered(caller, dialect, parts.headers, raw, wire).await.map_err(shaped)
+                self.metered(caller, dialect, to, parts.headers, raw, wire).await.map_err(shaped)
             }
             Route::Free { upstream } => {
                 let raw = self.body(body).await.map_err(|r| (r, Some(upstream)))?;
-                self.free(caller, upstream, parts.method, parts.headers, raw)
+                self.free(caller, to(upstream), parts.method, parts.headers, raw)
                     .await
                     .map_err(|r| (r, Some(upstream)))
             }
@@ -194,7 +231,7 @@ impl Proxy {
                 let seat = seat::seat(host, caller.who.clone()).await.map_err(shaped)?;
                 kept::check(host, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
                 let raw = self.body(body).await.map_err(shaped)?;
-                self.free(caller, upstream, parts.method, parts.headers, raw).await.map_err(shaped)
+                self.free(caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
             }
             Route::Refused { upstream, reason } => {
                 let text = format!("{reason}; nothing was sent");
@@ -228,14 +265,14 @@ impl Proxy {
         &self,
         caller: Caller,
         dialect: &'static dyn crate::dialect::Dialect,
+        to: To,
         headers: http::HeaderMap,
         raw: Bytes,
         wire: Wire,
     ) -> Result<Response<AnswerBody>, Refusal> {
         let host = &self.host;
-        if caller.credential == Credential::Ours && host.config.providers.of(dialect.upstream()).key.is_none()
-        {
-            return Err(no_key(dialect.upstream()));
+        if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
+            return Err(no_key(&to));
         }
         let label = match &caller.who {
             Who::Named { label, .. } => Some(label.clone()),
@@ -249,7 +286,7 @@ impl Proxy {
             let agent = headers.get("x-outlast-agent").and_then(|v| v.to_str().ok()).map(str::to_owned);
             host.saw(Seen::Session { run: seat.run, attempt: seat.attempt, id, agent });
         }
-        let call = Call::read(host, seat.clone(), caller, dialect, headers, raw)?;
+        let call = Call::read(host, seat.clone(), caller, dialect, to, headers, raw)?;
         if !call.request.names.is_empty() {
             kept::check(host, call.seat.run, call.request.names.clone()).await?;
         }
@@ -272,19 +309,19 @@ impl Proxy {
     async fn free(
         &self,
         caller: Caller,
-        upstream: Upstream,
+        to: To,
         method: Method,
         headers: http::HeaderMap,
         raw: Bytes,
     ) -> Result<Response<AnswerBody>, Refusal> {
         let host = &self.host;
-        if caller.credential == Credential::Ours && host.config.providers.of(upstream).key.is_none() {
-            return Err(no_key(upstream));
+        if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
+            return Err(no_key(&to));
         }
         let mut out = headers::upstream(&headers, false);
-        credential(host, upstream, &caller.credential, &headers, &mut out)
+        credential(host, &to, &caller.credential, &headers, &mut out)
             .map_err(|e| Refusal::new(401, "no_provider_key", e))?;
-        let url = format!("{}{}", host.config.providers.of(upstream).base, caller.target);
+        let url = to.url(&host.config.providers, &caller.target);
         let sent =
             tokio::time::timeout(host.config.first_byte_timeout, host.pool.send(method, &url, out, raw));
         let response = match sent.await {
@@ -306,7 +343,7 @@ impl Proxy {
             Err(_) => return Err(broke_off("the upstream's answer did not end in time")),
         };
         let mut body = body.to_bytes();
-        if let Some(key) = &host.config.providers.of(upstream).key
+        if let Some(key) = &to.provider(&host.config.providers).key
             && !head.status.is_success()
         {
             body = key.masked(body);
@@ -323,12 +360,22 @@ fn broke_off(why: &str) -> Refusal {
     Refusal { retry: Some(true), ..Refusal::new(502, "upstream_broke_off", why) }
 }
 
-fn no_key(upstream: Upstream) -> Refusal {
-    let (name, variable) = match upstream {
-        Upstream::OpenAi => ("OpenAI", "OPENAI_API_KEY"),
-        Upstream::Anthropic => ("Anthropic", "ANTHROPIC_API_KEY"),
+fn no_key(to: &To) -> Refusal {
+    let (name, place) = match to {
+        To::Own(Upstream::OpenAi) => ("OpenAI", "OPENAI_API_KEY set"),
+        To::Own(Upstream::Anthropic) => ("Anthropic", "ANTHROPIC_API_KEY set"),
+        To::Own(Upstream::Gemini) => ("Gemini", "GEMINI_API_KEY set"),
+        To::Named(named) => (&*named.name, named.wants_key.as_deref().unwrap_or("its key")),
     };
     let mut refusal = Refusal::new(401, "no_provider_key", format!("no key for {name} is known here"));
-    refusal.hint = Some(format!("start outlast with {variable} set, or send the provider's key yourself"));
+    refusal.hint = Some(format!("start outlast with {place}, or send the provider's key yourself"));
+    refusal
+}
+
+/// A client chooses among the names that are configured.
+fn unknown_upstream(name: &str) -> Refusal {
+    let name: String = outlast_core::token::mask(name).chars().take(80).collect();
+    let mut refusal = Refusal::new(404, "unknown_upstream", format!("no upstream is named {name:?} here"));
+    refusal.hint = Some("upstreams are named in ~/.config/outlast/outlast.toml, as [upstreams.NAME]".into());
     refusal
 }

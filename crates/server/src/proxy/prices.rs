@@ -8,6 +8,7 @@ use outlast_core::{
     usage::{ServiceTier, Usage},
 };
 
+use super::named::To;
 use crate::dialect::{Outcome, Request};
 
 /// The price a call is admitted and settled at; the table's hash is kept with it.
@@ -19,11 +20,20 @@ pub struct Priced {
 }
 
 impl Priced {
-    pub fn of(table: &PriceTable, hash: &Arc<str>, request: &Request) -> Priced {
+    /// By the prices of where it goes, else by those of the proxy.
+    pub fn of(table: &PriceTable, hash: &Arc<str>, to: &To, request: &Request) -> Priced {
+        let (table, hash) = match to {
+            To::Named(named) => named.prices.as_ref().map_or((table, hash), |(table, hash)| (table, hash)),
+            To::Own(_) => (table, hash),
+        };
         // What token prices cannot cover is unknown, not cheap.
         let price = match request.unpriced {
             Some(_) => None,
-            None => table.lookup(&request.model).map(|found| found.price),
+            None => match to {
+                To::Own(_) => table.lookup(&request.model),
+                To::Named(named) => named.price(table, &request.model),
+            }
+            .map(|found| found.price),
         };
         Priced { price, hash: hash.clone(), tier: request.tier }
     }
@@ -65,7 +75,10 @@ impl Priced {
     pub fn bill(&self, outcome: &Outcome) -> Option<Bill> {
         let usage: Usage = outcome.usage?;
         let tier = outcome.tier.or(self.tier).unwrap_or_default();
-        let cost_nano_usd = self.price.as_ref().map_or(0, |p| cost(p, &usage, tier).0);
+        // What the upstream itself says that it bills is the truth.
+        let cost_nano_usd = outcome
+            .cost
+            .map_or_else(|| self.price.as_ref().map_or(0, |p| cost(p, &usage, tier).0), |told| told.0);
         Some(Bill::Usage { usage, tier, cost_nano_usd, price_hash: self.hash.to_string() })
     }
 }

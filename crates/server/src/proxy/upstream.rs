@@ -1,6 +1,6 @@
 //! The providers: where they are, with which key, and one connection pool to all of them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
@@ -12,6 +12,7 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 
+use super::named::{Named, To};
 use crate::dialect::Upstream;
 
 /// One provider.
@@ -90,11 +91,14 @@ impl Provider {
     }
 }
 
-/// Both providers.
+/// All providers.
 #[derive(Clone)]
 pub struct Providers {
     pub openai: Provider,
     pub anthropic: Provider,
+    pub gemini: Provider,
+    /// Those that a person has named; names are unique.
+    pub named: Vec<Arc<Named>>,
 }
 
 impl Providers {
@@ -102,7 +106,12 @@ impl Providers {
         match upstream {
             Upstream::OpenAi => &self.openai,
             Upstream::Anthropic => &self.anthropic,
+            Upstream::Gemini => &self.gemini,
         }
+    }
+
+    pub fn named(&self, name: &str) -> Option<&Arc<Named>> {
+        self.named.iter().find(|named| &*named.name == name)
     }
 }
 
@@ -111,6 +120,7 @@ pub fn name(upstream: Upstream) -> &'static str {
     match upstream {
         Upstream::OpenAi => "openai",
         Upstream::Anthropic => "anthropic",
+        Upstream::Gemini => "gemini",
     }
 }
 
@@ -187,10 +197,14 @@ fn chain(e: &dyn std::error::Error) -> String {
 }
 
 /// Puts our key where the upstream wants it.
-pub fn authorize(headers: &mut HeaderMap, upstream: Upstream, key: &Key) -> Result<(), http::Error> {
-    let (name, text) = match upstream {
-        Upstream::OpenAi => (header::AUTHORIZATION, format!("Bearer {}", key.expose())),
-        Upstream::Anthropic => (http::HeaderName::from_static("x-api-key"), key.expose().to_owned()),
+pub fn authorize(headers: &mut HeaderMap, to: &To, key: &Key) -> Result<(), http::Error> {
+    let (name, text) = match to {
+        To::Own(Upstream::OpenAi) => (header::AUTHORIZATION, format!("Bearer {}", key.expose())),
+        To::Own(Upstream::Anthropic) => (http::HeaderName::from_static("x-api-key"), key.expose().to_owned()),
+        To::Own(Upstream::Gemini) => {
+            (http::HeaderName::from_static("x-goog-api-key"), key.expose().to_owned())
+        }
+        To::Named(named) => named.auth.with(key),
     };
     let mut value = HeaderValue::try_from(text)?;
     value.set_sensitive(true);

@@ -279,6 +279,29 @@ fn split_query(target: &str) -> (Option<String>, String) {
     (token, target)
 }
 
+/// Gemini's clients may put their key into the query, as `?key=…`: there it would be part of the digest. It is moved to
+/// the header that says the same.
+pub fn move_key(parts: &mut http::request::Parts) -> Result<(), NotLetIn> {
+    let Some(target) = parts.uri.path_and_query() else { return Ok(()) };
+    let of_gemini =
+        |path: &str| path.starts_with("/v1beta/") || (path.contains("/models/") && path.contains(':'));
+    let Some(query) = target.query().filter(|_| of_gemini(path(&parts.uri))) else { return Ok(()) };
+    let plain = |value: &str| !value.is_empty() && !value.contains('%') && !token::looks_like_token(value);
+    let is_key = |pair: &&str| pair.strip_prefix("key=").is_some_and(plain);
+    let Some(key) = query.split('&').find(is_key) else { return Ok(()) };
+    let value = &key["key=".len()..];
+    if parts.headers.get("x-goog-api-key").is_some_and(|had| had.as_bytes() != value.as_bytes()) {
+        return Err(NotLetIn::Disagree);
+    }
+    let value = value.parse().map_err(|_| NotLetIn::BadHeader("a credential"))?;
+    let kept: Vec<&str> = query.split('&').filter(|pair| !is_key(pair)).collect();
+    let question = if kept.is_empty() { "" } else { "?" };
+    let moved = format!("{}{question}{}", target.path(), kept.join("&"));
+    parts.uri = moved.parse().map_err(|_| NotLetIn::BadHeader("the target"))?;
+    parts.headers.insert("x-goog-api-key", value);
+    Ok(())
+}
+
 /// A credential without its scheme, however that is written. A token of ours is found behind any.
 pub fn bare(value: &str) -> &str {
     let value = value.trim();

@@ -17,7 +17,7 @@ use outlast_server::{
 use serde_json::{Value, json};
 
 use crate::{
-    client::{ALL, Answer, Api, Ask, all, ask_and_leave, with},
+    client::{ALL, Answer, Api, Ask, all, ask_and_leave, capped as with_cap, every, with},
     failing::{Failing, Fate},
     rig::{Rig, Server, limit, until},
 };
@@ -105,7 +105,7 @@ async fn other_units_hold_as_well_and_say_which_it_was() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_has_its_dialects_shape_and_forbids_a_retry() {
-    for api in ALL {
+    for api in every() {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve_limited(limit(Unit::CostNanoUsd, 100)).await;
         let refused = api.says("too dear").to(&server).await;
@@ -115,12 +115,14 @@ async fn a_refusal_has_its_dialects_shape_and_forbids_a_retry() {
         assert_eq!(refused.header("content-type"), Some("application/json"));
         assert_eq!(refused.header("retry-after"), None);
         let body = refused.json();
-        assert_eq!(body["error"]["code"], "dollar_budget_exceeded");
+        assert_eq!(refused.code(), "dollar_budget_exceeded");
         let (kind, top) = match api {
-            Api::Chat | Api::Responses => ("insufficient_quota", Value::Null),
+            Api::Chat | Api::Responses | Api::Named | Api::Embeddings => ("insufficient_quota", Value::Null),
             Api::Messages => ("billing_error", json!("error")),
+            Api::Gemini => ("RESOURCE_EXHAUSTED", Value::Null),
         };
-        assert_eq!((&body["error"]["type"], &body["type"]), (&json!(kind), &top));
+        let member = if api == Api::Gemini { "status" } else { "type" };
+        assert_eq!((&body["error"][member], &body["type"]), (&json!(kind), &top));
         let message = body["error"]["message"].as_str().unwrap();
         for part in ["would exceed the run's budget", "outlast budget r --add-usd", "outlast resume r"] {
             assert!(message.contains(part), "{message}");
@@ -207,7 +209,7 @@ async fn one_whose_client_leaves_while_it_waits_is_dropped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cap_that_does_not_fit_is_lowered_and_everybody_sees_it() {
-    for api in ALL {
+    for api in with_cap() {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve_limited(limit(Unit::Tokens, 1500)).await;
         let body = with(api.body("mock: tokens 3000"), json!({api.cap(): 5000}));
@@ -312,7 +314,7 @@ async fn active_time_is_posted_though_the_store_fails_at_first() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_without_a_price_needs_a_run_without_a_limit_in_usd() {
     for api in ALL {
-        let unknown = api.sends(&with(api.body("x"), json!({"model": "nobody-knows-me"})));
+        let unknown = api.says_to("nobody-knows-me", "x");
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve_limited(limit(Unit::CostNanoUsd, 5_000_000_000)).await;
         let refused = unknown.to(&server).await;

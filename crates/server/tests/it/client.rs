@@ -14,7 +14,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::rig::{Server, within};
+use crate::rig::{ANTHROPIC_KEY, GEMINI_KEY, HOUSE_KEY, OPENAI_KEY, Server, within};
 
 /// Which API is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,9 +22,30 @@ pub enum Api {
     Chat,
     Responses,
     Messages,
+    Gemini,
+    /// Chat at an upstream that a person has named `house`.
+    Named,
+    /// No stream, no output.
+    Embeddings,
 }
 
-pub const ALL: [Api; 3] = [Api::Chat, Api::Responses, Api::Messages];
+/// Those that generate: whole and in streams.
+pub const ALL: [Api; 5] = [Api::Chat, Api::Responses, Api::Messages, Api::Gemini, Api::Named];
+
+/// Those whose cap is a member of the body.
+pub fn capped() -> impl Iterator<Item = Api> {
+    ALL.into_iter().filter(|api| *api != Api::Gemini)
+}
+
+/// Every metered API.
+pub fn every() -> impl Iterator<Item = Api> {
+    ALL.into_iter().chain([Api::Embeddings])
+}
+
+/// Every way to ask: each API, and whether it streams.
+pub fn ways() -> impl Iterator<Item = (Api, bool)> {
+    ALL.into_iter().flat_map(|api| [(api, false), (api, true)]).chain([(Api::Embeddings, false)])
+}
 
 impl Api {
     pub fn path(self) -> &'static str {
@@ -32,35 +53,71 @@ impl Api {
             Api::Chat => "/v1/chat/completions",
             Api::Responses => "/v1/responses",
             Api::Messages => "/v1/messages",
+            Api::Gemini => "/v1beta/models/gemini-2.5-flash:generateContent",
+            Api::Named => "/u/house/v1/chat/completions",
+            Api::Embeddings => "/v1/embeddings",
         }
     }
 
     pub fn model(self) -> &'static str {
         match self {
             Api::Chat | Api::Responses => "gpt-4o-mini",
+            Api::Named => "gpt-4.1-mini",
             Api::Messages => "claude-haiku-4-5",
+            Api::Gemini => "gemini-2.5-flash",
+            Api::Embeddings => "text-embedding-3-small",
         }
     }
 
     /// A body that says `text`, capped at 64 tokens.
     pub fn body(self, text: &str) -> Value {
+        if self == Api::Embeddings {
+            return json!({"model": self.model(), "input": text});
+        }
+        if self == Api::Gemini {
+            let contents = json!([{"role": "user", "parts": [{"text": text}]}]);
+            return json!({"contents": contents, "generationConfig": {"maxOutputTokens": 64}});
+        }
         json!({"model": self.model(), self.cap(): 64, self.input(): [{"role": "user", "content": text}]})
     }
 
     /// The member that caps the output.
     pub fn cap(self) -> &'static str {
         match self {
-            Api::Chat | Api::Messages => "max_tokens",
+            Api::Chat | Api::Messages | Api::Named => "max_tokens",
             Api::Responses => "max_output_tokens",
+            Api::Gemini => unreachable!("it is in generationConfig"),
+            Api::Embeddings => unreachable!("it has no output"),
         }
     }
 
     /// The member that holds the conversation.
     pub fn input(self) -> &'static str {
         match self {
-            Api::Chat | Api::Messages => "messages",
-            Api::Responses => "input",
+            Api::Chat | Api::Messages | Api::Named => "messages",
+            Api::Responses | Api::Embeddings => "input",
+            Api::Gemini => "contents",
         }
+    }
+
+    /// The target as the provider gets it.
+    pub fn upstream_target(self, target: &str) -> String {
+        target.replace("/u/house/v1", "/openai/v1")
+    }
+
+    /// The header and the value of the provider's own credential.
+    pub fn credential(self) -> (&'static str, String) {
+        match self {
+            Api::Chat | Api::Responses | Api::Embeddings => ("authorization", format!("Bearer {OPENAI_KEY}")),
+            Api::Messages => ("x-api-key", ANTHROPIC_KEY.to_owned()),
+            Api::Gemini => ("x-goog-api-key", GEMINI_KEY.to_owned()),
+            Api::Named => ("api-key", HOUSE_KEY.to_owned()),
+        }
+    }
+
+    /// What a usage of `input` and `output` tokens is here.
+    pub fn used(self, input: u64, output: u64) -> (u64, u64) {
+        (input, if self == Api::Embeddings { 0 } else { output })
     }
 
     /// A request for an answer to `text`, for the run `r`.
@@ -69,7 +126,19 @@ impl Api {
     }
 
     pub fn streams(self, text: &str) -> Ask {
+        if self == Api::Gemini {
+            let target = self.path().replace(":generateContent", ":streamGenerateContent?alt=sse");
+            return self.says(text).target(&target);
+        }
         self.sends(&with(self.body(text), json!({"stream": true})))
+    }
+
+    /// A request to another model.
+    pub fn says_to(self, model: &str, text: &str) -> Ask {
+        if self == Api::Gemini {
+            return self.says(text).target(&self.path().replace(self.model(), model));
+        }
+        self.sends(&with(self.body(text), json!({"model": model})))
     }
 
     pub fn sends(self, body: &Value) -> Ask {
@@ -274,7 +343,9 @@ impl Answer {
     /// The code of one of our refusals, where its shape has it; an upstream's own error has none.
     pub fn code(&self) -> String {
         let body = self.json();
-        let code = body["error"]["code"].as_str().unwrap_or_else(|| panic!("no code in {body}"));
+        // Google's `code` is a number; the reason is in a detail.
+        let reason = body["error"]["details"][0]["reason"].as_str();
+        let code = body["error"]["code"].as_str().or(reason).unwrap_or_else(|| panic!("no code in {body}"));
         assert_eq!(self.header("x-outlast-code"), Some(code), "{body}");
         code.to_owned()
     }

@@ -8,17 +8,22 @@ use outlast_server::mock::{self, Encoding};
 use serde_json::{Value, json};
 
 use crate::{
-    client::{ALL, Api, Ask, with},
-    rig::{ANTHROPIC_KEY, OPENAI_KEY, Rig, limit},
+    client::{ALL, Api, Ask, capped, every, with},
+    rig::{ANTHROPIC_KEY, GEMINI_KEY, HOUSE_KEY, OPENAI_KEY, Rig, limit},
     scripted::{self, Scripted, Then},
     stream::towards,
 };
+
+/// The key of ours that came with a request.
+fn key_in(request: &str) -> &'static str {
+    [OPENAI_KEY, ANTHROPIC_KEY, GEMINI_KEY, HOUSE_KEY].into_iter().find(|key| request.contains(key)).unwrap()
+}
 
 /// Bodies with all that a proxy could be tempted to touch.
 fn rich(api: Api) -> Vec<String> {
     let png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk";
     match api {
-        Api::Chat => vec![
+        Api::Chat | Api::Named => vec![
             format!(
                 r#"{{ "model":"gpt-4o-mini" , "max_tokens":50,"n":1,
                 "messages":[{{"role":"system","content":"be\u0020brief \ud83d\ude00"}},
@@ -44,6 +49,20 @@ fn rich(api: Api) -> Vec<String> {
             ),
             r#"{"stream":true,"stream_options":{"include_obfuscation":false},"model":"gpt-4o-mini","input":"x","parallel_tool_calls":false}"#.into(),
         ],
+        Api::Embeddings => vec![
+            r#"{ "model":"text-embedding-3-small" , "input":["be\u0020brief","é"],"dimensions":8,"user":"u","unheard_of":1.50}"#
+                .into(),
+            r#"{"model":"text-embedding-3-small","input":[1,22,333],"encoding_format":"base64"}"#.into(),
+        ],
+        Api::Gemini => vec![
+            format!(
+                r#"{{ "contents":[{{"role":"user","parts":[{{"text":"what\tis \u0074his?"}},{{"inline_data":{{"mime_type":"image/png","data":"{png}"}}}}]}}],
+                "systemInstruction":{{"parts":[{{"text":"be brief"}}]}},"generationConfig":{{"temperature":0.70,"max_output_tokens":50,"thinkingConfig":{{"thinkingBudget":0}}}},
+                "tools":[{{"functionDeclarations":[{{"name":"look","parameters":{{"type":"OBJECT"}}}}]}}],
+                "toolConfig":{{"functionCallingConfig":{{"mode":"NONE"}}}},"safetySettings":[],"unheard_of":[1.50,null] }}"#
+            ),
+            r#"{"contents":[{"parts":[{"text":"x"}]}],"generationConfig":{"maxOutputTokens":9}}"#.into(),
+        ],
         Api::Messages => vec![
             format!(
                 r#"{{"model":"claude-haiku-4-5","max_tokens":3000,"system":[{{"type":"text","text":"s","cache_control":{{"type":"ephemeral","ttl":"1h"}}}}],
@@ -59,7 +78,7 @@ fn rich(api: Api) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_arrives_at_the_provider_byte_for_byte_with_its_headers() {
-    for api in ALL {
+    for api in every() {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve_limited(limit(Unit::CostNanoUsd, 50_000_000_000)).await;
         for body in rich(api) {
@@ -86,7 +105,7 @@ async fn a_request_arrives_at_the_provider_byte_for_byte_with_its_headers() {
             ask.to(&server).await.ok();
             let sent = rig.mock.requests().pop().unwrap();
             assert_eq!(sent.body, body, "{api:?}");
-            assert_eq!(sent.target, ask.target);
+            assert_eq!(sent.target, api.upstream_target(&ask.target));
             let mut names: Vec<&str> = sent.headers.keys().map(|n| n.as_str()).collect();
             names.sort_unstable();
             let mut wanted = vec![
@@ -101,16 +120,13 @@ async fn a_request_arrives_at_the_provider_byte_for_byte_with_its_headers() {
                 "x-stainless-retry-count",
                 "x-unknown",
             ];
-            wanted.push(if api == Api::Messages { "x-api-key" } else { "authorization" });
+            wanted.push(api.credential().0);
             wanted.extend((api == Api::Messages).then_some("anthropic-version"));
             wanted.sort_unstable();
             assert_eq!(names, wanted, "{api:?}");
             assert_eq!(sent.headers["accept-encoding"], "identity");
             assert_eq!(sent.headers["host"], rig.mock.addr().to_string());
-            let (name, key) = match api {
-                Api::Chat | Api::Responses => ("authorization", format!("Bearer {OPENAI_KEY}")),
-                Api::Messages => ("x-api-key", ANTHROPIC_KEY.to_owned()),
-            };
+            let (name, key) = api.credential();
             assert_eq!(sent.headers[name], key);
             for (name, value) in &ask.headers {
                 if names.contains(&name.as_str()) && name != "accept-encoding" && name != "host" {
@@ -149,7 +165,7 @@ fn gzip(bytes: &[u8]) -> Bytes {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compressed_request_passes_as_it_is_and_is_the_same_as_the_plain_one() {
-    for api in ALL {
+    for api in capped() {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve().await;
         let body = api.body("compressed").to_string();
@@ -318,7 +334,7 @@ async fn the_houses_key_is_never_in_an_answer_nor_in_the_journal() {
     assert_eq!(passing.entries("own")[0].call.as_ref().unwrap().error.as_deref(), Some("bad key: ***"));
     // In a stream as well.
     let frame = |request: &str| {
-        let key = if request.contains(OPENAI_KEY) { OPENAI_KEY } else { ANTHROPIC_KEY };
+        let key = key_in(request);
         scripted::stream(&format!(
             "event: error\ndata: {{\"type\":\"error\",\"error\":{{\"message\":\"bad key: {key}\"}}}}\n\n"
         ))

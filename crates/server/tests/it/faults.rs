@@ -1,6 +1,6 @@
 //! Providers and stores that fail: each a clear error, recorded, and the budget right.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use outlast_core::{
     journal::State,
@@ -13,9 +13,9 @@ use outlast_server::{
 };
 
 use crate::{
-    client::{ALL, Api, Ask, ask_and_leave},
+    client::{ALL, Api, Ask, ask_and_leave, every, ways},
     failing::{Failing, Fate},
-    rig::{Rig, limit, until},
+    rig::{Rig, house, limit, until},
     scripted::{self, Scripted, Then},
     stream::towards,
 };
@@ -28,30 +28,28 @@ fn consistent(envelope: &outlast_core::envelope::Envelope) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_providers_refusal_passes_as_it_is_and_costs_a_call_and_no_money() {
-    for api in ALL {
+    for (api, stream) in ways() {
         for status in [400, 401, 403, 404, 409, 429, 500, 503, 529] {
-            for stream in [false, true] {
-                let rig = Rig::in_memory(mock::Options::default()).await;
-                let server = rig.serve_limited(limit(Unit::CostNanoUsd, 1_000_000_000)).await;
-                let text = format!("mock: status {status}");
-                let ask = if stream { api.streams(&text) } else { api.says(&text) };
-                let answer = ask.to(&server).await;
-                assert_eq!(answer.status, status, "{api:?}");
-                assert!(answer.text().contains("the request asked for this status"));
-                assert_eq!(answer.header("x-outlast-code"), None);
-                assert_eq!(answer.header("retry-after"), (status == 429).then_some("1"));
-                let entry = server.closed("r", 1).await;
-                assert_eq!(entry.state, State::Failed);
-                assert_eq!(entry.spent, Amounts::default().with(Unit::Calls, 1));
-                let call = entry.call.unwrap();
-                assert_eq!(call.http_status, Some(status));
-                assert_eq!(call.error.as_deref(), Some("mock: the request asked for this status"));
-                assert_eq!(call.upstream_request_id.as_deref(), Some("req_mock"));
-                consistent(&server.envelope("r"));
-                // A refusal is never replayed.
-                assert!(!ask.label("b").to(&server).await.is_replayed());
-                assert_eq!(rig.mock.requests().len(), 2);
-            }
+            let rig = Rig::in_memory(mock::Options::default()).await;
+            let server = rig.serve_limited(limit(Unit::CostNanoUsd, 1_000_000_000)).await;
+            let text = format!("mock: status {status}");
+            let ask = if stream { api.streams(&text) } else { api.says(&text) };
+            let answer = ask.to(&server).await;
+            assert_eq!(answer.status, status, "{api:?}");
+            assert!(answer.text().contains("the request asked for this status"));
+            assert_eq!(answer.header("x-outlast-code"), None);
+            assert_eq!(answer.header("retry-after"), (status == 429).then_some("1"));
+            let entry = server.closed("r", 1).await;
+            assert_eq!(entry.state, State::Failed);
+            assert_eq!(entry.spent, Amounts::default().with(Unit::Calls, 1));
+            let call = entry.call.unwrap();
+            assert_eq!(call.http_status, Some(status));
+            assert_eq!(call.error.as_deref(), Some("mock: the request asked for this status"));
+            assert_eq!(call.upstream_request_id.as_deref(), Some("req_mock"));
+            consistent(&server.envelope("r"));
+            // A refusal is never replayed.
+            assert!(!ask.label("b").to(&server).await.is_replayed());
+            assert_eq!(rig.mock.requests().len(), 2);
         }
     }
 }
@@ -72,15 +70,20 @@ async fn a_redirect_is_not_followed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_cannot_be_reached_costs_nothing() {
-    for api in ALL {
+    for api in every() {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let base = format!("http://{}", nowhere.local_addr().unwrap());
         drop(nowhere);
         let config = rig.config();
         let at = |p: &Provider| Provider::new(&base, p.key.clone()).unwrap();
-        let providers =
-            Providers { openai: at(&config.providers.openai), anthropic: at(&config.providers.anthropic) };
+        let Providers { openai, anthropic, gemini, .. } = &config.providers;
+        let providers = Providers {
+            openai: at(openai),
+            anthropic: at(anthropic),
+            gemini: at(gemini),
+            named: vec![Arc::new(house(&base))],
+        };
         let server = rig.serve_with(Config { providers, ..config }).await;
         let answer = api.says("x").to(&server).await;
         assert_eq!((answer.status.as_u16(), answer.code()), (502, "upstream_unreachable".into()));
@@ -97,7 +100,7 @@ async fn an_upstream_that_cannot_be_reached_costs_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_upstream_is_given_up_and_stays_charged_until_its_retry_tells() {
-    for (api, stream) in ALL.into_iter().flat_map(|api| [(api, false), (api, true)]) {
+    for (api, stream) in ways() {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let quick = Config { first_byte_timeout: Duration::from_millis(80), ..rig.config() };
         let server = rig.serve_with(quick).await;
@@ -118,7 +121,7 @@ async fn a_silent_upstream_is_given_up_and_stays_charged_until_its_retry_tells()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_falls_silent_is_given_up_and_charged_at_its_reservation() {
-    for (api, stream) in ALL.into_iter().flat_map(|api| [(api, false), (api, true)]) {
+    for (api, stream) in ways() {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let quick = Config { idle_timeout: Duration::from_millis(80), ..rig.config() };
         let server = rig.serve_with(quick).await;
@@ -141,7 +144,7 @@ async fn an_answer_that_falls_silent_is_given_up_and_charged_at_its_reservation(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn half_an_answer_is_an_error_and_is_charged() {
-    for api in ALL {
+    for api in every() {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve().await;
         let answer = api.says("mock: truncate").to(&server).await;
@@ -177,32 +180,33 @@ async fn an_upstream_that_hangs_up_unheard_is_in_doubt() {
     let upstream = Scripted::start(|_| (String::new(), Then::Close)).await;
     let rig = Rig::in_memory(mock::Options::default()).await;
     let server = rig.serve_with(towards(&rig, &upstream)).await;
-    for api in ALL {
+    for api in every() {
         let answer = api.says("x").to(&server).await;
         assert_eq!((answer.status.as_u16(), answer.code()), (504, "upstream_no_answer".into()));
     }
-    assert_eq!(server.states("r"), [State::Unknown; ALL.len()]);
+    assert_eq!(server.states("r"), vec![State::Unknown; every().count()]);
     // What may have been seen is not sent again behind anybody's back.
-    assert_eq!(upstream.requests().len(), ALL.len());
+    assert_eq!(upstream.requests().len(), every().count());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_bills_more_than_its_bound_is_recorded_in_full() {
-    for api in ALL {
+    for api in every() {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve_limited(limit(Unit::CostNanoUsd, 1_000_000_000)).await;
         api.says("mock: usage 100000,5000").to(&server).await.ok();
         let entry = server.closed("r", 1).await;
         let call = entry.call.unwrap();
         assert!(call.overrun_nano_usd > 0 && call.overrun_nano_usd < entry.spent.cost());
-        assert_eq!(entry.spent.tokens(), 105_000);
+        let (input, output) = api.used(100_000, 5000);
+        assert_eq!(entry.spent.tokens(), (input + output) as i64);
         consistent(&server.envelope("r"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_the_store_cannot_take_is_kept_and_recorded_when_it_can() {
-    for (api, stream) in ALL.into_iter().flat_map(|api| [(api, false), (api, true)]) {
+    for (api, stream) in ways() {
         let (rig, store) = Rig::on(Failing::new).await;
         let server = rig.serve().await;
         api.says("before").to(&server).await.ok();
@@ -282,7 +286,7 @@ async fn of_answers_that_cannot_be_recorded_only_so_much_stays_in_memory_and_of_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_stays_silent_after_a_suspend_is_given_up_and_its_call_unknown() {
-    for (api, stream) in ALL.into_iter().flat_map(|api| [(api, false), (api, true)]) {
+    for (api, stream) in ways() {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let quick = Config { silence_after_suspend: Duration::from_millis(80), ..rig.config() };
         let server = rig.serve_with(quick).await;

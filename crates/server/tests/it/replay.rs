@@ -12,7 +12,7 @@ use outlast_server::{mock, proxy::Seen};
 use serde_json::json;
 
 use crate::{
-    client::{ALL, Answer, Api, Ask, all, with},
+    client::{ALL, Answer, Api, Ask, all, every, ways, with},
     rig::{Rig, Server, until},
     scripted::{self, Scripted, Then},
     stream::towards,
@@ -33,7 +33,7 @@ async fn five(server: &Server, ask: &Ask) -> Vec<Answer> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_identical_parallel_requests_are_five_answers_before_and_after_a_restart() {
-    for (api, stream) in ALL.into_iter().flat_map(|api| [(api, false), (api, true)]) {
+    for (api, stream) in ways() {
         let rig = Rig::new(slow()).await;
         let ask = with_stream(api, "the same", stream);
         let server = rig.serve().await;
@@ -59,7 +59,7 @@ fn with_stream(api: Api, text: &str, stream: bool) -> Ask {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_identical_parallel_requests_are_five_answers_when_one_was_refused_and_retried() {
-    for api in ALL {
+    for api in every() {
         let rig = Rig::in_memory(slow()).await;
         let server = rig.serve().await;
         let ask = api.says("mock: status 429 1").label("one");
@@ -100,7 +100,7 @@ async fn a_client_that_hangs_up_in_mid_stream_and_asks_again_gets_the_same_bytes
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_answer_of_a_client_that_left_is_settled_with_its_usage_and_given_to_it_later() {
-    for (api, stream) in ALL.into_iter().flat_map(|api| [(api, false), (api, true)]) {
+    for (api, stream) in ways() {
         let rig = Rig::in_memory(slow()).await;
         let server = rig.serve().await;
         let ask = with_stream(api, "mock: usage 900,32\nmock: tokens 8", stream);
@@ -112,7 +112,7 @@ async fn the_answer_of_a_client_that_left_is_settled_with_its_usage_and_given_to
         assert_eq!(entry.state, State::Done);
         let call = entry.call.unwrap();
         assert!(!call.estimated);
-        assert_eq!(call.usage.map(|u| (u.input_total(), u.output)), Some((900, 32)));
+        assert_eq!(call.usage.map(|u| (u.input_total(), u.output)), Some(api.used(900, 32)));
         assert_eq!(entry.delivered_to, None);
         assert!(ask.to(&server).await.is_replayed());
         assert_eq!(rig.mock.paid(), 1, "{api:?} {stream}");
@@ -121,7 +121,7 @@ async fn the_answer_of_a_client_that_left_is_settled_with_its_usage_and_given_to
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_marked_retry_costs_nothing_after_everything_was_flushed() {
-    for (api, stream) in ALL.into_iter().flat_map(|api| [(api, false), (api, true)]) {
+    for (api, stream) in ways() {
         let rig = Rig::in_memory(mock::Options::default()).await;
         let server = rig.serve().await;
         let ask = with_stream(api, "once", stream);

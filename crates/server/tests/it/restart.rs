@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::{
     budget::budget,
-    client::{ALL, Api, Ask, with},
+    client::{Api, Ask, every, ways, with},
     rig::{Rig, Server, until},
 };
 
@@ -118,7 +118,7 @@ async fn when_each_lost_request_is_repeated_the_run_makes_progress() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_whose_server_is_killed_at_each_of_its_calls_pays_once_more_for_that_one_alone() {
     const CALLS: usize = 4;
-    for (api, stream) in ALL.into_iter().flat_map(|api| [(api, false), (api, true)]) {
+    for (api, stream) in ways() {
         for killed_at in 0..CALLS {
             let rig = Rig::new(mock::Options::default()).await;
             let ask = |n: usize| {
@@ -148,7 +148,7 @@ async fn an_agent_whose_server_is_killed_at_each_of_its_calls_pays_once_more_for
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agents_own_retry_after_a_restart_finds_its_answer() {
-    for api in ALL {
+    for api in every() {
         let rig = Rig::new(mock::Options::default()).await;
         let server = rig.serve().await;
         let ask = api.says("mock: latency 100ms");
@@ -169,7 +169,7 @@ async fn an_agents_own_retry_after_a_restart_finds_its_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_in_flight_at_another_server_is_waited_for_and_replayed() {
-    for (api, stream) in ALL.into_iter().flat_map(|api| [(api, false), (api, true)]) {
+    for (api, stream) in ways() {
         let rig = Rig::new(mock::Options::default()).await;
         let (one, two) = (rig.serve().await, rig.serve().await);
         let text = "mock: latency 300ms";

@@ -31,13 +31,15 @@ use outlast_core::{
 use outlast_server::{
     mock,
     node::{Census, Node},
-    proxy::{Access, Config, Key, Provider, Providers, Proxy, Seen},
+    proxy::{Access, AuthHeader, Config, Key, Named, Provider, Providers, Proxy, Seen},
     state::{StateDesk, Writer},
 };
 use outlast_store::sqlite::SqliteStore;
 
 /// The provider's own keys: nobody but the provider may ever see them.
 pub const OPENAI_KEY: &str = "sk-proj-the-key-of-the-house";
+pub const HOUSE_KEY: &str = "the-key-of-the-house-for-azure";
+pub const GEMINI_KEY: &str = "AIza-the-key-of-the-house";
 pub const ANTHROPIC_KEY: &str = "sk-ant-the-key-of-the-house";
 
 /// How long anything may take that a test waits for, on a loaded machine.
@@ -185,6 +187,8 @@ impl Rig {
             providers: Providers {
                 openai: Provider::new(&format!("{base}/v1"), key(OPENAI_KEY)).unwrap(),
                 anthropic: Provider::new(&base, key(ANTHROPIC_KEY)).unwrap(),
+                gemini: Provider::new(&base, key(GEMINI_KEY)).unwrap(),
+                named: vec![Arc::new(house(&format!("{base}/openai/v1")))],
             },
             prices: PriceTable::builtin(),
             price_hash: PriceTable::builtin().hash().into(),
@@ -270,6 +274,20 @@ impl Rig {
             Place::File(path, _) => path,
             Place::Shared(_) => unreachable!("this test is on a file"),
         }
+    }
+}
+
+/// An upstream by the name `house`, in Azure's manner.
+pub fn house(base: &str) -> Named {
+    Named {
+        name: Named::name("house").unwrap(),
+        provider: Named::provider(base, Some(Key::new(HOUSE_KEY.into()))).unwrap(),
+        auth: AuthHeader::Header("api-key".parse().unwrap()),
+        wants_key: Some("HOUSE_KEY".into()),
+        models: Default::default(),
+        prices: None,
+        asks_usage: true,
+        cost_field: None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Streams: what clients see of them, and how they end.
 
+use std::sync::Arc;
+
 use outlast_core::journal::State;
 use outlast_server::{
     mock,
@@ -9,7 +11,7 @@ use serde_json::json;
 
 use crate::{
     client::{ALL, Answer, Api, Ask, with},
-    rig::{ANTHROPIC_KEY, OPENAI_KEY, Rig},
+    rig::{ANTHROPIC_KEY, OPENAI_KEY, Rig, house},
     scripted::{self, Scripted, Then},
 };
 
@@ -20,6 +22,8 @@ pub fn towards(rig: &Rig, upstream: &Scripted) -> Config {
     let providers = Providers {
         openai: provider(&config.providers.openai),
         anthropic: provider(&config.providers.anthropic),
+        gemini: provider(&config.providers.gemini),
+        named: vec![Arc::new(house(&format!("{}/openai/v1", upstream.base)))],
     };
     Config { providers, ..config }
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::dialect::{FrameKind, bound, sse::tests::chunks};
 
 fn parse(body: &str) -> Request {
-    AnthropicMessages.parse(body.as_bytes()).unwrap_or_else(|e| panic!("{body}: {e}"))
+    AnthropicMessages.parse("/v1/messages", body.as_bytes()).unwrap_or_else(|e| panic!("{body}: {e}"))
 }
 
 /// A request with `members` besides the three that must be there.
@@ -181,7 +181,7 @@ fn a_bad_request_names_its_field() {
             "the key \"max_tokens\" is there twice in one object",
         ),
     ] {
-        let had = AnthropicMessages.parse(body.as_bytes()).map_err(|e| e.to_string());
+        let had = AnthropicMessages.parse("/v1/messages", body.as_bytes()).map_err(|e| e.to_string());
         assert_eq!(had.err().as_deref(), Some(message), "{body}");
     }
 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::dialect::{FrameKind, bound, sse::tests::chunks};
 
 fn parse(body: &str) -> Request {
-    OpenAiChat.parse(body.as_bytes()).unwrap_or_else(|e| panic!("{body}: {e}"))
+    OpenAiChat.parse("/v1/chat/completions", body.as_bytes()).unwrap_or_else(|e| panic!("{body}: {e}"))
 }
 
 /// A request with `members` besides the two that must be there.
@@ -171,7 +171,7 @@ fn a_bad_request_names_its_field() {
             "the body is not JSON: wanted the end of the body at byte 28, had 'x'",
         ),
     ] {
-        let had = OpenAiChat.parse(body.as_bytes()).map_err(|e| e.to_string());
+        let had = OpenAiChat.parse("/v1/chat/completions", body.as_bytes()).map_err(|e| e.to_string());
         assert_eq!(had.err().as_deref(), Some(message), "{body}");
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::dialect::{FrameKind, bound, sse::tests::chunks};
 
 fn parse(body: &str) -> Request {
-    OpenAiResponses.parse(body.as_bytes()).unwrap_or_else(|e| panic!("{e}: {body}"))
+    OpenAiResponses.parse("/v1/responses", body.as_bytes()).unwrap_or_else(|e| panic!("{e}: {body}"))
 }
 
 /// A request with `members` more.
@@ -184,7 +184,7 @@ fn a_bad_request_names_its_field() {
             "`conversation` is not metered yet; nothing was sent",
         ),
     ] {
-        let had = OpenAiResponses.parse(body.as_bytes()).map_err(|e| e.to_string());
+        let had = OpenAiResponses.parse("/v1/responses", body.as_bytes()).map_err(|e| e.to_string());
         assert_eq!(had.err().as_deref(), Some(message), "{body}");
     }
     with(r#","background":false,"conversation":null"#);

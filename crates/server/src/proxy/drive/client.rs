@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::{Drive, Source};
 use crate::{
-    dialect::error_frame,
+    dialect::{error_element, error_frame},
     proxy::{
         body::{AnswerBody, Driver, Piece},
         host::Seen,
@@ -97,7 +97,7 @@ impl Drive {
             message: refusal.message.clone(),
             hint: refusal.hint.clone(),
         });
-        let mut response = refusal.response(self.call.dialect.upstream());
+        let mut response = refusal.response(self.call.to.shape());
         if let Ok(id) = HeaderValue::from_str(self.call.seat.id.as_str()) {
             response.headers_mut().insert("x-outlast-run", id);
         }
@@ -109,7 +109,11 @@ impl Drive {
 
     pub(super) async fn break_off(&mut self, why: Broken) {
         if let Some(out) = self.out.take() {
-            let frame = error_frame(self.call.dialect.upstream(), why.code(), &why.to_string());
+            let (shape, text) = (self.call.to.shape(), why.to_string());
+            let frame = match self.call.request.array_stream {
+                true => error_element(shape, why.code(), &text, self.sent == 0),
+                false => error_frame(shape, why.code(), &text),
+            };
             // The body breaks off behind it, because its sender is gone.
             let _ = out.send(Piece::Frame(frame)).await;
         }

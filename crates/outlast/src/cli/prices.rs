@@ -1,0 +1,68 @@
+//! `prices`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use outlast_core::usage::{ServiceTier, Usage};
+
+/// Show what would be charged for a model, and where the figure is from
+///
+/// Prices are in USD per million tokens. With --input or --output also what a call of that size costs.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast prices gpt-4o-mini\n  outlast prices claude-sonnet-4-5 --input 100000 --cached 90000 --output 2000\n  outlast prices gemini-2.5-pro --json"
+)]
+pub struct PricesArgs {
+    /// The model, as requests name it
+    #[arg(value_name = "MODEL")]
+    pub model: String,
+    /// Prices on top of the built-in table
+    #[arg(long, value_name = "FILE")]
+    pub prices: Option<PathBuf>,
+    /// At an upstream of your own settings
+    #[arg(long, value_name = "NAME")]
+    pub upstream: Option<String>,
+    /// The tier that is billed: standard, flex, priority, batch
+    #[arg(long, value_name = "TIER", default_value = "standard", value_parser = tier)]
+    pub tier: ServiceTier,
+    /// Input tokens, cached ones included
+    #[arg(long, value_name = "N")]
+    pub input: Option<u64>,
+    /// Of the input: read from a cache
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub cached: u64,
+    /// Output tokens, reasoning included
+    #[arg(long, value_name = "N")]
+    pub output: Option<u64>,
+    /// Of the output: reasoning
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub reasoning: u64,
+}
+
+impl PricesArgs {
+    /// The call that is asked about, if one is.
+    pub fn usage(&self) -> Option<Usage> {
+        if self.input.is_none() && self.output.is_none() {
+            return None;
+        }
+        let (input, output) = (self.input.unwrap_or(0), self.output.unwrap_or(0));
+        let cache_read = self.cached.min(input);
+        Some(Usage {
+            input: input - cache_read,
+            cache_read,
+            output,
+            reasoning: self.reasoning.min(output),
+            ..Usage::default()
+        })
+    }
+}
+
+fn tier(text: &str) -> Result<ServiceTier, String> {
+    Ok(match text {
+        "standard" => ServiceTier::Standard,
+        "flex" => ServiceTier::Flex,
+        "priority" => ServiceTier::Priority,
+        "batch" => ServiceTier::Batch,
+        _ => return Err("no such tier (wanted one of standard, flex, priority, batch)".into()),
+    })
+}

@@ -1,0 +1,164 @@
+//! `outlast prices MODEL`: what would be charged for a model, and where the figure is from.
+
+use outlast_core::{
+    price::{Found, Price, PriceTable, Rates, Source, cost},
+    usage::{ServiceTier, Usage},
+};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    cli::PricesArgs,
+    error::CliError,
+    exit_code, prices,
+    render::{
+        amount::{put_money, usd},
+        look::Page,
+        table::{Cell, Side, Table},
+    },
+    surroundings::Surroundings,
+    upstreams,
+};
+
+const TIERS: [(ServiceTier, &str); 4] = [
+    (ServiceTier::Standard, "standard"),
+    (ServiceTier::Flex, "flex"),
+    (ServiceTier::Priority, "priority"),
+    (ServiceTier::Batch, "batch"),
+];
+
+/// Prints a model's prices. Looks at no store.
+///
+/// Errors: `price_unknown`, for a model that a limit in usd would refuse; an upstream that is not configured; a price
+/// file that is not understood.
+pub fn prices(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Result<(), CliError> {
+    let table = prices::of_file(args.prices.as_deref())?;
+    let (table, found) = match &args.upstream {
+        None => {
+            let found = table.lookup(&args.model);
+            (table, found)
+        }
+        Some(name) => {
+            let all = upstreams::load(around)?;
+            let named = all.iter().find(|u| *u.named.name == **name).ok_or_else(|| unknown_upstream(name))?;
+            let own = named.named.prices.as_ref().map_or(table, |(own, _)| own.clone());
+            let found = named.named.price(&own, &args.model);
+            (own, found)
+        }
+    };
+    let found = found.ok_or_else(|| unknown_price(&args.model))?;
+    let tier = args.tier;
+    let charged = args.usage().map(|usage| (usage, cost(&found.price, &usage, tier).0));
+    if page.look.json {
+        return Ok(page.json(&document(args, &table, &found, charged))?);
+    }
+    let price = &found.price;
+    page.text(&format!("{}, usd per million tokens\n\n", found.model))?;
+    let columns = [
+        ("tier", Side::Left),
+        ("input over", Side::Right),
+        ("input", Side::Right),
+        ("cached", Side::Right),
+        ("cache write", Side::Right),
+        ("1 h write", Side::Right),
+        ("output", Side::Right),
+        ("reasoning", Side::Right),
+    ];
+    let mut shown = Table::new(&columns);
+    for (tier, name, above, rates) in rows(price) {
+        let above = if above == 0 { String::new() } else { above.to_string() };
+        let mut row: Vec<Cell> = vec![Cell::new(name), Cell::new(above)];
+        row.extend(figures(&rates).map(|(_, pico)| Cell::new(usd(pico.saturating_mul(1000)))));
+        debug_assert!(tier != ServiceTier::Standard || name == "standard");
+        shown.row(row);
+    }
+    let look = page.look;
+    page.text(&shown.render(look, 0))?;
+    page.text(&format!("\na web search: {} usd\n", usd(price.web_search_pico / 1000)))?;
+    let most = |tokens: Option<u64>| tokens.map_or_else(|| "unknown".into(), |n| n.to_string());
+    page.text(&format!(
+        "at most {} tokens in, {} out\n",
+        most(price.max_input_tokens),
+        most(price.max_output_tokens)
+    ))?;
+    page.text(&format!("from: {}, as {:?}; hash {}\n", source(&found), found.model, table.hash()))?;
+    if let Some((usage, nano)) = charged {
+        let text = format!("{} tokens in, {} out: {} usd\n", usage.input_total(), usage.output, usd(nano));
+        page.text(&text)?;
+    }
+    Ok(())
+}
+
+/// The rows of each tier that has prices of its own, from the smallest input on.
+fn rows(price: &Price) -> Vec<(ServiceTier, &'static str, u64, Rates)> {
+    let of = |tier| price.rows(tier).map(|(above, rates)| (above, *rates)).collect::<Vec<_>>();
+    let standard = of(ServiceTier::Standard);
+    let own = TIERS.iter().filter(|(tier, _)| *tier == ServiceTier::Standard || of(*tier) != standard);
+    own.flat_map(|(tier, name)| of(*tier).into_iter().map(|(above, rates)| (*tier, *name, above, rates)))
+        .collect()
+}
+
+/// In pico-USD per token.
+fn figures(rates: &Rates) -> [(&'static str, i64); 6] {
+    [
+        ("input", rates.input.0),
+        ("cache_read", rates.cache_read.0),
+        ("cache_write_5m", rates.cache_write_5m.0),
+        ("cache_write_1h", rates.cache_write_1h.0),
+        ("output", rates.output.0),
+        ("reasoning", rates.reasoning.0),
+    ]
+}
+
+fn source(found: &Found) -> &'static str {
+    match found.source {
+        Source::Builtin => "the built-in table (LiteLLM's price file)",
+        Source::Overrides => "your price file",
+    }
+}
+
+fn document(args: &PricesArgs, table: &PriceTable, found: &Found, charged: Option<(Usage, i64)>) -> Value {
+    let row = |(_, name, above, rates): (ServiceTier, &str, u64, Rates)| {
+        let mut row = Map::new();
+        row.insert("tier".into(), name.into());
+        row.insert("input_over_tokens".into(), above.into());
+        for (figure, pico) in figures(&rates) {
+            row.insert(format!("{figure}_pico_usd_per_token"), pico.into());
+        }
+        Value::Object(row)
+    };
+    let mut out = json!({
+        "asked": args.model,
+        "model": found.model,
+        "source": match found.source {
+            Source::Builtin => "builtin",
+            Source::Overrides => "file",
+        },
+        "price_hash": table.hash(),
+        "rows": rows(&found.price).into_iter().map(row).collect::<Vec<_>>(),
+        "max_input_tokens": found.price.max_input_tokens,
+        "max_output_tokens": found.price.max_output_tokens,
+    });
+    if let Value::Object(out) = &mut out {
+        put_money(out, "web_search", Some(found.price.web_search_pico / 1000));
+        put_money(out, "charged", charged.map(|(_, nano)| nano));
+    }
+    out
+}
+
+fn unknown_price(model: &str) -> CliError {
+    CliError::Other {
+        exit: exit_code::REFUSED,
+        code: "price_unknown",
+        message: format!("no price is known for {model:?}: under a limit in usd its calls are refused"),
+        hint: Some("give one with --prices FILE: see docs/prices.md".into()),
+    }
+}
+
+fn unknown_upstream(name: &str) -> CliError {
+    CliError::Other {
+        exit: exit_code::USAGE,
+        code: "unknown_upstream",
+        message: format!("no upstream is named {name:?} here"),
+        hint: Some("upstreams are named in ~/.config/outlast/outlast.toml, as [upstreams.NAME]".into()),
+    }
+}

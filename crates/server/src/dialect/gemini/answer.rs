@@ -1,0 +1,95 @@
+//! What an answer of Gemini says, whole or in chunks.
+
+use outlast_core::usage::Usage;
+use serde_json::Value;
+
+use crate::dialect::{
+    answer::{EventReader, FrameKind, Outcome, Reading, text, upstream_error},
+    sse::Event,
+};
+
+/// Reads a whole answer, or an error's body. A stream's array is read to its end.
+pub(super) fn read(answer: &Value) -> Outcome {
+    let mut outcome = Outcome::default();
+    match answer {
+        Value::Array(chunks) => chunks.iter().for_each(|chunk| note(chunk, &mut outcome)),
+        whole => note(whole, &mut outcome),
+    }
+    outcome.usage = outcome.usage_so_far;
+    outcome
+}
+
+/// Reads the chunks that answer a request. There is no terminal event: the body ends.
+#[derive(Debug)]
+pub(super) struct ChunkReader {
+    choices: u64,
+    /// Indices of the candidates that have told their finish reason.
+    finished: Vec<u64>,
+}
+
+impl ChunkReader {
+    pub(super) fn new(choices: u64) -> Self {
+        Self { choices, finished: Vec::new() }
+    }
+}
+
+impl EventReader for ChunkReader {
+    fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading {
+        let Some(data) = event.data.as_deref() else {
+            return FrameKind::Ping.into();
+        };
+        let Ok(chunk) = serde_json::from_slice::<Value>(data) else {
+            return FrameKind::Data.into();
+        };
+        note(&chunk, outcome);
+        if outcome.error.is_some() {
+            return FrameKind::Error.into();
+        }
+        let candidates = chunk["candidates"].as_array().into_iter().flatten();
+        for candidate in candidates.filter(|candidate| text(&candidate["finishReason"]).is_some()) {
+            let index = candidate["index"].as_u64().unwrap_or(0);
+            if !self.finished.contains(&index) {
+                self.finished.push(index);
+            }
+        }
+        let blocked = text(&chunk["promptFeedback"]["blockReason"]).is_some();
+        if blocked || self.finished.len() as u64 >= self.choices {
+            FrameKind::Stop.into()
+        } else {
+            FrameKind::Data.into()
+        }
+    }
+}
+
+fn note(answer: &Value, outcome: &mut Outcome) {
+    outcome.id = text(&answer["responseId"]).or(outcome.id.take());
+    outcome.model = text(&answer["modelVersion"]).or(outcome.model.take());
+    if let Some(error) = upstream_error(&answer["error"]) {
+        outcome.error = Some(error);
+    }
+    let mut candidates = answer["candidates"].as_array().into_iter().flatten();
+    let finish = candidates.find_map(|candidate| text(&candidate["finishReason"]));
+    if let Some(finish) = finish.or_else(|| text(&answer["promptFeedback"]["blockReason"])) {
+        outcome.finish.get_or_insert(finish);
+    }
+    // Cumulative: the latest wins.
+    outcome.usage_so_far = read_usage(&answer["usageMetadata"]).or(outcome.usage_so_far);
+}
+
+/// Google's counts in ours: the cached are part of the prompt, the thoughts are not part of the candidates. What is
+/// not there is none: counts of zero are left out.
+fn read_usage(usage: &Value) -> Option<Usage> {
+    let prompt = usage["promptTokenCount"].as_u64()?;
+    let count = |field: &str| usage[field].as_u64().unwrap_or(0);
+    let cache_read = count("cachedContentTokenCount").min(prompt);
+    let (by_tools, reasoning) = (count("toolUsePromptTokenCount"), count("thoughtsTokenCount"));
+    let input = prompt.saturating_add(by_tools);
+    let output = count("candidatesTokenCount").saturating_add(reasoning);
+    Some(Usage {
+        input: input - cache_read,
+        cache_read,
+        output: output.max(count("totalTokenCount").saturating_sub(input)),
+        reasoning,
+        ..Usage::default()
+    })
+}

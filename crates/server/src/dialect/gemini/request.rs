@@ -1,0 +1,250 @@
+//! What a request for content says. Names are in camel case or with underscores: the API takes both.
+
+use std::borrow::Cow;
+
+use super::MAX_OUTPUT_TOKENS;
+use crate::dialect::{
+    bound,
+    json_spans::{Kind, Scanner, wrong_type},
+    openai_chat::read_tier,
+    request::{BadRequest, CapPlace, CapSpan, Request, read_body},
+};
+
+type Result<T> = std::result::Result<T, BadRequest>;
+
+pub(super) fn parse(model: &str, body: &[u8]) -> Result<Request> {
+    let mut request = Request::new(MAX_OUTPUT_TOKENS);
+    request.client_asked_usage = true;
+    let mut parser = Parser { request, bytes: 0, has_contents: false, config: None };
+    let (frame, open) = read_body(body, |json, key| parser.member(json, &camel(key)))?;
+    parser.bytes += frame;
+    let Parser { mut request, bytes, has_contents, config } = parser;
+    request.model = model.to_owned();
+    if !has_contents {
+        return Err(BadRequest::Missing { field: "contents" });
+    }
+    request.spans.body_len = body.len();
+    request.spans.open = open;
+    request.spans.cap_place = Some(config.unwrap_or(CapPlace {
+        at: open..open,
+        before: "\"generationConfig\":{\"maxOutputTokens\":",
+        after: "},",
+    }));
+    request.cap = request.spans.caps.iter().filter_map(|cap| cap.value).max();
+    request.input_bound = bytes.saturating_add(request.beyond_bytes);
+    Ok(request)
+}
+
+struct Parser {
+    request: Request,
+    bytes: u64,
+    has_contents: bool,
+    /// Where a cap goes that the request does not have.
+    config: Option<CapPlace>,
+}
+
+impl Parser {
+    fn member(&mut self, json: &mut Scanner<'_>, key: &str) -> Result<()> {
+        match key {
+            "contents" => {
+                self.has_contents = true;
+                match json.kind()? {
+                    Kind::Array => {
+                        self.bytes += json.array(|json, i| self.content(json, &format!("contents[{i}]")))?;
+                    }
+                    _ => self.content(json, "contents")?,
+                }
+            }
+            "systemInstruction" if json.kind()? == Kind::Object => self.content(json, "systemInstruction")?,
+            "generationConfig" => self.config(json)?,
+            "tools" if json.kind()? == Kind::Array => {
+                self.bytes += json.array(|json, i| self.tool(json, i))?;
+            }
+            // Kept by the account, and not of this run.
+            "cachedContent" => {
+                if json.string_or_null("cachedContent")?.is_some_and(|name| !name.decode().is_empty()) {
+                    return Err(BadRequest::NotMetered { what: "`cachedContent`" });
+                }
+            }
+            "serviceTier" => {
+                if let Some(tier) = json.string_or_null("serviceTier")? {
+                    let tier = tier.decode();
+                    match read_tier(&tier.to_ascii_lowercase()) {
+                        Some(known) => self.request.tier = known,
+                        None => self.request.note_unpriced(format!("serviceTier {tier}")),
+                    }
+                }
+            }
+            "labels" => json.skip().map(drop)?,
+            _ => self.bytes += json.skip()?.raw,
+        }
+        Ok(())
+    }
+
+    fn config(&mut self, json: &mut Scanner<'_>) -> Result<()> {
+        let start = json.position();
+        if json.kind()? == Kind::Null {
+            let at = json.skip()?.span;
+            self.config = Some(CapPlace { at, before: "{\"maxOutputTokens\":", after: "}" });
+            return Ok(());
+        }
+        json.expect("generationConfig", Kind::Object)?;
+        let request = &mut self.request;
+        let mut members = 0;
+        let mut bytes = 0;
+        json.object(|json, key| {
+            members += 1;
+            match &*camel(key) {
+                MAX_OUTPUT_TOKENS => {
+                    let start = json.position();
+                    let value = json.u64_or_null("generationConfig.maxOutputTokens")?;
+                    request.spans.caps.push(CapSpan {
+                        field: MAX_OUTPUT_TOKENS,
+                        value,
+                        at: start..json.here(),
+                    });
+                }
+                "candidateCount" => {
+                    let count = json.u64_or_null("generationConfig.candidateCount")?;
+                    request.choices = request.choices.max(count.unwrap_or(1));
+                }
+                "thinkingConfig" if json.kind()? == Kind::Object => {
+                    json.object(|json, key| {
+                        match (&*camel(key), json.kind()?) {
+                            // -1 lets the model decide.
+                            ("thinkingBudget", Kind::Number) => {
+                                let budget: i64 = json.number()?.parse().unwrap_or(0);
+                                request.thinking_budget = u64::try_from(budget).ok().filter(|n| *n > 0);
+                                request.reasons |= budget != 0;
+                            }
+                            _ => json.skip().map(drop)?,
+                        }
+                        Ok(())
+                    })?;
+                }
+                "responseModalities" if json.kind()? == Kind::Array => {
+                    json.array(|json, _| {
+                        let text = json.kind()? == Kind::String
+                            && json.string()?.decode().eq_ignore_ascii_case("text");
+                        if !text {
+                            request.note_unpriced("responseModalities other than TEXT");
+                        }
+                        Ok(())
+                    })?;
+                }
+                // A schema reaches the model.
+                _ => bytes += json.skip()?.raw,
+            }
+            Ok(())
+        })?;
+        self.bytes += bytes;
+        self.config = Some(CapPlace {
+            at: start + 1..start + 1,
+            before: "\"maxOutputTokens\":",
+            after: if members == 0 { "" } else { "," },
+        });
+        Ok(())
+    }
+
+    /// Functions are the caller's own; every other tool is run by Google, and billed by its use.
+    fn tool(&mut self, json: &mut Scanner<'_>, index: usize) -> Result<()> {
+        json.expect(&format!("tools[{index}]"), Kind::Object)?;
+        self.bytes += json.object(|json, key| {
+            let name = camel(key);
+            let value = json.skip()?;
+            self.bytes += value.raw;
+            // `{"googleSearch":{}}` switches it on; null does not.
+            if name != "functionDeclarations" && value.raw != "null".len() as u64 {
+                self.request.note_unpriced(format!("tools[{index}] {name}"));
+                self.request.references = true;
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    fn content(&mut self, json: &mut Scanner<'_>, field: &str) -> Result<()> {
+        self.request.message_count += 1;
+        match json.kind()? {
+            Kind::Object => {}
+            // A bare text is not of the API, and costs what it is.
+            Kind::String => {
+                self.bytes += json.skip()?.decoded;
+                return Ok(());
+            }
+            had => return Err(wrong_type(field, "an object", had.name())),
+        }
+        self.bytes += json.object(|json, key| {
+            match (key, json.kind()?) {
+                ("parts", Kind::Array) => self.bytes += json.array(|json, _| self.part(json))?,
+                ("parts", Kind::Object) => self.part(json)?,
+                _ => self.bytes += json.skip()?.decoded,
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    fn part(&mut self, json: &mut Scanner<'_>) -> Result<()> {
+        if json.kind()? != Kind::Object {
+            self.bytes += json.skip()?.decoded;
+            return Ok(());
+        }
+        self.bytes += json.object(|json, key| {
+            match (&*camel(key), json.kind()?) {
+                ("inlineData", Kind::Object) => self.data(json, true),
+                ("fileData", Kind::Object) => self.data(json, false),
+                // The model reads them as JSON; a result may hold media of its own.
+                ("functionCall", _) => json.skip().map(|value| self.bytes += value.raw),
+                ("functionResponse", _) => json.skip().map(|value| self.bytes += value.raw),
+                _ => json.skip().map(|value| self.bytes += value.decoded),
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Images cost by their size in pixels; sound and film are priced by columns of their own; of anything else only
+    /// the model's limit is known.
+    fn data(&mut self, json: &mut Scanner<'_>, is_inline: bool) -> Result<()> {
+        let mut kind = String::new();
+        self.bytes += json.object(|json, key| {
+            match (&*camel(key), json.kind()?) {
+                ("mimeType", Kind::String) => {
+                    kind = json.string()?.decode().to_ascii_lowercase();
+                    self.bytes += kind.len() as u64 + 2;
+                }
+                ("data", _) => json.skip().map(drop)?,
+                _ => self.bytes += json.skip()?.decoded,
+            }
+            Ok(())
+        })?;
+        match kind.split('/').next() {
+            Some("image") if is_inline => self.request.beyond_bytes += bound::GEMINI_IMAGE,
+            Some(media @ ("audio" | "video")) => {
+                self.request.references = true;
+                self.request.note_unpriced(format!("{media} input"));
+            }
+            _ => self.request.references = true,
+        }
+        Ok(())
+    }
+}
+
+/// `max_output_tokens` as `maxOutputTokens`.
+fn camel(key: &str) -> Cow<'_, str> {
+    if !key.contains('_') {
+        return Cow::Borrowed(key);
+    }
+    let mut up = false;
+    let mut out = String::with_capacity(key.len());
+    for c in key.chars() {
+        if c == '_' {
+            up = true;
+        } else if std::mem::take(&mut up) {
+            out.push(c.to_ascii_uppercase());
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}

@@ -1,0 +1,169 @@
+//! OpenAI's `/v1/embeddings`, as OpenAI and the compatible servers speak it. There is no output and no stream.
+
+use outlast_core::usage::Usage;
+use serde_json::Value;
+
+use super::{
+    AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream,
+    answer::{EventReader, FrameKind, Reading, text, upstream_error},
+    json_spans::{Kind, Scanner, wrong_type},
+    request::read_body,
+    sse::Event,
+};
+
+#[derive(Clone, Copy, Debug)]
+pub struct OpenAiEmbeddings;
+
+impl Dialect for OpenAiEmbeddings {
+    fn name(&self) -> &'static str {
+        "openai.embeddings"
+    }
+
+    fn upstream(&self) -> Upstream {
+        Upstream::OpenAi
+    }
+
+    fn parse(&self, _target: &str, body: &[u8]) -> Result<Request, BadRequest> {
+        // What has no output is capped at none: the whole of its bound is its floor.
+        let mut request = Request { cap: Some(0), client_asked_usage: true, ..Request::new("") };
+        let (mut model, mut has_input, mut bytes) = (None, false, 0);
+        let (frame, open) = read_body(body, |json, key| {
+            match key {
+                "model" => {
+                    json.expect("model", Kind::String)?;
+                    model = Some(json.string()?.decode().into_owned());
+                }
+                "input" => {
+                    has_input = true;
+                    bytes += input(json, &mut request)?;
+                }
+                "user" => json.skip().map(drop)?,
+                _ => bytes += json.skip()?.raw,
+            }
+            Ok(())
+        })?;
+        request.model = model.ok_or(BadRequest::Missing { field: "model" })?;
+        if !has_input {
+            return Err(BadRequest::Missing { field: "input" });
+        }
+        request.input_bound = bytes + frame;
+        request.spans.body_len = body.len();
+        request.spans.open = open;
+        Ok(request)
+    }
+
+    fn read_json(&self, body: &[u8]) -> Outcome {
+        serde_json::from_slice(body).map(|body| read(&body)).unwrap_or_default()
+    }
+
+    fn read_stream(&self, _request: &Request) -> AnswerStream {
+        AnswerStream::new(NoEvents)
+    }
+}
+
+/// A text, texts, one list of token ids, or lists of them. Returns the most tokens they can be; ids are counted by
+/// their digits, which are at least one each.
+fn input(json: &mut Scanner<'_>, request: &mut Request) -> Result<u64, BadRequest> {
+    match json.kind()? {
+        Kind::String => {
+            request.message_count = 1;
+            Ok(json.skip()?.decoded)
+        }
+        Kind::Array => {
+            let mut bytes = 0;
+            let frame = json.array(|json, _| {
+                request.message_count += 1;
+                let value = json.skip()?;
+                bytes += value.raw.max(value.decoded);
+                Ok(())
+            })?;
+            Ok(bytes + frame)
+        }
+        had => Err(wrong_type("input", "a string or an array", had.name())),
+    }
+}
+
+fn read(answer: &Value) -> Outcome {
+    let usage = answer["usage"]["prompt_tokens"].as_u64().or(answer["usage"]["total_tokens"].as_u64());
+    let usage = usage.map(|input| Usage { input, ..Usage::default() });
+    Outcome {
+        usage,
+        usage_so_far: usage,
+        model: text(&answer["model"]),
+        error: upstream_error(&answer["error"]),
+        ..Outcome::default()
+    }
+}
+
+/// No server streams embeddings. One that did so has not said when it is done: its answer is not replayed.
+#[derive(Debug)]
+struct NoEvents;
+
+impl EventReader for NoEvents {
+    fn read(&mut self, _event: &Event<'_>, _outcome: &mut Outcome) -> Reading {
+        FrameKind::Data.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+
+    fn parse(body: &str) -> Result<Request, BadRequest> {
+        OpenAiEmbeddings.parse("/v1/embeddings", body.as_bytes())
+    }
+
+    #[test]
+    fn input_is_bound_by_its_bytes_and_there_is_no_output() {
+        let with = |input: &str| parse(&format!(r#"{{"model":"m","input":{input}}}"#)).unwrap();
+        let none = with(r#""""#).input_bound;
+        for (input, tokens) in [
+            (r#""hello""#, 5),
+            (r#""\u4e2d""#, 3),
+            (r#"["hello","you"]"#, 8),
+            ("[1,22,333]", 3),
+            ("[[1,22],[333]]", 3),
+        ] {
+            let request = with(input);
+            assert!(request.input_bound >= none + tokens, "{input}: {}", request.input_bound);
+            assert_eq!((request.cap, request.stream, request.choices), (Some(0), false, 1), "{input}");
+            assert_eq!((request.unpriced, request.references, request.wants_cache_5m), (None, false, false));
+        }
+    }
+
+    #[test]
+    fn a_bad_request_names_its_field() {
+        for (body, message) in [
+            (r#"{"input":"x"}"#, "`model` is missing"),
+            (r#"{"model":"m"}"#, "`input` is missing"),
+            (r#"{"model":"m","input":7}"#, "`input` is a number, wanted a string or an array"),
+            (r#"{"model":"m","input":"x","input":"y"}"#, "the key \"input\" is there twice in one object"),
+        ] {
+            assert_eq!(parse(body).map_err(|e| e.to_string()).err().as_deref(), Some(message), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_cap_changes_nothing_in_a_request_without_output() {
+        let body = r#"{"model":"m","input":"x"}"#;
+        let edited = OpenAiEmbeddings.edit(body.as_bytes(), &parse(body).unwrap(), Some(5), true);
+        assert!(matches!(edited, Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn an_answer_tells_its_input_only() {
+        for (answer, input) in [
+            (r#"{"data":[],"model":"m","usage":{"prompt_tokens":7,"total_tokens":7}}"#, Some(7)),
+            (r#"{"data":[],"usage":{"total_tokens":9}}"#, Some(9)),
+            (r#"{"data":[]}"#, None),
+            ("nothing", None),
+        ] {
+            let usage = OpenAiEmbeddings.read_json(answer.as_bytes()).usage;
+            assert_eq!(usage.map(|u| (u.input, u.output)), input.map(|n| (n, 0)), "{answer}");
+        }
+        let refused = OpenAiEmbeddings.read_json(br#"{"error":{"message":"no"}}"#);
+        assert_eq!(refused.error.map(|e| e.message).as_deref(), Some("no"));
+    }
+}

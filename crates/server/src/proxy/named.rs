@@ -1,0 +1,186 @@
+//! Upstreams that a person has named: servers that speak OpenAI's API, asked for as `/u/NAME/v1/…`.
+//!
+//! A client chooses among the names that are configured, and nothing else.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use http::{HeaderName, header};
+use outlast_core::price::{Found, PriceTable};
+
+use super::upstream::{BadBase, Key, Provider, Providers};
+use crate::dialect::{CostField, Upstream};
+
+/// One of them.
+#[derive(Clone)]
+pub struct Named {
+    /// In paths, digests and the journal.
+    pub name: Arc<str>,
+    /// Its base is as OpenAI's SDK takes it: what stands behind `/v1` in a request comes behind it.
+    pub provider: Provider,
+    pub auth: AuthHeader,
+    /// What its key is to be found in, for the error where there is none; `None` where it wants none.
+    pub wants_key: Option<String>,
+    /// From a model's name in requests to its name in the price table.
+    pub models: BTreeMap<String, String>,
+    /// Its own prices and their hash, in place of the proxy's.
+    pub prices: Option<(PriceTable, Arc<str>)>,
+    /// Streams are asked for their usage.
+    pub asks_usage: bool,
+    /// Where its answers tell their cost, which then counts in place of tokens times price.
+    pub cost_field: Option<CostField>,
+}
+
+/// Where an upstream wants its key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AuthHeader {
+    /// `Authorization: Bearer KEY`.
+    #[default]
+    Bearer,
+    /// The key alone, in a header such as Azure's `api-key`.
+    Header(HeaderName),
+}
+
+impl AuthHeader {
+    /// The header and its value.
+    pub fn with(&self, key: &Key) -> (HeaderName, String) {
+        match self {
+            AuthHeader::Bearer => (header::AUTHORIZATION, format!("Bearer {}", key.expose())),
+            AuthHeader::Header(name) => (name.clone(), key.expose().to_owned()),
+        }
+    }
+}
+
+/// A name that cannot be one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a name of an upstream: {text:?} (wanted up to 64 of a-z, 0-9, - and _, and none of {OWN:?})")]
+pub struct BadName {
+    pub text: String,
+}
+
+/// The names of the upstreams that are always there.
+const OWN: [&str; 3] = ["openai", "anthropic", "gemini"];
+
+impl Named {
+    /// Checks a name.
+    pub fn name(text: &str) -> Result<Arc<str>, BadName> {
+        let known = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
+        if (1..=64).contains(&text.len()) && text.bytes().all(known) && !OWN.contains(&text) {
+            Ok(Arc::from(text))
+        } else {
+            Err(BadName { text: text.chars().take(80).collect() })
+        }
+    }
+
+    /// Where it is: `base` is kept as it stands.
+    pub fn provider(base: &str, key: Option<Key>) -> Result<Provider, BadBase> {
+        let provider = Provider::new(base, key)?;
+        Ok(Provider { base: base.trim_end_matches('/').into(), ..provider })
+    }
+
+    /// The price of `model`: by its alias, else by the upstream's name before it, as price tables list resellers.
+    pub fn price(&self, table: &PriceTable, model: &str) -> Option<Found> {
+        match self.models.get(model) {
+            Some(priced_as) => table.lookup(priced_as),
+            None => table.lookup(&format!("{}/{model}", self.name)),
+        }
+    }
+}
+
+/// Where a request goes.
+#[derive(Clone)]
+pub enum To {
+    Own(Upstream),
+    Named(Arc<Named>),
+}
+
+impl To {
+    /// The name in digests and the journal.
+    pub fn name(&self) -> &str {
+        match self {
+            To::Own(upstream) => super::upstream::name(*upstream),
+            To::Named(named) => &named.name,
+        }
+    }
+
+    /// Whose error shape its clients read.
+    pub fn shape(&self) -> Upstream {
+        match self {
+            To::Own(upstream) => *upstream,
+            To::Named(_) => Upstream::OpenAi,
+        }
+    }
+
+    pub fn provider<'p>(&'p self, providers: &'p Providers) -> &'p Provider {
+        match self {
+            To::Own(upstream) => providers.of(*upstream),
+            To::Named(named) => &named.provider,
+        }
+    }
+
+    /// The URL of `target`, a path and query from `/v1` on.
+    pub fn url(&self, providers: &Providers, target: &str) -> String {
+        let below = match self {
+            To::Own(_) => target,
+            To::Named(_) => target.strip_prefix("/v1").unwrap_or(target),
+        };
+        format!("{}{below}", self.provider(providers).base)
+    }
+
+    /// Whether nothing can be sent for want of a key of ours.
+    pub fn lacks_key(&self, providers: &Providers) -> bool {
+        let open = matches!(self, To::Named(named) if named.wants_key.is_none());
+        self.provider(providers).key.is_none() && !open
+    }
+
+    pub fn asks_usage(&self) -> bool {
+        match self {
+            To::Own(_) => true,
+            To::Named(named) => named.asks_usage,
+        }
+    }
+
+    pub fn cost_field(&self) -> Option<&CostField> {
+        match self {
+            To::Own(_) => None,
+            To::Named(named) => named.cost_field.as_ref(),
+        }
+    }
+}
+
+/// The name in `/u/NAME/…`, and the target as the upstream's SDK means it: from `/v1` on.
+pub fn split(target: &str) -> Option<(&str, String)> {
+    let rest = target.strip_prefix("/u/")?;
+    let (name, below) = rest.split_once('/')?;
+    let is_versioned = below == "v1" || below.starts_with("v1/");
+    Some((name, if is_versioned { format!("/{below}") } else { format!("/v1/{below}") }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_names_its_upstream_and_a_path_of_openais() {
+        for (target, wanted) in [
+            ("/u/groq/v1/chat/completions?x=1", Some(("groq", "/v1/chat/completions?x=1"))),
+            ("/u/groq/chat/completions", Some(("groq", "/v1/chat/completions"))),
+            ("/u/groq/v1", Some(("groq", "/v1"))),
+            ("/u//v1/models", Some(("", "/v1/models"))),
+            ("/u/groq", None),
+            ("/v1/chat/completions", None),
+        ] {
+            let wanted = wanted.map(|(name, below)| (name, below.to_owned()));
+            assert_eq!(split(target), wanted, "{target}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_plain_and_none_of_ours() {
+        for good in ["groq", "azure-eu_2", "4"] {
+            assert_eq!(Named::name(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "openai", "Groq", "a/b", "a.b", "é", &"x".repeat(65)] {
+            assert!(Named::name(bad).is_err(), "{bad}");
+        }
+    }
+}
