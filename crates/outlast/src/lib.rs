@@ -116,7 +116,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
     let context = Context { typed: typed.into(), ..Context::new(&cli.globals, around)? };
     let look = context.look;
     match command {
-        Command::Run(args) => supervisor::run(args, context),
+        Command::Run(args) => supervisor::run(*args, context),
         Command::Resume(args) => supervisor::resume(args, context),
         Command::Agent(args) => agent::seat::agent(args, context),
         Command::Hook(_) => agent::hook::hook(&context),

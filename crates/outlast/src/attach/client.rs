@@ -16,6 +16,7 @@ use rustix::{
 use super::{
     frame::{Frame, Frames, VERSION},
     keys::Keys,
+    screen::Screen,
 };
 use crate::process::{
     signals::{Signals, suspend_self},
@@ -76,11 +77,15 @@ pub fn attend(socket: UnixStream, who: Who) -> io::Result<End> {
         has_keys: false,
         is_raw: false,
         mid_line: false,
+        screen: Screen::default(),
     };
     client.send(&Frame::Hello { version: VERSION });
     client.send_size();
     let end = client.run(&signals);
     client.give_back();
+    // Detached, or left by a supervisor that was killed: the agent's modes are not the shell's.
+    // A terminal that has gone needs none of it.
+    let _ = print(&client.screen.undo());
     end
 }
 
@@ -98,6 +103,8 @@ struct Client {
     is_raw: bool,
     /// What was printed last did not end its line.
     mid_line: bool,
+    /// What was printed, while an attempt has the terminal.
+    screen: Screen,
 }
 
 impl Client {
@@ -221,6 +228,9 @@ impl Client {
             Frame::Printed(_) if self.who == Who::Starter => {}
             Frame::Printed(bytes) => {
                 self.mid_line = bytes.last().map_or(self.mid_line, |last| *last != b'\n');
+                if self.has_keys {
+                    self.screen.print(&bytes);
+                }
                 print(&bytes)?;
             }
             Frame::Said(text) => self.say(&text),
@@ -235,6 +245,7 @@ impl Client {
             }
             Frame::Ended { undo } => {
                 print(&undo)?;
+                self.screen = Screen::default();
                 self.has_keys = false;
                 self.give_back();
             }

@@ -67,7 +67,7 @@ Exit codes:
 
 #[derive(Subcommand, Clone, Debug)]
 pub enum Command {
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     Agent(AgentArgs),
     #[command(hide = true)]
     Hook(HookArgs),

@@ -275,6 +275,10 @@ impl Story {
             .take(DEATHS)
             .map(|(a, e)| e.text(a, &self.how(a), self.calls_of(a), self.lines))
             .collect();
+        let all = self.attempts.iter().filter(|a| a.died()).count();
+        if all > told.len() {
+            told.push(format!("  {} before these\n", some((all - told.len()) as i64, "death")));
+        }
         told.reverse();
         told.concat()
     }

@@ -137,7 +137,7 @@ fn agents_are_declared_in_the_persons_own_file() {
 #[test]
 fn what_was_typed_wins_over_a_setting_that_excludes_it() {
     let run = |line: &str, variables: &[(&str, &str)]| match read(line, "", "", variables).unwrap() {
-        Command::Run(args) => (args.run.map(|r| r.to_string()), args.new),
+        Command::Run(args) => (args.run.as_ref().map(|r| r.to_string()), args.new),
         other => panic!("{other:?}"),
     };
     assert_eq!(run("outlast run --new a", &[("OUTLAST_RUN", "r")]), (None, true));
