@@ -118,15 +118,27 @@ mod tests {
         let some = |v: Value| Some(v);
         check(json!({"a": 1, "b": [2]}), json!({"b": [2], "a": 1}), None);
         check(json!({"a": 1, "b": 1}), json!({"b": 2, "a": 2}), Some(("/b", some(json!(1)), some(json!(2)))));
-        check(json!({"m": [{"c": "x"}]}), json!({"m": [{"c": "y"}]}), Some(("/m/0/c", some(json!("x")), some(json!("y")))));
+        check(
+            json!({"m": [{"c": "x"}]}),
+            json!({"m": [{"c": "y"}]}),
+            Some(("/m/0/c", some(json!("x")), some(json!("y")))),
+        );
         check(json!({"m": [1]}), json!({"m": [1, 2]}), Some(("/m/1", None, some(json!(2)))));
         check(json!({"m": [1, 2]}), json!({"m": [1]}), Some(("/m/1", some(json!(2)), None)));
         check(json!({"a": 1, "t": 0}), json!({"a": 1}), Some(("/t", some(json!(0)), None)));
-        check(json!({"x": {"a/b~": null}}), json!({"x": {"a/b~": 0}}), Some(("/x/a~1b~0", some(json!(null)), some(json!(0)))));
+        check(
+            json!({"x": {"a/b~": null}}),
+            json!({"x": {"a/b~": 0}}),
+            Some(("/x/a~1b~0", some(json!(null)), some(json!(0)))),
+        );
         check(json!({"a": 1}), json!({"a": 1.0}), Some(("/a", some(json!(1)), some(json!(1.0)))));
         // Who asks is not what is asked; below the top it is a word like others.
         check(json!({"user": "a"}), json!({"user": "b"}), None);
-        check(json!({"x": {"user": 1}}), json!({"x": {"user": 2}}), Some(("/x/user", some(json!(1)), some(json!(2)))));
+        check(
+            json!({"x": {"user": 1}}),
+            json!({"x": {"user": 2}}),
+            Some(("/x/user", some(json!(1)), some(json!(2)))),
+        );
         check(json!([]), json!({}), Some(("", some(json!([])), some(json!({})))));
     }
 }

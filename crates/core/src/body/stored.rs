@@ -13,7 +13,8 @@ use crate::{
 ///
 /// Errors: the store's; `Corrupt` where a record below is missing, or the bytes are not what was sent.
 pub fn stored(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<Vec<u8>>, Error> {
-    let corrupt = |e: &dyn std::fmt::Display| Error::Corrupt { what: format!("the request of entry {seq}: {e}") };
+    let corrupt =
+        |e: &dyn std::fmt::Display| Error::Corrupt { what: format!("the request of entry {seq}: {e}") };
     let read = |seq: Seq| -> Result<Option<BodyRecord>, Error> {
         let Some(payload) = store.payload(run, seq, Role::Request)? else { return Ok(None) };
         let bytes: Bytes = payload.decode().map_err(|e| corrupt(&e))?;
@@ -22,7 +23,8 @@ pub fn stored(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<Vec<u8>>
     let Some(newest) = read(seq)? else { return Ok(None) };
     let mut restoring = Restoring::new(&newest).map_err(|e| corrupt(&e))?;
     while let Some(wanted) = restoring.wants() {
-        let below = read(wanted)?.ok_or_else(|| corrupt(&format_args!("that of entry {wanted} is missing")))?;
+        let below =
+            read(wanted)?.ok_or_else(|| corrupt(&format_args!("that of entry {wanted} is missing")))?;
         restoring.give(&below).map_err(|e| corrupt(&e))?;
     }
     restoring.finish().map(Some).map_err(|e| corrupt(&e))
