@@ -109,7 +109,16 @@ fn typed_again(context: &Context, old: &ServeArgs) -> Result<ServeArgs, CliError
 
 /// Which versions of the files there are.
 #[derive(PartialEq)]
-struct Stamps(Vec<Option<(u64, u64, i64, i64, u32)>>);
+struct Stamps(Vec<Option<Stamp>>);
+
+#[derive(PartialEq)]
+struct Stamp {
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    /// One that was made private is read again.
+    mode: u32,
+}
 
 impl Stamps {
     fn of(args: &ServeArgs, context: &Context) -> Stamps {
@@ -117,8 +126,8 @@ impl Stamps {
         let files: [Option<PathBuf>; 3] = [keys, args.api_token_file.clone(), args.proxy.prices.clone()];
         let stamp = |path: PathBuf| {
             let m = fs::metadata(path).ok()?;
-            // The mode too: one that was made private is read again.
-            Some((m.ino(), m.size(), m.mtime(), m.mtime_nsec(), m.mode()))
+            let modified = (m.mtime(), m.mtime_nsec());
+            Some(Stamp { inode: m.ino(), size: m.size(), modified, mode: m.mode() })
         };
         Stamps(files.into_iter().map(|path| path.and_then(stamp)).collect())
     }

@@ -81,6 +81,18 @@ fn drain_loses_no_call() {
         })
         .collect();
     until("all are on their way", || (bed.paid() == 6).then_some(()));
+    // One more has begun to come in: its last byte is sent when the server drains.
+    let body = call("slow").to_string();
+    let mut slow = TcpStream::connect(at).unwrap();
+    slow.set_read_timeout(Some(LONGEST)).unwrap();
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: {at}\r\nx-outlast-run: r\r\nexpect: 100-continue"
+    );
+    write!(slow, "{head}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len()).unwrap();
+    // The server asks for the body: the request is not refused any more.
+    let mut asked = [0; 25];
+    slow.read_exact(&mut asked).unwrap();
+    assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
     server.signal(15);
     until("it drains", || get(at, "/readyz", &[])?.starts_with("HTTP/1.1 503 ").then_some(()));
     starts(get(at, "/livez", &[]), "200");
@@ -96,11 +108,15 @@ fn drain_loses_no_call() {
         assert_eq!(answer.status, 200, "{answer:?}");
         assert!(!answer.text.contains("event: error"), "{answer:?}");
     }
+    slow.write_all(body.as_bytes()).unwrap();
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).unwrap();
+    starts(Some(answer), "200");
     server.done().code(0).tells(&["waiting for calls in flight"]);
     let journal = bed.journal("r");
-    assert_eq!(journal.len(), 6);
+    assert_eq!(journal.len(), 7);
     assert!(journal.iter().all(|e| e["state"] == "done"), "{journal:?}");
-    assert_eq!(bed.paid(), 6);
+    assert_eq!(bed.paid(), 7);
 }
 
 #[test]

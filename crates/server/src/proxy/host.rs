@@ -5,7 +5,7 @@ use std::{
     ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -139,6 +139,7 @@ pub struct Memory {
     pub metrics: Metrics,
     pub gates: Gates,
     draining: AtomicBool,
+    arriving: AtomicUsize,
     pub token_keys: Vec<TokenKey>,
     registry: Mutex<Registry>,
     runs: Mutex<HashMap<RunNo, Arc<RunMemory>>>,
@@ -150,6 +151,15 @@ pub struct Memory {
     pub unrecorded: Unrecorded,
     suspends: watch::Sender<u64>,
     observer: Option<Observer>,
+}
+
+/// A request that is not with its driver yet.
+pub struct Arriving(Arc<Host>);
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.0.arriving.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Under one lock, as the call machine wants it.
@@ -310,6 +320,7 @@ impl Host {
             metrics: Metrics::default(),
             gates: Gates::default(),
             draining: AtomicBool::new(false),
+            arriving: AtomicUsize::new(0),
             token_keys,
             registry: Mutex::default(),
             runs: Mutex::default(),
@@ -331,15 +342,26 @@ impl Host {
 
     /// From here on nothing new is begun.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Release);
+        self.draining.store(true, Ordering::SeqCst);
     }
 
     pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
+        self.draining.load(Ordering::SeqCst)
     }
 
-    /// Whether nobody waits for anything any more: no call is on its way, and no client for its answer.
+    /// A request comes in: until this is dropped it is somebody a drain waits for. Taken before the look at
+    /// [`Host::is_draining`], so that whoever was not refused is seen.
+    pub fn arrives(self: &Arc<Host>) -> Arriving {
+        self.arriving.fetch_add(1, Ordering::SeqCst);
+        Arriving(self.clone())
+    }
+
+    /// Whether nobody waits for anything any more: no request comes in, no call is on its way, and no client
+    /// waits for its answer.
     pub fn is_at_rest(&self) -> bool {
+        if self.arriving.load(Ordering::SeqCst) > 0 {
+            return false;
+        }
         let registry = self.registry();
         registry.exchanges.is_empty() && registry.inboxes.is_empty()
     }

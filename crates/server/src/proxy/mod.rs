@@ -193,6 +193,7 @@ impl Proxy {
         if let Some(probe) = probes::answer(host, &parts) {
             return probe.map_err(bare);
         }
+        let _arriving = host.arrives();
         if host.is_draining() {
             return Err(bare(probes::draining()));
         }
