@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     sync::mpsc,
     thread,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -107,6 +108,11 @@ fn drain_loses_no_call() {
         let answer = caller.join().unwrap().expect("an answer");
         assert_eq!(answer.status, 200, "{answer:?}");
         assert!(!answer.text.contains("event: error"), "{answer:?}");
+    }
+    // Nothing else is left, and still it does not end: it looks every 20 ms.
+    let at_rest = Instant::now();
+    while at_rest.elapsed() < Duration::from_millis(200) {
+        starts(get(at, "/livez", &[]), "200");
     }
     slow.write_all(body.as_bytes()).unwrap();
     let mut answer = String::new();
