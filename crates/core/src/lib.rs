@@ -7,6 +7,7 @@ pub mod body;
 pub mod call;
 pub mod clock;
 pub mod digest;
+pub mod divergence;
 pub mod duration;
 pub mod engine;
 pub mod envelope;

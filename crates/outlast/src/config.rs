@@ -181,9 +181,11 @@ fn from_variables(
     Ok(None)
 }
 
-/// Whether agents are told something by this variable: that is no setting of the `outlast` that they start.
+/// Whether agents are told something by this variable, or it is the log's filter: that is no setting of the
+/// `outlast` that they start.
 fn is_told(name: &str) -> bool {
-    ["OUTLAST_STATE_FILE", "OUTLAST_ATTEMPT"].contains(&name) || name.starts_with("OUTLAST_CTX_")
+    ["OUTLAST_STATE_FILE", "OUTLAST_ATTEMPT", "OUTLAST_LOG"].contains(&name)
+        || name.starts_with("OUTLAST_CTX_")
 }
 
 fn is_many(arg: &Arg) -> bool {

@@ -27,14 +27,28 @@ const IN_ORDER: Duration = Duration::from_millis(100);
 
 /// Starts logging; `level` counts where `OUTLAST_LOG` says nothing.
 pub fn start(around: &Surroundings, level: &str) {
-    let asked = around.var("OUTLAST_LOG").and_then(|v| v.to_str()).unwrap_or(level);
-    let filter = EnvFilter::try_new(asked).unwrap_or_else(|_| EnvFilter::new(level));
     // Without a thread lines are written where they arise.
-    let Ok(lines) = Lines::start(io::stderr()) else { return };
-    let lines = LINES.get_or_init(|| lines);
-    let format = fmt().with_env_filter(filter).with_writer(move || Line(lines)).with_target(false);
+    let Some(lines) = lines() else { return };
+    let format = fmt().with_env_filter(filter(around, level)).with_writer(move || Line(lines));
     // A second start in one process changes nothing.
-    let _ = format.try_init();
+    let _ = format.with_target(false).try_init();
+}
+
+/// As [`start`], with one JSON object a line.
+pub fn start_json(around: &Surroundings, level: &str) {
+    let Some(lines) = lines() else { return };
+    let format = fmt().with_env_filter(filter(around, level)).with_writer(move || Line(lines));
+    let _ = format.json().flatten_event(true).with_target(false).try_init();
+}
+
+fn filter(around: &Surroundings, level: &str) -> EnvFilter {
+    let asked = around.var("OUTLAST_LOG").and_then(|v| v.to_str()).unwrap_or(level);
+    EnvFilter::try_new(asked).unwrap_or_else(|_| EnvFilter::new(level))
+}
+
+fn lines() -> Option<&'static Lines> {
+    let started = Lines::start(io::stderr()).ok()?;
+    Some(LINES.get_or_init(|| started))
 }
 
 static LINES: OnceLock<Lines> = OnceLock::new();

@@ -112,6 +112,7 @@ pub fn config(
         max_answer: MAX_ANSWER,
         max_unrecorded: MAX_UNRECORDED,
         silence_after_suspend: SILENCE_AFTER_SUSPEND,
+        upstream_concurrency: None,
         drop_pointers: Vec::new(),
     }
 }

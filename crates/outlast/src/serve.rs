@@ -1,36 +1,42 @@
 //! `outlast serve`: the proxy, and the state, for agents that are started elsewhere.
 
-use std::{fs, net::SocketAddr, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
+mod settings;
+mod token;
+
+use std::{net::SocketAddr, time::Duration};
 
 use outlast_server::{
     grpc,
-    proxy::{Access, Proxy},
+    proxy::Proxy,
     state::{StateDesk, Writer},
 };
 use tokio::{net::TcpListener, signal::unix, sync::oneshot};
 
 use crate::{
-    cli::ServeArgs, context::Context, error::CliError, exit_code, log, prices, proxy_setup, say::say,
+    cli::{ServeArgs, serve::LogFormat},
+    context::Context,
+    error::CliError,
+    exit_code, log, proxy_setup,
+    say::say,
 };
-
-/// How long calls in flight may go on after SIGTERM.
-const DRAIN: Duration = Duration::from_secs(15 * 60);
 
 /// How long gRPC calls in flight may go on then.
 const GRPC_DRAIN: Duration = Duration::from_secs(5);
 
 /// Serves until it is told to stop. Returns the exit code.
 pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
-    log::start(&context.around, "info");
-    let token = args.api_token_file.as_deref().map(read_token).transpose()?;
-    let loopback = args.listen.ip().is_loopback();
-    let open = [Some(args.listen), args.grpc].into_iter().flatten().find(|a| !a.ip().is_loopback());
-    if let (Some(open), None) = (open, &token) {
-        return Err(CliError::Usage {
-            message: format!("{open} is not a loopback address, and there is no API token"),
-            hint: Some("give --api-token-file FILE, or listen on 127.0.0.1".into()),
-        });
+    match args.log {
+        LogFormat::Text => log::start(&context.around, "info"),
+        LogFormat::Json => log::start_json(&context.around, "info"),
     }
+    // Refused before anything is opened.
+    let config = settings::config(&args, &context)?;
+    let token = config.access.api_token.clone();
+    let drain = Duration::from_millis(u64::try_from(args.drain_ms).unwrap_or(0));
+    let tell = |text: &str| match args.log {
+        LogFormat::Text => say(text),
+        LogFormat::Json => tracing::info!("{text}"),
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -43,45 +49,39 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         };
         let store = context.open(true, args.proxy.durability)?;
         let node = proxy_setup::join(store, &context, "outlast serve")?;
-        let keys = context.keys()?;
-        let providers = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
         let (clock, entropy) = (context.clock.clone(), context.entropy.clone());
         let desk =
             StateDesk::new(node.store().clone(), clock, entropy, args.grpc_conflicts, Writer::NoRun);
-        let access = Access {
-            api_token: token.clone(),
-            loopback,
-            allowed_hosts: args.allow_host.clone(),
-            only_run: None,
-        };
-        let prices = prices::typed(&args.proxy)?;
-        let config =
-            proxy_setup::config(&args.proxy, access, providers, prices, args.defaults.limits(), args.policy.policy());
         let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?.with_state(desk.clone());
         let (mut first, mut second) = (Stops::new()?, Stops::new()?);
         let address = listener.local_addr().map_err(|e| cannot("cannot_listen", e.to_string()))?;
-        say(&format!("serving on http://{address}, store {}", context.place));
-        say(&format!("OPENAI_BASE_URL=http://{address}/v1 ANTHROPIC_BASE_URL=http://{address}, and a header X-Outlast-Run"));
+        tell(&format!("serving on http://{address}, store {}", context.place));
+        tell(&format!("OPENAI_BASE_URL=http://{address}/v1 ANTHROPIC_BASE_URL=http://{address}, and a header X-Outlast-Run"));
         let (stop_grpc, stopped) = oneshot::channel();
         let mut serving_grpc = None;
         if let Some(listener) = grpc {
             let address = listener.local_addr().map_err(|e| cannot("cannot_listen", e.to_string()))?;
-            say(&format!("serving the state over gRPC on {address}"));
+            tell(&format!("serving the state over gRPC on {address}"));
             let stopped = async { drop(stopped.await) };
             serving_grpc = Some(tokio::spawn(grpc::serve(desk, listener, token, stopped)));
         }
         let beat = tokio::spawn(node.clone().keep_alive());
         let stop = async {
             first.next().await;
-            say("stopping; waiting for calls in flight (once more leaves them in doubt)");
+            tell("stopping; waiting for calls in flight (once more leaves them in doubt)");
         };
-        tokio::select! {
-            () = proxy.serve(listener, stop, DRAIN) => {}
-            () = async { second.next().await; second.next().await } => {}
-        }
+        let hangup = unix::signal(unix::SignalKind::hangup())
+            .map_err(|e| cannot("signals", format!("cannot handle signals: {e}")))?;
+        let following = settings::follow(proxy.clone(), args.clone(), context.clone(), hangup);
+        let following = tokio::spawn(following);
+        let at_once = tokio::select! {
+            () = proxy.serve(listener, stop, drain) => false,
+            () = async { second.next().await; second.next().await } => true,
+        };
+        following.abort();
         beat.abort();
         let _ = stop_grpc.send(());
-        if let Some(serving) = serving_grpc {
+        if let Some(serving) = serving_grpc.filter(|_| !at_once) {
             // A replay that nobody takes must not hold us.
             let _ = tokio::time::timeout(GRPC_DRAIN, serving).await;
         }
@@ -121,27 +121,4 @@ impl Stops {
     async fn next(&mut self) {
         tokio::select! { _ = self.term.recv() => {}, _ = self.int.recv() => {} }
     }
-}
-
-/// The token that callers have to show: at least 16 characters, from a file nobody else can read.
-fn read_token(path: &Path) -> Result<String, CliError> {
-    let bad = |message: String| CliError::Other {
-        exit: exit_code::USAGE,
-        code: "bad_api_token_file",
-        message: format!("the API token file {}: {message}", path.display()),
-        hint: Some("for example: (umask 077; openssl rand -hex 32 > FILE)".into()),
-    };
-    let meta = fs::metadata(path).map_err(|e| bad(e.to_string()))?;
-    if meta.mode() & 0o077 != 0 {
-        return Err(bad(format!(
-            "it has mode {:o}, and others must not read it (wanted 0600)",
-            meta.mode() & 0o777
-        )));
-    }
-    let text = fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
-    let token = text.trim();
-    if token.len() < 16 || token.contains(char::is_whitespace) {
-        return Err(bad("wanted one token of at least 16 characters".into()));
-    }
-    Ok(token.to_owned())
 }

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -38,6 +38,8 @@ pub struct Node {
     census: Arc<dyn Census>,
     identity: Identity,
     instance: AtomicI64,
+    /// When a heartbeat was last written, by our monotonic clock.
+    written_ms: AtomicU64,
     /// Of others: the heartbeat seen, and since when by our monotonic clock.
     seen: Mutex<HashMap<InstanceNo, (i64, u64)>>,
 }
@@ -52,7 +54,8 @@ impl Node {
     ) -> Result<Arc<Node>, Error> {
         let no = store.ask(Register { identity: identity.clone() }, Durability::Synced).wait()?;
         let instance = AtomicI64::new(no.0);
-        let node = Node { store, clock, census, identity, instance, seen: Mutex::default() };
+        let written_ms = AtomicU64::new(clock.monotonic_ms());
+        let node = Node { store, clock, census, identity, instance, written_ms, seen: Mutex::default() };
         node.sweep()?;
         Ok(Arc::new(node))
     }
@@ -77,10 +80,19 @@ impl Node {
     pub async fn renew(&self, active: Vec<Active>) -> Result<Vec<Pulse>, Error> {
         let instance = self.instance();
         let renewed = self.store.ask(Renew { instance, active }, Durability::Committed).await;
+        if renewed.is_ok() {
+            self.written_ms.store(self.clock.monotonic_ms(), Ordering::Release);
+        }
         if let Err(Error::Engine(engine::Error::InstanceDead)) = &renewed {
             self.register_anew(instance).await?;
         }
         renewed
+    }
+
+    /// Whether the store took a heartbeat within the last lease. Asks nobody: a probe costs no write.
+    pub fn is_writing(&self) -> bool {
+        let written = self.written_ms.load(Ordering::Acquire);
+        self.clock.monotonic_ms().saturating_sub(written) < LEASE_MS
     }
 
     /// Registers again, unless somebody did meanwhile.

@@ -44,12 +44,14 @@
 mod bases;
 mod diff;
 mod restore;
+mod stored;
 
 use bytes::{Buf, BufMut, Bytes};
 
 pub use bases::{Base, BodyBases, MAX_BASES, MAX_BASES_LEN};
 pub use diff::diff;
 pub use restore::{Restoring, restore};
+pub use stored::stored;
 
 use crate::{
     digest::Digest,

@@ -41,7 +41,7 @@ pub struct ShowArgs {
 /// Print a run's journal, an entry a line
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Examples:\n  outlast journal nightly\n  outlast journal nightly -f\n  outlast journal nightly -f --json"
+    after_help = "Examples:\n  outlast journal nightly\n  outlast journal nightly -f\n  outlast journal nightly -f --json\n  outlast journal nightly --divergence"
 )]
 pub struct JournalArgs {
     /// The run: its id, the start of its id, or its name
@@ -50,6 +50,9 @@ pub struct JournalArgs {
     /// Go on until the run has ended; with --json a line of JSON for each change
     #[arg(long, short)]
     pub follow: bool,
+    /// Where an attempt left its recorded past: both requests, and the first place in which they differ
+    #[arg(long, conflicts_with = "follow")]
+    pub divergence: bool,
 }
 
 /// Print what a run's agent printed

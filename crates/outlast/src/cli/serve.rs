@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use outlast_core::{state::transaction::Conflicts, unit::Unit};
 use outlast_server::mock::{Encoding, Failure, FixedUsage};
 
@@ -32,12 +32,29 @@ pub struct ServeArgs {
     /// What decides between transactions that overlap: nothing, or who commits a key first
     #[arg(long, value_name = "RULE", default_value = "last_writer", value_parser = values::conflicts())]
     pub grpc_conflicts: Conflicts,
+    /// How long calls in flight may go on after SIGTERM; what is left then is in doubt
+    #[arg(long = "drain", value_name = "TIME", default_value = "15m", value_parser = values::ms)]
+    pub drain_ms: i64,
+    /// How many calls may be on their way to one provider at once, over all runs; further ones wait [default: any number]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub upstream_concurrency: Option<u32>,
+    /// What the log's lines are; with json each call is one
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log: LogFormat,
     #[command(flatten)]
     pub defaults: DefaultArgs,
     #[command(flatten)]
     pub policy: PolicyArgs,
     #[command(flatten)]
     pub proxy: ProxyArgs,
+}
+
+/// What the log's lines are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    #[default]
+    Text,
+    Json,
 }
 
 /// The limits of runs that are created by a request.

@@ -29,6 +29,9 @@ pub fn journal(
     wait: &mut dyn FnMut(),
 ) -> Result<(), CliError> {
     let view = find::run(store, &args.run)?;
+    if args.divergence {
+        return super::divergence::divergence(store, &view, page);
+    }
     if args.follow {
         return follow(store, view, page, wait);
     }

@@ -5,6 +5,7 @@ pub mod budget;
 pub mod cancel;
 pub mod completions;
 pub mod ctx;
+pub mod divergence;
 pub mod doctor;
 pub mod evidence;
 pub mod export;

@@ -13,6 +13,7 @@ mod kills;
 mod limits;
 mod loop_bed;
 mod loops;
+mod operating;
 mod restarts;
 mod sdk;
 mod secrets;

@@ -13,6 +13,7 @@ use outlast_core::{
     price::Bound,
     run::Record,
 };
+use tokio::time::Instant;
 
 use super::{
     encoding, headers,
@@ -58,6 +59,7 @@ pub struct Call {
     /// What is stored of it: against a base, when prompts are kept.
     pub record: Option<BodyRecord>,
     pub path: Arc<str>,
+    pub arrived: Instant,
     target: String,
     headers: HeaderMap,
     credential: Credential,
@@ -129,6 +131,7 @@ impl Call {
             headers::text(&headers, "idempotency-key").map(|k| k.chars().take(200).collect());
         Ok(Call {
             path: Arc::from(path),
+            arrived: Instant::now(),
             seat,
             dialect,
             to,

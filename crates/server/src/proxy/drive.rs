@@ -75,6 +75,7 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
         source: Source::Nothing,
         sent: 0,
         admitting: None,
+        admit_began: Instant::now(),
         long_request: None,
         wait_over: None,
         poll_at: None,
@@ -127,6 +128,7 @@ struct Drive {
     /// Frames of the source that went out.
     sent: usize,
     admitting: Option<Pending<Admit>>,
+    admit_began: Instant,
     /// A body that is stored behind the admission, in parts.
     long_request: Option<Payload>,
     wait_over: Option<Instant>,
@@ -169,6 +171,7 @@ impl Drive {
                 },
                 admitted = wait_for(&mut self.admitting) => {
                     self.admitting = None;
+                    self.host.metrics.committed(self.admit_began.elapsed());
                     self.host.registry().waiters.decided(self.id);
                     return self.admitted(admitted).await;
                 }
@@ -276,12 +279,25 @@ impl Drive {
                 let (run, attempt) = (self.place.run, self.place.attempt);
                 if replayed {
                     self.host.saw(Seen::Replayed { seq });
+                    self.count_replay(seq);
                 }
                 let mark = Delivered { run, seq, attempt, count, replayed };
                 drop(self.host.store.submit(mark.into(), Durability::Lazy));
             }
         }
         None
+    }
+
+    /// An answer was given again.
+    fn count_replay(&self, seq: Seq) {
+        // What cannot be read is told where it matters; a counter may miss it.
+        let entry = self.host.store.entry(self.place.run, seq).ok().flatten();
+        let saved = entry.map_or(0, |e| e.spent.cost());
+        self.host.metrics.replayed(saved);
+        tracing::info!(
+            run = %self.call.seat.id, seq = %seq, upstream = self.call.upstream_name(),
+            model = %self.call.request.model, saved_nano_usd = saved, "replayed"
+        );
     }
 
     fn admit(&mut self) {
@@ -321,6 +337,7 @@ impl Drive {
             request,
         };
         registry.waiters.decides(self.place, self.id);
+        self.admit_began = Instant::now();
         // Submitted under the lock: what the registries said is what the store decides on, in order.
         self.admitting = Some(match registry.is_alone() {
             true => self.host.store.ask_here(admit, Durability::Synced),

@@ -2,9 +2,10 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -29,8 +30,10 @@ use tokio::sync::{mpsc, watch};
 use super::{
     call::{Call, Seat},
     drive::Signal,
+    gates::Gates,
     kept::Kept,
     live::Live,
+    metrics::Metrics,
     sleep::Reading,
     unrecorded::Unrecorded,
     upstream::{Pool, Providers},
@@ -60,6 +63,8 @@ pub struct Config {
     pub max_unrecorded: u64,
     /// After a suspend an upstream that stays silent for this long is given up.
     pub silence_after_suspend: Duration,
+    /// How many calls may be on their way to one upstream at once, over all runs of this server.
+    pub upstream_concurrency: Option<usize>,
     /// JSON pointers left out of the digest.
     pub drop_pointers: Vec<String>,
 }
@@ -110,13 +115,31 @@ pub enum Seen {
 /// Told of everything, at once and on the proxy's own threads: it must not block.
 pub type Observer = Arc<dyn Fn(&Seen) + Send + Sync>;
 
-/// The proxy's memory.
+/// The proxy under one configuration. A new one begins beside it, on the same memory: a call ends under the
+/// configuration that it began with.
 pub struct Host {
+    pub config: Config,
+    memory: Arc<Memory>,
+}
+
+impl Deref for Host {
+    type Target = Memory;
+
+    fn deref(&self) -> &Memory {
+        &self.memory
+    }
+}
+
+/// The proxy's memory.
+pub struct Memory {
     pub store: Arc<dyn Store>,
     pub node: Arc<Node>,
     pub clock: Arc<dyn Clock>,
-    pub config: Config,
     pub pool: Pool,
+    pub metrics: Metrics,
+    pub gates: Gates,
+    draining: AtomicBool,
+    arriving: AtomicUsize,
     pub token_keys: Vec<TokenKey>,
     registry: Mutex<Registry>,
     runs: Mutex<HashMap<RunNo, Arc<RunMemory>>>,
@@ -128,6 +151,15 @@ pub struct Host {
     pub unrecorded: Unrecorded,
     suspends: watch::Sender<u64>,
     observer: Option<Observer>,
+}
+
+/// A request that is not with its driver yet.
+pub struct Arriving(Arc<Host>);
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.0.arriving.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Under one lock, as the call machine wants it.
@@ -280,12 +312,15 @@ impl Host {
         let token_keys = store.token_keys()?;
         let unrecorded = Unrecorded::new(config.max_unrecorded);
         let nonce = u64::from_le_bytes(outlast_core::clock::random(entropy));
-        Ok(Arc::new(Host {
+        let memory = Memory {
             clock: node.clock().clone(),
             store,
             node,
-            config,
             pool: Pool::new(),
+            metrics: Metrics::default(),
+            gates: Gates::default(),
+            draining: AtomicBool::new(false),
+            arriving: AtomicUsize::new(0),
             token_keys,
             registry: Mutex::default(),
             runs: Mutex::default(),
@@ -296,7 +331,39 @@ impl Host {
             unrecorded,
             suspends: watch::Sender::default(),
             observer,
-        }))
+        };
+        Ok(Arc::new(Host { config, memory: Arc::new(memory) }))
+    }
+
+    /// The same under another configuration. What bounds memory in all stays as it was.
+    pub fn under(&self, config: Config) -> Arc<Host> {
+        Arc::new(Host { config, memory: self.memory.clone() })
+    }
+
+    /// From here on nothing new is begun.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    /// A request comes in: until this is dropped it is somebody a drain waits for. Taken before the look at
+    /// [`Host::is_draining`], so that whoever was not refused is seen.
+    pub fn arrives(self: &Arc<Host>) -> Arriving {
+        self.arriving.fetch_add(1, Ordering::SeqCst);
+        Arriving(self.clone())
+    }
+
+    /// Whether nobody waits for anything any more: no request comes in, no call is on its way, and no client
+    /// waits for its answer.
+    pub fn is_at_rest(&self) -> bool {
+        if self.arriving.load(Ordering::SeqCst) > 0 {
+            return false;
+        }
+        let registry = self.registry();
+        registry.exchanges.is_empty() && registry.inboxes.is_empty()
     }
 
     pub fn registry(&self) -> MutexGuard<'_, Registry> {

@@ -30,6 +30,7 @@ use super::{
     encoding::Decoder,
     headers,
     host::{Host, Seen},
+    metrics::Counted,
     record::Answer,
     upstream::SendFailed,
 };
@@ -91,6 +92,10 @@ pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, cap: Optio
         slow_at: None,
         stuck: None,
         limited: None,
+        sent_at: Instant::now(),
+        head_at: None,
+        settle_began: Instant::now(),
+        ending: None,
     };
     task.upstream(cap).await;
     task.settle_down().await;
@@ -112,6 +117,11 @@ struct Carry {
     stuck: Option<Stuck>,
     /// Until when the upstream refuses everything, if it said so.
     limited: Option<Micros>,
+    sent_at: Instant,
+    head_at: Option<Instant>,
+    settle_began: Instant,
+    /// How the entry closes.
+    ending: Option<Ending>,
 }
 
 /// An answer that waits to be recorded.
@@ -124,6 +134,11 @@ struct Stuck {
 impl Carry {
     /// Sends the request and reads the answer to its end.
     async fn upstream(&mut self, cap: Option<u64>) {
+        let limit = self.host.config.upstream_concurrency;
+        // Until the answer has ended. It holds its reservation meanwhile, and is in flight for a drain.
+        let _inside = self.host.gates.enter(self.call.upstream_name(), limit).await;
+        self.sent_at = Instant::now();
+        self.host.metrics.queued(self.sent_at - self.call.arrived);
         let send = self.call.send(&self.host, cap);
         let first_byte = self.host.config.first_byte_timeout;
         let after_suspend = self.host.config.silence_after_suspend;
@@ -151,6 +166,7 @@ impl Carry {
                 }
             }
         };
+        self.head_at = Some(Instant::now());
         let (head, mut body) = response.into_parts();
         let encoding = headers::text(&head.headers, "content-encoding");
         let decoder = Decoder::of(encoding);
@@ -338,6 +354,8 @@ impl Carry {
     }
 
     fn settle(&mut self, ending: Ending, error: Option<&'static str>) -> Settling {
+        self.settle_began = Instant::now();
+        self.ending = Some(ending);
         self.active_ms += self.host.active_since(&self.call.seat);
         let call = &self.call;
         let (status, answer) = {
@@ -431,8 +449,17 @@ impl Carry {
     fn note(&self, settled: &Result<Settled, Error>) {
         let call = &self.call;
         let usage = self.outcome.usage.unwrap_or_default();
+        self.host.metrics.committed(self.settle_began.elapsed());
         match settled {
             Ok(s) => {
+                let state = self.ending.map_or("unknown", |e| e.state().name());
+                self.host.metrics.settled(Counted {
+                    upstream: call.upstream_name(),
+                    model: &call.request.model,
+                    state,
+                    usage,
+                    cost_nano_usd: s.cost_nano_usd,
+                });
                 self.host.remember_billed(call, self.live.seq, usage.input_total());
                 if !self.outcome.kept.is_empty() {
                     self.host.memory(call.seat.run).lock().kept.add(&self.outcome.kept);
@@ -443,9 +470,13 @@ impl Carry {
                 if let Some(until) = self.limited {
                     self.host.saw(Seen::Limited { seq, until });
                 }
+                let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
                 tracing::info!(
                     run = %call.seat.id, seq = %self.live.seq, upstream = call.upstream_name(),
-                    model = %call.request.model, status = self.machine.status(),
+                    model = %call.request.model, status = self.machine.status(), state,
+                    queue_ms = ms(self.sent_at - call.arrived),
+                    first_byte_ms = self.head_at.map(|at| ms(at - self.sent_at)),
+                    total_ms = ms(call.arrived.elapsed()),
                     input_tokens = usage.input_total(), output_tokens = usage.output,
                     cost_nano_usd = s.cost_nano_usd, overrun_nano_usd = s.overrun_nano_usd,
                     request_id = self.upstream_request_id.as_deref(), "call"

@@ -7,12 +7,15 @@ mod body;
 mod call;
 mod drive;
 mod encoding;
+mod gates;
 mod headers;
 mod host;
 mod kept;
 mod live;
+mod metrics;
 mod named;
 mod prices;
+mod probes;
 mod record;
 mod refuse;
 mod seat;
@@ -23,7 +26,11 @@ mod upstream;
 mod who;
 mod wire;
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
@@ -36,6 +43,7 @@ use tokio::net::TcpListener;
 pub(crate) use body::{AnswerBody, Piece};
 pub use host::{Config, Observer, Seen};
 pub use named::{AuthHeader, BadName, Named};
+pub use probes::PROBES;
 pub use record::{Answer as StoredAnswer, BadRecord};
 pub use upstream::{BadBase, Key, Provider, Providers};
 pub use who::{Access, NotLetIn, bare};
@@ -58,7 +66,7 @@ use crate::{
 /// The proxy. Cheap to clone.
 #[derive(Clone)]
 pub struct Proxy {
-    host: Arc<Host>,
+    host: Arc<RwLock<Arc<Host>>>,
     rest: Option<Rest>,
 }
 
@@ -70,7 +78,19 @@ impl Proxy {
         config: Config,
         observer: Option<Observer>,
     ) -> Result<Proxy, Error> {
-        Ok(Proxy { host: Host::new(node, entropy, config, observer)?, rest: None })
+        let host = Host::new(node, entropy, config, observer)?;
+        Ok(Proxy { host: Arc::new(RwLock::new(host)), rest: None })
+    }
+
+    /// Takes another configuration: requests that come from here on have it, those on their way end under
+    /// the one they came in with.
+    pub fn reconfigure(&self, config: Config) {
+        let mut host = self.host.write().unwrap_or_else(PoisonError::into_inner);
+        *host = host.under(config);
+    }
+
+    fn host(&self) -> Arc<Host> {
+        self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Serves the state's routes too.
@@ -78,23 +98,43 @@ impl Proxy {
         Proxy { rest: Some(Rest::new(desk)), ..self }
     }
 
-    /// Serves `listener` until `shutdown` resolves. What is in flight upstream goes on for up to
-    /// `drain`, and is then left to be swept as `unknown`.
+    /// Serves `listener` until `shutdown` resolves, and then drains: nothing new is begun (`/readyz` and new
+    /// requests get 503), and what is on its way ends and goes to its client, for up to `drain`. What is
+    /// left then is for `Node::leave`, which makes it `unknown`.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>, drain: Duration) {
-        let polling = tokio::spawn(self.host.clone().poll_for_others());
-        let mut shutdown = std::pin::pin!(shutdown);
+        let host = self.host();
+        let polling = tokio::spawn(host.clone().poll_for_others());
+        // It is woken by nobody: a stop is rare, and a call has enough to do.
+        let drained = async {
+            shutdown.await;
+            host.drain();
+            let at_rest = async {
+                while !host.is_at_rest() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            if tokio::time::timeout(drain, at_rest).await.is_err() {
+                tracing::warn!("calls were still in flight at the end; they stay charged, as unknown");
+            }
+        };
+        tokio::select! {
+            () = self.accept(&listener) => {}
+            () = drained => {}
+        }
+        polling.abort();
+    }
+
+    /// Takes connections, for ever.
+    async fn accept(&self, listener: &TcpListener) {
         loop {
-            let stream = tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => stream,
-                    Err(e) => {
-                        // Out of file descriptors, for example: others may close theirs.
-                        tracing::warn!(error = %e, "cannot accept");
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                        continue;
-                    }
-                },
-                () = &mut shutdown => break,
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(e) => {
+                    // Out of file descriptors, for example: others may close theirs.
+                    tracing::warn!(error = %e, "cannot accept");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
             };
             let proxy = self.clone();
             tokio::spawn(async move {
@@ -112,30 +152,21 @@ impl Proxy {
                 let _ = server.serve_connection(TokioIo::new(socket), service).await;
             });
         }
-        drop(listener);
-        let drained = async {
-            while !self.host.registry().exchanges.is_empty() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        if tokio::time::timeout(drain, drained).await.is_err() {
-            tracing::warn!("calls were still in flight at the end; they stay charged, as unknown");
-        }
-        polling.abort();
     }
 
     /// A person changed a limit or a status through this process: waiting calls decide again.
     pub fn wake(&self) {
-        self.host.wake();
+        self.host().wake();
     }
 
     /// How many metered requests have a client now.
     pub fn in_progress(&self) -> usize {
-        self.host.registry().inboxes.len()
+        self.host().registry().inboxes.len()
     }
 
     async fn answer(&self, request: Request<Incoming>, wire: Wire) -> Response<AnswerBody> {
-        self.host.saw(Seen::Request);
+        let host = self.host();
+        host.saw(Seen::Request);
         let facts = HeaderFacts {
             anthropic_version: request.headers().contains_key("anthropic-version"),
             x_api_key: request.headers().contains_key("x-api-key"),
@@ -147,33 +178,40 @@ impl Proxy {
             _ if is_google => Upstream::Gemini,
             _ => Upstream::OpenAi,
         };
-        match self.pass(request, facts, wire).await {
+        match self.pass(&host, request, facts, wire).await {
             Ok(response) => response,
-            Err((refusal, upstream)) => refusal.response(upstream.unwrap_or(shape)),
+            Err((refusal, upstream)) => {
+                host.metrics.refused(&refusal.code);
+                refusal.response(upstream.unwrap_or(shape))
+            }
         }
     }
 
     async fn pass(
         &self,
+        host: &Arc<Host>,
         request: Request<Incoming>,
         facts: HeaderFacts,
         wire: Wire,
     ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {
-        let host = &self.host;
         let (mut parts, body) = request.into_parts();
         let bare = |r: Refusal| (r, None);
         if parts.uri.scheme().is_some() {
             return Err(bare(Refusal::new(400, "absolute_target", "the target must be a path, not a URL")));
         }
-        if parts.uri.path() == "/livez" && parts.method == Method::GET {
-            return Ok(Response::new(AnswerBody::plain("ok\n")));
+        if let Some(probe) = probes::answer(host, &parts) {
+            return probe.map_err(bare);
+        }
+        let _arriving = host.arrives();
+        if host.is_draining() {
+            return Err(bare(probes::draining()));
         }
         if let Some(rest) = &self.rest
             && let Some(asked) = state::asked(host, &parts)
         {
             return Ok(match asked {
                 Ok((writer, parts)) => {
-                    let body = self.body(body).await.map_err(bare)?;
+                    let body = self.body(host, body).await.map_err(bare)?;
                     rest.answer(writer, &parts, body).await
                 }
                 Err(e) => crate::http::refused(&e),
@@ -217,12 +255,12 @@ impl Proxy {
                 let to = to(dialect.upstream());
                 let shape = to.shape();
                 let shaped = |r: Refusal| (r, Some(shape));
-                let raw = self.body(body).await.map_err(shaped)?;
-                self.metered(caller, dialect, to, parts.headers, raw, wire).await.map_err(shaped)
+                let raw = self.body(host, body).await.map_err(shaped)?;
+                self.metered(host, caller, dialect, to, parts.headers, raw, wire).await.map_err(shaped)
             }
             Route::Free { upstream } => {
-                let raw = self.body(body).await.map_err(|r| (r, Some(upstream)))?;
-                self.free(caller, to(upstream), parts.method, parts.headers, raw)
+                let raw = self.body(host, body).await.map_err(|r| (r, Some(upstream)))?;
+                self.free(host, caller, to(upstream), parts.method, parts.headers, raw)
                     .await
                     .map_err(|r| (r, Some(upstream)))
             }
@@ -230,8 +268,8 @@ impl Proxy {
                 let shaped = |r: Refusal| (r, Some(upstream));
                 let seat = seat::seat(host, caller.who.clone()).await.map_err(shaped)?;
                 kept::check(host, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
-                let raw = self.body(body).await.map_err(shaped)?;
-                self.free(caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
+                let raw = self.body(host, body).await.map_err(shaped)?;
+                self.free(host, caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
             }
             Route::Refused { upstream, reason } => {
                 let text = format!("{reason}; nothing was sent");
@@ -250,8 +288,8 @@ impl Proxy {
         }
     }
 
-    async fn body(&self, body: Incoming) -> Result<Bytes, Refusal> {
-        let limit = self.host.config.max_body;
+    async fn body(&self, host: &Host, body: Incoming) -> Result<Bytes, Refusal> {
+        let limit = host.config.max_body;
         match Limited::new(body, limit).collect().await {
             Ok(whole) => Ok(whole.to_bytes()),
             Err(e) if e.downcast_ref::<LengthLimitError>().is_some() => {
@@ -263,6 +301,7 @@ impl Proxy {
 
     async fn metered(
         &self,
+        host: &Arc<Host>,
         caller: Caller,
         dialect: &'static dyn crate::dialect::Dialect,
         to: To,
@@ -270,7 +309,6 @@ impl Proxy {
         raw: Bytes,
         wire: Wire,
     ) -> Result<Response<AnswerBody>, Refusal> {
-        let host = &self.host;
         if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
             return Err(no_key(&to));
         }
@@ -308,13 +346,13 @@ impl Proxy {
     /// Passes what costs nothing through, unrecorded.
     async fn free(
         &self,
+        host: &Host,
         caller: Caller,
         to: To,
         method: Method,
         headers: http::HeaderMap,
         raw: Bytes,
     ) -> Result<Response<AnswerBody>, Refusal> {
-        let host = &self.host;
         if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
             return Err(no_key(&to));
         }

@@ -202,6 +202,7 @@ impl Rig {
             max_answer: 64 << 20,
             max_unrecorded: 64 << 20,
             silence_after_suspend: PATIENCE,
+            upstream_concurrency: None,
             drop_pointers: Vec::new(),
         }
     }

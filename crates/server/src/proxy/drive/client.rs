@@ -92,6 +92,7 @@ impl Drive {
             // The model's price may be known: it does not cover this.
             refusal.message = format!("{what} has no known price, and the run has a limit in usd");
         }
+        self.host.metrics.refused(&refusal.code);
         self.host.saw(Seen::Refused {
             code: refusal.code.clone(),
             message: refusal.message.clone(),

@@ -1,0 +1,144 @@
+//! Where a restarted agent left its recorded past: which two requests part, and at which place.
+
+use serde_json::Value;
+
+use crate::{
+    attempt::Attempt,
+    id::Seq,
+    journal::{Entry, Kind, State},
+};
+
+/// One attempt's first new call while recorded answers were left.
+#[derive(Clone, Copy, Debug)]
+pub struct Parting<'a> {
+    pub attempt: &'a Attempt,
+    pub new: &'a Entry,
+    /// The recorded call that it stands in place of: the first that the attempt had not taken. `None` where
+    /// all were taken later.
+    pub recorded: Option<&'a Entry>,
+}
+
+/// The partings of a run, in the order of its attempts. `entries` in the order of their numbers.
+pub fn partings<'a>(attempts: &'a [Attempt], entries: &'a [Entry]) -> Vec<Parting<'a>> {
+    let find = |seq: Seq| entries.iter().find(|e| e.seq == seq);
+    let of = |attempt: &'a Attempt| {
+        let new = find(attempt.diverged?)?;
+        let left = |e: &&Entry| {
+            e.kind == Kind::Call
+                && e.state == State::Done
+                && e.replayable
+                && e.scope == new.scope
+                && e.attempt < attempt.no
+                && e.seq < new.seq
+        };
+        // An answer remembers the last attempt it was delivered to: what a later one took, this one may have
+        // taken before. So what nobody took since comes first.
+        let recorded = entries
+            .iter()
+            .filter(left)
+            .find(|e| e.delivered_to.is_none_or(|to| to < attempt.no))
+            .or_else(|| entries.iter().filter(left).find(|e| e.delivered_to != Some(attempt.no)));
+        Some(Parting { attempt, new, recorded })
+    };
+    attempts.iter().filter_map(of).collect()
+}
+
+/// The first place in which two values differ.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference<'a> {
+    /// A JSON pointer (RFC 6901); empty: the values as a whole.
+    pub path: String,
+    /// `None`: it is not there.
+    pub recorded: Option<&'a Value>,
+    pub new: Option<&'a Value>,
+}
+
+/// Compares two requests, member by member in the order of `new`, then what only `recorded` has. Members of
+/// the top level named in `left_out` (as pointers: `/user`) are not compared. `None`: they are the same.
+pub fn first_difference<'a>(
+    recorded: &'a Value,
+    new: &'a Value,
+    left_out: &[&str],
+) -> Option<Difference<'a>> {
+    let mut path = Vec::new();
+    let (recorded, new) = differ(recorded, new, left_out, &mut path)?;
+    let path = path.iter().map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1"))).collect();
+    Some(Difference { path, recorded, new })
+}
+
+type Sides<'a> = (Option<&'a Value>, Option<&'a Value>);
+
+fn differ<'a>(
+    recorded: &'a Value,
+    new: &'a Value,
+    left_out: &[&str],
+    path: &mut Vec<String>,
+) -> Option<Sides<'a>> {
+    let top = path.is_empty();
+    let counts = |name: &str| !top || !left_out.iter().any(|l| l.strip_prefix('/') == Some(name));
+    let mut member = |name: &str, sides: Sides<'a>| {
+        path.push(name.to_owned());
+        let found = match sides {
+            (Some(a), Some(b)) => differ(a, b, left_out, path),
+            (None, None) => None,
+            sides => Some(sides),
+        };
+        if found.is_none() {
+            path.pop();
+        }
+        found
+    };
+    match (recorded, new) {
+        (Value::Object(a), Value::Object(b)) => {
+            let shared = b.iter().map(|(name, value)| (name, (a.get(name), Some(value))));
+            let gone = a.iter().filter(|(name, _)| !b.contains_key(*name));
+            let gone = gone.map(|(name, value)| (name, (Some(value), None)));
+            shared.chain(gone).filter(|(name, _)| counts(name)).find_map(|(name, sides)| member(name, sides))
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            (0..a.len().max(b.len())).find_map(|i| member(&i.to_string(), (a.get(i), b.get(i))))
+        }
+        (a, b) => (a != b).then_some((Some(a), Some(b))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_first_place_that_differs_is_named_by_its_pointer() {
+        let check = |recorded: Value, new: Value, wanted: Option<(&str, Option<Value>, Option<Value>)>| {
+            let found = first_difference(&recorded, &new, &["/user"]);
+            let found = found.map(|d| (d.path, d.recorded.cloned(), d.new.cloned()));
+            assert_eq!(found, wanted.map(|(p, r, n)| (p.to_owned(), r, n)), "{recorded} {new}");
+        };
+        let some = |v: Value| Some(v);
+        check(json!({"a": 1, "b": [2]}), json!({"b": [2], "a": 1}), None);
+        check(json!({"a": 1, "b": 1}), json!({"b": 2, "a": 2}), Some(("/b", some(json!(1)), some(json!(2)))));
+        check(
+            json!({"m": [{"c": "x"}]}),
+            json!({"m": [{"c": "y"}]}),
+            Some(("/m/0/c", some(json!("x")), some(json!("y")))),
+        );
+        check(json!({"m": [1]}), json!({"m": [1, 2]}), Some(("/m/1", None, some(json!(2)))));
+        check(json!({"m": [1, 2]}), json!({"m": [1]}), Some(("/m/1", some(json!(2)), None)));
+        check(json!({"a": 1, "t": 0}), json!({"a": 1}), Some(("/t", some(json!(0)), None)));
+        check(
+            json!({"x": {"a/b~": null}}),
+            json!({"x": {"a/b~": 0}}),
+            Some(("/x/a~1b~0", some(json!(null)), some(json!(0)))),
+        );
+        check(json!({"a": 1}), json!({"a": 1.0}), Some(("/a", some(json!(1)), some(json!(1.0)))));
+        // Who asks is not what is asked; below the top it is a word like others.
+        check(json!({"user": "a"}), json!({"user": "b"}), None);
+        check(
+            json!({"x": {"user": 1}}),
+            json!({"x": {"user": 2}}),
+            Some(("/x/user", some(json!(1)), some(json!(2)))),
+        );
+        check(json!([]), json!({}), Some(("", some(json!([])), some(json!({})))));
+    }
+}

@@ -1,0 +1,167 @@
+//! `outlast journal RUN --divergence`: where an attempt left its recorded past, and in what the requests differ.
+
+use outlast_core::{
+    body,
+    divergence::{Difference, Parting, first_difference, partings},
+    id::{RunNo, Seq},
+    journal::Entry,
+    store::{RunView, Store},
+};
+use outlast_server::dialect::canonical::LEFT_OUT;
+use serde_json::{Value, json};
+
+use super::journal;
+use crate::{
+    error::CliError,
+    render::{
+        amount::some,
+        look::{Page, Paint, clean, clean_line},
+    },
+};
+
+/// How much of a value is shown in a line.
+const WIDTH: usize = 160;
+
+pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
+    let (no, id) = (view.run.no, view.run.id.as_str());
+    let (attempts, entries) = (store.attempts(no)?, journal::all(store, no)?);
+    let told = partings(&attempts, &entries)
+        .into_iter()
+        .map(|parting| Told::gather(store, no, parting))
+        .collect::<Result<Vec<_>, CliError>>()?;
+    if page.look.json {
+        let all: Vec<Value> = told.iter().map(Told::object).collect();
+        return Ok(page.json(&json!({ "run": id, "divergences": all }))?);
+    }
+    if told.is_empty() {
+        return Ok(page.line("no attempt has asked for something new while recorded answers were left")?);
+    }
+    for one in &told {
+        one.print(page)?;
+    }
+    Ok(())
+}
+
+/// A parting with its requests; a request is `None` where it is not kept.
+struct Told<'a> {
+    parting: Parting<'a>,
+    recorded: Option<Value>,
+    new: Option<Value>,
+}
+
+impl<'a> Told<'a> {
+    fn gather(store: &dyn Store, run: RunNo, parting: Parting<'a>) -> Result<Told<'a>, CliError> {
+        let read = |seq: Seq| -> Result<Option<Value>, CliError> {
+            let Some(bytes) = body::stored(store, run, seq)? else { return Ok(None) };
+            // What the proxy takes for a request is JSON; another's bytes are shown as text.
+            let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
+            Ok(Some(serde_json::from_slice(&bytes).unwrap_or_else(|_| text())))
+        };
+        let recorded = parting.recorded.map(|e| read(e.seq)).transpose()?.flatten();
+        Ok(Told { recorded, new: read(parting.new.seq)?, parting })
+    }
+
+    fn difference(&self) -> Option<Difference<'_>> {
+        first_difference(self.recorded.as_ref()?, self.new.as_ref()?, &LEFT_OUT)
+    }
+
+    /// Beside the body: what else makes two requests different ones.
+    fn elsewhere(&self) -> Option<&'static str> {
+        let (a, b) = (self.parting.recorded?.call.as_deref()?, self.parting.new.call.as_deref()?);
+        if a.upstream != b.upstream {
+            Some("upstream")
+        } else if a.path != b.path {
+            Some("path")
+        } else {
+            None
+        }
+    }
+
+    /// Why no place can be named.
+    fn why_not(&self) -> &'static str {
+        match (self.parting.recorded, &self.recorded, &self.new) {
+            (None, ..) => "what it had left then was taken since",
+            (_, Some(_), Some(_)) => "their bodies are the same: their headers, query, or masks differ",
+            _ => "the requests are not kept (the run's `record` is not `all`)",
+        }
+    }
+
+    fn print(&self, page: &mut Page) -> Result<(), CliError> {
+        let Parting { attempt, new, recorded } = self.parting;
+        let left = some(attempt.diverged_untaken, "recorded answer");
+        let title = format!("attempt {} left its past at entry {}, with {left} untaken", attempt.no, new.seq);
+        page.line(&page.look.paint(Paint::Care, &title))?;
+        let name = |e: &Entry| {
+            let call = e.call.as_deref();
+            let (model, path) = call.map_or(("", ""), |c| (c.model.as_str(), c.path.as_str()));
+            clean(&format!("entry {}, attempt {}, {model} {path}", e.seq, e.attempt))
+        };
+        if let Some(e) = recorded {
+            page.line(&format!("  recorded  {}", name(e)))?;
+        }
+        page.line(&format!("  new       {}", name(new)))?;
+        if let Some(what) = self.elsewhere() {
+            return Ok(page.line(&format!("  they differ in their {what}"))?);
+        }
+        let Some(d) = self.difference() else {
+            return Ok(page.line(&format!("  {}", self.why_not()))?);
+        };
+        let at = if d.path.is_empty() { "the whole body" } else { &d.path };
+        page.line(&format!("  they differ first at {}", page.look.paint(Paint::Strong, &clean(at))))?;
+        let value = |v: Option<&Value>| {
+            v.map_or_else(|| "not there".to_owned(), |v| around(&v.to_string(), d.recorded, d.new))
+        };
+        page.line(&format!("    recorded  {}", value(d.recorded)))?;
+        Ok(page.line(&format!("    new       {}", value(d.new)))?)
+    }
+
+    fn object(&self) -> Value {
+        let Parting { attempt, new, recorded } = self.parting;
+        let side = |e: &Entry, request: &Option<Value>| {
+            let call = e.call.as_deref();
+            json!({
+                "seq": e.seq,
+                "attempt": e.attempt,
+                "upstream": call.map(|c| &c.upstream),
+                "path": call.map(|c| &c.path),
+                "model": call.map(|c| &c.model),
+                "request": request,
+            })
+        };
+        let difference = self.difference();
+        json!({
+            "attempt": attempt.no,
+            "untaken": attempt.diverged_untaken,
+            "recorded": recorded.map(|e| side(e, &self.recorded)),
+            "new": side(new, &self.new),
+            "differs_in": self.elsewhere().or(difference.as_ref().map(|_| "body")),
+            "difference": difference.as_ref().map(|d| json!({
+                "path": d.path, "recorded": d.recorded, "new": d.new,
+            })),
+        })
+    }
+}
+
+/// A value in one line; of long texts what lies around the first character that differs.
+fn around(text: &str, a: Option<&Value>, b: Option<&Value>) -> String {
+    let (Some(a), Some(b)) = (a, b) else { return clean_line(text, WIDTH) };
+    let same = a.to_string().chars().zip(b.to_string().chars()).take_while(|(a, b)| a == b).count();
+    if same < WIDTH / 2 {
+        return clean_line(text, WIDTH);
+    }
+    let rest: String = text.chars().skip(same - WIDTH / 4).collect();
+    format!("…{}", clean_line(&rest, WIDTH))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_long_texts_the_place_that_differs_is_shown() {
+        let text = |end: &str| json!(format!("{}{end}", "x".repeat(1000)));
+        let (a, b) = (text("noon"), text("midnight"));
+        assert!(around(&b.to_string(), Some(&a), Some(&b)).ends_with("xmidnight\""));
+        assert_eq!(around("\"b\"", Some(&json!("a")), Some(&json!("b"))), "\"b\"");
+    }
+}

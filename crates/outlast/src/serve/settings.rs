@@ -1,0 +1,134 @@
+//! What a server takes anew while it runs: files of keys, the API token and prices once they change, and on
+//! SIGHUP the variables' and `outlast.toml`'s settings too.
+//!
+//! All of it is read and checked before any of it counts. What is bad is told and changes nothing.
+
+use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
+
+use outlast_server::proxy::{Access, Config, Proxy};
+use tokio::signal::unix::Signal;
+
+use super::token::read_token;
+use crate::{
+    cli::{self, Command, ServeArgs},
+    context::Context,
+    error::CliError,
+    prices, proxy_setup,
+};
+
+/// How often the files are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The configuration that `args` come to, with the keys, the token and the prices as they are now.
+pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
+    let token = args.api_token_file.as_deref().map(read_token).transpose()?;
+    let open = [Some(args.listen), args.grpc].into_iter().flatten().find(|a| !a.ip().is_loopback());
+    if let (Some(open), None) = (open, &token) {
+        return Err(CliError::Usage {
+            message: format!("{open} is not a loopback address, and there is no API token"),
+            hint: Some("give --api-token-file FILE, or listen on 127.0.0.1".into()),
+        });
+    }
+    let access = Access {
+        api_token: token,
+        loopback: args.listen.ip().is_loopback(),
+        allowed_hosts: args.allow_host.clone(),
+        only_run: None,
+    };
+    let keys = context.keys()?;
+    let providers = proxy_setup::providers(&args.proxy, &keys, &Default::default(), context)?;
+    let prices = prices::typed(&args.proxy)?;
+    let (limits, policy) = (args.defaults.limits(), args.policy.policy());
+    let config = proxy_setup::config(&args.proxy, access, providers, prices, limits, policy);
+    let upstream_concurrency = args.upstream_concurrency.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+    Ok(Config { upstream_concurrency, ..config })
+}
+
+/// Keeps `proxy` at its settings, for ever.
+pub async fn follow(proxy: Proxy, mut args: ServeArgs, context: Context, mut hangup: Signal) {
+    let mut stamps = Stamps::of(&args, &context);
+    let mut look = tokio::time::interval(LOOK);
+    loop {
+        let wanted = tokio::select! {
+            _ = hangup.recv() => match typed_again(&context, &args) {
+                Ok(new) => new,
+                Err(e) => {
+                    refused(&e);
+                    continue;
+                }
+            },
+            _ = look.tick() => {
+                if Stamps::of(&args, &context) == stamps {
+                    continue;
+                }
+                args.clone()
+            }
+        };
+        // Before they are read: what changes meanwhile is read again.
+        stamps = Stamps::of(&wanted, &context);
+        match config(&wanted, &context) {
+            Ok(config) => {
+                proxy.reconfigure(config);
+                args = wanted;
+                tracing::info!("settings, keys and prices were read again and count from here on");
+            }
+            Err(e) => refused(&e),
+        }
+    }
+}
+
+fn refused(e: &CliError) {
+    tracing::error!(code = e.code(), error = %e, "the new settings are refused; the old ones stay");
+}
+
+/// The line as it was typed, with the settings that stand behind it now. What the server stands on stays.
+fn typed_again(context: &Context, old: &ServeArgs) -> Result<ServeArgs, CliError> {
+    let parsed = cli::parse(&context.typed, &context.around)?;
+    let Command::Serve(new) = parsed.command else {
+        return Err(CliError::Usage { message: "the line was no `outlast serve`".into(), hint: None });
+    };
+    for (flag, changed) in [
+        ("listen", new.listen != old.listen),
+        ("grpc", new.grpc != old.grpc),
+        ("grpc-conflicts", new.grpc_conflicts != old.grpc_conflicts),
+        ("drain", new.drain_ms != old.drain_ms),
+        ("log", new.log != old.log),
+        ("durability", new.proxy.durability != old.proxy.durability),
+    ] {
+        if changed {
+            tracing::warn!("--{flag} is read at the start only: start the server again to change it");
+        }
+    }
+    if old.grpc.is_some() && new.api_token_file != old.api_token_file {
+        tracing::warn!("gRPC keeps the API token it began with: start the server again to change it");
+    }
+    let (listen, grpc, grpc_conflicts, drain_ms, log) =
+        (old.listen, old.grpc, old.grpc_conflicts, old.drain_ms, old.log);
+    Ok(ServeArgs { listen, grpc, grpc_conflicts, drain_ms, log, ..new })
+}
+
+/// Which versions of the files there are.
+#[derive(PartialEq)]
+struct Stamps(Vec<Option<Stamp>>);
+
+#[derive(PartialEq)]
+struct Stamp {
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    /// One that was made private is read again.
+    mode: u32,
+}
+
+impl Stamps {
+    fn of(args: &ServeArgs, context: &Context) -> Stamps {
+        let keys = context.around.config_directory().map(|d| d.join("env"));
+        let files: [Option<PathBuf>; 3] = [keys, args.api_token_file.clone(), args.proxy.prices.clone()];
+        let stamp = |path: PathBuf| {
+            let m = fs::metadata(path).ok()?;
+            let modified = (m.mtime(), m.mtime_nsec());
+            Some(Stamp { inode: m.ino(), size: m.size(), modified, mode: m.mode() })
+        };
+        Stamps(files.into_iter().map(|path| path.and_then(stamp)).collect())
+    }
+}

@@ -1,0 +1,87 @@
+//! How many calls are on their way to one upstream at once, over all runs of this server.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::Notify;
+
+/// One gate for each upstream.
+#[derive(Default)]
+pub struct Gates(Mutex<HashMap<String, Arc<Gate>>>);
+
+#[derive(Default)]
+struct Gate {
+    inside: Mutex<usize>,
+    /// One waits no longer than those behind it.
+    freed: Notify,
+}
+
+/// A call inside. Its place is free again when this is dropped.
+pub struct Inside(Arc<Gate>);
+
+impl Gates {
+    /// Waits until fewer than `limit` are inside; `None`: any number may be. Those inside count whatever limit
+    /// they were let in under.
+    pub async fn enter(&self, upstream: &str, limit: Option<usize>) -> Inside {
+        let gate = {
+            let mut gates = lock(&self.0);
+            match gates.get(upstream) {
+                Some(gate) => gate.clone(),
+                None => gates.entry(upstream.to_owned()).or_default().clone(),
+            }
+        };
+        loop {
+            // Before the look: a place that is freed between the two is not missed.
+            let freed = gate.freed.notified();
+            {
+                let mut inside = lock(&gate.inside);
+                if limit.is_none_or(|limit| *inside < limit) {
+                    *inside += 1;
+                    break;
+                }
+            }
+            freed.await;
+        }
+        Inside(gate)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let mut inside = lock(&self.0.inside);
+        *inside = inside.saturating_sub(1);
+        drop(inside);
+        self.0.freed.notify_one();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_more_are_inside_than_the_limit_and_who_leaves_lets_the_next_in() {
+        let gates = Gates::default();
+        let first = gates.enter("a", Some(2)).await;
+        let second = gates.enter("a", Some(2)).await;
+        let third = gates.enter("a", Some(2));
+        let mut third = Box::pin(third);
+        assert!((&mut third).now_or_never().is_none());
+        // Another upstream has a gate of its own, and a raised limit lets in at once.
+        assert!(gates.enter("b", Some(1)).now_or_never().is_some());
+        let beyond = gates.enter("a", None).now_or_never().unwrap();
+        drop(first);
+        assert!((&mut third).now_or_never().is_none(), "two are inside still");
+        drop(second);
+        assert!((&mut third).now_or_never().is_some());
+        drop(beyond);
+    }
+}
