@@ -2,12 +2,11 @@
 
 mod iterate;
 mod judge;
+mod live;
 mod sleep;
 
 use std::{
-    collections::BTreeMap,
-    ffi::OsString,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -17,9 +16,9 @@ use outlast_core::{
     engine::{self, claim::Claim},
     id::{AttemptNo, InstanceNo, Slot},
     journal::Role,
-    op::{Actor, Claimed, Durability, Then},
+    op::{Claimed, Durability, Then},
     price::PriceTable,
-    run::{Command, Pty},
+    run::Command,
     state::transaction::Conflicts,
     status::Status,
     store::{self, Ask as _, RunView, Store},
@@ -33,11 +32,10 @@ use tokio::{net::TcpListener, sync::mpsc};
 
 use super::{
     Served,
-    attempt::{self, AttemptError, EndedBy, Hold, KillPoint, Outcome, Watch},
+    attempt::{self, EndedBy, KillPoint},
     beat::Beat,
     environment::{self, Mark},
     front::{Behind, Show},
-    output::{self, Ends, Output},
     state::{self, StateFace},
     story,
 };
@@ -45,29 +43,20 @@ use crate::{
     agent::{
         Choice,
         capture::Capture,
-        conduct::{Conduct, Launch, Place},
-        truth::{self, Left},
+        conduct::{Conduct, Place},
+        truth::Left,
     },
-    attach::listen::{self, Listening},
+    attach::listen::Listening,
     context::Context,
     error::CliError,
     exit_code,
-    logs::AttemptLog,
     process::{
-        backoff::Backoff,
-        cgroup::{self, Ground, Group},
-        exit::Exit,
-        pty,
-        signals::Signals,
-        spawn::{self, Spawner, Stdin},
-        terminal::Terminal,
+        backoff::Backoff, cgroup::Ground, exit::Exit, signals::Signals, spawn::Spawner, terminal::Terminal,
     },
     proxy_setup,
     render::amount::some,
     run_directory::RunDirectory,
     say::say,
-    task_context::mirror::Mirror,
-    upstreams,
 };
 
 /// How long calls in flight may go on when the agent is gone: paid answers are recorded.
@@ -412,189 +401,6 @@ impl Driver {
         let node = self.node.clone();
         let judged = tokio::task::spawn_blocking(move || node.await_verdicts()).await;
         Ok(judged.map_err(std::io::Error::other)??)
-    }
-
-    /// What the agent finds around it in this attempt.
-    fn environment(&self, claims: Claims) -> std::io::Result<BTreeMap<OsString, OsString>> {
-        let keys = self.store.token_keys().map_err(std::io::Error::other)?;
-        let attempts = self.store.attempts(self.view.run.no).map_err(std::io::Error::other)?;
-        let turn = attempts.iter().find(|a| a.no == claims.attempt).map(|a| a.iteration);
-        // In a loop, what came before in other iterations was other work.
-        let before = || attempts.iter().filter(|a| a.no < claims.attempt && Some(a.iteration) == turn);
-        let last_exit = before().rev().find_map(|a| a.exit.as_ref()).map(crate::render::exit::words);
-        let state_file = self.mirror(claims.attempt).map_err(std::io::Error::other)?;
-        let named = upstreams::load(&self.context.around).map_err(std::io::Error::other)?;
-        Ok(environment::Attempt {
-            command: &self.command,
-            mark: &self.mark,
-            claims,
-            keys: &keys,
-            providers: &self.providers,
-            named: &named,
-            proxy: self.address,
-            store: self.context.place.without_secret(),
-            grpc: self.state.as_ref().map(StateFace::address),
-            iteration: self.iteration,
-            recovered: before().next().is_some(),
-            last_exit,
-            state_file,
-        }
-        .variables(self.context.around.variables()))
-    }
-
-    async fn one(&mut self, claims: Claims, instance: InstanceNo) -> Result<Outcome, AttemptError> {
-        let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
-        let mut env = self.environment(claims)?;
-        let launch = self.launch(actor, &mut env).await.map_err(std::io::Error::other)?;
-        let hold = self.held_together(claims.attempt).map_err(AttemptError::Limits)?;
-        let (ends, output) = self.output(self.log(claims.attempt))?;
-        let on_terminal = ends.terminal.is_some();
-        let supervision = &self.command.supervision;
-        let command = spawn::Command {
-            argv: launch.argv.iter().map(Into::into).collect(),
-            cwd: PathBuf::from(&self.command.directory),
-            umask: self.command.umask,
-            env,
-            // Nobody types on a terminal that is not lent: reading it would never end.
-            stdin: match (&ends.terminal, &self.stdin) {
-                _ if launch.resumes && launch.headless => Stdin::Null,
-                (Some(terminal), None) if self.show.is_behind => Stdin::To(terminal.clone()),
-                _ => attempt::stdin(self.stdin.as_deref())?,
-            },
-            stdout: ends.stdout,
-            stderr: ends.stderr,
-            terminal: ends.terminal,
-            limits: spawn::Limits {
-                cgroup: hold.group.as_ref().map(Group::procs),
-                address_space: supervision.memory_bytes.filter(|_| supervision.memory_by_rlimit),
-            },
-        };
-        // What was seen before belongs to the attempt before.
-        while self.seen.try_recv().is_ok() {}
-        let watch = Watch {
-            spawner: &self.spawner,
-            signals: &self.signals,
-            beat: &self.beat,
-            seen: &mut self.seen,
-            mark: &self.mark,
-            hold: &hold,
-            stage: &self.show.stage,
-            who: (self.view.run.id.as_str(), claims.attempt.0),
-            kill_at: &mut self.kill_at,
-            goes_on_itself: launch.resumes,
-            // At a terminal it would wait in a menu.
-            stop_at_limit: self.command.stop_at_limit || on_terminal,
-        };
-        let outcome = attempt::run(command, output, watch).await?;
-        if let Err(e) = self.settle(actor, &outcome).await {
-            say(&format!("what became of the agent's tools could not be recorded: {e}"));
-        }
-        Ok(outcome)
-    }
-
-    async fn launch(
-        &mut self,
-        actor: Actor,
-        env: &mut std::collections::BTreeMap<std::ffi::OsString, std::ffi::OsString>,
-    ) -> Result<Launch, store::Error> {
-        let strays = std::mem::take(&mut self.strays);
-        let store = self.store.as_ref();
-        if let Some(conduct) = &mut self.conduct {
-            return conduct.launch(store, actor, env, &strays, &self.context).await;
-        }
-        if !strays.is_empty()
-            && let Some(before) = truth::last_that_called(store, actor.run, actor.attempt)?
-        {
-            truth::settle(store, actor, before.no, None, &strays).await?;
-        }
-        Ok(Launch { argv: self.command.argv.clone(), ..Launch::default() })
-    }
-
-    /// Records what became of tools that the attempt left in flight, while it is open.
-    async fn settle(&mut self, actor: Actor, outcome: &Outcome) -> Result<(), store::Error> {
-        let store = self.store.as_ref();
-        match &mut self.conduct {
-            _ if outcome.by == EndedBy::LostLease => Ok(()),
-            Some(conduct) => {
-                conduct.ended(store, actor, outcome.exit, &outcome.tools, outcome.asked > 0).await
-            }
-            // Agents that a script started: whose they are is asked when they go on.
-            None if outcome.tools.is_empty() => Ok(()),
-            None => truth::settle(store, actor, actor.attempt, None, &outcome.tools).await.map(drop),
-        }
-    }
-
-    /// Makes the context's mirror anew: what an agent finds there is what the store has, whatever became of the
-    /// file. `None`: there is no place for it.
-    fn mirror(&self, attempt: AttemptNo) -> Result<Option<String>, CliError> {
-        match Mirror::of(&self.context.place, &self.view, &self.context.around) {
-            Ok(mirror) => {
-                mirror.renew(self.store.as_ref(), &self.view, attempt)?;
-                Ok(Some(mirror.file.to_string_lossy().into_owned()))
-            }
-            Err(e) => {
-                say(&format!("no state file: {e}"));
-                Ok(None)
-            }
-        }
-    }
-
-    /// What holds the attempt's processes together: a control group of its own where that can be had.
-    ///
-    /// Errors: limits were asked for, and there is none.
-    fn held_together(&self, attempt: AttemptNo) -> Result<Hold, cgroup::Error> {
-        let supervision = &self.command.supervision;
-        let limits = cgroup::Limits {
-            memory_bytes: supervision.memory_bytes.filter(|_| !supervision.memory_by_rlimit),
-            cpu_percent: supervision.cpu_percent,
-        };
-        let name = format!("{}{}", self.mark.group(), attempt.0);
-        let group = self.ground.as_ref().ok_or(cgroup::Error::None).and_then(|g| g.group(&name, limits));
-        let group = match group {
-            Err(e) if limits != cgroup::Limits::default() => return Err(e),
-            group => group.ok(),
-        };
-        let orphans_wait = Duration::from_millis(u64::try_from(supervision.orphans_wait_ms).unwrap_or(0));
-        Ok(Hold { group, keep: supervision.keep.clone(), orphans_wait })
-    }
-
-    /// What keeps what an attempt prints. `None`: nothing does.
-    fn log(&self, attempt: AttemptNo) -> Option<AttemptLog> {
-        let own = self.directory.as_ref().filter(|_| !self.command.supervision.no_logs)?;
-        output::log(&own.logs(), attempt)
-    }
-
-    /// Where the agent prints to, and what reads it there.
-    fn output(&self, log: Option<AttemptLog>) -> std::io::Result<(Ends, Option<Output>)> {
-        let (supervision, show) = (&self.command.supervision, &self.show);
-        let pty = match supervision.pty {
-            Pty::Never if !show.pty_asked => false,
-            Pty::Always if !show.pty_asked => true,
-            _ => show.pty,
-        };
-        if supervision.no_logs && !pty && !show.is_behind {
-            let inherit = spawn::Output::Inherit;
-            return Ok((Ends { terminal: None, stdout: inherit.clone(), stderr: inherit }, None));
-        }
-        let (ends, streams) = if pty {
-            let (pty, theirs) = pty::Pty::open(show.stage.size())?;
-            let both = show.onward.terminal(&pty, theirs)?;
-            show.stage.open(Some(pty));
-            both
-        } else {
-            show.stage.open(None);
-            show.onward.pipes()?
-        };
-        Ok((ends, Some(Output::begin(streams, log, show.stage.clone())?)))
-    }
-
-    /// Lets others watch: the run is ours now.
-    fn let_watch(&mut self) {
-        let Some(own) = self.directory.as_ref().filter(|_| self.listening.is_none()) else { return };
-        match listen::listen(own.path(), self.show.stage.clone()) {
-            Ok(listening) => self.listening = Some(listening),
-            Err(e) => tracing::warn!(error = %e, "nobody can attach to this run"),
-        }
     }
 
     /// Whether the run's newest attempt ended by a death: this one counts as a restart then.
