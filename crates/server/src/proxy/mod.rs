@@ -256,11 +256,11 @@ impl Proxy {
                 let shape = to.shape();
                 let shaped = |r: Refusal| (r, Some(shape));
                 let raw = self.body(host, body).await.map_err(shaped)?;
-                self.metered(host, caller, dialect, to, parts.headers, raw, wire).await.map_err(shaped)
+                Self::metered(host, caller, dialect, to, parts.headers, raw, wire).await.map_err(shaped)
             }
             Route::Free { upstream } => {
                 let raw = self.body(host, body).await.map_err(|r| (r, Some(upstream)))?;
-                self.free(host, caller, to(upstream), parts.method, parts.headers, raw)
+                Self::free(host, caller, to(upstream), parts.method, parts.headers, raw)
                     .await
                     .map_err(|r| (r, Some(upstream)))
             }
@@ -269,7 +269,7 @@ impl Proxy {
                 let seat = seat::seat(host, caller.who.clone()).await.map_err(shaped)?;
                 kept::check(host, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
                 let raw = self.body(host, body).await.map_err(shaped)?;
-                self.free(host, caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
+                Self::free(host, caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
             }
             Route::Refused { upstream, reason } => {
                 let text = format!("{reason}; nothing was sent");
@@ -300,7 +300,6 @@ impl Proxy {
     }
 
     async fn metered(
-        &self,
         host: &Arc<Host>,
         caller: Caller,
         dialect: &'static dyn crate::dialect::Dialect,
@@ -345,7 +344,6 @@ impl Proxy {
 
     /// Passes what costs nothing through, unrecorded.
     async fn free(
-        &self,
         host: &Host,
         caller: Caller,
         to: To,
