@@ -60,14 +60,8 @@ pub struct Admit {
 impl Admit {
     pub fn needs(&self) -> Vec<Need> {
         let run = self.actor.run;
-        let mut needs = vec![
-            Need::Instance(self.actor.instance),
-            Need::Run(run),
-            Need::Attempt(run, self.actor.attempt),
-            Need::OpenAttempts(run),
-            Need::Lease(run, self.slot),
-            Need::Matching(run, self.match_key),
-        ];
+        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
+        needs.extend([Need::OpenAttempts(run), Need::Matching(run, self.match_key)]);
         needs.extend(self.within.map(|seq| Need::Entry(run, seq)));
         needs
     }

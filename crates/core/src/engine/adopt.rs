@@ -20,14 +20,9 @@ pub struct Adopt {
 
 impl Adopt {
     pub fn needs(&self) -> Vec<Need> {
-        let run = self.actor.run;
-        vec![
-            Need::Instance(self.actor.instance),
-            Need::Run(run),
-            Need::Attempt(run, self.actor.attempt),
-            Need::Lease(run, Slot::DRIVER),
-            Need::Lease(run, Slot::ADOPTER),
-        ]
+        let mut needs = Vec::from(guard::needs(&self.actor, Slot::DRIVER));
+        needs.push(Need::Lease(self.actor.run, Slot::ADOPTER));
+        needs
     }
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {

@@ -27,18 +27,10 @@ pub struct BeginIteration {
 impl BeginIteration {
     pub fn needs(&self) -> Vec<Need> {
         let run = self.actor.run;
-        vec![
-            Need::Instance(self.actor.instance),
-            Need::Run(run),
-            Need::Attempt(run, self.actor.attempt),
-            Need::Lease(run, Slot::DRIVER),
-            Need::Keyed(
-                run,
-                Kind::Iteration,
-                iteration_scope(self.iteration).to_string(),
-                key(self.iteration),
-            ),
-        ]
+        let mut needs = Vec::from(guard::needs(&self.actor, Slot::DRIVER));
+        let scope = iteration_scope(self.iteration).to_string();
+        needs.push(Need::Keyed(run, Kind::Iteration, scope, key(self.iteration)));
+        needs
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {

@@ -25,12 +25,7 @@ pub const SCOPE: &str = "run";
 
 impl Checkpoint {
     pub fn needs(&self) -> Vec<Need> {
-        vec![
-            Need::Instance(self.actor.instance),
-            Need::Run(self.actor.run),
-            Need::Attempt(self.actor.run, self.actor.attempt),
-            Need::Lease(self.actor.run, self.slot),
-        ]
+        guard::needs(&self.actor, self.slot).into()
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {

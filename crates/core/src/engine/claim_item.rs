@@ -42,14 +42,9 @@ pub struct ClaimItem {
 impl ClaimItem {
     pub fn needs(&self) -> Vec<Need> {
         let run = self.actor.run;
-        vec![
-            Need::Instance(self.actor.instance),
-            Need::Run(run),
-            Need::Attempt(run, self.actor.attempt),
-            Need::OpenAttempts(run),
-            Need::Lease(run, self.slot),
-            Need::Item(run, self.key.clone()),
-        ]
+        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
+        needs.extend([Need::OpenAttempts(run), Need::Item(run, self.key.clone())]);
+        needs
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<ItemClaim, Error> {

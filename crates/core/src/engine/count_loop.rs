@@ -30,12 +30,7 @@ impl CountLoop {
 
     pub fn needs(&self) -> Vec<Need> {
         let run = self.actor.run;
-        let mut needs = vec![
-            Need::Instance(self.actor.instance),
-            Need::Run(run),
-            Need::Attempt(run, self.actor.attempt),
-            Need::Lease(run, self.slot),
-        ];
+        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
         needs.extend(self.key.clone().map(|k| Need::Keyed(run, Kind::Loop, self.scope().to_string(), k)));
         needs
     }

@@ -22,14 +22,9 @@ pub struct NextTry {
 
 impl NextTry {
     pub fn needs(&self) -> Vec<Need> {
-        let run = self.actor.run;
-        vec![
-            Need::Instance(self.actor.instance),
-            Need::Run(run),
-            Need::Attempt(run, self.actor.attempt),
-            Need::Lease(run, self.slot),
-            Need::Entry(run, self.seq),
-        ]
+        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
+        needs.push(Need::Entry(self.actor.run, self.seq));
+        needs
     }
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<i64, Error> {

@@ -36,13 +36,8 @@ pub struct BeginStep {
 impl BeginStep {
     pub fn needs(&self) -> Vec<Need> {
         let run = self.actor.run;
-        let mut needs = vec![
-            Need::Instance(self.actor.instance),
-            Need::Run(run),
-            Need::Attempt(run, self.actor.attempt),
-            Need::Lease(run, self.slot),
-            Need::Keyed(run, Kind::Step, self.scope.to_string(), self.key.clone()),
-        ];
+        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
+        needs.push(Need::Keyed(run, Kind::Step, self.scope.to_string(), self.key.clone()));
         needs.extend(self.within.map(|seq| Need::Entry(run, seq)));
         needs
     }

@@ -30,14 +30,9 @@ pub const SCOPE: &str = "tools";
 
 impl BeginTool {
     pub fn needs(&self) -> Vec<Need> {
-        let run = self.actor.run;
-        vec![
-            Need::Instance(self.actor.instance),
-            Need::Run(run),
-            Need::Attempt(run, self.actor.attempt),
-            Need::Lease(run, self.slot),
-            Need::Keyed(run, Kind::Tool, SCOPE.into(), self.key.clone()),
-        ]
+        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
+        needs.push(Need::Keyed(self.actor.run, Kind::Tool, SCOPE.into(), self.key.clone()));
+        needs
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Tool, Error> {

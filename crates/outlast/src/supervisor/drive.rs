@@ -16,7 +16,7 @@ use outlast_core::{
     engine::{self, claim::Claim},
     id::{AttemptNo, InstanceNo, Slot},
     journal::Role,
-    op::{Claimed, Durability, Then},
+    op::{Claimed, Durability, Then, Verb},
     price::PriceTable,
     run::Command,
     state::transaction::Conflicts,
@@ -374,20 +374,31 @@ impl Driver {
     /// Errors: another process drives the run, or it has ended.
     async fn claim(&self, restart: bool, fresh: bool) -> Result<Option<(Claims, InstanceNo)>, CliError> {
         let run = self.view.run.no;
+        let claim = |instance| Claim { run, slot: Slot::DRIVER, instance, label: None, fresh, restart };
+        Ok(match self.ask_alive(claim).await? {
+            (Claimed::Attempt { attempt, fence, .. }, instance) => {
+                Some((Claims { run, attempt, slot: Slot::DRIVER, fence: Some(fence) }, instance))
+            }
+            (Claimed::Refused(_), _) => None,
+        })
+    }
+
+    /// Asks as this process's instance, which is registered anew when it was taken for dead, and tells as whom.
+    ///
+    /// Errors: another process drives the run. One that cannot be seen from here may be dead (a container's,
+    /// killed a moment ago): its verdict is waited for once.
+    async fn ask_alive<V: Verb>(
+        &self,
+        verb: impl Fn(InstanceNo) -> V,
+    ) -> Result<(V::Answer, InstanceNo), CliError> {
         let mut waited = false;
         loop {
             let instance = self.node.instance();
-            let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh, restart };
-            match self.store.ask(claim, Durability::Synced).await {
-                Ok(Claimed::Attempt { attempt, fence, .. }) => {
-                    let claims = Claims { run, attempt, slot: Slot::DRIVER, fence: Some(fence) };
-                    return Ok(Some((claims, instance)));
-                }
-                Ok(Claimed::Refused(_)) => return Ok(None),
+            match self.store.ask(verb(instance), Durability::Synced).await {
+                Ok(answer) => return Ok((answer, instance)),
                 Err(store::Error::Engine(engine::Error::InstanceDead)) => {
                     self.node.register_anew(instance).await?;
                 }
-                // A holder that cannot be seen from here may be dead: a container's, killed a moment ago.
                 Err(store::Error::Engine(engine::Error::RunHeld { .. })) if !waited => {
                     waited = true;
                     self.await_verdicts().await?;

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 
-use crate::bed::{Bed, OUTLAST, text};
+use crate::bed::{Bed, OUTLAST, runs, text, until};
 
 /// The shells that are here. One that is missing is said loudly: what it does is not tested.
 pub fn shells() -> Vec<&'static str> {
@@ -57,4 +57,13 @@ pub fn supervised(bed: &Bed, flags: &[&str], shell: &str, name: &str, body: &str
     let mut command = bed.outlast(&["run", "--run", "r"]);
     command.args(flags).args(["--", shell, text(&file)]).env("PATH", path(bed));
     command
+}
+
+/// The process whose number a script wrote to the file `name`.
+pub fn pid(bed: &Bed, name: &str) -> u32 {
+    until(name, || bed.text(name).trim().parse().ok())
+}
+
+pub fn gone(pid: u32) {
+    until("the agent is gone", || (!runs(pid)).then_some(()));
 }

@@ -12,6 +12,8 @@ mod kept;
 mod kills;
 mod limits;
 mod loop_bed;
+mod loop_examples;
+mod loop_restarts;
 mod loops;
 mod operating;
 mod restarts;

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use crate::{
-    bed::{Bed, Dice, Done, each, kill, marked, runs, until},
-    loop_bed::{INIT, script, shells, supervised, tool},
+    bed::{Bed, each, kill, marked, runs, until},
+    loop_bed::{INIT, gone, pid, script, shells, supervised},
     stopped::unseen_server,
 };
 
@@ -23,14 +23,6 @@ outlast_stage tests
 "#;
 /// It is up when its pid stands there; TERM and Ctrl-C are not its matter.
 const AGENT: &str = "sh -c 'echo $$ > ../agent.new; mv ../agent.new ../agent; exec sleep 100'";
-
-fn pid(bed: &Bed, name: &str) -> u32 {
-    until(name, || bed.text(name).trim().parse().ok())
-}
-
-fn gone(pid: u32) {
-    until("the agent is gone", || (!runs(pid)).then_some(()));
-}
 
 /// What a second life of the loop finds.
 fn recovers(bed: &Bed, shell: &str, body: &str) {
@@ -504,113 +496,6 @@ fn task_that_kills_each_life_is_set_aside_and_kept() {
     });
 }
 
-/// Works through a queue of tasks, or as many as it gets to before the moment that it is to die at.
-const QUEUE: &str = r#"
-n=0
-moment() { n=$((n + 1)); if [ "$n" -eq "$DIE_AT" ]; then kill -s "$DIE_BY" $$; sleep 100; fi; }
-next() {
-    for t in $(echo "$TASKS"); do
-        # Its line in the log may be missing where it was killed between the two.
-        grep -qsx "done $t" ../log || outlast_is_over "it's $t" || { echo "$t"; return 0; }
-    done
-    return 1
-}
-while :; do
-    moment
-    if outlast_recover; then
-        echo "recovered $TASK_ID" >> ../log
-        t=${TASK_ID#"it's "}
-    elif t=$(next); then
-        outlast_begin "it's $t" || exit 9
-        echo "begun $TASK_ID" >> ../log
-    else
-        exit 0
-    fi
-    moment
-    outlast_stage working
-    moment
-    # The effect, once: a task that was taken up again looks first.
-    [ -e "../effect-$t" ] || echo "effect $t" >> "../effect-$t"
-    moment
-    outlast_stage worked
-    moment
-    outlast_done || exit 8
-    echo "done $t" >> ../log
-done
-"#;
-
-fn tasks(count: usize) -> String {
-    (1..=count).map(|n| format!("{n:02} ")).collect()
-}
-
-#[test]
-fn hundred_restarts_of_a_loop_that_gets_on_lose_no_task_and_do_none_twice() {
-    let cases: Vec<_> = shells().into_iter().map(|shell| (shell, Dice::new())).collect();
-    each(cases, |(shell, mut dice)| {
-        let bed = Bed::without_mock();
-        let (mut deaths, mut queues) = (0, 0);
-        // When all is done the queue is there again, under another name of the loop.
-        while deaths < 100 {
-            let init =
-                format!("eval \"$(outlast shell-init --run q{queues})\" || exit\nTASKS='{}'\n", tasks(12));
-            let mut command = script(&bed, shell, "queue.sh", &format!("{init}{QUEUE}"));
-            let by = ["KILL", "TERM", "HUP", "KILL"][dice.below(4) as usize];
-            command.env("DIE_AT", (1 + dice.below(9)).to_string()).env("DIE_BY", by);
-            let Done { code, text } = bed.run(command);
-            match code {
-                0 => {
-                    every_task_was_done_once(&bed, shell, 12);
-                    queues += 1;
-                }
-                137 | 143 | 129 => deaths += 1,
-                _ => panic!("{shell}: exit {code}: {text}"),
-            }
-        }
-        assert!(queues > 0, "{shell}: it never got through");
-    });
-}
-
-fn every_task_was_done_once(bed: &Bed, shell: &str, count: usize) {
-    let log = bed.text("log");
-    for n in 1..=count {
-        // Killed between the commit and its line in the log, it has none.
-        for line in [format!("begun it's {n:02}"), format!("done {n:02}")] {
-            let times = log.lines().filter(|l| **l == line).count();
-            assert!(times <= 1, "{shell}: {line:?} {times} times:\n{log}");
-        }
-        let effect = format!("effect-{n:02}");
-        assert_eq!(bed.text(&effect), format!("effect {n:02}\n"), "{shell}");
-        std::fs::remove_file(bed.path(&effect)).unwrap();
-    }
-    std::fs::remove_file(bed.path("log")).unwrap();
-}
-
-#[test]
-fn hundred_restarts_of_a_supervised_loop_that_gets_on_are_no_crash_loop() {
-    // Killed with its supervisor, so that no backoff is waited for.
-    let (shell, bed, mut dice) = (shells()[0], Bed::without_mock(), Dice::new());
-    let init = format!("{INIT}DIE_AT=$(cat ../die-at) TASKS='{}'\n", tasks(60));
-    let body = format!("{init}{}", QUEUE.replace("kill -s \"$DIE_BY\" $$", "kill -9 $PPID $$"));
-    let mut deaths = 0;
-    loop {
-        // After a hundred it may go on for longer.
-        bed.write("die-at", &(if deaths < 100 { 2 + dice.below(4) } else { 25 }).to_string());
-        let typed = match deaths {
-            0 => supervised(&bed, &[], shell, "queue.sh", &body),
-            _ => bed.outlast(&["resume", "r"]),
-        };
-        let Done { code, text } = bed.run(typed);
-        match code {
-            0 => break,
-            137 => deaths += 1,
-            _ => panic!("exit {code} after {deaths} deaths: {text}"),
-        }
-    }
-    assert!(deaths >= 100, "{deaths}");
-    every_task_was_done_once(&bed, shell, 60);
-    assert_eq!(bed.status("r"), "completed");
-}
-
 #[test]
 fn signals_that_come_together_end_a_loop_once() {
     each(shells(), |shell| {
@@ -677,80 +562,6 @@ fn lease_of_a_loop_lasts_for_those_who_cannot_see_its_shell_and_is_taken_again_w
         let stage = bed.json(&["state", "keys", "context", "--namespace", "run:loop"]);
         assert!(!stage.to_string().contains("progress_stage"), "{stage}");
     });
-}
-
-#[test]
-fn fake_agents_of_the_examples_are_driven_to_the_end_over_kills() {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/loops");
-    let agent = "#!/bin/sh
-        printf '%s\\n' \"$*\" >> ../asked
-        if [ ! -e ../hit ]; then touch ../hit; echo $$ > ../agent; exec sleep 100; fi\n";
-    for (name, prepare) in [("claude", "issues"), ("kimi", "tasks")] {
-        let bed = Bed::without_mock();
-        tool(&bed, name, agent);
-        if prepare == "issues" {
-            std::fs::create_dir(bed.path("work/issues")).unwrap();
-            for n in ["7", "8"] {
-                bed.write(&format!("work/issues/{n}.md"), &format!("it's \"{n}\"\n"));
-            }
-        } else {
-            bed.write("work/tasks.txt", "write it's tests\n\nwrite $(docs)\n");
-        }
-        let example = std::fs::read_to_string(format!("{root}/{name}-loop.sh")).unwrap();
-        let shell = if name == "claude" { "dash" } else { "bash" };
-        let looping = bed.start(script(&bed, shell, "loop.sh", &example));
-        let agent = pid(&bed, "agent");
-        looping.signal(15);
-        looping.done().code(143);
-        gone(agent);
-        bed.run(script(&bed, shell, "loop.sh", &example)).code(0).tells(&["going on with"]);
-        let asked = bed.text("asked");
-        let wanted = if name == "claude" { (5, "issue 8") } else { (3, "write $(docs)") };
-        assert_eq!(
-            (asked
-                .lines()
-                .filter(|l| l.contains("issue") || l.contains("write") || l.contains("Review"))
-                .count()),
-            wanted.0,
-            "{asked}"
-        );
-        assert!(asked.contains(wanted.1), "{asked}");
-        bed.run(script(&bed, shell, "loop.sh", &example)).code(0);
-        assert_eq!(bed.text("asked"), asked, "{name}: nothing is done twice");
-    }
-}
-
-#[test]
-fn trap_pattern_does_a_finished_task_again_and_ours_does_not() {
-    // The example's own form, with its files kept out of /tmp: what the flaws look like.
-    let bed = Bed::without_mock();
-    tool(&bed, "claude", "#!/bin/sh\nprintf '%s\\n' \"$2\" >> ../asked\n");
-    tool(&bed, "whoami", "#!/bin/sh\necho me\n");
-    tool(
-        &bed,
-        "jq",
-        "#!/usr/bin/env python3\nimport json, sys\nprint(json.load(open(sys.argv[3]))['task_id'])\n",
-    );
-    std::fs::create_dir(bed.path("work/issues")).unwrap();
-    bed.write("work/issues/7.md", "seven");
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/loops");
-    let trap = std::fs::read_to_string(format!("{root}/claude-loop-trap.sh")).unwrap();
-    let trap = trap.replace("/tmp/", &format!("{}/", bed.path("").display()));
-    for _ in 0..2 {
-        bed.run(script(&bed, "bash", "trap.sh", &trap)).code(0);
-    }
-    assert!(bed.text("asked").contains("Go on with issue-7"), "{}", bed.text("asked"));
-    std::fs::remove_file(bed.path("asked")).unwrap();
-    let ours = std::fs::read_to_string(format!("{root}/claude-loop.sh")).unwrap();
-    for _ in 0..2 {
-        bed.run(script(&bed, "bash", "ours.sh", &ours)).code(0);
-    }
-    assert_eq!(
-        bed.text("asked").lines().count(),
-        2,
-        "one to resolve it, one to review it: {}",
-        bed.text("asked")
-    );
 }
 
 #[test]

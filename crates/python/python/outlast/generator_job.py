@@ -361,13 +361,18 @@ class GeneratorJob:
 
     # --- what the generator does
 
-    def _take(self) -> Any:
+    def _ready(self) -> Any:
+        """What is given before anything is pulled: what is in hand, or the end; else `PULL`."""
         if self._hand is not None:
             self._current, self._hand = self._hand, None
             return self._current.value
         self._pass_over()
-        if self._drained:
-            return END
+        return END if self._drained else PULL
+
+    def _take(self) -> Any:
+        ready = self._ready()
+        if ready is not PULL:
+            return ready
         while True:
             value = next(self.source(), END)
             if value is END:
@@ -377,12 +382,9 @@ class GeneratorJob:
                 return value
 
     async def _take_async(self) -> Any:
-        if self._hand is not None:
-            self._current, self._hand = self._hand, None
-            return self._current.value
-        self._pass_over()
-        if self._drained:
-            return END
+        ready = self._ready()
+        if ready is not PULL:
+            return ready
         while True:
             value = await self.pull_async()
             if value is END:

@@ -28,7 +28,7 @@ use crate::{
     render::amount::some,
     say::say,
     supervisor::{
-        attempt::{self, AttemptError, EndedBy, Watch},
+        attempt::{self, AttemptError, EndedBy},
         progress::{self, Mark},
         story,
         turn::{self, Until},
@@ -190,28 +190,18 @@ impl Driver {
             terminal: ends.terminal,
             limits: spawn::Limits::default(),
         };
-        let watch = Watch {
-            spawner: &self.spawner,
-            signals: &self.signals,
-            beat: &self.beat,
-            seen: &mut self.seen,
-            mark: &self.mark,
-            hold: &hold,
-            stage: &self.show.stage,
-            who: (self.view.run.id.as_str(), claims.attempt.0),
-            kill_at: &mut None,
-            goes_on_itself: false,
-            stop_at_limit: false,
-        };
+        let id = self.view.run.id.clone();
         let not_run = |why: String| CliError::Other {
             exit: exit_code::FAILED,
             code: "until_failed",
             message: format!("--until {until:?}: {why}"),
             hint: Some(format!(
-                "when it can be run, `outlast resume {}` judges iteration {finished} again",
-                self.view.run.id
+                "when it can be run, `outlast resume {id}` judges iteration {finished} again"
             )),
         };
+        let mut never = None;
+        let mut watch = self.watch(&hold, claims.attempt);
+        (watch.kill_at, watch.stop_at_limit) = (&mut never, false);
         let outcome = match attempt::run(command, output, watch).await {
             Ok(outcome) => outcome,
             Err(AttemptError::Start(e)) => return Err(not_run(e.to_string())),

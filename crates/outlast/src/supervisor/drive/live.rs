@@ -94,25 +94,32 @@ impl Driver {
         };
         // What was seen before belongs to the attempt before.
         while self.seen.try_recv().is_ok() {}
-        let watch = Watch {
-            spawner: &self.spawner,
-            signals: &self.signals,
-            beat: &self.beat,
-            seen: &mut self.seen,
-            mark: &self.mark,
-            hold: &hold,
-            stage: &self.show.stage,
-            who: (self.view.run.id.as_str(), claims.attempt.0),
-            kill_at: &mut self.kill_at,
-            goes_on_itself: launch.resumes,
-            // At a terminal it would wait in a menu.
-            stop_at_limit: self.command.stop_at_limit || on_terminal,
-        };
+        let mut watch = self.watch(&hold, claims.attempt);
+        watch.goes_on_itself = launch.resumes;
+        // At a terminal it would wait in a menu.
+        watch.stop_at_limit |= on_terminal;
         let outcome = attempt::run(command, output, watch).await?;
         if let Err(e) = self.settle(actor, &outcome).await {
             say(&format!("what became of the agent's tools could not be recorded: {e}"));
         }
         Ok(outcome)
+    }
+
+    /// What a process of the attempt's is watched with.
+    pub(super) fn watch<'a>(&'a mut self, hold: &'a Hold, attempt: AttemptNo) -> Watch<'a> {
+        Watch {
+            spawner: &self.spawner,
+            signals: &self.signals,
+            beat: &self.beat,
+            seen: &mut self.seen,
+            mark: &self.mark,
+            hold,
+            stage: &self.show.stage,
+            who: (self.view.run.id.as_str(), attempt.0),
+            kill_at: &mut self.kill_at,
+            goes_on_itself: false,
+            stop_at_limit: self.command.stop_at_limit,
+        }
     }
 
     async fn launch(

@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use outlast_core::{
     clock::random,
-    engine::{self, hold::Hold},
+    engine::hold::Hold,
     id::{InstanceNo, Micros},
-    op::Durability,
     status::Status,
-    store::{self, Ask as _},
 };
 use tokio::time::Instant;
 
@@ -90,21 +88,7 @@ impl Driver {
     /// Takes the run's lease, or keeps it: until when it sleeps, and as whom.
     pub(super) async fn hold(&self) -> Result<(Option<Micros>, InstanceNo), CliError> {
         let run = self.view.run.no;
-        let mut waited = false;
-        loop {
-            let instance = self.node.instance();
-            match self.store.ask(Hold { run, instance }, Durability::Synced).await {
-                Ok(until) => return Ok((until, instance)),
-                Err(store::Error::Engine(engine::Error::InstanceDead)) => {
-                    self.node.register_anew(instance).await?;
-                }
-                Err(store::Error::Engine(engine::Error::RunHeld { .. })) if !waited => {
-                    waited = true;
-                    self.await_verdicts().await?;
-                }
-                Err(e) => return Err(e.into()),
-            }
-        }
+        self.ask_alive(|instance| Hold { run, instance }).await
     }
 }
 
