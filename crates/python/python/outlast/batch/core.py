@@ -259,10 +259,10 @@ class Core:
                 self._equal = ("", 0)
                 self.width.went_well()
             self._arrive(index, result)
-            check = not self._metered and self._worked >= METERED_AFTER
-            self._metered |= check
-        if check:
-            self._check_metered()
+            if not self._metered and self._worked >= METERED_AFTER:
+                self._metered = True
+                # Under the lock, so that nothing begins before the answer is known.
+                self._check_metered()
 
     def _arrive(self, index: int, result: Result) -> None:
         self.queue.ended()
