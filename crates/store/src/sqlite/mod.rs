@@ -10,6 +10,7 @@ mod read;
 mod rows;
 mod schema;
 mod state;
+mod wal;
 mod writer;
 
 use std::{
