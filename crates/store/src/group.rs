@@ -11,6 +11,7 @@ use std::{
 };
 
 use outlast_core::{
+    engine,
     id::{InstanceNo, Micros},
     loaded::{Loaded, Need},
     op::{self, Durability, Op, Outcome},
@@ -39,6 +40,10 @@ pub trait Backend: Send {
     /// Begins a transaction that only reads, and returns the store's `now`.
     fn begin_read(&mut self) -> Result<Micros, Error>;
     fn load(&mut self, needs: &[Need]) -> Result<Loaded, Error>;
+    /// What is loaded now: another one once anything is written, here or elsewhere. `None`: it cannot be told.
+    fn ground(&self) -> Option<Ground> {
+        None
+    }
     /// Writes back the touched rows.
     fn apply(&mut self, loaded: Loaded) -> Result<(), Error>;
     /// Writes the highest operation counter of the group into the instance's row.
@@ -62,6 +67,13 @@ pub trait Backend: Send {
     }
 }
 
+/// What decisions stand on: the other writers' commits, and our own writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ground {
+    pub version: i64,
+    pub writes: u64,
+}
+
 /// Who may do the work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Hands {
@@ -76,6 +88,8 @@ struct Job {
     durability: Durability,
     promise: Option<Promise>,
     queued: Instant,
+    /// It was answered ahead.
+    is_foreseen: bool,
 }
 
 #[derive(Default)]
@@ -116,7 +130,7 @@ pub struct Writer {
 impl Writer {
     /// Starts the writer on `backend`.
     pub fn start(backend: impl Backend + 'static) -> std::io::Result<Writer> {
-        let turn = Turn { backend, instance: None, counter: 0, refused: None };
+        let turn = Turn { backend, instance: None, counter: 0, refused: None, foreseen: None };
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             wake: Condvar::new(),
@@ -145,7 +159,13 @@ impl Writer {
         if queue.closing {
             return Ticket::ready(Err(Error::Closed));
         }
-        queue.push(Job { op, durability, promise: Some(promise), queued: Instant::now() });
+        queue.push(Job {
+            op,
+            durability,
+            promise: Some(promise),
+            queued: Instant::now(),
+            is_foreseen: false,
+        });
         if !queue.busy && queue.eager == 1 && durability != Durability::Lazy && hands == Hands::Mine {
             let group = queue.take();
             drop(queue);
@@ -182,6 +202,7 @@ impl Writer {
                 durability: Durability::Lazy,
                 promise: None,
                 queued: Instant::now(),
+                is_foreseen: true,
             });
         }
         let wake = queue.wants_the_writer();
@@ -288,6 +309,8 @@ struct Turn<B> {
     counter: i64,
     /// After an I/O error everything is refused until the store is opened anew.
     refused: Option<String>,
+    /// The decision that was answered ahead last: it is not made anew where the ground is the same.
+    foreseen: Option<(Ground, Loaded, Outcome)>,
 }
 
 /// What became of a group.
@@ -307,8 +330,11 @@ impl<B: Backend> Run for Turn<B> {
             return Err(short_of_room());
         }
         let now = self.backend.begin_read()?;
-        let foreseen = load(&mut self.backend, op)
-            .and_then(|mut loaded| op::decide(op, &mut loaded, now).map_err(Error::Engine));
+        let foreseen = load(&mut self.backend, op).and_then(|mut loaded| {
+            let outcome = op::decide(op, &mut loaded, now).map_err(Error::Engine)?;
+            self.foreseen = self.backend.ground().map(|ground| (ground, loaded, outcome.clone()));
+            Ok(outcome)
+        });
         self.backend.release();
         foreseen
     }
@@ -366,6 +392,18 @@ impl<B: Backend> Turn<B> {
         group.iter_mut().for_each(|job| answer(job, Err(unknown.clone())));
     }
 
+    /// The rows as `job` leaves them, and its outcome.
+    fn decide(&mut self, job: &Job, now: Micros) -> Result<Result<(Loaded, Outcome), engine::Error>, Error> {
+        if job.is_foreseen
+            && let Some((ground, loaded, outcome)) = self.foreseen.take()
+            && self.backend.ground() == Some(ground)
+        {
+            return Ok(Ok((loaded, outcome)));
+        }
+        let mut loaded = load(&mut self.backend, &job.op)?;
+        Ok(op::decide(&job.op, &mut loaded, now).map(|outcome| (loaded, outcome)))
+    }
+
     fn try_group(&mut self, group: &[Job]) -> Fate {
         let synced = group.iter().any(|j| j.durability == Durability::Synced);
         let short = self.backend.is_short_of_room();
@@ -381,16 +419,14 @@ impl<B: Backend> Turn<B> {
                 outcomes.push(Err(short_of_room()));
                 continue;
             }
-            let decided = load(&mut self.backend, &job.op).and_then(|mut loaded| {
-                match op::decide(&job.op, &mut loaded, now) {
-                    Err(e) => Ok(Err(Error::Engine(e))),
-                    Ok(outcome) => {
-                        if loaded.is_touched() {
-                            wrote = true;
-                            self.backend.apply(loaded)?;
-                        }
-                        Ok(Ok(outcome))
+            let decided = self.decide(job, now).and_then(|decided| match decided {
+                Err(e) => Ok(Err(Error::Engine(e))),
+                Ok((loaded, outcome)) => {
+                    if loaded.is_touched() {
+                        wrote = true;
+                        self.backend.apply(loaded)?;
                     }
+                    Ok(Ok(outcome))
                 }
             });
             match decided {

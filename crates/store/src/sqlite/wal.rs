@@ -325,7 +325,60 @@ unsafe extern "C" fn device_characteristics(file: *mut sqlite3_file) -> c_int {
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::{Connection, OpenFlags};
+
     use super::*;
+
+    /// What a process that is killed now leaves, as SQLite's own VFS reads it: (rows, sum, whole).
+    fn left(path: &std::path::Path) -> (i64, i64, String) {
+        let copied = tempfile::tempdir().unwrap();
+        let copy = copied.path().join("copy.db");
+        std::fs::copy(path, &copy).unwrap();
+        std::fs::copy(path.with_extension("db-wal"), copy.with_extension("db-wal")).unwrap();
+        let conn = Connection::open(copy).unwrap();
+        let row = "SELECT count(*), coalesce(sum(n), 0), (SELECT integrity_check FROM pragma_integrity_check) FROM t";
+        conn.query_row(row, [], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?))).unwrap()
+    }
+
+    /// Of a transaction larger than the page cache, SQLite writes pages before the commit, and some of them again.
+    #[test]
+    fn what_is_committed_is_in_the_file_whole_however_large_and_nothing_else_is() {
+        let check = |rows: i64, turns: i64, cache: i64, synchronous: &str| {
+            let place = tempfile::tempdir().unwrap();
+            let path = place.path().join("log.db");
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+            let conn = Connection::open_with_flags_and_vfs(&path, flags, vfs().unwrap()).unwrap();
+            let of = format!("{rows} rows, {turns} turns, a cache of {cache} pages, {synchronous}");
+            conn.pragma_update(None, "journal_mode", "WAL").unwrap();
+            conn.pragma_update(None, "synchronous", synchronous).unwrap();
+            conn.pragma_update(None, "cache_size", cache).unwrap();
+            conn.execute_batch("CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER, filler BLOB)").unwrap();
+            let fill = |first: i64| {
+                conn.execute_batch("BEGIN IMMEDIATE").unwrap();
+                let mut insert =
+                    conn.prepare_cached("INSERT INTO t VALUES (?1, 0, randomblob(900))").unwrap();
+                (first..first + rows).for_each(|id| drop(insert.execute((id,)).unwrap()));
+                for _ in 0..turns {
+                    conn.execute("UPDATE t SET n = n + 1 WHERE id >= ?1", (first,)).unwrap();
+                }
+            };
+            for (round, (before, end)) in
+                [(0, "COMMIT"), (1, "ROLLBACK"), (1, "COMMIT")].into_iter().enumerate()
+            {
+                fill(round as i64 * rows);
+                assert_eq!(left(&path), (before * rows, before * rows * turns, "ok".into()), "{of}: open");
+                conn.execute_batch(end).unwrap();
+                let after = before + i64::from(end == "COMMIT");
+                assert_eq!(left(&path), (after * rows, after * rows * turns, "ok".into()), "{of}: {end}");
+            }
+        };
+        for synchronous in ["NORMAL", "FULL"] {
+            check(1, 1, 1000, synchronous);
+            check(40, 2, 1000, synchronous);
+            check(2_000, 3, 10, synchronous);
+            check(6_000, 1, 1000, synchronous);
+        }
+    }
 
     #[test]
     fn a_log_grows_ahead_by_as_much_as_it_has_and_no_further_than_where_it_starts_anew() {
