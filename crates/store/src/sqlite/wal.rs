@@ -357,7 +357,9 @@ mod tests {
                 conn.execute_batch("BEGIN IMMEDIATE").unwrap();
                 let mut insert =
                     conn.prepare_cached("INSERT INTO t VALUES (?1, 0, randomblob(900))").unwrap();
-                (first..first + rows).for_each(|id| drop(insert.execute((id,)).unwrap()));
+                for id in first..first + rows {
+                    insert.execute((id,)).unwrap();
+                }
                 for _ in 0..turns {
                     conn.execute("UPDATE t SET n = n + 1 WHERE id >= ?1", (first,)).unwrap();
                 }

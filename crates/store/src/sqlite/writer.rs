@@ -13,8 +13,8 @@ use rusqlite::Connection;
 use super::{apply, cache::Cache, failure, load::Loader, pending::Pending};
 use crate::{
     Durability,
+    backend::{Backend, CommitFailed, Ground},
     ballast::Ballast,
-    group::{Backend, CommitFailed, Ground},
 };
 
 pub struct SqliteWriter {
