@@ -156,7 +156,7 @@ litellm_settings:
         .args(["--host", "127.0.0.1", "--port", &port.to_string(), "--num_workers", "1", "--config"])
         .arg(conf)
         .env("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        .env("LITELLM_LOG", "ERROR")
+        .env("LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY", "true")
         .current_dir(dir)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
