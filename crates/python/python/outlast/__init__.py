@@ -33,6 +33,7 @@ _HOMES = {
     "Current": "scope",
     "openai": "clients",
     "anthropic": "clients",
+    "gemini": "clients",
     "endpoint": "clients",
     "Endpoint": "clients",
     "reserve": "reservation",
@@ -97,7 +98,7 @@ if TYPE_CHECKING:
     from .batch.jobs import Job as Job, job as job
     from .batch.results import Result as Result
     from .budget import Budget as Budget
-    from .clients import Endpoint as Endpoint, anthropic as anthropic, endpoint as endpoint, openai as openai
+    from .clients import Endpoint as Endpoint, anthropic as anthropic, endpoint as endpoint, gemini as gemini, openai as openai
     from .scope import Current as Current, current as current
     from .errors import *  # noqa: F403
     from .reservation import Reservation as Reservation, reserve as reserve, settle as settle
