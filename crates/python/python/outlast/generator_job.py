@@ -361,7 +361,7 @@ class GeneratorJob:
 
     # --- what the generator does
 
-    def _ready(self) -> Any:
+    def _next_ready(self) -> Any:
         """What is given before anything is pulled: what is in hand, or the end; else `PULL`."""
         if self._hand is not None:
             self._current, self._hand = self._hand, None
@@ -370,7 +370,7 @@ class GeneratorJob:
         return END if self._drained else PULL
 
     def _take(self) -> Any:
-        ready = self._ready()
+        ready = self._next_ready()
         if ready is not PULL:
             return ready
         while True:
@@ -382,7 +382,7 @@ class GeneratorJob:
                 return value
 
     async def _take_async(self) -> Any:
-        ready = self._ready()
+        ready = self._next_ready()
         if ready is not PULL:
             return ready
         while True:

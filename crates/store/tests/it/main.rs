@@ -284,6 +284,7 @@ macro_rules! stories {
                 sixty_four_workers_lose_their_process_and_no_item_is_lost_or_run_twice,
             ;
             forks:
+                a_forks_state_begins_with_what_its_origin_knew_then,
                 a_fork_goes_on_from_where_its_origin_was,
                 what_a_fork_shares_is_read_as_its_own,
                 what_was_open_or_came_later_is_not_shared,
