@@ -10,6 +10,7 @@ use std::{
 
 use crate::{
     attempt::Attempt,
+    budget::BudgetView,
     engine,
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
@@ -175,6 +176,8 @@ pub trait Store: Reads + Send + Sync {
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error>;
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error>;
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error>;
+    /// The named budgets that were not removed, in the order in which they were made.
+    fn budgets(&self) -> Result<Vec<BudgetView>, Error>;
     /// All attempts of a run, oldest first.
     fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error>;
     fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error>;

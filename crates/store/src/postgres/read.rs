@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use outlast_core::{
     attempt::Attempt,
+    budget::{Budget, BudgetView},
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
@@ -117,6 +118,22 @@ impl Store for PostgresStore {
         self.readers.run(async move |c: &Client| {
             let sql = select(ENVELOPE, "outlast.envelopes WHERE no = $1");
             maybe(c, &sql, params![no.0], rows::envelope).await
+        })
+    }
+
+    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
+        self.readers.run(async move |c: &Client| {
+            let sql = select(BUDGET, "outlast.budgets ORDER BY no");
+            let budgets = all(c, &sql, params![], rows::budget).await?;
+            let windows: Vec<i64> = budgets.iter().filter_map(|b| b.window).map(|w| w.envelope.0).collect();
+            let sql = select(ENVELOPE, "outlast.envelopes WHERE no = ANY ($1)");
+            let envelopes = all(c, &sql, params![windows], rows::envelope).await?;
+            let view = |budget: Budget| {
+                let window = budget.window.map(|w| w.envelope);
+                let envelope = envelopes.iter().find(|e| Some(e.no) == window).cloned();
+                BudgetView { budget, envelope }
+            };
+            Ok(budgets.into_iter().filter(|b| !b.removed).map(view).collect())
         })
     }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use outlast_core::{
     attempt::Attempt,
+    budget::Budget,
     digest::MatchKey,
     envelope::Envelope,
-    id::{AttemptNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
     instance::{Instance, Lease},
     job::{ItemRow, Job},
     journal::{Entry, Kind, State},
@@ -109,6 +110,7 @@ pub fn run(row: &Row) -> Result<Run> {
         replayed: int(row, 15)?,
         saved_nano_usd: int(row, 16)?,
         charges: Arc::from(charges),
+        budgets: maybe_json::<Vec<BudgetNo>>(row, 27)?.unwrap_or_default().into(),
         policy: json(row, 18)?,
         halt: maybe_json(row, 19)?,
         error: maybe_name(row, 20)?,
@@ -132,6 +134,10 @@ pub fn envelope(row: &Row) -> Result<Envelope> {
         sum.of_mut(&mut e)[unit] = int(row, 3 + i)?;
     }
     Ok(e)
+}
+
+pub fn budget(row: &Row) -> Result<Budget> {
+    json(row, 1)
 }
 
 pub fn attempt(row: &Row) -> Result<Attempt> {

@@ -2,6 +2,7 @@
 
 use outlast_core::{
     attempt::Attempt,
+    budget::{Budget, BudgetView},
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
@@ -131,6 +132,20 @@ impl Store for SqliteStore {
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
         self.with_reader(|c| {
             maybe(c, &select(rows::ENVELOPE, "envelopes WHERE no = ?1"), (no.0,), rows::envelope)
+        })
+    }
+
+    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
+        self.with_reader(|c| {
+            // One snapshot: a window and what is spent of it.
+            let c = c.unchecked_transaction().map_err(failure)?;
+            let budgets = all(&c, &select(rows::BUDGET, "budgets ORDER BY no"), [], rows::budget)?;
+            let sql = select(rows::ENVELOPE, "envelopes WHERE no = ?1");
+            let view = |budget: Budget| {
+                let window = budget.window.map(|w| maybe(&c, &sql, (w.envelope.0,), rows::envelope));
+                Ok(BudgetView { envelope: window.transpose()?.flatten(), budget })
+            };
+            budgets.into_iter().filter(|b| !b.removed).map(view).collect()
         })
     }
 
