@@ -145,10 +145,8 @@ impl BudgetView {
 impl Budget {
     /// The envelope of the period of `now`, with nothing spent.
     pub fn opening(&self, no: EnvelopeNo, now: Micros) -> Envelope {
-        let owner = crate::envelope::Owner::Window {
-            name: self.name.to_string(),
-            period: self.period(now).name,
-        };
+        let owner =
+            crate::envelope::Owner::Window { name: self.name.to_string(), period: self.period(now).name };
         Envelope::new(no, owner, self.terms.limits)
     }
 }
@@ -176,7 +174,9 @@ mod tests {
 
     #[test]
     fn a_name_is_what_can_stand_in_a_table_header_and_a_label() {
-        for (text, fits) in [("team-search", true), ("a.b_C-9", true), ("", false), ("a b", false), ("é", false)] {
+        for (text, fits) in
+            [("team-search", true), ("a.b_C-9", true), ("", false), ("a b", false), ("é", false)]
+        {
             assert_eq!(Name::new(text).is_ok(), fits, "{text:?}");
         }
         assert!(Name::new(&"x".repeat(64)).is_ok() && Name::new(&"x".repeat(65)).is_err());

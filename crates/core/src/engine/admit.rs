@@ -402,10 +402,6 @@ impl Room<'_> {
         self.l.envelope(no)
     }
 
-    fn free(&self, no: EnvelopeNo, u: Unit) -> Result<i64, Error> {
-        Ok(self.envelope(no)?.free(u).unwrap_or(i64::MAX))
-    }
-
     /// What `want` means for envelope `no`: ancestors see only what propagates.
     fn share(&self, no: EnvelopeNo, want: &Amounts) -> Amounts {
         if no == self.own { *want } else { want.propagating() }

@@ -29,9 +29,9 @@ impl RaiseBudget {
         let mut limits = l.envelope(window)?.limits;
         for unit in Unit::ALL {
             let Some(add) = self.add[unit] else { continue };
-            let limit = limits[unit].filter(|_| UNITS.contains(&unit)).ok_or_else(|| {
-                Error::BadLimit(format!("{} has no limit to add to; set one", unit.name()))
-            })?;
+            let limit = limits[unit]
+                .filter(|_| UNITS.contains(&unit))
+                .ok_or_else(|| Error::BadLimit(format!("{} has no limit to add to; set one", unit.name())))?;
             let sum = limit.saturating_add(add);
             if sum < 0 {
                 return Err(Error::BadLimit(format!("{} would become {sum}", unit.name())));

@@ -37,7 +37,8 @@ impl SetBudget {
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<BudgetSet, Error> {
         check(&self.terms)?;
-        let newest = l.budgets.iter().map(|row| &row.value).filter(|b| b.name == self.name).max_by_key(|b| b.no);
+        let newest =
+            l.budgets.iter().map(|row| &row.value).filter(|b| b.name == self.name).max_by_key(|b| b.no);
         let configured = (self.source == Source::File).then(|| self.terms.clone());
         if let Some(known) = newest
             && configured.is_some()
@@ -100,7 +101,10 @@ fn check(terms: &Terms) -> Result<(), Error> {
     for unit in Unit::ALL {
         match terms.limits[unit] {
             Some(_) if !UNITS.contains(&unit) => {
-                return bad(format!("a named budget has no limit of {}: that is each run's own", unit.name()));
+                return bad(format!(
+                    "a named budget has no limit of {}: that is each run's own",
+                    unit.name()
+                ));
             }
             Some(limit) if limit < 0 => {
                 return bad(format!("{} must not be negative, got {limit}", unit.name()));
@@ -121,7 +125,11 @@ pub fn named<'a>(l: &'a Loaded, name: &Name) -> Result<&'a Budget, Error> {
 }
 
 /// The envelope of its window now.
-pub fn window_of(l: &mut Loaded, name: &Name, now: Micros) -> Result<(BudgetNo, crate::id::EnvelopeNo), Error> {
+pub fn window_of(
+    l: &mut Loaded,
+    name: &Name,
+    now: Micros,
+) -> Result<(BudgetNo, crate::id::EnvelopeNo), Error> {
     let no = named(l, name)?.no;
     let window = windows::window(l, no, now)?;
     Ok((no, window.ok_or_else(|| Error::UnknownBudget { name: name.to_string() })?))

@@ -24,7 +24,7 @@ use super::{
     writer::NOW,
 };
 use crate::{
-    columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, ITEM_ROW, PAYLOAD, RUN, STEP_ROW, VALUE, select},
+    columns::{ATTEMPT, BUDGET, ENTRY, ENVELOPE, INSTANCE, ITEM_ROW, PAYLOAD, RUN, STEP_ROW, VALUE, select},
     group::Hands,
 };
 
