@@ -4,6 +4,7 @@
 //! to the windows it was admitted under, whenever its outcome comes.
 
 mod period;
+pub mod room;
 
 use std::{fmt, str::FromStr, sync::Arc};
 

@@ -520,21 +520,23 @@ impl Store for MemoryStore {
     }
 
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
-        let mut lines: BTreeMap<(RunNo, String, i64), LedgerLine> = BTreeMap::new();
+        let mut lines: BTreeMap<(RunNo, String, String, i64), LedgerLine> = BTreeMap::new();
         for e in self.lock().committed.entries.values() {
             let Some(call) = e.call.as_ref().filter(|_| e.opened_at >= since && e.opened_at < until) else {
                 continue;
             };
             let day = e.opened_at.0.div_euclid(86_400_000_000);
-            let line = lines.entry((e.run, call.model.clone(), day)).or_insert(LedgerLine {
-                run: e.run,
-                model: call.model.clone(),
-                day,
-                calls: 0,
-                tokens: 0,
-                spent_nano_usd: 0,
-                doubt_nano_usd: 0,
-            });
+            let line =
+                lines.entry((e.run, call.upstream.clone(), call.model.clone(), day)).or_insert(LedgerLine {
+                    run: e.run,
+                    upstream: call.upstream.clone(),
+                    model: call.model.clone(),
+                    day,
+                    calls: 0,
+                    tokens: 0,
+                    spent_nano_usd: 0,
+                    doubt_nano_usd: 0,
+                });
             line.calls += e.spent[Unit::Calls];
             line.tokens += e.spent.tokens();
             line.spent_nano_usd += e.spent.cost();

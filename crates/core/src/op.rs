@@ -304,6 +304,8 @@ pub enum Then {
     Sleep {
         until: Micros,
     },
+    /// Its calls wait for a budget above its own: no attempt is started before there is room.
+    Wait,
     /// `by_person`: `resume --all` leaves it alone.
     Interrupt {
         by_person: bool,

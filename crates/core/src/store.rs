@@ -121,10 +121,11 @@ pub struct RunFilter {
     pub limit: usize,
 }
 
-/// One line of the ledger: what the calls of a run, a model and a UTC day came to.
+/// One line of the ledger: what the calls of a run, an upstream, a model and a UTC day came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerLine {
     pub run: RunNo,
+    pub upstream: String,
     pub model: String,
     /// Days since the Unix epoch, UTC, of when the call was opened.
     pub day: i64,

@@ -281,7 +281,7 @@ async fn insert_entry(client: &Client, e: &Entry) -> Result<(), Error> {
     let ((hc, ht, hn), (sc, st, sn)) = (triple(&e.held), triple(&e.spent));
     write_one(
         client,
-        &insert("entries", &format!("{ENTRY}, model")),
+        &insert("entries", &format!("{ENTRY}, model, upstream")),
         params![
             e.run.0,
             e.seq.0,
@@ -305,7 +305,8 @@ async fn insert_entry(client: &Client, e: &Entry) -> Result<(), Error> {
             e.retried_by.map(|n| n.0),
             e.replayable,
             detail(e)?,
-            e.call.as_ref().map(|c| c.model.as_bytes())
+            e.call.as_ref().map(|c| c.model.as_bytes()),
+            e.call.as_ref().map(|c| c.upstream.as_bytes())
         ],
     )
     .await

@@ -293,11 +293,11 @@ impl Store for PostgresStore {
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
         // Floor division, also before 1970: a clock that was wrong is no reason to lose a line.
         // A sum of bigint is numeric: it is cast back, and one that does not fit is an error.
-        let sql = "SELECT run_no, model, \
+        let sql = "SELECT run_no, upstream, model, \
                    (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) / 86400000000 AS day, \
                    sum(spent_calls)::bigint, sum(spent_tokens)::bigint, sum(spent_cost)::bigint, \
                    sum(CASE WHEN state = 4 THEN held_cost ELSE 0 END)::bigint FROM outlast.entries \
-                   WHERE kind = 0 AND opened_at >= $1 AND opened_at < $2 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3";
+                   WHERE kind = 0 AND opened_at >= $1 AND opened_at < $2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4";
         self.readers
             .run(async move |c: &Client| all(c, sql, params![since.0, until.0], rows::ledger_line).await)
     }

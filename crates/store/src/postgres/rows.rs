@@ -252,16 +252,17 @@ pub fn step_row(row: &Row) -> Result<(StepRow, Option<Payload>)> {
     Ok((step, value_at(row, 5)?))
 }
 
-/// run, model, day, calls, tokens, spent, doubt.
+/// run, upstream, model, day, calls, tokens, spent, doubt.
 pub fn ledger_line(row: &Row) -> Result<LedgerLine> {
     Ok(LedgerLine {
         run: RunNo(int(row, 0)?),
-        model: name(row, 1)?,
-        day: int(row, 2)?,
-        calls: int(row, 3)?,
-        tokens: int(row, 4)?,
-        spent_nano_usd: int(row, 5)?,
-        doubt_nano_usd: int(row, 6)?,
+        upstream: name(row, 1)?,
+        model: name(row, 2)?,
+        day: int(row, 3)?,
+        calls: int(row, 4)?,
+        tokens: int(row, 5)?,
+        spent_nano_usd: int(row, 6)?,
+        doubt_nano_usd: int(row, 7)?,
     })
 }
 

@@ -75,7 +75,7 @@ CREATE TABLE outlast.entries (
     held_cost bigint NOT NULL, held_tokens bigint NOT NULL, held_calls bigint NOT NULL,
     spent_cost bigint NOT NULL, spent_tokens bigint NOT NULL, spent_calls bigint NOT NULL,
     delivered_to bigint, delivered_count bigint NOT NULL, retried_by bigint, replayable boolean NOT NULL,
-    detail text, model bytea, PRIMARY KEY (run_no, seq));
+    detail text, model bytea, upstream bytea, PRIMARY KEY (run_no, seq));
 CREATE INDEX calls_open ON outlast.entries (instance) WHERE state = 0 AND kind = 0;
 CREATE INDEX entries_of_items ON outlast.entries (run_no, seq) WHERE kind = 2;
 CREATE INDEX entries_by_match ON outlast.entries (run_no, match_key, seq) WHERE match_key IS NOT NULL;

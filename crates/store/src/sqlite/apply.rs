@@ -296,8 +296,8 @@ fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
         conn,
         "INSERT INTO entries (run_no, seq, kind, state, attempt, instance, scope, key, match_key, opened_at,
          closed_at, held_cost, held_tokens, held_calls, spent_cost, spent_tokens, spent_calls, delivered_to,
-         delivered_count, retried_by, replayable, detail, model) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,
-         ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
+         delivered_count, retried_by, replayable, detail, model, upstream) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,
+         ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)",
         params![
             e.run.0,
             e.seq.0,
@@ -321,7 +321,8 @@ fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
             e.retried_by.map(|n| n.0),
             e.replayable,
             detail(e)?,
-            e.call.as_ref().map(|c| c.model.as_str())
+            e.call.as_ref().map(|c| c.model.as_str()),
+            e.call.as_ref().map(|c| c.upstream.as_str())
         ],
     )
 }

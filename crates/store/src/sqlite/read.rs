@@ -277,20 +277,21 @@ impl Store for SqliteStore {
 
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
         // Floor division, also before 1970: a clock that was wrong is no reason to lose a line.
-        let sql = "SELECT run_no, model, (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) \
+        let sql = "SELECT run_no, upstream, model, (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) \
                    / 86400000000 AS day, sum(spent_calls), sum(spent_tokens), sum(spent_cost), \
                    sum(CASE WHEN state = 4 THEN held_cost ELSE 0 END) FROM entries \
-                   WHERE kind = 0 AND opened_at >= ?1 AND opened_at < ?2 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3";
+                   WHERE kind = 0 AND opened_at >= ?1 AND opened_at < ?2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4";
         self.with_reader(|c| {
             all(c, sql, (since.0, until.0), |r| {
                 Ok(LedgerLine {
                     run: RunNo(r.get(0)?),
-                    model: r.get(1)?,
-                    day: r.get(2)?,
-                    calls: r.get(3)?,
-                    tokens: r.get(4)?,
-                    spent_nano_usd: r.get(5)?,
-                    doubt_nano_usd: r.get(6)?,
+                    upstream: r.get(1)?,
+                    model: r.get(2)?,
+                    day: r.get(3)?,
+                    calls: r.get(4)?,
+                    tokens: r.get(5)?,
+                    spent_nano_usd: r.get(6)?,
+                    doubt_nano_usd: r.get(7)?,
                 })
             })
         })

@@ -67,7 +67,7 @@ CREATE TABLE entries (
     held_cost INTEGER NOT NULL, held_tokens INTEGER NOT NULL, held_calls INTEGER NOT NULL,
     spent_cost INTEGER NOT NULL, spent_tokens INTEGER NOT NULL, spent_calls INTEGER NOT NULL,
     delivered_to INTEGER, delivered_count INTEGER NOT NULL, retried_by INTEGER, replayable INTEGER NOT NULL,
-    model TEXT, detail TEXT, UNIQUE (run_no, seq));
+    model TEXT, detail TEXT, upstream TEXT, UNIQUE (run_no, seq));
 CREATE INDEX calls_open ON entries (instance) WHERE state = 0 AND kind = 0;
 CREATE INDEX entries_of_items ON entries (run_no, seq) WHERE kind = 2;
 CREATE INDEX entries_by_match ON entries (run_no, match_key, seq) WHERE match_key IS NOT NULL;
