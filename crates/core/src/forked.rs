@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     attempt::Attempt,
+    budget::BudgetView,
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
@@ -242,6 +243,9 @@ impl Store for Forked {
     }
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
         self.inner.newest_request(run)
+    }
+    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
+        self.inner.budgets()
     }
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {
         self.inner.live_instances()

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     digest::{Digest, MatchKey},
-    id::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
+    id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq},
     job::ItemDetail,
     unit::Amounts,
     usage::{ServiceTier, Usage},
@@ -150,6 +150,9 @@ pub struct CallDetail {
     /// The item or step it was made in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<Seq>,
+    /// The windows of named budgets it was admitted under: whenever its outcome comes, it is charged to these.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<EnvelopeNo>,
 }
 
 /// What only a step has, and most steps have not.
@@ -233,6 +236,11 @@ impl Entry {
             Kind::Call => self.call.as_ref()?.within,
             _ => self.step.as_ref()?.within,
         }
+    }
+
+    /// The windows of named budgets it is charged to.
+    pub fn windows(&self) -> &[EnvelopeNo] {
+        self.call.as_ref().map_or(&[], |call| &call.windows)
     }
 
     pub fn is_lost(&self) -> bool {

@@ -4,6 +4,7 @@
 
 pub mod attempt;
 pub mod body;
+pub mod budget;
 pub mod call;
 pub mod clock;
 pub mod digest;

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use crate::{
     attempt::Attempt,
+    budget::Budget,
     digest::MatchKey,
     engine::Error,
     envelope::Envelope,
-    id::{AttemptNo, EnvelopeNo, InstanceNo, RunId, RunNo, Seq, Slot},
+    id::{AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, RunId, RunNo, Seq, Slot},
     instance::{Instance, Lease},
     journal::{Entry, Kind, Role},
     payload::Payload,
@@ -26,8 +27,15 @@ pub enum Need {
     Numbers,
     Instance(InstanceNo),
     RunById(RunId),
-    /// The run and every envelope it is charged to, in the order of their numbers.
+    /// The run, its own envelope and every ancestor's, in the order of their numbers.
     Run(RunNo),
+    Envelopes(Vec<EnvelopeNo>),
+    /// Every named budget, those that were removed among them.
+    Budgets,
+    Budget(BudgetNo),
+    /// The named budgets of a run, which is loaded, or of all; with the envelopes of their newest windows, and the
+    /// next free envelope number where one has no window now. No store looks at it: see `windows::complete`.
+    Windows(Option<RunNo>),
     Attempt(RunNo, AttemptNo),
     OpenAttempts(RunNo),
     Labelled(RunNo, String),
@@ -126,6 +134,7 @@ pub struct Loaded {
     /// Written when a run is created, and when it is given other prices.
     pub specs: Vec<(RunNo, Spec)>,
     pub envelopes: Vec<Row<Envelope>>,
+    pub budgets: Vec<Row<Budget>>,
     pub attempts: Vec<Row<Attempt>>,
     pub leases: Vec<Row<Lease>>,
     pub entries: Vec<Row<Entry>>,
@@ -144,6 +153,7 @@ impl Loaded {
         any(&self.instances)
             || any(&self.runs)
             || any(&self.envelopes)
+            || any(&self.budgets)
             || any(&self.attempts)
             || any(&self.leases)
             || any(&self.entries)
@@ -183,6 +193,14 @@ impl Loaded {
             .find(|r| r.value.no == no)
             .map(Row::touched)
             .ok_or(Error::NotLoaded("envelope"))
+    }
+
+    pub fn budget_mut(&mut self, no: BudgetNo) -> Result<&mut Budget, Error> {
+        self.budgets
+            .iter_mut()
+            .find(|r| r.value.no == no)
+            .map(Row::touched)
+            .ok_or(Error::NotLoaded("the budget"))
     }
 
     pub fn attempt(&self, run: RunNo, no: AttemptNo) -> Option<&Attempt> {

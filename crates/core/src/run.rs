@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     envelope::Refusal,
-    id::{AttemptNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
+    id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
     job::Job,
     looping::{Looping, Turns},
     origin::Origin,
@@ -206,7 +206,7 @@ pub struct Run {
     pub no: RunNo,
     pub id: RunId,
     pub status: Status,
-    /// Why it is halted.
+    /// Why it is halted; or for which budget it waits.
     pub halt: Option<Refusal>,
     /// Why it failed or was cancelled.
     pub error: Option<String>,
@@ -215,6 +215,8 @@ pub struct Run {
     pub origins: Arc<[Origin]>,
     /// The envelopes its calls are admitted against: its own first, then every ancestor's.
     pub charges: Arc<[EnvelopeNo]>,
+    /// The named budgets that its tags, or an ancestor's, bring with them.
+    pub budgets: Arc<[BudgetNo]>,
     pub policy: Policy,
     pub created_at: Micros,
     /// Of its first attempt: `wall_ms` counts from here.

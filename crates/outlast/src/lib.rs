@@ -7,6 +7,7 @@
 
 pub mod agent;
 pub mod attach;
+mod budgets;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -187,6 +188,7 @@ fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliEr
         Command::Journal(args) => printed(look, |page| {
             commands::journal::journal(store, &args, page, &mut || thread::sleep(FOLLOW))
         }),
+        Command::Budgets(args) => printed(look, |page| commands::budgets::budgets(store, &args, page)),
         Command::Budget(args) => printed(look, |page| commands::budget::budget(store, &args, page)),
         Command::Spend(args) => printed(look, |page| commands::spend::spend(store, &args, page)),
         Command::State(args) => {

@@ -12,7 +12,9 @@ pub const INSTANCE: &str = "no, life, heartbeat, op_counter, registered_at, last
 
 pub const RUN: &str = "no, id, status, parent, created_at, began_at, ended_at, next_seq, next_attempt, fence, \
     iteration, explicit_loops, answers, closed, stop_requested, replayed, saved_nano_usd, charges, policy, \
-    halt, error, command_key, job, counts, origins, turns, wake_at";
+    halt, error, command_key, job, counts, origins, turns, wake_at, budgets";
+
+pub const BUDGET: &str = "no, budget";
 
 pub const ENVELOPE: &str = "no, owner, limits, reserved_cost, reserved_tokens, reserved_calls, doubt_cost, \
     doubt_tokens, spent_cost, spent_tokens, spent_calls, spent_loops, spent_active_ms, spent_restarts";

@@ -11,6 +11,7 @@ use std::{
 };
 
 use outlast_core::{
+    engine::windows,
     id::{InstanceNo, Micros},
     loaded::{Loaded, Need},
     op::{self, Durability, Op, Outcome},
@@ -307,7 +308,7 @@ impl<B: Backend> Run for Turn<B> {
             return Err(short_of_room());
         }
         let now = self.backend.begin_read()?;
-        let foreseen = load(&mut self.backend, op)
+        let foreseen = load(&mut self.backend, op, now)
             .and_then(|mut loaded| op::decide(op, &mut loaded, now).map_err(Error::Engine));
         self.backend.release();
         foreseen
@@ -381,7 +382,7 @@ impl<B: Backend> Turn<B> {
                 outcomes.push(Err(short_of_room()));
                 continue;
             }
-            let decided = load(&mut self.backend, &job.op).and_then(|mut loaded| {
+            let decided = load(&mut self.backend, &job.op, now).and_then(|mut loaded| {
                 match op::decide(&job.op, &mut loaded, now) {
                     Err(e) => Ok(Err(Error::Engine(e))),
                     Ok(outcome) => {
@@ -442,11 +443,12 @@ fn short_of_room() -> Error {
     Error::Full { why: "only what closes open work is taken until there is room".into() }
 }
 
-/// What an operation needs, with what forks among its runs share.
-fn load(backend: &mut impl Backend, op: &Op) -> Result<Loaded, Error> {
+/// What an operation needs, with what forks among its runs share, and the windows that calls are charged to.
+fn load(backend: &mut impl Backend, op: &Op, now: Micros) -> Result<Loaded, Error> {
     let needs = op.needs();
     let mut loaded = backend.load(&needs)?;
     origin::share(&mut loaded, &needs, |needs| backend.load(needs))?;
+    windows::complete(&mut loaded, &needs, now, |needs| backend.load(needs))?;
     Ok(loaded)
 }
 

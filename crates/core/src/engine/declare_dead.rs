@@ -82,6 +82,8 @@ impl DeclareDead {
             {
                 let run = l.run_mut(no)?;
                 run.status = next;
+                // What it waited for is asked for anew.
+                run.halt = None;
                 run.wake_at = None;
                 swept.interrupted.push(run.id.clone());
             }

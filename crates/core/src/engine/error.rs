@@ -64,6 +64,8 @@ pub enum Error {
     Compacted { key: String, oldest: i64 },
     #[error("at least 1 version has to be kept, and it says {had}")]
     BadKeep { had: i64 },
+    #[error("no budget {name}")]
+    UnknownBudget { name: String },
     #[error("bad limit: {0}")]
     BadLimit(String),
     #[error("the operation did not name a need: {0}")]
@@ -100,6 +102,7 @@ impl Error {
             Error::ReadOnlyNamespace { .. } => "read_only_namespace",
             Error::Compacted { .. } => "compacted",
             Error::BadKeep { .. } => "bad_keep",
+            Error::UnknownBudget { .. } => "unknown_budget",
             Error::BadLimit(_) => "bad_limit",
             Error::NotLoaded(_) => "internal",
         }
@@ -109,6 +112,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::UnknownRun { .. } => "list runs with `outlast ls`".into(),
+            Error::UnknownBudget { .. } => "list budgets with `outlast budgets`".into(),
             Error::RunHeld { .. } => "stop it there, or give this one another id with `--run`".into(),
             Error::RunEnded { .. } => "start a new run with `--new`".into(),
             Error::RunHalted { id, .. } => {

@@ -154,7 +154,7 @@ pub fn shift(run: &mut Run, event: Event, now: Micros) -> Result<Status, Error> 
     if !next.is_ended() {
         run.error = None;
     }
-    if next != Status::Halted {
+    if !matches!(next, Status::Halted | Status::Waiting) {
         run.halt = None;
     }
     if next != Status::Sleeping {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     engine::Error,
     envelope::{Envelope, Owner},
-    id::{AttemptNo, Fence, Micros, RunId, RunNo, Seq},
+    id::{AttemptNo, BudgetNo, Fence, Micros, RunId, RunNo, Seq},
     job::{Counts, Job},
     journal::Role,
     loaded::{Loaded, Need, NewPayload, Row},
@@ -34,7 +34,7 @@ pub struct Start {
 
 impl Start {
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs = vec![Need::Numbers, Need::RunById(self.id.clone())];
+        let mut needs = vec![Need::Numbers, Need::RunById(self.id.clone()), Need::Budgets];
         needs.extend(self.parent.map(Need::Run));
         needs
     }
@@ -54,6 +54,7 @@ impl Start {
             // The parent's list already holds all its ancestors: no walk, here or at admission.
             charges.extend(l.run(parent)?.charges.iter().copied());
         }
+        let budgets = self.budgets(l)?;
         l.envelopes.push(Row::insert(Envelope::new(own, Owner::Run(no), self.limits)));
         l.specs.push((no, self.spec.clone()));
         if let Some(payload) = &self.stdin {
@@ -68,6 +69,7 @@ impl Start {
             parent: self.parent,
             origins: Arc::from([]),
             charges: Arc::from(charges),
+            budgets,
             policy: self.policy,
             created_at: now,
             began_at: None,
@@ -88,5 +90,19 @@ impl Start {
             wake_at: None,
         }));
         Ok(Started { run: RunNo(no.0), created: true, status: Status::Interrupted })
+    }
+
+    /// Those of its parent, which no tag of its own gets it out of, and those that its tags bring with them.
+    fn budgets(&self, l: &Loaded) -> Result<Arc<[BudgetNo]>, Error> {
+        let mut budgets = match self.parent {
+            Some(parent) => l.run(parent)?.budgets.to_vec(),
+            None => Vec::new(),
+        };
+        let own = l.budgets.iter().map(|row| &row.value);
+        let own = own.filter(|b| !b.removed && b.terms.covers(&self.spec.tags)).map(|b| b.no);
+        budgets.extend(own);
+        budgets.sort();
+        budgets.dedup();
+        Ok(budgets.into())
     }
 }

@@ -68,7 +68,7 @@ pub enum BadValue {
     Program { text: String },
     #[error("not a share of a processor: {text:?} (wanted for example 150%)")]
     Percent { text: String },
-    #[error("not a grouping: {text:?} (wanted run, model, day or tag.KEY)")]
+    #[error("not a grouping: {text:?} (wanted run, model, upstream, day or tag.KEY)")]
     Grouping { text: String },
 }
 
@@ -194,6 +194,7 @@ pub fn host_name(text: &str) -> Result<String, BadValue> {
 pub enum Grouping {
     Run,
     Model,
+    Upstream,
     Day,
     Tag(String),
 }
@@ -204,6 +205,7 @@ impl Grouping {
         match self {
             Grouping::Run => "run".into(),
             Grouping::Model => "model".into(),
+            Grouping::Upstream => "upstream".into(),
             Grouping::Day => "day".into(),
             Grouping::Tag(key) => format!("tag.{key}"),
         }
@@ -214,6 +216,7 @@ pub fn grouping(text: &str) -> Result<Grouping, BadValue> {
     Ok(match text {
         "run" => Grouping::Run,
         "model" => Grouping::Model,
+        "upstream" => Grouping::Upstream,
         "day" => Grouping::Day,
         _ => match text.strip_prefix("tag.").filter(|key| !key.is_empty()) {
             Some(key) => Grouping::Tag(key.to_owned()),

@@ -2,6 +2,7 @@
 
 pub mod attach;
 pub mod budget;
+pub mod budgets;
 pub mod cancel;
 pub mod completions;
 pub mod ctx;

@@ -86,6 +86,7 @@ pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(),
 fn value(by: &Grouping, line: &LedgerLine, runs: &BTreeMap<RunNo, RunView>) -> Option<String> {
     match by {
         Grouping::Run => runs.get(&line.run).map(|v| v.run.id.to_string()),
+        Grouping::Upstream => Some(line.upstream.clone()),
         Grouping::Model => Some(line.model.clone()),
         Grouping::Day => Some(time::day(line.day)),
         Grouping::Tag(key) => runs.get(&line.run).and_then(|v| v.spec.tags.get(key).cloned()),

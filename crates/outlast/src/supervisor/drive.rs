@@ -3,6 +3,7 @@
 mod iterate;
 mod judge;
 mod live;
+mod room;
 mod sleep;
 
 use std::{
@@ -145,6 +146,8 @@ enum Next {
     Turn,
     /// At a usage limit.
     Sleep,
+    /// For a budget above its own.
+    Wait,
     Exit(u8),
     /// The lease was lost. `done`: the agent had finished meanwhile, and is not started again.
     Claim {
@@ -283,6 +286,11 @@ impl Driver {
                 return Ok(code);
             }
             if finished.is_none()
+                && let Some(code) = self.wait_for_room().await?
+            {
+                return Ok(code);
+            }
+            if finished.is_none()
                 && let Some(code) = self.judge_iteration().await?
             {
                 return Ok(code);
@@ -363,7 +371,7 @@ impl Driver {
                         return Ok(code);
                     }
                 }
-                Next::Turn | Next::Sleep => restart = false,
+                Next::Turn | Next::Sleep | Next::Wait => restart = false,
                 Next::Claim { done } => finished = done,
             }
         }

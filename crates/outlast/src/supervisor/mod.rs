@@ -36,6 +36,7 @@ use outlast_server::node::Node;
 use self::front::{Asked, Role, Show};
 use crate::{
     agent::{self, Choice},
+    budgets,
     cli::{
         ResumeArgs, RunArgs,
         shared::{GrpcArgs, ProxyArgs},
@@ -73,6 +74,9 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let prices = prices::to_keep(&args.proxy)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
     agent::find(&Choice::read(&args.agent), &args.command, &context.around)?;
+    if around.is_none() {
+        budgets::sync(store.as_ref(), &context.around)?;
+    }
     let node = proxy_setup::join(store.clone(), &context, "outlast run")?;
     // What the surrounding run's agent has are that run's address and token.
     let own = around.is_none();
@@ -116,6 +120,9 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let through = within::surrounding(&context)?.map(|a| a.proxy);
     if through.is_some() {
         within::show_keys(&mut keys, &context.around);
+    }
+    if through.is_none() {
+        budgets::sync(store.as_ref(), &context.around)?;
     }
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();

@@ -36,6 +36,8 @@ impl Refusal {
     pub fn of(refused: &Refused, run: &str) -> Refusal {
         let hint = match refused {
             Refused::Budget(refusal) => Some(refusal.hint(run)),
+            // The run's own budget needs nobody: room comes back by itself.
+            Refused::AdmissionTimeout(refusal) if refusal.whose.is_some() => Some(refusal.hint(run)),
             Refused::NotAllowed(e) => e.hint(),
             Refused::Store(e) => e.hint(),
             _ => None,

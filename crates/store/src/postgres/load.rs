@@ -16,7 +16,7 @@ use super::{
     rows, state,
     statement::{all, maybe, params},
 };
-use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, LEASE, RUN, select};
+use crate::columns::{ATTEMPT, BUDGET, ENTRY, ENVELOPE, INSTANCE, LEASE, RUN, select};
 
 /// Loads one operation's needs.
 pub async fn load(client: &Client, needs: &[Need]) -> Result<Loaded, Error> {
@@ -48,6 +48,20 @@ impl Loading<'_> {
                 }
             }
             Need::Run(no) => self.run(*no).await,
+            Need::Envelopes(numbers) => self.envelopes(numbers).await,
+            Need::Budgets => {
+                let sql = select(BUDGET, "outlast.budgets ORDER BY no");
+                let found = all(self.client, &sql, params![], rows::budget).await?;
+                self.l.budgets.extend(found.into_iter().map(Row::read));
+                Ok(())
+            }
+            Need::Budget(no) => {
+                let sql = select(BUDGET, "outlast.budgets WHERE no = $1");
+                let found = maybe(self.client, &sql, params![no.0], rows::budget).await?;
+                self.l.budgets.extend(found.map(Row::read));
+                Ok(())
+            }
+            Need::Windows(_) => Ok(()),
             Need::Attempt(run, no) => self.attempt(*run, *no).await,
             Need::OpenAttempts(run) => self.open(*run).await,
             Need::Labelled(run, label) => {
@@ -156,18 +170,23 @@ impl Loading<'_> {
         }
         let sql = select(RUN, "outlast.runs WHERE no = $1");
         let Some(run) = maybe(self.client, &sql, params![no.0], rows::run).await? else { return Ok(()) };
+        self.envelopes(&run.charges).await?;
+        self.l.runs.push(Row::read(run));
+        Ok(())
+    }
+
+    async fn envelopes(&mut self, numbers: &[EnvelopeNo]) -> Result<(), Error> {
         let missing: Vec<i64> =
-            run.charges.iter().filter(|e| self.l.envelope(**e).is_err()).map(|e| e.0).collect();
+            numbers.iter().filter(|e| self.l.envelope(**e).is_err()).map(|e| e.0).collect();
         if !missing.is_empty() {
             let sql = select(ENVELOPE, "outlast.envelopes WHERE no = ANY ($1) ORDER BY no");
             let found = all(self.client, &sql, params![missing], rows::envelope).await?;
             self.l.envelopes.extend(found.into_iter().map(Row::read));
         }
-        if let Some(e) = run.charges.iter().find(|e| self.l.envelope(**e).is_err()) {
-            return Err(Error::Corrupt { what: format!("envelope {e} is missing") });
+        match numbers.iter().find(|e| self.l.envelope(**e).is_err()) {
+            None => Ok(()),
+            Some(e) => Err(Error::Corrupt { what: format!("envelope {e} is missing") }),
         }
-        self.l.runs.push(Row::read(run));
-        Ok(())
     }
 
     async fn attempt(&mut self, run: RunNo, no: AttemptNo) -> Result<(), Error> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     attempt::Attempt,
+    budget::Budget,
     id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Seq, Slot},
     instance::Lease,
     job,
@@ -66,6 +67,12 @@ impl Loader<'_> {
                 }
             }
             Need::Run(no) => self.run(l, *no)?,
+            Need::Envelopes(numbers) => numbers.iter().try_for_each(|no| self.envelope(l, *no))?,
+            Need::Budgets => l.budgets.extend(self.budgets()?.iter().cloned().map(Row::read)),
+            Need::Budget(no) => {
+                l.budgets.extend(self.budgets()?.iter().find(|b| b.no == *no).cloned().map(Row::read));
+            }
+            Need::Windows(_) => {}
             Need::Attempt(run, no) => self.attempt(l, *run, *no)?,
             Need::OpenAttempts(run) => {
                 for a in self.open(*run)?.iter() {
@@ -168,6 +175,17 @@ impl Loader<'_> {
         }
         l.envelopes.extend(self.cache.envelopes.get(&no).cloned().map(Row::read));
         Ok(())
+    }
+
+    /// All of them: they are few, and change seldom.
+    fn budgets(&mut self) -> Result<Arc<Vec<Budget>>, Error> {
+        if let Some(budgets) = &self.cache.budgets {
+            return Ok(budgets.clone());
+        }
+        let sql = select(rows::BUDGET, "budgets ORDER BY no");
+        let budgets = Arc::new(self.all(&sql, (), rows::budget)?);
+        self.cache.budgets = Some(budgets.clone());
+        Ok(budgets)
     }
 
     fn attempt(&mut self, l: &mut Loaded, run: RunNo, no: AttemptNo) -> Result<(), Error> {

@@ -2,6 +2,7 @@
 
 use outlast_core::{
     attempt::Attempt,
+    budget::{Budget, BudgetView},
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
@@ -134,6 +135,20 @@ impl Store for SqliteStore {
         })
     }
 
+    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
+        self.with_reader(|c| {
+            // One snapshot: a window and what is spent of it.
+            let c = c.unchecked_transaction().map_err(failure)?;
+            let budgets = all(&c, &select(rows::BUDGET, "budgets ORDER BY no"), [], rows::budget)?;
+            let sql = select(rows::ENVELOPE, "envelopes WHERE no = ?1");
+            let view = |budget: Budget| {
+                let window = budget.window.map(|w| maybe(&c, &sql, (w.envelope.0,), rows::envelope));
+                Ok(BudgetView { envelope: window.transpose()?.flatten(), budget })
+            };
+            budgets.into_iter().filter(|b| !b.removed).map(view).collect()
+        })
+    }
+
     fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
         self.with_reader(|c| {
             let sql = select(rows::ATTEMPT, "attempts WHERE run_no = ?1 ORDER BY no");
@@ -262,20 +277,21 @@ impl Store for SqliteStore {
 
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
         // Floor division, also before 1970: a clock that was wrong is no reason to lose a line.
-        let sql = "SELECT run_no, model, (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) \
+        let sql = "SELECT run_no, upstream, model, (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) \
                    / 86400000000 AS day, sum(spent_calls), sum(spent_tokens), sum(spent_cost), \
                    sum(CASE WHEN state = 4 THEN held_cost ELSE 0 END) FROM entries \
-                   WHERE kind = 0 AND opened_at >= ?1 AND opened_at < ?2 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3";
+                   WHERE kind = 0 AND opened_at >= ?1 AND opened_at < ?2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4";
         self.with_reader(|c| {
             all(c, sql, (since.0, until.0), |r| {
                 Ok(LedgerLine {
                     run: RunNo(r.get(0)?),
-                    model: r.get(1)?,
-                    day: r.get(2)?,
-                    calls: r.get(3)?,
-                    tokens: r.get(4)?,
-                    spent_nano_usd: r.get(5)?,
-                    doubt_nano_usd: r.get(6)?,
+                    upstream: r.get(1)?,
+                    model: r.get(2)?,
+                    day: r.get(3)?,
+                    calls: r.get(4)?,
+                    tokens: r.get(5)?,
+                    spent_nano_usd: r.get(6)?,
+                    doubt_nano_usd: r.get(7)?,
                 })
             })
         })

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use outlast_core::{
     attempt::Attempt,
+    budget::Budget,
     digest::MatchKey,
     envelope::Envelope,
-    id::{AttemptNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
     instance::{Instance, Lease, Life},
     job::{ItemRow, Job},
     journal::{Entry, Kind, State},
@@ -25,7 +26,7 @@ use rusqlite::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::columns::{self, SUMS};
-pub use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, LEASE, RUN};
+pub use crate::columns::{ATTEMPT, BUDGET, ENTRY, ENVELOPE, INSTANCE, LEASE, RUN};
 
 type Result<T> = rusqlite::Result<T>;
 
@@ -93,6 +94,7 @@ pub fn run(row: &Row<'_>) -> Result<Run> {
         replayed: row.get(15)?,
         saved_nano_usd: row.get(16)?,
         charges: Arc::from(charges),
+        budgets: from_json_or_null::<Vec<BudgetNo>>(row, 27)?.unwrap_or_default().into(),
         policy: from_json(row, 18)?,
         halt: from_json_or_null(row, 19)?,
         error: row.get(20)?,
@@ -116,6 +118,10 @@ pub fn envelope(row: &Row<'_>) -> Result<Envelope> {
         sum.of_mut(&mut e)[unit] = row.get(3 + i)?;
     }
     Ok(e)
+}
+
+pub fn budget(row: &Row<'_>) -> Result<Budget> {
+    from_json(row, 1)
 }
 
 pub fn attempt(row: &Row<'_>) -> Result<Attempt> {

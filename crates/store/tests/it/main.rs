@@ -20,6 +20,7 @@ mod postgres_database;
 mod shared;
 mod sqlite_file;
 
+mod budgets;
 mod calls;
 mod checkpoints;
 mod concurrency;
@@ -224,6 +225,27 @@ macro_rules! stories {
                 an_observed_child_waits_when_its_parents_limit_is_spent,
                 a_replay_is_served_while_the_run_waits,
                 a_waiting_run_whose_driver_dies_is_interrupted,
+            ;
+            budgets:
+                runs_of_a_tag_share_its_budget_and_no_other_run_does,
+                a_budget_without_a_tag_is_everybodys,
+                a_refusal_by_a_named_budget_makes_runs_wait_and_a_raise_lets_them_go_on,
+                who_waits_and_asks_again_writes_nothing,
+                a_runs_own_limit_halts_it_whatever_a_named_budget_says,
+                a_call_is_clamped_to_what_a_named_budget_has_left,
+                a_call_waits_for_other_runs_calls_in_flight_under_a_named_budget,
+                a_model_without_a_price_is_refused_under_a_named_limit_in_usd,
+                a_child_is_charged_to_the_named_budgets_above_it,
+                what_closes_a_call_closes_it_in_its_window,
+                a_retry_inherits_in_its_window,
+                a_new_budget_counts_for_the_runs_that_are_there,
+                a_budget_that_is_removed_holds_nobody,
+                other_limits_count_at_once_and_keep_what_is_spent,
+                another_tag_makes_another_budget,
+                a_file_that_says_the_same_again_changes_nothing,
+                a_budget_that_cannot_be_is_refused,
+                a_budget_outlives_the_process,
+                starting_a_run_again_charges_it_to_nothing_new,
             ;
             tools:
                 a_tool_call_is_on_disk_before_it_begins,
@@ -441,6 +463,7 @@ macro_rules! stories {
             concurrency:
                 sixty_four_threads_never_pass_a_runs_limit,
                 sixty_four_runs_never_pass_their_parents_limit,
+                sixty_four_runs_never_pass_a_named_budget,
                 one_of_sixty_four_processes_gets_a_run,
                 registering_at_once_gives_everyone_a_number,
                 one_run_is_created_by_many_at_once,
@@ -462,6 +485,13 @@ macro_rules! timed_stories {
                 after_the_wall_time_no_attempt_and_no_loop_begins,
                 a_heartbeat_halts_a_run_whose_wall_time_is_over,
                 raising_the_wall_time_lets_the_run_go_on,
+            ;
+            budgets:
+                the_next_window_has_room_again,
+                a_call_is_charged_to_the_window_it_was_admitted_under,
+                a_clock_that_goes_back_opens_no_window_again,
+                a_retry_in_the_next_window_takes_nothing_over,
+                a_raise_is_the_windows_and_a_set_is_for_good,
             ;
             history:
                 a_key_is_read_as_it_was_at_a_time,

@@ -112,6 +112,10 @@ impl Driver {
                 status => Ok(Next::Exit(self.finish(status)?)),
             };
         }
+        if status == Status::Waiting && gave_up(outcome) {
+            self.end_of(life, exit, Then::Wait).await?;
+            return Ok(Next::Wait);
+        }
         let stop_asked = outcome.by != EndedBy::Itself;
         let verdict = exit_policy::judge(exit, stop_asked);
         match verdict {
@@ -233,6 +237,7 @@ impl Driver {
             oom: self.oom,
             stopped: matches!(then, Then::Interrupt { .. }),
             at_limit: matches!(then, Then::Sleep { .. }),
+            for_room: matches!(then, Then::Wait),
             ..outlast_core::attempt::Exit::default()
         };
         let end = EndAttempt { run: self.view.run.no, attempt, instance, exit, active_ms, then };
@@ -247,6 +252,12 @@ fn is_end_at_limit(outcome: &Outcome) -> bool {
         EndedBy::Itself => outcome.exit != Exit::code(0),
         EndedBy::Person | EndedBy::Machine | EndedBy::Halt(_) | EndedBy::LostLease => false,
     }
+}
+
+/// Whether it ended by itself and by no signal, and has not done its work: it was told to come again too often.
+fn gave_up(outcome: &Outcome) -> bool {
+    outcome.by == EndedBy::Itself
+        && matches!(exit_policy::judge(outcome.exit, false), Verdict::Restart(exit_policy::Death::Failed))
 }
 
 fn death(at_us: i64, closed: i64) -> Death {
