@@ -286,6 +286,7 @@ pub fn house(base: &str) -> Named {
         auth: AuthHeader::Header("api-key".parse().unwrap()),
         wants_key: Some("HOUSE_KEY".into()),
         models: Default::default(),
+        models_match: Vec::new(),
         prices: None,
         asks_usage: true,
         cost_field: None,
