@@ -55,6 +55,7 @@ use self::{
     host::Host,
     named::To,
     refuse::Refusal,
+    upstream::SendFailed,
     who::{Caller, Credential, Who},
     wire::{Socket, Wire},
 };
@@ -365,7 +366,7 @@ impl Proxy {
             tokio::time::timeout(host.config.first_byte_timeout, host.pool.send(method, &url, out, raw));
         let response = match sent.await {
             Ok(Ok(response)) => response,
-            Ok(Err(upstream::SendFailed::Unreachable(e) | upstream::SendFailed::Lost(e))) => {
+            Ok(Err(SendFailed::Unsendable(e) | SendFailed::Unreachable(e) | SendFailed::Lost(e))) => {
                 let text = format!("the upstream cannot be reached: {e}");
                 return Err(Refusal { retry: Some(true), ..Refusal::new(502, "upstream_unreachable", text) });
             }

@@ -203,6 +203,7 @@ impl Rig {
             max_unrecorded: 64 << 20,
             silence_after_suspend: PATIENCE,
             upstream_concurrency: None,
+            upstream_retries: 0,
             drop_pointers: Vec::new(),
         }
     }
