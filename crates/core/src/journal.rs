@@ -147,6 +147,13 @@ pub struct CallDetail {
     pub implicit_loop: bool,
     pub correction: Option<Correction>,
     pub error: Option<String>,
+    /// The tries before its last one, the oldest first: the upstream's status, `None` where it was not reached. While
+    /// it rests, all of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tries: Vec<Option<u16>>,
+    /// It waits for its next try: nothing of it is on its way.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub resting: bool,
     /// The item or step it was made in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<Seq>,
@@ -241,6 +248,12 @@ impl Entry {
     /// The windows of named budgets it is charged to.
     pub fn windows(&self) -> &[EnvelopeNo] {
         self.call.as_ref().map_or(&[], |call| &call.windows)
+    }
+
+    /// What it is told from: the lost call that it repeats, and what it was made in.
+    pub fn linked(&self) -> impl Iterator<Item = Seq> + use<> {
+        let repeats = self.call.as_ref().and_then(|c| c.retry_of);
+        repeats.into_iter().chain(self.within())
     }
 
     pub fn is_lost(&self) -> bool {

@@ -53,7 +53,7 @@ pub enum Need {
     Keyed(RunNo, Kind, String, String),
     /// The same, among those up to a place.
     KeyedUpTo(RunNo, Kind, String, String, Seq),
-    /// Open calls of an instance with what they were made in, its leases, the open attempts it drives, and all their runs.
+    /// Open calls of an instance with what they repeat and were made in, its leases, the open attempts it drives, and all their runs.
     OwnedBy(InstanceNo),
     /// A key of the state as it stands, its namespace, and the store's newest position.
     State(Arc<Name>),

@@ -247,7 +247,7 @@ impl Tables {
         let open =
             |e: &&Entry| e.instance == Some(instance) && e.state == State::Open && e.kind == Kind::Call;
         for e in self.entries.values().filter(open) {
-            self.load_with_outer(l, e);
+            self.load_chain(l, e.run, e.seq);
             runs.push(e.run);
         }
         for lease in self.leases.values().filter(|x| x.instance == instance) {

@@ -113,6 +113,7 @@ pub fn config(
         max_unrecorded: MAX_UNRECORDED,
         silence_after_suspend: SILENCE_AFTER_SUSPEND,
         upstream_concurrency: None,
+        upstream_retries: args.upstream_retries,
         drop_pointers: Vec::new(),
     }
 }

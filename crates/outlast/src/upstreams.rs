@@ -11,7 +11,7 @@ use std::{
 use outlast_core::price::PriceTable;
 use outlast_server::{
     dialect::CostField,
-    proxy::{AuthHeader, Key, Named},
+    proxy::{AuthHeader, Key, Named, Pattern},
 };
 use serde::Deserialize;
 
@@ -35,6 +35,8 @@ struct Written {
     auth_header: Option<String>,
     #[serde(default)]
     models: BTreeMap<String, String>,
+    #[serde(default)]
+    models_match: Vec<String>,
     prices: Option<PathBuf>,
     #[serde(default)]
     stream_usage: StreamUsage,
@@ -67,7 +69,17 @@ pub fn load(around: &Surroundings) -> Result<Vec<Upstream>, Error> {
         let origin = Origin::File { path: path.clone(), key: format!("{TABLE}.{name}") };
         read(&name, value, &directory, around).map_err(|why| Error::BadValue { origin, why })
     });
-    each.collect()
+    let all: Vec<Upstream> = each.collect::<Result<_, _>>()?;
+    let mut seen = BTreeMap::new();
+    for named in all.iter().map(|u| &u.named) {
+        for pattern in &named.models_match {
+            let Some(other) = seen.insert(pattern, &named.name) else { continue };
+            let origin = Origin::File { path, key: format!("{TABLE}.{}.models_match", named.name) };
+            let why = format!("the pattern \"{pattern}\" is {TABLE}.{other}'s already");
+            return Err(Error::BadValue { origin, why });
+        }
+    }
+    Ok(all)
 }
 
 fn read(name: &str, value: toml::Value, directory: &Path, around: &Surroundings) -> Result<Upstream, String> {
@@ -91,12 +103,14 @@ fn read(name: &str, value: toml::Value, directory: &Path, around: &Surroundings)
         (None, Some(file)) => Some(file.display().to_string()),
         (None, None) => None,
     };
+    let models_match = written.models_match.iter().map(|text| text.parse::<Pattern>());
     let named = Named {
         name: checked,
         provider: Named::provider(&base, key).map_err(|e| e.to_string())?,
         auth,
         wants_key,
         models: written.models,
+        models_match: models_match.collect::<Result<_, _>>().map_err(|e| format!("models_match: {e}"))?,
         prices,
         asks_usage: written.stream_usage == StreamUsage::Inject,
         cost_field: cost_field.map_err(|e| format!("cost_field: {e}"))?,
@@ -168,6 +182,7 @@ mod tests {
             base_url = "https://api.groq.com/openai/v1/"
             api_key_env = "GROQ_API_KEY"
             models = {fast = "groq/llama-3.1-8b-instant"}
+            models_match = ["llama-*", "fast"]
 
             [upstreams.azure]
             base_url = "https://res.openai.azure.com/openai/v1"
@@ -185,6 +200,7 @@ mod tests {
         let groq = &find("groq").named;
         assert_eq!(groq.provider.base, "https://api.groq.com/openai/v1");
         assert_eq!(groq.provider.key.as_ref().map(Key::expose), Some("gsk"));
+        assert_eq!(groq.models_match.iter().map(Pattern::to_string).collect::<Vec<_>>(), ["llama-*", "fast"]);
         assert_eq!(groq.models["fast"], "groq/llama-3.1-8b-instant");
         assert_eq!(find("groq").key_variable.as_deref(), Some("GROQ_API_KEY"));
         let azure = &find("azure").named;
@@ -211,6 +227,13 @@ mod tests {
             (with("cost_field = \"a..b\""), "cost_field: not a field"),
             (with("prices = \"gone.json\""), "prices: "),
             (with("auth_header = \"a b\""), "auth_header: "),
+            (with("models_match = [\"llama-?\"]"), "models_match: not a pattern of models: \"llama-?\""),
+            (
+                with(
+                    "models_match = [\"a\"]\n[upstreams.y]\nbase_url = \"http://h\"\nmodels_match = [\"a\"]",
+                ),
+                "is upstreams.x's already",
+            ),
         ] {
             let error = load_text(&text, &[]).err().unwrap_or_else(|| panic!("{text}")).to_string();
             assert!(error.contains(wanted) && error.contains("`upstreams."), "{text}: {error}");

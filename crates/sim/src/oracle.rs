@@ -72,6 +72,9 @@ impl Oracle {
             if e.state != State::Open && !swept {
                 self.find(format!("1: entry {} left, and it is {}", asked.seq, e.state.name()));
             }
+            if e.call.as_ref().is_some_and(|c| c.resting) {
+                self.find(format!("1: entry {} left, and on disk it rests between two tries", asked.seq));
+            }
             let needs = asked.bound.cost_at(asked.cap).0;
             if e.state == State::Open && e.held.cost() < needs {
                 self.find(format!("1: entry {} left with {} held, {needs} needed", asked.seq, e.held.cost()));

@@ -39,6 +39,7 @@ pub mod reprice;
 pub mod reset_item;
 pub mod resolve_step;
 pub mod retain;
+pub mod retry;
 pub mod return_item;
 pub mod set_budget;
 pub mod settle;

@@ -194,6 +194,11 @@ impl Settle {
             call.http_status = self.http_status;
             call.upstream_request_id = self.upstream_request_id.clone();
             call.error = self.error.clone();
+            if call.resting {
+                // What came of its last try is its status.
+                call.resting = false;
+                call.tries.pop();
+            }
         }
     }
 

@@ -185,6 +185,9 @@ pub struct ProxyArgs {
     /// How long a call waits for room in the budget
     #[arg(long = "admit-wait", value_name = "TIME", default_value = "45s", value_parser = values::ms)]
     pub admit_wait_ms: i64,
+    /// How often a call is sent again that its upstream refused for the moment (429, 503, 529) or that did not reach it; 0: never. Within --admit-wait, and not for clients that do so themselves
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=10))]
+    pub upstream_retries: u32,
     /// How long an answer waits to be recorded
     #[arg(long = "settle-wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
     pub settle_wait_ms: i64,
@@ -211,6 +214,7 @@ impl ProxyArgs {
         };
         let mut flags: Vec<OsString> = [
             format!("--admit-wait={}ms", self.admit_wait_ms),
+            format!("--upstream-retries={}", self.upstream_retries),
             format!("--settle-wait={}ms", self.settle_wait_ms),
             format!("--first-byte-timeout={}ms", self.first_byte_timeout_ms),
             format!("--idle-timeout={}ms", self.idle_timeout_ms),

@@ -92,6 +92,8 @@ struct Calls {
     /// Failed ones that were lost, and are charged as their retry.
     lost: i64,
     estimated: i64,
+    /// Tries beyond the first of each call.
+    tried_again: i64,
     overrun_nano_usd: i64,
     unbacked_nano_usd: i64,
 }
@@ -109,6 +111,7 @@ impl Calls {
                 calls.lost += i64::from(call.correction.is_some() && e.retried_by.is_some());
             }
             calls.estimated += i64::from(call.estimated);
+            calls.tried_again += i64::try_from(call.tries.len()).unwrap_or(i64::MAX);
             calls.overrun_nano_usd += call.overrun_nano_usd;
             calls.unbacked_nano_usd += call.correction.as_ref().map_or(0, |c| c.unbacked_nano_usd);
         }
@@ -336,6 +339,10 @@ impl Story {
             let count = some(self.calls.estimated, "call");
             out.push(format!("estimated {count} without usage, charged at the reservation"));
         }
+        if self.calls.tried_again > 0 {
+            let count = some(self.calls.tried_again, "time");
+            out.push(format!("retried   {count}: the upstream refused for the moment, or was not reached"));
+        }
         if self.calls.overrun_nano_usd > 0 {
             let over = usd(self.calls.overrun_nano_usd);
             out.push(format!("overrun   {over} usd: billed beyond the bound, recorded in full"));
@@ -393,6 +400,7 @@ impl Story {
         money.insert("in_doubt_calls".into(), self.calls.doubt_count.into());
         put_money(&mut money, "in_doubt", Some(e.doubt.cost()));
         put_money(&mut money, "in_flight", Some(e.live(Unit::CostNanoUsd)));
+        money.insert("upstream_retries".into(), self.calls.tried_again.into());
         money.insert("estimated_calls".into(), self.calls.estimated.into());
         put_money(&mut money, "overrun", Some(self.calls.overrun_nano_usd));
         put_money(&mut money, "unbacked", Some(self.calls.unbacked_nano_usd));

@@ -1,7 +1,7 @@
 //! One entry of the journal: a line for people, an object for programs.
 
 use outlast_core::{
-    journal::{Entry, Kind, State},
+    journal::{CallDetail, Entry, Kind, State},
     unit::Unit,
 };
 use serde_json::{Map, Value, json};
@@ -133,6 +133,9 @@ fn marks(e: &Entry) -> Vec<String> {
     if e.state == State::Unknown && e.held.cost() > 0 {
         marks.push("in doubt".into());
     }
+    if let Some(tries) = tries(call) {
+        marks.push(tries);
+    }
     if let Some(cap) = call.clamped_to {
         marks.push(format!("clamped to {cap}"));
     }
@@ -152,6 +155,15 @@ fn marks(e: &Entry) -> Vec<String> {
         marks.push(error.clone());
     }
     marks
+}
+
+/// `try 3, after 429, not reached`: what came of the tries before the last one.
+fn tries(call: &CallDetail) -> Option<String> {
+    let each = |status: &Option<u16>| status.map_or_else(|| "not reached".to_owned(), |s| s.to_string());
+    let before: Vec<String> = call.tries.iter().map(each).collect();
+    let next = before.len() + 1;
+    let waits = if call.resting { " to come" } else { "" };
+    (!before.is_empty()).then(|| format!("try {next}{waits}, after {}", before.join(", ")))
 }
 
 /// The entry with stable keys; units in their names.
@@ -192,6 +204,8 @@ pub fn json(run: &str, e: &Entry) -> Value {
     put("estimated", call.estimated.into());
     put("clamped_to", call.clamped_to.into());
     put("retry_of", call.retry_of.map(|s| s.0).into());
+    put("tries", (call.tries.len() + usize::from(!call.resting)).into());
+    put("earlier_statuses", json!(call.tries));
     put("digest", json!(call.digest));
     put("idempotency_key", call.idempotency_key.clone().into());
     put("upstream_request_id", call.upstream_request_id.clone().into());
@@ -202,4 +216,20 @@ pub fn json(run: &str, e: &Entry) -> Value {
     put_money(&mut o, "overrun", Some(call.overrun_nano_usd));
     put_money(&mut o, "unbacked", Some(call.correction.as_ref().map_or(0, |c| c.unbacked_nano_usd)));
     Value::Object(o)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tries_are_told_with_what_came_of_those_before() {
+        let check = |statuses: &[Option<u16>], resting, wanted: Option<&str>| {
+            let call = CallDetail { tries: statuses.to_vec(), resting, ..CallDetail::default() };
+            assert_eq!(tries(&call).as_deref(), wanted);
+        };
+        check(&[], false, None);
+        check(&[Some(429)], false, Some("try 2, after 429"));
+        check(&[Some(503), None], true, Some("try 3 to come, after 503, not reached"));
+    }
 }

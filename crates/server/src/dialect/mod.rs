@@ -18,6 +18,7 @@ pub mod openai_responses;
 pub mod refusal;
 pub mod request;
 pub mod route;
+pub mod says;
 pub mod sse;
 pub mod tool_calls;
 mod usage_limit;

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::{
     encoding, headers,
     host::Host,
+    live::leaves_it_to_us,
     named::To,
     prices::Priced,
     refuse::Refusal,
@@ -55,6 +56,8 @@ pub struct Call {
     pub bound: Bound,
     pub priced: Priced,
     pub retry_count: u32,
+    /// Its client does not try again itself: we do.
+    pub tried_again: bool,
     pub idempotency_key: Option<String>,
     /// What is stored of it: against a base, when prompts are kept.
     pub record: Option<BodyRecord>,
@@ -141,6 +144,7 @@ impl Call {
             bound,
             priced,
             retry_count,
+            tried_again: leaves_it_to_us(&headers)?,
             idempotency_key,
             record,
             target: caller.target,
@@ -186,7 +190,7 @@ impl Call {
         let url = self.to.url(&host.config.providers, &self.target);
         let pool = host.pool.clone();
         async move {
-            key.map_err(SendFailed::Unreachable)?;
+            key.map_err(SendFailed::Unsendable)?;
             pool.send(Method::POST, &url, headers, body).await
         }
     }

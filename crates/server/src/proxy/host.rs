@@ -65,6 +65,9 @@ pub struct Config {
     pub silence_after_suspend: Duration,
     /// How many calls may be on their way to one upstream at once, over all runs of this server.
     pub upstream_concurrency: Option<usize>,
+    /// How often a call is sent again at most, after its upstream refused it for the moment or was not reached, and
+    /// within `admit_wait`. Not for clients that do so themselves.
+    pub upstream_retries: u32,
     /// JSON pointers left out of the digest.
     pub drop_pointers: Vec<String>,
 }

@@ -27,6 +27,8 @@ struct Counts {
     replays: u64,
     saved_nano_usd: i128,
     refusals: BTreeMap<String, u64>,
+    /// By upstream.
+    retries: BTreeMap<String, u64>,
     queue: Histogram,
     commit: Histogram,
 }
@@ -76,6 +78,11 @@ impl Metrics {
     /// A request was refused. `code` is one of ours.
     pub fn refused(&self, code: &str) {
         *self.lock().refusals.entry(code.to_owned()).or_default() += 1;
+    }
+
+    /// A call was sent again.
+    pub fn tried_again(&self, upstream: &str) {
+        *self.lock().retries.entry(upstream.to_owned()).or_default() += 1;
     }
 
     /// A call waited so long from its arrival until it was sent.
@@ -131,6 +138,11 @@ impl Metrics {
         family(&mut out, "outlast_refusals_total", "counter", "Requests refused, by code.");
         for (code, n) in &counts.refusals {
             line(&mut out, "outlast_refusals_total", &labels(&[("code", code)]), n);
+        }
+        let retries = "outlast_upstream_retries_total";
+        family(&mut out, retries, "counter", "Calls sent again after a refusal that passes, by upstream.");
+        for (upstream, n) in &counts.retries {
+            line(&mut out, retries, &labels(&[("upstream", upstream)]), n);
         }
         counts.queue.write(&mut out, "outlast_queue_seconds", "From a call's arrival until it was sent.");
         counts.commit.write(&mut out, "outlast_commit_seconds", "Commits that a call waited for.");

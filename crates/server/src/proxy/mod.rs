@@ -4,6 +4,7 @@
 //! new call is carried by [`live`]. All decisions are in the core: the engine and the call machine.
 
 mod body;
+mod by_model;
 mod call;
 mod drive;
 mod encoding;
@@ -41,6 +42,7 @@ use outlast_core::{clock::Entropy, store::Error};
 use tokio::net::TcpListener;
 
 pub(crate) use body::{AnswerBody, Piece};
+pub use by_model::{BadPattern, Pattern};
 pub use host::{Config, Observer, Seen};
 pub use named::{AuthHeader, BadName, Named};
 pub use probes::PROBES;
@@ -53,6 +55,7 @@ use self::{
     host::Host,
     named::To,
     refuse::Refusal,
+    upstream::SendFailed,
     who::{Caller, Credential, Who},
     wire::{Socket, Wire},
 };
@@ -308,6 +311,7 @@ impl Proxy {
         raw: Bytes,
         wire: Wire,
     ) -> Result<Response<AnswerBody>, Refusal> {
+        let to = by_model::route(host, to, &caller.credential, &headers, &raw);
         if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
             return Err(no_key(&to));
         }
@@ -362,7 +366,7 @@ impl Proxy {
             tokio::time::timeout(host.config.first_byte_timeout, host.pool.send(method, &url, out, raw));
         let response = match sent.await {
             Ok(Ok(response)) => response,
-            Ok(Err(upstream::SendFailed::Unreachable(e) | upstream::SendFailed::Lost(e))) => {
+            Ok(Err(SendFailed::Unsendable(e) | SendFailed::Unreachable(e) | SendFailed::Lost(e))) => {
                 let text = format!("the upstream cannot be reached: {e}");
                 return Err(Refusal { retry: Some(true), ..Refusal::new(502, "upstream_unreachable", text) });
             }

@@ -1,4 +1,5 @@
-//! Upstreams that a person has named: servers that speak OpenAI's API, asked for as `/u/NAME/v1/…`.
+//! Upstreams that a person has named: servers that speak OpenAI's API, asked for as `/u/NAME/v1/…`, or by a
+//! model's name.
 //!
 //! A client chooses among the names that are configured, and nothing else.
 
@@ -7,7 +8,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use http::{HeaderName, header};
 use outlast_core::price::{Found, PriceTable};
 
-use super::upstream::{BadBase, Key, Provider, Providers};
+use super::{
+    by_model::Pattern,
+    upstream::{BadBase, Key, Provider, Providers},
+};
 use crate::dialect::{CostField, Upstream};
 
 /// One of them.
@@ -22,6 +26,8 @@ pub struct Named {
     pub wants_key: Option<String>,
     /// From a model's name in requests to its name in the price table.
     pub models: BTreeMap<String, String>,
+    /// Models whose calls go here from OpenAI's own path, too.
+    pub models_match: Vec<Pattern>,
     /// Its own prices and their hash, in place of the proxy's.
     pub prices: Option<(PriceTable, Arc<str>)>,
     /// Streams are asked for their usage.

@@ -21,3 +21,4 @@ mod server_tools;
 mod state_grpc;
 mod state_rest;
 mod stream;
+mod tries;

@@ -203,6 +203,7 @@ impl Rig {
             max_unrecorded: 64 << 20,
             silence_after_suspend: PATIENCE,
             upstream_concurrency: None,
+            upstream_retries: 0,
             drop_pointers: Vec::new(),
         }
     }
@@ -286,6 +287,7 @@ pub fn house(base: &str) -> Named {
         auth: AuthHeader::Header("api-key".parse().unwrap()),
         wants_key: Some("HOUSE_KEY".into()),
         models: Default::default(),
+        models_match: Vec::new(),
         prices: None,
         asks_usage: true,
         cost_field: None,

@@ -249,7 +249,8 @@ impl Loading<'_> {
         let sql = select(LEASE, "outlast.leases WHERE instance = $1 ORDER BY run_no, slot");
         let leases = all(self.client, &sql, params![instance.0], rows::lease).await?;
         let runs: Vec<RunNo> = entries.iter().map(|e| e.run).chain(leases.iter().map(|x| x.run)).collect();
-        let around: Vec<(RunNo, Seq)> = entries.iter().filter_map(|e| Some((e.run, e.within()?))).collect();
+        let around: Vec<(RunNo, Seq)> =
+            entries.iter().flat_map(|e| e.linked().map(|seq| (e.run, seq))).collect();
         entries.into_iter().for_each(|e| self.add_entry(e));
         for (run, seq) in around {
             self.chain(run, seq).await?;

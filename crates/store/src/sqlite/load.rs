@@ -256,7 +256,8 @@ impl Loader<'_> {
         let sql = select(rows::LEASE, "leases WHERE instance = ?1");
         let leases = self.all(&sql, (instance.0,), rows::lease)?;
         let runs: Vec<RunNo> = entries.iter().map(|e| e.run).chain(leases.iter().map(|x| x.run)).collect();
-        let around: Vec<(RunNo, Seq)> = entries.iter().filter_map(|e| Some((e.run, e.within()?))).collect();
+        let around: Vec<(RunNo, Seq)> =
+            entries.iter().flat_map(|e| e.linked().map(|seq| (e.run, seq))).collect();
         l.entries.extend(entries.into_iter().map(Row::read));
         for (run, seq) in around {
             self.chain(l, run, seq)?;

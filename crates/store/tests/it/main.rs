@@ -36,6 +36,7 @@ mod parents;
 mod reads;
 mod replay;
 mod retention;
+mod retries;
 mod runs;
 mod sleep;
 mod state;
@@ -126,6 +127,16 @@ macro_rules! stories {
                 a_failed_answer_is_not_kept,
                 a_model_without_a_price_is_refused_under_a_dollar_limit_only,
                 what_was_admitted_survives_the_process,
+            ;
+            retries:
+                a_call_holds_its_reservation_between_its_tries_and_is_charged_once,
+                a_call_that_is_given_up_tells_its_earlier_tries,
+                a_death_between_two_tries_leaves_nothing_in_doubt,
+                a_death_behind_a_try_that_left_leaves_it_unknown,
+                a_retry_of_a_lost_call_that_dies_between_its_tries_gives_back_what_it_took,
+                a_call_in_a_step_that_dies_between_its_tries_charges_the_step_nothing,
+                no_try_leaves_in_a_run_that_is_over,
+                only_its_own_process_tries_a_call_again,
             ;
             replay:
                 a_paid_answer_is_replayed_to_a_restarted_agent_at_no_cost,
@@ -492,6 +503,9 @@ macro_rules! timed_stories {
                 a_clock_that_goes_back_opens_no_window_again,
                 a_retry_in_the_next_window_takes_nothing_over,
                 a_raise_is_the_windows_and_a_set_is_for_good,
+            ;
+            retries:
+                no_try_leaves_after_the_wall_time,
             ;
             history:
                 a_key_is_read_as_it_was_at_a_time,
