@@ -69,6 +69,10 @@ pub struct Outcome {
     pub limited: Option<Micros>,
     /// Processes that could not be ended.
     pub left: usize,
+    /// It is certain that nobody is left.
+    pub all_gone: bool,
+    /// When its end was seen, before that of what it left.
+    pub seen_at: Instant,
     /// Those of tools that lived when the agent was gone, or was asked to go.
     pub tools: Vec<Left>,
     /// What it asked the proxy for, paid, replayed or refused.
@@ -93,6 +97,16 @@ pub struct Watch<'a> {
     pub goes_on_itself: bool,
     /// Whether an agent that waits at a usage limit is stopped there.
     pub stop_at_limit: bool,
+    /// The death that this attempt follows.
+    pub after: Option<Death>,
+}
+
+/// A death that another attempt follows.
+#[derive(Clone, Copy, Debug)]
+pub struct Death {
+    pub seen_at: Instant,
+    /// How much of the time since then was the backoff.
+    pub waited: Duration,
 }
 
 /// How the attempt's processes are held together.
@@ -107,10 +121,8 @@ pub struct Hold {
 impl Hold {
     fn tree(&self, mark: &Mark) -> std::io::Result<Tree> {
         let groups = self.group.iter().map(|group| group.path().to_owned()).collect();
-        let me = ProcId::of_self()?;
-        let tree = Tree::new(mark.marker(), vec![me]);
         // Those of before us have been ended.
-        Ok(Tree { groups, keep: self.keep.clone(), marked_since: me.start_time, ..tree })
+        Ok(Tree { groups, keep: self.keep.clone(), ..Tree::of_ours(mark.marker())? })
     }
 }
 
@@ -189,6 +201,11 @@ pub async fn run(
 ) -> Result<Outcome, AttemptError> {
     let oom_kills = OomKills::begin(watch.hold.group.as_ref().map(Group::path));
     let child = Arc::new(watch.spawner.spawn(command)?);
+    if let Some(death) = watch.after {
+        let took = death.seen_at.elapsed().saturating_sub(death.waited);
+        let (took_us, waited_ms) = (took.as_micros() as u64, death.waited.as_millis() as u64);
+        tracing::info!(attempt = watch.who.1, took_us, waited_ms, "started again");
+    }
     watch.stage.begun(watch.who.0, watch.who.1);
     let tree = watch.hold.tree(watch.mark)?;
     let mut word = watch.beat.word();
@@ -257,6 +274,7 @@ pub async fn run(
             }
         }
     };
+    let seen_at = Instant::now();
     // An end of its own that was not seen yet comes first: nothing was asked of it in time.
     let ask = match (ask, child.try_wait()?) {
         (Some(_), Some(exit)) => {
@@ -321,8 +339,8 @@ pub async fn run(
     }
     // Who else was killed there for memory, while our own kill ended the agent, is not its story.
     let oom = by == EndedBy::Itself && is_killed(exit) && oom_kills.grew();
-    let left = ended.left.len();
-    Ok(Outcome { exit, by, limited: limited.until(), left, tools, asked: asked_for, oom })
+    let (left, all_gone) = (ended.left.len(), ended.all_gone);
+    Ok(Outcome { exit, by, limited: limited.until(), left, all_gone, seen_at, tools, asked: asked_for, oom })
 }
 
 fn is_metered(seen: &Seen) -> bool {
@@ -447,6 +465,8 @@ fn heard(signals: &[Signal], child: &Child) -> std::io::Result<(Option<Ask>, End
                 }
             }
             Signal::CHILD => {
+                // Unreaped it would stand before those that are asked about.
+                child.try_wait()?;
                 reap::reap_adopted()?;
             }
             _ => {}

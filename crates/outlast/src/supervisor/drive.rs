@@ -120,6 +120,10 @@ struct Driver {
     backoff: Backoff,
     /// How long the newest attempt lived.
     lived: Duration,
+    /// The newest attempt, if it was ours and has certainly left no process.
+    cleared: Option<AttemptNo>,
+    /// The death that the next attempt follows.
+    died: Option<attempt::Death>,
     /// Of a loop: the iteration that is next or under way, from 1.
     iteration: Option<i64>,
     said_no_git: bool,
@@ -235,6 +239,8 @@ impl Driver {
             kill_at: kill_at.map(KillPoint::new),
             backoff: Backoff::default(),
             lived: Duration::ZERO,
+            cleared: None,
+            died: None,
             iteration: None,
             said_no_git: false,
             state,
@@ -323,9 +329,11 @@ impl Driver {
                 (finished, restart) = (None, false);
                 continue;
             }
-            // Before a run's first attempt nobody could have its mark.
+            // Before a run's first attempt nobody could have its mark, and after one of ours that left nobody, nobody
+            // has: another process that drove the run meanwhile would have had an attempt of its own.
             let (strays, tools) = match attempt.0 {
                 1 => (0, Vec::new()),
+                _ if self.cleared == Some(AttemptNo(attempt.0 - 1)) => (0, Vec::new()),
                 _ => {
                     let keep = &self.command.supervision.keep;
                     attempt::end_strays(&self.mark, self.ground.as_ref(), keep).await?
@@ -356,6 +364,9 @@ impl Driver {
                 state.rest();
             }
             let active_ms = self.beat.close();
+            let is_cleared =
+                outcome.as_ref().is_ok_and(|o| o.all_gone && o.left == 0 && o.by != EndedBy::LostLease);
+            self.cleared = is_cleared.then_some(attempt);
             if outcome.as_ref().map_or(true, |o| o.exit != Exit::code(0))
                 && let Some(terminal) = &self.terminal
             {
@@ -363,13 +374,17 @@ impl Driver {
             }
             self.lived = began.elapsed();
             let life = Life { attempt, instance, active_ms, lived: began.elapsed() };
+            let seen_at = outcome.as_ref().ok().map(|o| o.seen_at);
             match self.judge(life, outcome).await? {
                 Next::Exit(code) => return Ok(code),
                 Next::Again(wait) => {
                     restart = true;
+                    let pausing = tokio::time::Instant::now();
                     if let Some(code) = self.pause(wait).await? {
                         return Ok(code);
                     }
+                    let waited = wait.min(pausing.elapsed());
+                    self.died = seen_at.map(|seen_at| attempt::Death { seen_at, waited });
                 }
                 Next::Turn | Next::Sleep | Next::Wait => restart = false,
                 Next::Claim { done } => finished = done,

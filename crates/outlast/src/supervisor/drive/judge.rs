@@ -240,8 +240,12 @@ impl Driver {
             for_room: matches!(then, Then::Wait),
             ..outlast_core::attempt::Exit::default()
         };
+        // The claim of the next attempt takes this one's end to the disk with it. Should power fail before, the attempt is
+        // found cut off by that, and is a death all the same.
+        let durability =
+            if matches!(then, Then::Restart) { Durability::Committed } else { Durability::Synced };
         let end = EndAttempt { run: self.view.run.no, attempt, instance, exit, active_ms, then };
-        Ok(self.store.ask(end, Durability::Synced).await?)
+        Ok(self.store.ask(end, durability).await?)
     }
 }
 

@@ -94,8 +94,10 @@ impl Driver {
         };
         // What was seen before belongs to the attempt before.
         while self.seen.try_recv().is_ok() {}
+        let died = self.died.take();
         let mut watch = self.watch(&hold, claims.attempt);
         watch.goes_on_itself = launch.resumes;
+        watch.after = died;
         // At a terminal it would wait in a menu.
         watch.stop_at_limit |= on_terminal;
         let outcome = attempt::run(command, output, watch).await?;
@@ -119,6 +121,7 @@ impl Driver {
             kill_at: &mut self.kill_at,
             goes_on_itself: false,
             stop_at_limit: self.command.stop_at_limit,
+            after: None,
         }
     }
 
