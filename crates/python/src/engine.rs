@@ -40,6 +40,7 @@ use crate::{
     face,
     job::{self, Items, RawItem},
     orphans,
+    post::Post,
     recorded::Recorded,
     seat::Seat,
     ticket::Ticket,
@@ -56,6 +57,7 @@ pub struct Core {
     pub node: Arc<Node>,
     pub beat: Arc<Beat>,
     pub runtime: Handle,
+    pub post: Post,
     pub token_keys: Vec<TokenKey>,
     face: Mutex<Option<SocketAddr>>,
 }
@@ -287,7 +289,7 @@ impl Engine {
     fn reset_item(&self, run: i64, key: String, reuse: bool) -> PyResult<Ticket> {
         let core = self.shared.core()?;
         let reset = ResetItem { run: RunNo(run), key, reuse_answers: reuse };
-        Ok(Ticket::new(core.store.clone(), reset.into(), Durability::Synced, core.runtime.clone(), ""))
+        Ok(Ticket::new(core.store.clone(), reset.into(), Durability::Synced, core.post.clone(), ""))
     }
 
     /// A memory of steps without any, for an item: what it recorded before is found when it is begun.
@@ -343,7 +345,7 @@ impl Engine {
     fn put(&self, changes: Vec<RawChange>) -> PyResult<Ticket> {
         let core = self.shared.core()?;
         let put = Put { changes: changes_of(changes), ..Put::default() };
-        Ok(Ticket::new(core.store.clone(), put.into(), Durability::Synced, core.runtime.clone(), ""))
+        Ok(Ticket::new(core.store.clone(), put.into(), Durability::Synced, core.post.clone(), ""))
     }
 
     /// The address of this process's proxy, which is started when it is first asked for.
@@ -437,6 +439,7 @@ fn open(place: Option<String>) -> Result<Engine, Failure> {
     let core = Core {
         token_keys: store.token_keys()?,
         runtime: runtime.handle().clone(),
+        post: Post::new(runtime.handle().clone()),
         face: Mutex::default(),
         context,
         store,

@@ -15,9 +15,12 @@ mod item;
 mod items;
 mod job;
 mod orphans;
+mod plain;
+mod post;
 mod recorded;
 mod seat;
 mod state;
+mod strand;
 mod ticket;
 mod view;
 
@@ -51,5 +54,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(item::record_item, module)?)?;
     module.add_function(wrap_pyfunction!(item::return_item, module)?)?;
     module.add_function(wrap_pyfunction!(doubt::resolve_step, module)?)?;
+    module.add_function(wrap_pyfunction!(plain::enter, module)?)?;
+    module.add_function(wrap_pyfunction!(plain::written, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)
 }

@@ -1,7 +1,7 @@
 //! What a run's earlier attempts recorded of its steps, and which of it this life has used.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -12,9 +12,12 @@ use outlast_core::{
     payload::Payload,
     store::{Error, Store},
 };
-use pyo3::{prelude::*, types::PyBytes};
+use pyo3::prelude::*;
 
-use crate::engine::{Shared, decoded, value};
+use crate::{
+    engine::{Shared, decoded, value},
+    strand::{self, Strands},
+};
 
 /// Entries read at once.
 const PAGE: usize = 4096;
@@ -31,14 +34,34 @@ pub struct Recorded {
 
 #[derive(Default)]
 struct Memory {
-    /// The newest entry of each key.
-    by_key: HashMap<String, (Seq, State)>,
-    /// Finished steps that this life has not asked for yet, by name, oldest first.
-    unused: HashMap<String, BTreeMap<Seq, String>>,
-    /// What was recorded, where it is short, until it is asked for.
-    values: HashMap<Seq, Payload>,
+    /// Oldest first.
+    steps: Vec<Kept>,
+    /// The newest of each key, by its place in `steps`.
+    by_key: HashMap<Arc<str>, u32>,
+    /// Names by number, and the finished steps of each that this life has not asked for yet.
+    names: HashMap<Box<str>, u32>,
+    unused: Vec<Unused>,
     /// How many of each base this life has begun, and those that came to nothing.
     begun: HashMap<String, Begun>,
+    strands: Strands,
+}
+
+struct Kept {
+    key: Arc<str>,
+    seq: Seq,
+    state: State,
+    /// Finished, of a step that has a name, and not asked for yet.
+    unused: Option<u32>,
+    /// What was recorded, where it is short, until it is asked for.
+    value: Option<Payload>,
+}
+
+/// Of one name.
+#[derive(Default)]
+struct Unused {
+    count: usize,
+    /// None of this name is unused before this place.
+    from: usize,
 }
 
 #[derive(Default)]
@@ -63,10 +86,8 @@ impl Recorded {
             let whole = page.len() == PAGE;
             for (step, recorded) in page {
                 if *step.scope == *scope {
-                    if let Some(recorded) = recorded.filter(|_| step.state == State::Done) {
-                        memory.values.insert(step.seq, recorded);
-                    }
-                    memory.insert(step.key, step.seq, step.state);
+                    let recorded = recorded.filter(|_| step.state == State::Done);
+                    memory.insert(step.key, step.seq, step.state, recorded);
                 }
             }
             if !whole {
@@ -75,22 +96,64 @@ impl Recorded {
         }
     }
 
+    /// The recorded value of a step that is finished, whose place it takes; else its key without its place among equals.
+    pub fn replay(&self, py: Python<'_>, base: &str) -> PyResult<Option<Vec<u8>>> {
+        let here = strand::here(py)?;
+        let (seq, kept) = {
+            let mut memory = self.memory();
+            memory.strands.note(here);
+            let found = match memory.next(base) {
+                0 => memory.at(base),
+                n => memory.at(&nth(base, n)),
+            };
+            let Some(at) = found.filter(|at| memory.steps[*at].state == State::Done) else { return Ok(None) };
+            memory.take(base);
+            memory.used(at);
+            (memory.steps[at].seq, memory.steps[at].value.take())
+        };
+        if let Some(kept) = kept {
+            return Ok(Some(decoded(&kept, self.run, seq)?));
+        }
+        let core = self.shared.core()?;
+        // A short read of a page in memory: to give the lock away would cost as much.
+        Ok(Some(value(core.store.as_ref(), self.run, seq)?))
+    }
+
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Memory {
-    fn insert(&mut self, key: String, seq: Seq, state: State) {
-        if state == State::Done
-            && let Some(name) = name_of(&key)
-        {
-            match self.unused.get_mut(name) {
-                Some(unused) => drop(unused.insert(seq, key.clone())),
-                None => drop(self.unused.insert(name.to_owned(), BTreeMap::from([(seq, key.clone())]))),
-            }
+    fn insert(&mut self, key: String, seq: Seq, state: State, value: Option<Payload>) {
+        let unused = name_of(&key).filter(|_| state == State::Done).map(|name| self.name(name));
+        if let Some(name) = unused {
+            self.unused[name as usize].count += 1;
         }
-        self.by_key.insert(key, (seq, state));
+        self.push(Kept { key: key.into(), seq, state, unused, value });
+    }
+
+    fn push(&mut self, step: Kept) {
+        // 4 billion steps are not held in memory.
+        let at = self.steps.len() as u32;
+        self.by_key.insert(step.key.clone(), at);
+        self.steps.push(step);
+    }
+
+    /// The number of a name.
+    fn name(&mut self, name: &str) -> u32 {
+        if let Some(no) = self.names.get(name) {
+            return *no;
+        }
+        let no = self.unused.len() as u32;
+        self.names.insert(name.into(), no);
+        self.unused.push(Unused::default());
+        no
+    }
+
+    /// How many finished steps of this name were not asked for.
+    fn count(&self, name: &str) -> usize {
+        self.names.get(name).map_or(0, |no| self.unused[*no as usize].count)
     }
 
     /// The place among its equals of a step that begins now.
@@ -108,10 +171,24 @@ impl Memory {
         }
     }
 
-    fn used(&mut self, key: &str, seq: Seq) {
-        if let Some(unused) = name_of(key).and_then(|name| self.unused.get_mut(name)) {
-            unused.remove(&seq);
+    /// Where the newest of a key is.
+    fn at(&self, key: &str) -> Option<usize> {
+        self.by_key.get(key).map(|at| *at as usize)
+    }
+
+    fn used(&mut self, at: usize) {
+        if let Some(name) = self.steps[at].unused.take() {
+            self.unused[name as usize].count -= 1;
         }
+    }
+
+    /// The oldest of a name that was not asked for. What was once passed over is never looked at again.
+    fn oldest_unused(&mut self, name: &str) -> Option<&Kept> {
+        let no = *self.names.get(name)?;
+        let unused = &mut self.unused[no as usize];
+        let rest = self.steps.iter().skip(unused.from);
+        unused.from += rest.take_while(|step| step.unused != Some(no)).count();
+        self.steps.get(unused.from)
     }
 }
 
@@ -126,74 +203,95 @@ fn nth(base: &str, n: u64) -> String {
 }
 
 /// A step's key but for its place among equals; `arguments` is any text that is equal for equal ones.
-fn base_of(name: &str, arguments: &str) -> String {
+pub fn base_of(name: &str, arguments: &str) -> String {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
     let Digest(bytes) = Digest::of(arguments.as_bytes());
-    let first: u64 = bytes.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-    format!("{name}({first:016x})")
+    let mut base = String::with_capacity(name.len() + 18);
+    base.push_str(name);
+    base.push('(');
+    for byte in bytes.iter().take(8) {
+        base.push(char::from(HEX[usize::from(byte >> 4)]));
+        base.push(char::from(HEX[usize::from(byte & 15)]));
+    }
+    base.push(')');
+    base
 }
 
 #[pymethods]
 impl Recorded {
-    /// The whole way of a step that is recorded: takes its place and gives its recorded value, and its key without
-    /// its place among equals.
-    ///
-    /// None for the value, and nothing taken, where it is not finished.
-    fn replay<'py>(
-        &self,
-        py: Python<'py>,
-        name: &str,
-        arguments: &str,
-    ) -> PyResult<(Option<Bound<'py, PyBytes>>, String)> {
-        let base = base_of(name, arguments);
-        let (seq, kept) = {
-            let mut memory = self.memory();
-            let key = nth(&base, memory.next(&base));
-            let Some((seq, State::Done)) = memory.by_key.get(&key).copied() else { return Ok((None, base)) };
-            memory.take(&base);
-            memory.used(&key, seq);
-            (seq, memory.values.remove(&seq))
+    /// The key of a usual step that begins. None, and nothing taken, where it has to be looked at closely: it is finished,
+    /// or finished ones of its name are there instead.
+    pub fn begin(&self, py: Python<'_>, base: &str) -> PyResult<Option<String>> {
+        let here = strand::here(py)?;
+        let mut memory = self.memory();
+        memory.strands.note(here);
+        let key = nth(base, memory.next(base));
+        let usual = match memory.at(&key) {
+            Some(at) => memory.steps[at].state != State::Done,
+            // Where several strands do steps, one may well be ahead of what another has yet to replay.
+            None => !memory.strands.is_one() || name_of(base).is_none_or(|name| memory.count(name) == 0),
         };
-        if let Some(kept) = kept {
-            return Ok((Some(PyBytes::new(py, &decoded(&kept, self.run, seq)?)), base));
+        if usual {
+            memory.take(base);
         }
-        let core = self.shared.core()?;
-        // A short read of a page in memory: to give the lock away would cost as much.
-        let value = value(core.store.as_ref(), self.run, seq)?;
-        Ok((Some(PyBytes::new(py, &value)), base))
+        Ok(usual.then_some(key))
     }
 
     /// The key of a step that begins: its base, or the next of its equals.
-    fn take(&self, base: &str) -> String {
+    fn take(&self, py: Python<'_>, base: &str) -> PyResult<String> {
+        let here = strand::here(py)?;
         let mut memory = self.memory();
+        memory.strands.note(here);
         let n = memory.next(base);
         memory.take(base);
-        nth(base, n)
+        Ok(nth(base, n))
     }
 
-    /// The step came to nothing: the next of its equals stands in its place.
-    fn give_back(&self, base: &str, key: &str) {
-        let n = key.strip_prefix(base).and_then(|rest| rest.strip_prefix('#')).map_or(Ok(0), str::parse);
+    /// The step came to nothing: the next of its equals stands in its place. `key` is what it took.
+    fn give_back(&self, key: &str) {
+        // A base ends in a bracket; what is behind it is the place.
+        let (base, place) = key.split_at(key.rfind(')').map_or(key.len(), |at| at + 1));
+        let n = place.strip_prefix('#').map_or(Ok(0), str::parse);
         if let (Ok(n), Some(begun)) = (n, self.memory().begun.get_mut(base)) {
             begun.freed.insert(n);
         }
     }
 
+    /// A step of a key of its own begins: which strand it comes from is noted.
+    fn note_strand(&self, py: Python<'_>) -> PyResult<()> {
+        let here = strand::here(py)?;
+        self.memory().strands.note(here);
+        Ok(())
+    }
+
+    /// Whether one thread or task did all steps so far, so that their order is no matter of timing.
+    #[getter]
+    fn is_sequential(&self) -> bool {
+        self.memory().strands.is_one()
+    }
+
+    /// From now on the order of steps counts for nothing.
+    fn be_concurrent(&self) {
+        self.memory().strands.be_several();
+    }
+
     /// The newest entry of `key`, as (seq, state), or None; a finished one counts as used from now on.
     fn find(&self, key: &str) -> Option<(i64, &'static str)> {
         let mut memory = self.memory();
-        let (seq, state) = *memory.by_key.get(key)?;
-        if state == State::Done {
-            memory.used(key, seq);
+        let at = memory.at(key)?;
+        if memory.steps[at].state == State::Done {
+            memory.used(at);
         }
-        Some((seq.0, state.name()))
+        let step = &memory.steps[at];
+        Some((step.seq.0, step.state.name()))
     }
 
     /// The oldest finished step of this name that was not asked for, as (seq, key), and how many there are.
     fn unused(&self, name: &str) -> Option<(i64, String, usize)> {
-        let memory = self.memory();
-        let unused = memory.unused.get(name)?;
-        let (seq, key) = unused.first_key_value()?;
-        Some((seq.0, key.clone(), unused.len()))
+        let mut memory = self.memory();
+        let count = memory.count(name);
+        let step = memory.oldest_unused(name)?;
+        Some((step.seq.0, step.key.to_string(), count))
     }
 
     /// How many keys there are.
@@ -204,10 +302,10 @@ impl Recorded {
     /// Notes what this life has recorded itself.
     fn note(&self, key: String, seq: i64, done: bool) {
         let state = if done { State::Done } else { State::Failed };
-        self.memory().by_key.insert(key, (Seq(seq), state));
+        self.memory().push(Kept { key: key.into(), seq: Seq(seq), state, unused: None, value: None });
     }
 
-    /// A key without its place among equals: see `replay`.
+    /// A key without its place among equals; `arguments` is any text that is equal for equal ones.
     #[staticmethod]
     fn base(name: &str, arguments: &str) -> String {
         base_of(name, arguments)

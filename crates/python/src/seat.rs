@@ -106,7 +106,7 @@ impl Seat {
 
     pub fn submit(&self, op: impl Into<Op>, durability: Durability) -> Result<Ticket, Failure> {
         let core = self.shared.core()?;
-        Ok(Ticket::new(core.store.clone(), op.into(), durability, core.runtime.clone(), &self.id))
+        Ok(Ticket::new(core.store.clone(), op.into(), durability, core.post.clone(), &self.id))
     }
 
     /// The ticket, after which the file that shows the context is made anew.

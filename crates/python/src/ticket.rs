@@ -9,9 +9,12 @@ use outlast_core::{
     unit::Unit,
 };
 use pyo3::prelude::*;
-use tokio::runtime::Handle;
 
-use crate::{error::Failure, item};
+use crate::{
+    error::Failure,
+    item,
+    post::{Letter, Post},
+};
 
 /// One operation whose commit has not been heard of yet. It happens also when nobody waits.
 ///
@@ -23,7 +26,7 @@ pub struct Ticket {
     /// Parts of a long value, in order: committed before it, each in a commit of its own.
     parts: Mutex<Vec<Keep>>,
     store: Arc<dyn Store>,
-    runtime: Handle,
+    post: Post,
     /// For the hints of refusals.
     run: String,
     /// What else is done once it is committed.
@@ -35,12 +38,12 @@ pub struct Ticket {
 type After = Box<dyn FnOnce() + Send>;
 
 impl Ticket {
-    pub fn new(store: Arc<dyn Store>, op: Op, durability: Durability, runtime: Handle, run: &str) -> Ticket {
+    pub fn new(store: Arc<dyn Store>, op: Op, durability: Durability, post: Post, run: &str) -> Ticket {
         Ticket {
             asked: Mutex::new(Some((op, durability))),
             parts: Mutex::default(),
             store,
-            runtime,
+            post,
             run: run.to_owned(),
             after: Mutex::default(),
             pid: std::process::id(),
@@ -117,35 +120,21 @@ impl Ticket {
         answer(py, outcome, &self.run)
     }
 
-    /// Calls `done(answer, error)` from another thread when it is committed; one of the two is None.
-    fn then(&self, done: Py<PyAny>) -> PyResult<()> {
+    /// Resolves a future of a running event loop when it is committed. Or calls `done(answer, error)` from another
+    /// thread; one of the two is None.
+    fn then(&self, done: Bound<'_, PyAny>) -> PyResult<()> {
         let (op, durability) = self.take()?;
+        let letter = Letter::to(&done, &self.run);
         let parts = self.parts();
-        // At once where nothing has to be there before.
-        let commit = if parts.is_empty() {
-            Ok(self.store.submit(op, durability))
-        } else {
-            Err(behind(self.store.clone(), parts, op, durability))
-        };
-        let (run, after) = (self.run.clone(), self.after());
-        self.runtime.spawn(async move {
-            let outcome = match commit {
-                Ok(commit) => commit.await,
-                Err(later) => later.await,
-            };
-            let outcome = outcome.inspect(|_| after());
-            // None: the interpreter is gone, and with it whoever waited.
-            Python::try_attach(|py| {
-                let told = match answer(py, outcome, &run) {
-                    Ok(answer) => done.call1(py, (answer, py.None())),
-                    Err(error) => done.call1(py, (py.None(), error.into_value(py))),
-                };
-                // A loop that was closed meanwhile: nobody waits there any more.
-                if let Err(e) = told {
-                    tracing::debug!(error = %e, "nobody waits for a commit");
-                }
-                drop(done);
-            });
+        if parts.is_empty() && self.after.lock().is_ok_and(|after| after.is_none()) {
+            // At once: nothing has to be there before, or to be done behind it.
+            self.post.when(self.store.submit(op, durability), letter);
+            return Ok(());
+        }
+        let (store, post, after) = (self.store.clone(), self.post.clone(), self.after());
+        self.post.runtime().spawn(async move {
+            let outcome = behind(store, parts, op, durability).await;
+            post.send(letter, outcome.inspect(|_| after()));
         });
         Ok(())
     }
@@ -165,7 +154,7 @@ async fn behind(
 
 /// What an operation answered, as Python values:
 /// an item as `Seat.claim_item` and `record_item` say; a step `(seq, begun before, done, tries)`; a loop its count; anything else with a number that number.
-fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str) -> PyResult<Py<PyAny>> {
+pub fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str) -> PyResult<Py<PyAny>> {
     let number = |n: i64| Ok(n.into_pyobject(py)?.into_any().unbind());
     match outcome.map_err(Failure::from)? {
         Outcome::Begun(Step::Run { seq, begun_before, tries, .. }) => {

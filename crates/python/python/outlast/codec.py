@@ -17,8 +17,8 @@ from .errors import NotSerializable
 
 TAG = "$outlast"
 _QUOTED_TAG = f'"{TAG}"'
-# Of these exact classes JSON gives back the value itself. No floats: there are those that are not equal to themselves.
-_UNCHANGED = frozenset({str, int, bool, type(None)})
+#: Of these exact classes JSON gives back the value itself. No floats: there are those that are not equal to themselves.
+UNCHANGED = frozenset({str, int, bool, type(None)})
 
 #: Compact JSON of plain data.
 compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -64,7 +64,7 @@ def encode(value: Any) -> str:
 
 def read_back(value: Any, text: str) -> Any:
     """What `decode` gives of `text`, which is `value` encoded: of a text, a number or None just that."""
-    return value if type(value) in _UNCHANGED else decode(text)
+    return value if type(value) in UNCHANGED else decode(text)
 
 
 def decode(text: str | bytes) -> Any:

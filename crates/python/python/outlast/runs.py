@@ -319,13 +319,7 @@ class Run:
         Errors: what `fn` raises (recorded with its traceback; a later life runs the step again), `StepDiverged`,
         `StepInDoubt`, `StepTimeout`, `NotSerializable`, `DuplicateKey`, `BudgetExceeded`, `RunCompleted`, `LeaseLost`.
         """
-        base = None
-        if key is None and self._state == "open" and type(name) is str and callable(fn):
-            recorded, base = self.steps.replay(name, args, kwargs)
-            if recorded is not None:
-                return steps.replayed(recorded, fn)
-        call = steps.Call(self, name, fn, args, kwargs, key, Retry.of(retries), timeout, at_most_once, base)
-        return call.run_async() if steps.is_async(fn) else call.run()
+        return steps.begin(self, name, fn, args, kwargs, key, Retry.of(retries), timeout, at_most_once)
 
     def resolve(
         self, name: str, *args: Any, key: str | None = None, rerun: bool = False, failed: str | None = None, result: Any = None, **kwargs: Any

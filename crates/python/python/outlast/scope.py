@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextvars
 import hashlib
+import threading
 from typing import TYPE_CHECKING
 
-from .errors import NoRun
+from .errors import NoRun, RunHalted
 
 if TYPE_CHECKING:
+    from ._native import Change
     from .buffer import Changes
     from .opening import Opening
     from .runs import Run
@@ -50,6 +52,55 @@ class Current:
         """32 hex digits for effects elsewhere: the same for every try and every life of this step, or item."""
         whose = getattr(self.run, "_identity", self.run.id)
         return hashlib.sha256(f"{whose}\0{self.step or ''}".encode()).hexdigest()[:32]
+
+
+class InStep(Current):
+    """The same in a usual step: what few steps ask for is made when they do."""
+
+    __slots__ = ("number", "is_ahead", "_changes", "_is_over")
+
+    # Of all steps: it is held for a moment.
+    _lock = threading.Lock()
+
+    def __init__(self, run: "Run", key: str, number: int, tried: int, is_ahead: bool = False) -> None:
+        self.run = run
+        self.step = key
+        #: The entry's number; where it is ahead of its commit, what it will be if no other process writes to the run.
+        self._opened = self.number = number
+        self.try_ = tried
+        self.is_ahead = is_ahead
+        self._changes: "Changes | None" = None
+        self._is_over = False
+
+    @property
+    def seq(self) -> int:
+        if self.is_ahead:
+            seat = self.run._seat_or_raise(f"step {self.step!r}")
+            begun = seat.begin(self.step, False, False, self.run._scope, self.run._within)  # type: ignore[arg-type]
+            try:
+                self._opened = self.number = begun.wait()[0]
+            except RunHalted as e:
+                raise self.run._halted(e) from None
+            self.is_ahead = False
+        return self.number
+
+    @property
+    def changes(self) -> "Changes":  # type: ignore[override]
+        from .buffer import Changes
+
+        with InStep._lock:
+            if self._changes is None:
+                self._changes = Changes(self.run.id)
+                if self._is_over:
+                    self._changes.seal()
+            return self._changes
+
+    def seal(self) -> "list[Change]":
+        """All changes of the step; none can be added any more."""
+        with InStep._lock:
+            self._is_over = True
+            changes = self._changes
+        return [] if changes is None else changes.seal()
 
 
 variable: contextvars.ContextVar[Current | None] = contextvars.ContextVar("outlast", default=None)

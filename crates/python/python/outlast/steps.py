@@ -14,7 +14,7 @@ import warnings
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
-from . import codec, doubt, scope
+from . import _native, codec, doubt, scope
 from .buffer import Changes
 from .errors import Conflict, DivergenceWarning, DuplicateKey, Error, StepDiverged, StepInDoubt, StepTimeout, UnrecordedWarning
 from .opening import Opening
@@ -22,7 +22,6 @@ from .retry import Retry
 from .waiting import done
 
 if TYPE_CHECKING:
-    from . import _native
     from .runs import Run
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,10 +30,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 _TRACEBACK = 16 << 10
 
 # What is said of an entry that is not the step's.
-_OTHERS = frozenset({"unknown_entry", "already_taken", "already_settled"})
+OTHERS = frozenset({"unknown_entry", "already_taken", "already_settled"})
 
 # A result of this length may need parts.
-_LONG = 256 << 10
+LONG = 256 << 10
 
 # Waits between tries; tests put their own in.
 _sleep = time.sleep
@@ -48,30 +47,18 @@ class Memory:
         self._lock = threading.Lock()
         self.recorded: "_native.Recorded | None" = None
         self._explicit: set[str] = set()
-        # The one thread or task that steps came from so far; another makes the order of steps a matter of timing.
-        self._strand: tuple[int, int] | None = None
-        self._concurrent = False
         self._warned = False
 
     def begin(self, recorded: "_native.Recorded") -> None:
         self.recorded = recorded
         self._explicit.clear()
-        self._strand, self._concurrent, self._warned = None, False, False
-
-    def replay(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes | None, str]:
-        """The recorded value of a step that is finished, in a few microseconds, and its key without its place among equals.
-
-        None where it is to be done.
-        """
-        if not self._concurrent:
-            self._note_strand()
-        return self.recorded.replay(name, codec.identity(args, kwargs))  # type: ignore[union-attr]
+        self._warned = False
 
     def take(self, base: str, explicit: bool) -> str:
         """The key of a step that begins: `base`, or the next one among equals."""
-        self._note_strand()
         if not explicit:
             return self.recorded.take(base)  # type: ignore[union-attr]
+        self.recorded.note_strand()  # type: ignore[union-attr]
         with self._lock:
             if base in self._explicit:
                 raise DuplicateKey(
@@ -81,27 +68,13 @@ class Memory:
             self._explicit.add(base)
             return base
 
-    def give_back(self, base: str, key: str, explicit: bool) -> None:
+    def give_back(self, key: str, explicit: bool) -> None:
         """The step came to nothing: the next equal one stands in its place."""
         if not explicit:
-            self.recorded.give_back(base, key)  # type: ignore[union-attr]
+            self.recorded.give_back(key)  # type: ignore[union-attr]
             return
         with self._lock:
             self._explicit.discard(key)
-
-    def _note_strand(self) -> None:
-        loop = asyncio._get_running_loop()
-        task = asyncio.current_task(loop) if loop is not None else None
-        strand = (threading.get_ident(), id(task))
-        if self._strand is None:
-            self._strand = strand
-        elif self._strand != strand:
-            self._concurrent = True
-
-    @property
-    def is_sequential(self) -> bool:
-        """Whether one strand did all steps so far, so that their order is no matter of timing."""
-        return not self._concurrent
 
     def warn_once(self, message: str) -> None:
         if not self._warned:
@@ -194,10 +167,10 @@ class Call:
         """Records the result, with what the step changed in the state. Errors: `Conflict`, and it is a failed try."""
         try:
             # What goes in parts goes to an entry that is there.
-            number = self._opening.number if len(text) < _LONG else self._opening.seq
+            number = self._opening.number if len(text) < LONG else self._opening.seq
             self._record(number, text, changes).wait()
         except Error as e:
-            if not self._opening.is_ahead or e.code not in _OTHERS:
+            if not self._opening.is_ahead or e.code not in OTHERS:
                 raise
             # Another process wrote to the run since the answer: the number was its entry's.
             self._record(self._opening.seq, text, changes).wait()
@@ -277,7 +250,7 @@ class Call:
         memory = self.run_.steps
         assert memory.recorded is not None
         # Where several tasks or threads do steps, one may well be ahead of what another has yet to replay.
-        unused = memory.recorded.unused(self.name) if memory.is_sequential else None
+        unused = memory.recorded.unused(self.name) if memory.recorded.is_sequential else None
         if unused is None:
             return
         seq, _, count = unused
@@ -305,29 +278,20 @@ class Call:
         args = codec.compact(codec.shown(self.args, self.kwargs))
         # A lone surrogate in an argument is no reason to lose a result.
         whole = f'{{"args":{args},"value":{text}}}'.encode("utf-8", "replace")
-        return self._seat_of_entry().record(seq, whole, False, changes.seal())
+        return seat_of_entry(self.run_, self.name).record(seq, whole, False, changes.seal())
 
     def _record_error(self, seq: int, error: BaseException, again: bool) -> "_native.Ticket":
-        """The error of a try; `again`: the next one follows, also in another life."""
-        whole = {"args": codec.shown(self.args, self.kwargs), "error": told(error)}
-        ticket = self._seat_of_entry().record(seq, json.dumps(whole).encode(), True, [], again)
+        ticket = record_error(self.run_, self.name, seq, self.args, self.kwargs, error, again)
         if self.at_most_once and self.run_.steps.recorded is not None:
             self.run_.steps.recorded.note(self.key, seq, False)
         return ticket
-
-    def _seat_of_entry(self) -> "_native.Seat":
-        # Closing is the entry's own right: also of a run that was asked to stop.
-        seat = self.run_._seat
-        if seat is None:
-            return self.run_._seat_or_raise(f"step {self.name!r}")
-        return seat
 
     def _failed(self, error: BaseException, tried: int) -> float | None:
         return self.retry.delay(error, tried) if self.retry is not None else None
 
     def _came_to_nothing(self) -> None:
         if self.key:
-            self.run_.steps.give_back(self.base, self.key, self.explicit)
+            self.run_.steps.give_back(self.key, self.explicit)
             self.key = ""
 
     # --- calling the function
@@ -390,6 +354,20 @@ def _in_thread(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     return result[0]
 
 
+def record_error(
+    run: "Run", name: str, seq: int, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException, again: bool = False
+) -> "_native.Ticket":
+    """The error of a try; `again`: the next one follows, also in another life."""
+    whole = {"args": codec.shown(args, kwargs), "error": told(error)}
+    return seat_of_entry(run, name).record(seq, json.dumps(whole).encode(), True, [], again)
+
+
+def seat_of_entry(run: "Run", name: str) -> "_native.Seat":
+    # Closing is the entry's own right: also of a run that was asked to stop.
+    seat = run._seat
+    return run._seat_or_raise(f"step {name!r}") if seat is None else seat
+
+
 def told(error: BaseException) -> dict[str, str]:
     """An exception as it is journaled."""
     cls = type(error)
@@ -408,18 +386,34 @@ def _difference(now: list[str], had: list[str]) -> str:
 
 def key_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """A step's key but for its place among equals: the name, and a digest of the arguments."""
-    from . import _native
-
     return _native.Recorded.base(name, codec.identity(args, kwargs))
 
 
-def replayed(recorded: bytes, fn: Callable[..., Any]) -> Any:
-    """The value of a recorded step, as calling it would give it: of an async function, to be awaited."""
-    value = codec.decode(recorded)["value"]
-    return _ready(value) if is_async(fn) else value
+def begin(
+    run: "Run",
+    name: str,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    key: str | None,
+    retry: Retry | None,
+    timeout: float | None,
+    at_most_once: bool,
+) -> Any:
+    """`Run.step`: as a usual step where it is one."""
+    base = None
+    if key is None and run._state == "open" and type(name) is str and callable(fn):
+        if retry is None and timeout is None and not at_most_once:
+            return plain.step(run, name, fn, args, kwargs)
+        recorded: Any = run.steps.recorded
+        _, base, value = _native.enter(recorded, name, args, kwargs, False)
+        if base is None:
+            return ready(value) if is_async(fn) else value
+    call = Call(run, name, fn, args, kwargs, key, retry, timeout, at_most_once, base)
+    return call.run_async() if is_async(fn) else call.run()
 
 
-async def _ready(value: Any) -> Any:
+async def ready(value: Any) -> Any:
     return value
 
 
@@ -463,14 +457,7 @@ def step(
                 return fn(*args, **kwargs)
             if current.step is not None:
                 return fn(*args, **kwargs)
-            if current.run._state == "open":
-                recorded, base = current.run.steps.replay(label, args, kwargs)
-                if recorded is not None:
-                    return replayed(recorded, fn)
-            else:
-                base = None
-            call = Call(current.run, label, fn, args, kwargs, None, retry, timeout, at_most_once, base)
-            return call.run_async() if asynchronous else call.run()
+            return begin(current.run, label, fn, args, kwargs, None, retry, timeout, at_most_once)
 
         asynchronous = is_async(fn)
         if asynchronous and hasattr(inspect, "markcoroutinefunction"):
@@ -490,3 +477,7 @@ def _warn_if_lost(name: str) -> None:
             UnrecordedWarning,
             stacklevel=3,
         )
+
+
+# Both ways: it takes what is unusual back here.
+from . import plain  # noqa: E402

@@ -9,25 +9,19 @@ if TYPE_CHECKING:
     from . import _native
 
 
-async def done(ticket: "_native.Ticket") -> Any:
-    """Waits for a commit without blocking the loop."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
+def done(ticket: "_native.Ticket") -> "asyncio.Future[Any]":
+    """To be awaited: the commit's answer, without blocking the loop."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    ticket.then(future)
+    return future
 
-    def resolve(answer: Any, error: BaseException | None) -> None:
+
+def resolve(told: "list[tuple[asyncio.Future[Any], Any, BaseException | None]]") -> None:
+    """What one group of commits came to. Who has gone meanwhile is not told."""
+    for future, answer, error in told:
         if future.done():
-            return
+            continue
         if error is not None:
             future.set_exception(error)
         else:
             future.set_result(answer)
-
-    def tell(answer: Any, error: BaseException | None) -> None:
-        try:
-            loop.call_soon_threadsafe(resolve, answer, error)
-        except RuntimeError:
-            # The loop is closed: nobody waits any more.
-            pass
-
-    ticket.then(tell)
-    return await future

@@ -210,7 +210,7 @@ fn move_run(conn: &Connection, r: &Run) -> Result<()> {
     execute(conn, "UPDATE runs SET status = ?2 WHERE no = ?1", params![r.no.0, r.status as i64])
 }
 
-fn update_run(conn: &Connection, r: &Run) -> Result<()> {
+pub fn update_run(conn: &Connection, r: &Run) -> Result<()> {
     execute(
         conn,
         "UPDATE runs SET began_at = ?2, ended_at = ?3, next_seq = ?4, next_attempt = ?5, fence = ?6, iteration = ?7,
@@ -290,7 +290,7 @@ fn detail(e: &Entry) -> Result<Option<String>> {
     columns::detail(e).transpose().map_err(failed)
 }
 
-fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
+pub fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
     let ((hc, ht, hn), (sc, st, sn)) = (triple(&e.held), triple(&e.spent));
     execute(
         conn,
@@ -327,7 +327,7 @@ fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
     )
 }
 
-fn update_entry(conn: &Connection, e: &Entry) -> Result<()> {
+pub fn update_entry(conn: &Connection, e: &Entry) -> Result<()> {
     let ((hc, ht, hn), (sc, st, sn)) = (triple(&e.held), triple(&e.spent));
     execute(
         conn,

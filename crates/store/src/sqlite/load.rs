@@ -14,13 +14,15 @@ use outlast_core::{
 };
 use rusqlite::{Connection, OptionalExtension as _, Params};
 
-use super::{cache::Cache, failure, rows, state};
+use super::{cache::Cache, failure, pending::Pending, rows, state};
 use crate::columns::select;
 
 /// Loads one operation's needs.
 pub struct Loader<'a> {
     pub conn: &'a Connection,
     pub cache: &'a mut Cache,
+    /// What this group has written so far, and no query sees.
+    pub pending: &'a Pending,
 }
 
 /// Queries that name their index: none of them may walk a run.
@@ -113,9 +115,15 @@ impl Loader<'_> {
                 }
             }
             Need::Keyed(run, kind, scope, key) => {
-                let sql = select(rows::ENTRY, KEYED);
-                let found = self.maybe(&sql, (run.0, kind.code(), key, scope), rows::entry)?;
-                l.entries.extend(found.map(Row::read));
+                if let Some(e) = self.pending.keyed(*run, *kind, scope, key) {
+                    l.entries.push(Row::read(e.clone()));
+                } else if self.cache.absent.as_ref() != Some(need) {
+                    let sql = select(rows::ENTRY, KEYED);
+                    let found = self.maybe(&sql, (run.0, kind.code(), key, scope), rows::entry)?;
+                    self.cache.absent = found.is_none().then(|| need.clone());
+                    let found = found.map(|e| self.pending.entry(e.run, e.seq).cloned().unwrap_or(e));
+                    l.entries.extend(found.map(Row::read));
+                }
             }
             Need::KeyedUpTo(run, kind, scope, key, upto) => {
                 let sql = select(rows::ENTRY, KEYED_UP_TO);
@@ -239,7 +247,11 @@ impl Loader<'_> {
             if l.entry(run, seq).is_some() {
                 continue;
             }
-            let Some(e) = self.maybe(&sql, (run.0, seq.0), rows::entry)? else { continue };
+            let found = match self.pending.entry(run, seq) {
+                Some(e) => Some(e.clone()),
+                None => self.maybe(&sql, (run.0, seq.0), rows::entry)?,
+            };
+            let Some(e) = found else { continue };
             next.extend(e.call.as_ref().and_then(|c| c.retry_of));
             next.extend(e.within());
             if e.step.as_ref().is_some_and(|d| d.untaken > 0) {

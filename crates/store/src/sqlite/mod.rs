@@ -5,6 +5,7 @@ mod cache;
 mod connect;
 mod load;
 mod payloads;
+mod pending;
 mod read;
 mod rows;
 mod schema;

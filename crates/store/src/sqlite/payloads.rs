@@ -43,6 +43,11 @@ fn owner(conn: &Connection, run: RunNo, seq: Seq) -> Result<Option<i64>> {
 /// Adds the bytes, or puts them in the place of a part that a dead process left.
 pub fn put(conn: &Connection, p: &NewPayload) -> Result<()> {
     let owner = owner(conn, p.run, p.seq)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+    put_of(conn, owner, p)
+}
+
+/// The same, where the row id of their entry is known.
+pub fn put_of(conn: &Connection, owner: i64, p: &NewPayload) -> Result<()> {
     let mut statement = conn.prepare_cached(
         "INSERT OR REPLACE INTO payloads (id, codec, key_id, len, sha256, bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?;

@@ -10,7 +10,7 @@ use outlast_core::{
 };
 use rusqlite::Connection;
 
-use super::{apply, cache::Cache, failure, load::Loader};
+use super::{apply, cache::Cache, failure, load::Loader, pending::Pending};
 use crate::{
     Durability,
     ballast::Ballast,
@@ -23,13 +23,15 @@ pub struct SqliteWriter {
     durability: Durability,
     ballast: Ballast,
     cache: Cache,
+    pending: Pending,
     /// What `synchronous` is set to: FULL or NORMAL.
     synced: bool,
 }
 
 impl SqliteWriter {
     pub fn new(conn: Connection, clock: Arc<dyn Clock>, durability: Durability, ballast: Ballast) -> Self {
-        Self { conn, clock, durability, ballast, cache: Cache::default(), synced: true }
+        let (cache, pending) = (Cache::default(), Pending::default());
+        Self { conn, clock, durability, ballast, cache, pending, synced: true }
     }
 
     /// What was remembered is forgotten if another connection has committed since.
@@ -45,6 +47,10 @@ impl SqliteWriter {
             })?;
         self.cache.check(version);
         Ok(self.clock.now())
+    }
+
+    fn write_pending(&mut self) -> Result<(), Error> {
+        self.pending.write(&self.conn).map_err(failure)
     }
 
     fn batch(&self, sql: &str) -> Result<(), Error> {
@@ -72,10 +78,19 @@ impl Backend for SqliteWriter {
     }
 
     fn load(&mut self, needs: &[Need]) -> Result<Loaded, Error> {
-        Loader { conn: &self.conn, cache: &mut self.cache }.load(needs)
+        if needs.iter().any(|need| self.pending.is_in_the_way_of(need)) {
+            self.write_pending()?;
+        }
+        Loader { conn: &self.conn, cache: &mut self.cache, pending: &self.pending }.load(needs)
     }
 
     fn apply(&mut self, loaded: Loaded) -> Result<(), Error> {
+        if self.pending.takes(&loaded, &self.cache) {
+            self.cache.remember(&loaded);
+            self.pending.add(loaded);
+            return Ok(());
+        }
+        self.write_pending()?;
         apply::apply(&self.conn, &self.cache, &loaded).map_err(failure)?;
         self.cache.remember(&loaded);
         if !loaded.forgotten.is_empty() {
@@ -90,6 +105,10 @@ impl Backend for SqliteWriter {
     }
 
     fn commit(&mut self) -> Result<(), CommitFailed> {
+        if let Err(e) = self.write_pending() {
+            self.rollback();
+            return Err(CommitFailed::RolledBack(e));
+        }
         let Err(e) = self.batch("COMMIT") else { return Ok(()) };
         let full = matches!(e, Error::Full { .. });
         self.rollback();
@@ -100,6 +119,7 @@ impl Backend for SqliteWriter {
 
     fn rollback(&mut self) {
         self.cache.forget();
+        self.pending.clear();
         self.release();
     }
 

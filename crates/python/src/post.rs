@@ -1,0 +1,131 @@
+//! How event loops hear of commits: all that one group resolved in one call, and one wake-up of each loop.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Wake},
+};
+
+use outlast_core::{op::Outcome, store};
+use pyo3::{prelude::*, sync::PyOnceLock, types::PyList};
+use tokio::runtime::Handle;
+
+use crate::ticket::answer;
+
+/// Who is told of a commit: an asyncio future, or whatever can be called.
+pub struct Letter {
+    to: Py<PyAny>,
+    is_called: bool,
+    /// The run's id, for the hints of refusals.
+    run: String,
+}
+
+impl Letter {
+    pub fn to(done: &Bound<'_, PyAny>, run: &str) -> Letter {
+        Letter { to: done.clone().unbind(), is_called: done.is_callable(), run: run.to_owned() }
+    }
+}
+
+type Told = (Letter, Result<Outcome, store::Error>);
+
+/// What is to be told, by whoever holds the interpreter's lock next. Cheap to clone.
+#[derive(Clone)]
+pub struct Post {
+    runtime: Handle,
+    waiting: Arc<Mutex<Vec<Told>>>,
+}
+
+impl Post {
+    pub fn new(runtime: Handle) -> Post {
+        Post { runtime, waiting: Arc::default() }
+    }
+
+    pub fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Tells `letter` once `ticket` is resolved.
+    pub fn when(&self, ticket: store::Ticket, letter: Letter) {
+        let awaited = Awaited { post: self.clone(), open: Mutex::new(Some((ticket, letter))) };
+        Arc::new(awaited).look();
+    }
+
+    /// Tells `letter`, from a thread of the runtime: the store's own does not wait for the interpreter.
+    pub fn send(&self, letter: Letter, outcome: Result<Outcome, store::Error>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.push((letter, outcome));
+        if waiting.len() == 1 {
+            let post = self.clone();
+            self.runtime.spawn(async move { post.deliver() });
+        }
+    }
+
+    /// What comes while the interpreter is waited for goes along.
+    fn deliver(&self) {
+        let take = || std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        // None: the interpreter is gone, and with it whoever waited.
+        let told = Python::try_attach(|py| tell(py, take()));
+        // A loop that was closed meanwhile: nobody waits there any more.
+        if let Some(Err(e)) = told {
+            tracing::debug!(error = %e, "nobody waits for a commit");
+        }
+    }
+}
+
+/// A ticket of which nobody has heard yet.
+struct Awaited {
+    post: Post,
+    open: Mutex<Option<(store::Ticket, Letter)>>,
+}
+
+impl Awaited {
+    fn look(self: Arc<Self>) {
+        let waker = self.clone().into();
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((ticket, _)) = open.as_mut() else { return };
+        if let Poll::Ready(outcome) = Pin::new(ticket).poll(&mut Context::from_waker(&waker))
+            && let Some((_, letter)) = open.take()
+        {
+            self.post.send(letter, outcome);
+        }
+    }
+}
+
+impl Wake for Awaited {
+    fn wake(self: Arc<Self>) {
+        self.look();
+    }
+}
+
+/// Each loop is told once, with a list of (future, answer, error).
+fn tell(py: Python<'_>, letters: Vec<Told>) -> PyResult<()> {
+    static RESOLVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let resolve = RESOLVE.import(py, "outlast.waiting", "resolve")?;
+    let mut loops: Vec<(Bound<'_, PyAny>, Bound<'_, PyList>)> = Vec::new();
+    let mut failed = Ok(());
+    for (letter, outcome) in letters {
+        let (value, error) = match answer(py, outcome, &letter.run) {
+            Ok(value) => (value, py.None()),
+            Err(error) => (py.None(), error.into_value(py).into_any()),
+        };
+        let to = letter.to.bind(py);
+        if letter.is_called {
+            failed = failed.and(to.call1((value, error)).map(drop));
+            continue;
+        }
+        let its = to.call_method0("get_loop")?;
+        let told = match loops.iter().find(|(known, _)| known.is(&its)) {
+            Some((_, told)) => told.clone(),
+            None => {
+                let told = PyList::empty(py);
+                loops.push((its, told.clone()));
+                told
+            }
+        };
+        told.append((to, value, error))?;
+    }
+    for (its, told) in loops {
+        failed = failed.and(its.call_method1("call_soon_threadsafe", (resolve, told)).map(drop));
+    }
+    failed
+}

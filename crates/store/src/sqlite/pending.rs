@@ -1,0 +1,117 @@
+//! What a group has decided and not yet written: each row is written once, as its last operation left it.
+//!
+//! A step's opening and its result are mostly of one group: then its entry is inserted closed, and its run's row
+//! written once. Only what most operations write waits here, and only while nothing has to find it by a query.
+
+use std::collections::BTreeMap;
+
+use outlast_core::{
+    id::{RunNo, Seq},
+    journal::{Entry, Kind},
+    loaded::{Loaded, Need, NewPayload, Row, Touch},
+    run::Run,
+};
+use rusqlite::{Connection, Result};
+
+use super::{apply, cache::Cache, payloads};
+
+#[derive(Default)]
+pub struct Pending {
+    runs: BTreeMap<RunNo, Run>,
+    entries: BTreeMap<(RunNo, Seq), Row<Entry>>,
+    payloads: Vec<NewPayload>,
+}
+
+impl Pending {
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.entries.is_empty() && self.payloads.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        *self = Pending::default();
+    }
+
+    /// Whether `need` is found by a query that has to see what waits.
+    pub fn is_in_the_way_of(&self, need: &Need) -> bool {
+        match need {
+            Need::Instance(_) | Need::Run(_) | Need::Entry(..) | Need::Keyed(..) => false,
+            Need::Attempt(..) | Need::OpenAttempts(_) | Need::Lease(..) | Need::State(_) => false,
+            _ => !self.is_empty(),
+        }
+    }
+
+    /// Whether all that was changed can wait. `before` is what was loaded.
+    ///
+    /// Not in forks, whose changes of shared entries are inserted behind newer ones; and not a run's move to another
+    /// status, which is found by an index.
+    pub fn takes(&self, l: &Loaded, before: &Cache) -> bool {
+        fn read<T>(rows: &[Row<T>]) -> bool {
+            rows.iter().all(|r| r.touch == Touch::Read)
+        }
+        let waits = |row: &Row<Run>| {
+            let run = &row.value;
+            let stays = || before.runs.get(&run.no).is_some_and(|old| old.status == run.status);
+            run.origins.is_empty() && (row.touch == Touch::Read || (row.touch == Touch::Update && stays()))
+        };
+        l.runs.iter().all(waits)
+            && read(&l.instances)
+            && read(&l.envelopes)
+            && read(&l.attempts)
+            && read(&l.leases)
+            && l.specs.is_empty()
+            && l.forgotten.is_empty()
+            && !l.state.is_touched()
+    }
+
+    pub fn add(&mut self, l: Loaded) {
+        self.runs.extend(touched(l.runs).map(|row| (row.value.no, row.value)));
+        for row in touched(l.entries) {
+            let at = (row.value.run, row.value.seq);
+            match self.entries.get_mut(&at) {
+                // One that is not there yet is inserted as it is now.
+                Some(waiting) => waiting.value = row.value,
+                None => drop(self.entries.insert(at, row)),
+            }
+        }
+        self.payloads.extend(l.payloads);
+    }
+
+    pub fn entry(&self, run: RunNo, seq: Seq) -> Option<&Entry> {
+        self.entries.get(&(run, seq)).map(|row| &row.value)
+    }
+
+    /// The newest of a key among those that are not there yet: outside of forks, entries are only appended.
+    pub fn keyed(&self, run: RunNo, kind: Kind, scope: &str, key: &str) -> Option<&Entry> {
+        let inserted = self.of(run).rev().filter(|row| row.touch == Touch::Insert).map(|row| &row.value);
+        inserted.into_iter().find(|e| e.kind == kind && *e.scope == *scope && e.key.as_deref() == Some(key))
+    }
+
+    fn of(&self, run: RunNo) -> impl DoubleEndedIterator<Item = &Row<Entry>> {
+        self.entries.range((run, Seq(i64::MIN))..=(run, Seq(i64::MAX))).map(|(_, row)| row)
+    }
+
+    /// Writes all of it.
+    pub fn write(&mut self, conn: &Connection) -> Result<()> {
+        let Pending { runs, entries, payloads } = std::mem::take(self);
+        let mut owners = BTreeMap::new();
+        for (at, row) in &entries {
+            if row.touch == Touch::Insert {
+                apply::insert_entry(conn, &row.value)?;
+                owners.insert(*at, conn.last_insert_rowid());
+            } else {
+                apply::update_entry(conn, &row.value)?;
+            }
+        }
+        for p in &payloads {
+            match owners.get(&(p.run, p.seq)) {
+                Some(owner) => payloads::put_of(conn, *owner, p)?,
+                None => payloads::put(conn, p)?,
+            }
+        }
+        runs.values().try_for_each(|run| apply::update_run(conn, run))
+    }
+}
+
+fn touched<T>(rows: Vec<Row<T>>) -> impl Iterator<Item = Row<T>> {
+    rows.into_iter().filter(|row| row.touch != Touch::Read)
+}
