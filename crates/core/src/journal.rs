@@ -252,7 +252,7 @@ pub enum Role {
     Value,
     /// A run's standard input, or that of one iteration.
     Stdin,
-    /// What a tool call is, said before it begins.
+    /// What a tool call is, said before it begins; what a run had used when a checkpoint was saved.
     About,
 }
 

@@ -118,6 +118,7 @@ impl Kind {
             | "instance_dead"
             | "no_attempt"
             | "run_ended"
+            | "run_held"
             | "run_halted"
             | "not_running" => Kind::Forbidden,
             "transaction_not_found"

@@ -395,6 +395,8 @@ macro_rules! stories {
                 checkpoints_of_other_runs_are_not_found,
                 a_halted_run_still_saves,
                 a_step_or_a_loop_of_the_same_name_is_no_checkpoint,
+                the_newest_checkpoint_of_any_name_is_found_behind_what_is_kept_automatically,
+                a_checkpoint_says_what_the_run_had_used_by_then,
             ;
             loops:
                 a_key_is_counted_once_over_an_iterations_attempts,
