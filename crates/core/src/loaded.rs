@@ -29,6 +29,8 @@ pub enum Need {
     /// The run and every envelope it is charged to, in the order of their numbers.
     Run(RunNo),
     Attempt(RunNo, AttemptNo),
+    /// What was said of the run when it was created.
+    Spec(RunNo),
     OpenAttempts(RunNo),
     Labelled(RunNo, String),
     /// The lease and the instance that holds it.
@@ -125,6 +127,8 @@ pub struct Loaded {
     pub runs: Vec<Row<Run>>,
     /// Written when a run is created, and when it is given other prices.
     pub specs: Vec<(RunNo, Spec)>,
+    /// As they stand, for the decision only.
+    pub known_specs: Vec<(RunNo, Spec)>,
     pub envelopes: Vec<Row<Envelope>>,
     pub attempts: Vec<Row<Attempt>>,
     pub leases: Vec<Row<Lease>>,
@@ -163,6 +167,10 @@ impl Loaded {
 
     pub fn run_by_id(&self, id: &RunId) -> Option<&Run> {
         self.runs.iter().map(|r| &r.value).find(|r| r.id == *id)
+    }
+
+    pub fn spec(&self, run: RunNo) -> Option<&Spec> {
+        self.known_specs.iter().find(|s| s.0 == run).map(|s| &s.1)
     }
 
     pub fn instance(&self, no: InstanceNo) -> Option<&Instance> {

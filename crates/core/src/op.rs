@@ -3,6 +3,7 @@
 //! Each verb has its own file in `engine/`. `Op` is their sum, so that a store handles one type.
 
 use crate::{
+    approval,
     engine::{
         admit::Admit,
         adopt::Adopt,
@@ -12,6 +13,7 @@ use crate::{
         claim_item::ClaimItem,
         compact::{Compact, Compacted},
         count_loop::CountLoop,
+        decide_approval::DecideApproval,
         declare_dead::DeclareDead,
         delivered::Delivered,
         end_attempt::EndAttempt,
@@ -32,6 +34,7 @@ use crate::{
         renew::Renew,
         reopen::Reopen,
         reprice::Reprice,
+        request_approval::RequestApproval,
         reset_item::ResetItem,
         resolve_step::ResolveStep,
         retain::Retain,
@@ -162,6 +165,8 @@ ops! {
     BeginIteration => Iterating(Seq),
     JudgeIteration => Judged(Verdict),
     Reprice => Repriced(Status),
+    RequestApproval => ApprovalAsked(approval::Answer),
+    DecideApproval => ApprovalDecided(approval::Answer),
 }
 
 /// What a renewal tells a driver of one of its runs.

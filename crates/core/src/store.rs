@@ -9,6 +9,7 @@ use std::{
 };
 
 use crate::{
+    approval,
     attempt::Attempt,
     engine,
     envelope::Envelope,
@@ -174,6 +175,8 @@ pub trait Store: Reads + Send + Sync {
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error>;
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error>;
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error>;
+    /// Approvals of all runs, or of one; the newest first, by when they were asked for.
+    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error>;
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error>;
     /// All attempts of a run, oldest first.
     fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error>;

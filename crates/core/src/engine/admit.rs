@@ -173,7 +173,7 @@ impl Admit {
         let (seq, charges) = (run.next_seq, run.charges.clone());
         run.next_seq = Seq(seq.0 + 1);
         run.began_at.get_or_insert(now);
-        if run.status == Status::Waiting {
+        if run.status == Status::Waiting && !run.awaits_a_person(now) {
             run.status = Status::Running;
         }
         let own = run.envelope();
@@ -238,6 +238,7 @@ impl Admit {
             })),
             step: None,
             item: None,
+            approval: None,
         });
         if let Some(payload) = &self.request {
             l.payloads.push(NewPayload {

@@ -39,7 +39,7 @@ pub struct Used {
     pub cost_nano_usd: i64,
     pub tokens: i64,
     pub loops: i64,
-    /// Since the run began, downtime included.
+    /// As the run's limit counts it.
     pub wall_ms: i64,
 }
 
@@ -47,12 +47,11 @@ impl Used {
     /// What a run has used by `now`.
     pub fn of(run: &crate::run::Run, envelope: &crate::envelope::Envelope, now: Micros) -> Used {
         let used = |unit: Unit| envelope.spent[unit] + envelope.doubt[unit];
-        let end = run.ended_at.unwrap_or(now);
         Used {
             cost_nano_usd: used(Unit::CostNanoUsd),
             tokens: used(Unit::Tokens),
             loops: used(Unit::Loops),
-            wall_ms: run.began_at.map_or(0, |began| end.ms_since(began)),
+            wall_ms: run.wall_ms(run.ended_at.unwrap_or(now)),
         }
     }
 }

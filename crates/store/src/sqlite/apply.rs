@@ -160,7 +160,7 @@ fn update_envelope(conn: &Connection, e: &Envelope) -> Result<()> {
 fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
     execute(
         conn,
-        &insert("runs", rows::RUN, 27),
+        &insert("runs", rows::RUN, 28),
         params![
             r.no.0,
             r.id.as_str(),
@@ -188,7 +188,8 @@ fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
             r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
             (!r.origins.is_empty()).then(|| to_json(&r.origins)).transpose()?,
             r.turns.as_ref().map(to_json).transpose()?,
-            r.wake_at.map(|t| t.0)
+            r.wake_at.map(|t| t.0),
+            r.approvals.as_ref().map(to_json).transpose()?
         ],
     )
 }
@@ -202,7 +203,8 @@ fn update_run(conn: &Connection, r: &Run) -> Result<()> {
         conn,
         "UPDATE runs SET began_at = ?2, ended_at = ?3, next_seq = ?4, next_attempt = ?5, fence = ?6, iteration = ?7,
          explicit_loops = ?8, answers = ?9, closed = ?10, stop_requested = ?11, replayed = ?12,
-         saved_nano_usd = ?13, halt = ?14, error = ?15, counts = ?16, turns = ?17, wake_at = ?18 WHERE no = ?1",
+         saved_nano_usd = ?13, halt = ?14, error = ?15, counts = ?16, turns = ?17, wake_at = ?18,
+         approvals = ?19 WHERE no = ?1",
         params![
             r.no.0,
             r.began_at.map(|t| t.0),
@@ -221,7 +223,8 @@ fn update_run(conn: &Connection, r: &Run) -> Result<()> {
             r.error,
             r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
             r.turns.as_ref().map(to_json).transpose()?,
-            r.wake_at.map(|t| t.0)
+            r.wake_at.map(|t| t.0),
+            r.approvals.as_ref().map(to_json).transpose()?
         ],
     )
 }
