@@ -100,6 +100,7 @@ fi
 check "documentation" "$PYTHON" scripts/check-docs.py --outlast "$OUTLAST_BIN"
 check "make demo" "$PYTHON" scripts/demo.py --outlast "$OUTLAST_BIN"
 check "examples/kill-9-resume" examples/kill-9-resume/demo.sh
+check "examples/riskkernel" examples/riskkernel/demo.sh
 
 echo
 for name in "${broken[@]}"; do echo "failed: $name"; done

@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    approval,
     attempt::Attempt,
     budget::BudgetView,
     envelope::Envelope,
@@ -222,6 +223,9 @@ impl Store for Forked {
     }
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
         self.inner.runs(filter)
+    }
+    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+        self.inner.approvals(filter)
     }
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
         self.inner.envelope(no)

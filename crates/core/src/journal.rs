@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    approval::ApprovalDetail,
     digest::{Digest, MatchKey},
     id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq},
     job::ItemDetail,
@@ -234,6 +235,7 @@ pub struct Entry {
     pub call: Option<Box<CallDetail>>,
     pub step: Option<Box<StepDetail>>,
     pub item: Option<Box<ItemDetail>>,
+    pub approval: Option<Box<ApprovalDetail>>,
 }
 
 impl Entry {
@@ -273,7 +275,8 @@ pub enum Role {
     Value,
     /// A run's standard input, or that of one iteration.
     Stdin,
-    /// What a tool call is, said before it begins.
+    /// What a tool call is, said before it begins; of an approval, the call's arguments; what a run had used when
+    /// a checkpoint was saved.
     About,
 }
 

@@ -2,6 +2,7 @@
 //! handed in, and what should change is handed back.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod approval;
 pub mod attempt;
 pub mod body;
 pub mod budget;
@@ -25,6 +26,7 @@ pub mod op;
 pub mod origin;
 pub mod payload;
 pub mod price;
+pub mod rules;
 pub mod run;
 pub mod scope;
 pub mod size;

@@ -37,6 +37,8 @@ pub enum Need {
     /// next free envelope number where one has no window now. No store looks at it: see `windows::complete`.
     Windows(Option<RunNo>),
     Attempt(RunNo, AttemptNo),
+    /// What was said of the run when it was created.
+    Spec(RunNo),
     OpenAttempts(RunNo),
     Labelled(RunNo, String),
     /// The lease and the instance that holds it.
@@ -133,6 +135,8 @@ pub struct Loaded {
     pub runs: Vec<Row<Run>>,
     /// Written when a run is created, and when it is given other prices.
     pub specs: Vec<(RunNo, Spec)>,
+    /// As they stand, for the decision only.
+    pub known_specs: Vec<(RunNo, Spec)>,
     pub envelopes: Vec<Row<Envelope>>,
     pub budgets: Vec<Row<Budget>>,
     pub attempts: Vec<Row<Attempt>>,
@@ -173,6 +177,10 @@ impl Loaded {
 
     pub fn run_by_id(&self, id: &RunId) -> Option<&Run> {
         self.runs.iter().map(|r| &r.value).find(|r| r.id == *id)
+    }
+
+    pub fn spec(&self, run: RunNo) -> Option<&Spec> {
+        self.known_specs.iter().find(|s| s.0 == run).map(|s| &s.1)
     }
 
     pub fn instance(&self, no: InstanceNo) -> Option<&Instance> {

@@ -13,6 +13,7 @@ use std::{
 };
 
 use crate::{
+    approval,
     attempt::Attempt,
     budget::{Budget, BudgetView},
     clock::Clock,
@@ -138,6 +139,10 @@ impl Tables {
                 if let Some(a) = self.attempts.get(&(*run, *no)) {
                     load_attempt(l, a);
                 }
+            }
+            Need::Spec(run) => {
+                let spec = self.specs.get(run).cloned();
+                l.known_specs.extend(spec.map(|spec| (*run, spec)));
             }
             Need::OpenAttempts(run) => {
                 self.attempts_of(*run).filter(|a| a.is_open()).for_each(|a| load_attempt(l, a));
@@ -432,6 +437,10 @@ impl Store for MemoryStore {
             .collect();
         let views: Result<Vec<_>, _> = numbers.into_iter().map(|no| self.run(no)).collect();
         Ok(views?.into_iter().flatten().collect())
+    }
+
+    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+        Ok(self.lock().committed.approvals(filter))
     }
 
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {

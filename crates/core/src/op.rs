@@ -3,6 +3,7 @@
 //! Each verb has its own file in `engine/`. `Op` is their sum, so that a store handles one type.
 
 use crate::{
+    approval,
     engine::{
         admit::Admit,
         adopt::Adopt,
@@ -13,6 +14,7 @@ use crate::{
         claim_item::ClaimItem,
         compact::{Compact, Compacted},
         count_loop::CountLoop,
+        decide_approval::DecideApproval,
         declare_dead::DeclareDead,
         delivered::Delivered,
         end_attempt::EndAttempt,
@@ -35,6 +37,7 @@ use crate::{
         renew::Renew,
         reopen::Reopen,
         reprice::Reprice,
+        request_approval::RequestApproval,
         reset_item::ResetItem,
         resolve_step::ResolveStep,
         retain::Retain,
@@ -173,6 +176,8 @@ ops! {
     RaiseBudget => BudgetRaised(Limits),
     RemoveBudget => BudgetRemoved(()),
     ApplyBudget => BudgetApplied(usize),
+    RequestApproval => ApprovalAsked(approval::Answer),
+    DecideApproval => ApprovalDecided(approval::Answer),
 }
 
 /// What a renewal tells a driver of one of its runs.

@@ -5,11 +5,13 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    approval::Awaited,
     envelope::Refusal,
     id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
     job::Job,
     looping::{Looping, Turns},
     origin::Origin,
+    rules::Rules,
     state::transaction::Conflicts,
     status::Status,
     unit::Limits,
@@ -78,6 +80,8 @@ pub struct Policy {
     pub on_divergence: OnDivergence,
     pub record: Record,
     pub unpriced: Unpriced,
+    /// `wall_ms` stands still while an approval is pending.
+    pub pause_wall: bool,
 }
 
 /// What `outlast resume` needs to start the command again.
@@ -165,6 +169,9 @@ pub struct Spec {
     /// Where its state is served over gRPC, beside its proxy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<Grpc>,
+    /// What its policy says of tools: it keeps what it was created with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules: Option<Rules>,
 }
 
 /// A service of a run's state over gRPC.
@@ -245,11 +252,26 @@ pub struct Run {
     pub turns: Option<Box<Turns>>,
     /// While it sleeps: until when.
     pub wake_at: Option<Micros>,
+    /// Set once a person was asked for something.
+    pub approvals: Option<Box<Awaited>>,
 }
 
 impl Run {
     /// The run's own envelope.
     pub fn envelope(&self) -> EnvelopeNo {
         self.charges[0]
+    }
+
+    /// How much of `wall_ms` has passed: since it began, downtime included, but for what its policy leaves out.
+    pub fn wall_ms(&self, now: Micros) -> i64 {
+        let since = self.began_at.map_or(0, |t| now.ms_since(t));
+        let waited =
+            self.approvals.as_ref().filter(|_| self.policy.pause_wall).map_or(0, |a| a.waited_ms(now));
+        (since - waited).max(0)
+    }
+
+    /// Whether an approval is pending.
+    pub fn awaits_a_person(&self, now: Micros) -> bool {
+        self.approvals.as_ref().is_some_and(|a| a.pending(now) > 0)
     }
 }

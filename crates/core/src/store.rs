@@ -9,6 +9,7 @@ use std::{
 };
 
 use crate::{
+    approval,
     attempt::Attempt,
     budget::BudgetView,
     engine,
@@ -176,6 +177,8 @@ pub trait Store: Reads + Send + Sync {
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error>;
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error>;
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error>;
+    /// Approvals of all runs, or of one; the newest first, by when they were asked for.
+    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error>;
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error>;
     /// The named budgets that were not removed, in the order in which they were made.
     fn budgets(&self) -> Result<Vec<BudgetView>, Error>;

@@ -195,8 +195,10 @@ impl Admit {
         run.next_seq = Seq(seq.0 + 1);
         run.began_at.get_or_insert(now);
         if run.status == Status::Waiting {
-            run.status = Status::Running;
             run.halt = None;
+            if !run.awaits_a_person(now) {
+                run.status = Status::Running;
+            }
         }
         let own = run.envelope();
         let held = amounts(match cap {
@@ -261,6 +263,7 @@ impl Admit {
             })),
             step: None,
             item: None,
+            approval: None,
         });
         if let Some(payload) = &self.request {
             l.payloads.push(NewPayload {

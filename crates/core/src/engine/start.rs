@@ -35,7 +35,7 @@ pub struct Start {
 impl Start {
     pub fn needs(&self) -> Vec<Need> {
         let mut needs = vec![Need::Numbers, Need::RunById(self.id.clone()), Need::Budgets];
-        needs.extend(self.parent.map(Need::Run));
+        needs.extend(self.parent.into_iter().flat_map(|parent| [Need::Run(parent), Need::Spec(parent)]));
         needs
     }
 
@@ -56,7 +56,10 @@ impl Start {
         }
         let budgets = self.budgets(l)?;
         l.envelopes.push(Row::insert(Envelope::new(own, Owner::Run(no), self.limits)));
-        l.specs.push((no, self.spec.clone()));
+        // A child is under its parent's rules: an agent that begins one gets around nothing.
+        let inherited = self.parent.and_then(|parent| l.spec(parent)?.rules.clone());
+        let rules = inherited.or_else(|| self.spec.rules.clone());
+        l.specs.push((no, Spec { rules, ..self.spec.clone() }));
         if let Some(payload) = &self.stdin {
             l.payloads.push(NewPayload { run: no, seq: Seq(0), role: Role::Stdin, payload: payload.clone() });
         }
@@ -88,6 +91,7 @@ impl Start {
             job: self.spec.job.clone().map(|name| Box::new(Job { name, counts: Counts::default() })),
             turns: self.spec.looping().map(|_| Box::default()),
             wake_at: None,
+            approvals: None,
         }));
         Ok(Started { run: RunNo(no.0), created: true, status: Status::Interrupted })
     }

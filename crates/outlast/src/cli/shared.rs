@@ -121,6 +121,9 @@ pub struct PolicyArgs {
     /// A model without a known price, under a limit in usd
     #[arg(long, value_name = "RULE", default_value = "deny", value_parser = values::unpriced())]
     pub unpriced: run::Unpriced,
+    /// Stop the clock of `--wall` while an approval is pending
+    #[arg(long)]
+    pub pause_wall: bool,
 }
 
 impl PolicyArgs {
@@ -131,6 +134,7 @@ impl PolicyArgs {
             on_divergence: self.on_divergence,
             record: self.record,
             unpriced: self.unpriced,
+            pause_wall: self.pause_wall,
         }
     }
 }

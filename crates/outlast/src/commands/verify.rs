@@ -174,7 +174,7 @@ fn entries(
 fn values(store: &dyn Store, run: RunNo, e: &Entry) -> Result<Option<String>, CliError> {
     let roles: &[Role] = match e.kind {
         Kind::Call => &[Role::Request, Role::Answer],
-        Kind::Tool => &[Role::About, Role::Value],
+        Kind::Tool | Kind::Checkpoint => &[Role::About, Role::Value],
         _ => &[Role::Value],
     };
     for role in roles {

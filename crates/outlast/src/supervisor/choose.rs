@@ -218,6 +218,7 @@ fn create(
         prices: Some(begun_with.prices),
         job: None,
         grpc: args.grpc.to_keep(),
+        rules: None,
     };
     let start = Start {
         id,

@@ -22,16 +22,21 @@ pub fn canonical(body: &[u8], drop_pointers: &[&str]) -> Result<Vec<u8>> {
     let pointers: Vec<Vec<String>> =
         LEFT_OUT.iter().chain(drop_pointers).map(|p| segments(p)).collect::<Result<_>>()?;
     let dropped: Vec<&[String]> = pointers.iter().map(Vec::as_slice).collect();
-    let mut writer = Writer {
-        json: Scanner::new(body)?,
-        out: String::with_capacity(body.len()),
-        members: Vec::new(),
-        sorted: String::new(),
-    };
+    let mut writer = Writer::new(body)?;
     match writer.json.kind()? {
         Kind::Object => writer.object(&dropped)?,
         other => return Err(BadRequest::NotAnObject { had: other.name() }),
     }
+    writer.json.end()?;
+    Ok(writer.out.into_bytes())
+}
+
+/// Any JSON value in one spelling, as `canonical` has it, and whole: what an approval is bound to.
+///
+/// Errors: whatever is no JSON, duplicate keys.
+pub fn canonical_value(json: &[u8]) -> Result<Vec<u8>> {
+    let mut writer = Writer::new(json)?;
+    writer.value(&[])?;
     writer.json.end()?;
     Ok(writer.out.into_bytes())
 }
@@ -69,6 +74,17 @@ struct Member {
 impl Member {
     fn key<'o>(&self, out: &'o str) -> &'o str {
         &out[self.start + 1..self.key_end - 1]
+    }
+}
+
+impl<'a> Writer<'a> {
+    fn new(json: &'a [u8]) -> Result<Self> {
+        Ok(Self {
+            json: Scanner::new(json)?,
+            out: String::with_capacity(json.len()),
+            members: Vec::new(),
+            sorted: String::new(),
+        })
     }
 }
 
@@ -259,6 +275,24 @@ mod tests {
             ("{}", "x", BadRequest::BadPointer { pointer: "x".into() }),
         ] {
             assert_eq!(canonical(body.as_bytes(), &[drop]), Err(wanted), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_spelled_alike_and_nothing_of_it_is_left_out() {
+        let check = |json: &str, wanted: &str| {
+            let had = canonical_value(json.as_bytes()).map(|out| String::from_utf8(out).unwrap());
+            assert_eq!(had.as_deref(), Ok(wanted), "{json}");
+        };
+        check(
+            r#" { "user" : "u", "metadata": {"b":1,"a":[ ]} } "#,
+            r#"{"metadata":{"a":[],"b":1},"user":"u"}"#,
+        );
+        check(" null ", "null");
+        check(r#""\u0041""#, r#""A""#);
+        check("[1E+5, 1.0]", "[1e5,1.0]");
+        for bad in ["", "{", "1 2", r#"{"a":1,"a":2}"#, "nul"] {
+            assert!(canonical_value(bad.as_bytes()).is_err(), "{bad}");
         }
     }
 

@@ -26,7 +26,7 @@ mod usage_limit;
 use std::borrow::Cow;
 
 pub use answer::{AnswerStream, Frame, FrameKind, Outcome, UpstreamError};
-pub use canonical::canonical;
+pub use canonical::{canonical, canonical_value};
 pub use cost_field::{BadCostField, CostField};
 pub use refusal::{error_element, error_frame, refusal_body};
 pub use request::{BadRequest, Request};

@@ -5,7 +5,7 @@
 mod item;
 mod keep;
 mod list;
-mod query;
+pub(crate) mod query;
 mod replay;
 mod routes;
 pub mod show;

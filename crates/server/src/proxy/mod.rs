@@ -43,23 +43,26 @@ use tokio::net::TcpListener;
 
 pub(crate) use body::{AnswerBody, Piece};
 pub use by_model::{BadPattern, Pattern};
+pub(crate) use host::Host;
 pub use host::{Config, Observer, Seen};
 pub use named::{AuthHeader, BadName, Named};
 pub use probes::PROBES;
 pub use record::{Answer as StoredAnswer, BadRecord};
+pub(crate) use refuse::Refusal;
+pub(crate) use seat::{date, forget_run};
 pub use upstream::{BadBase, Key, Provider, Providers};
+pub(crate) use who::api;
 pub use who::{Access, NotLetIn, bare};
 
 use self::{
     call::{Call, credential},
-    host::Host,
     named::To,
-    refuse::Refusal,
     upstream::SendFailed,
     who::{Caller, Credential, Who},
     wire::{Socket, Wire},
 };
 use crate::{
+    compat::riskkernel::{self, RiskKernel},
     dialect::{HeaderFacts, Route, Upstream, route},
     http::Rest,
     node::Node,
@@ -71,6 +74,7 @@ use crate::{
 pub struct Proxy {
     host: Arc<RwLock<Arc<Host>>>,
     rest: Option<Rest>,
+    riskkernel: Option<RiskKernel>,
 }
 
 impl Proxy {
@@ -82,7 +86,7 @@ impl Proxy {
         observer: Option<Observer>,
     ) -> Result<Proxy, Error> {
         let host = Host::new(node, entropy, config, observer)?;
-        Ok(Proxy { host: Arc::new(RwLock::new(host)), rest: None })
+        Ok(Proxy { host: Arc::new(RwLock::new(host)), rest: None, riskkernel: None })
     }
 
     /// Takes another configuration: requests that come from here on have it, those on their way end under
@@ -96,9 +100,10 @@ impl Proxy {
         self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Serves the state's routes too.
+    /// Serves the state's routes too, and RiskKernel's, whose facts are state.
     pub fn with_state(self, desk: Arc<StateDesk>) -> Proxy {
-        Proxy { rest: Some(Rest::new(desk)), ..self }
+        let riskkernel = Some(RiskKernel::new(desk.clone()));
+        Proxy { rest: Some(Rest::new(desk)), riskkernel, ..self }
     }
 
     /// Serves `listener` until `shutdown` resolves, and then drains: nothing new is begun (`/readyz` and new
@@ -181,13 +186,18 @@ impl Proxy {
             _ if is_google => Upstream::Gemini,
             _ => Upstream::OpenAi,
         };
-        match self.pass(&host, request, facts, wire).await {
+        let speaks = riskkernel::Speaks::of(request.headers());
+        let mut response = match self.pass(&host, request, facts, wire).await {
             Ok(response) => response,
             Err((refusal, upstream)) => {
                 host.metrics.refused(&refusal.code);
                 refusal.response(upstream.unwrap_or(shape))
             }
+        };
+        if let Some(speaks) = speaks {
+            speaks.stamp(&host, &mut response);
         }
+        response
     }
 
     async fn pass(
@@ -206,6 +216,9 @@ impl Proxy {
             return probe.map_err(bare);
         }
         let _arriving = host.arrives();
+        if let Some(face) = self.riskkernel.as_ref().filter(|_| RiskKernel::takes(parts.uri.path())) {
+            return Ok(self.riskkernel(face, host, &parts, body).await);
+        }
         if host.is_draining() {
             return Err(bare(probes::draining()));
         }
@@ -288,6 +301,23 @@ impl Proxy {
                 Err(bare(Refusal::new(403, "unknown_path", text)))
             }
             Route::Bad(reason) => Err(bare(Refusal::new(400, "bad_target", reason))),
+        }
+    }
+
+    async fn riskkernel(
+        &self,
+        face: &RiskKernel,
+        host: &Arc<Host>,
+        parts: &http::request::Parts,
+        body: Incoming,
+    ) -> Response<AnswerBody> {
+        let let_in = match face.let_in(host, parts) {
+            Ok(let_in) => let_in,
+            Err(e) => return riskkernel::refused(&e),
+        };
+        match self.body(host, body).await {
+            Ok(body) => face.answer(host, let_in, body).await,
+            Err(e) => riskkernel::refused(&e.into()),
         }
     }
 

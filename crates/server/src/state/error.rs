@@ -111,13 +111,14 @@ impl Kind {
     /// The kind of a code of the engine, the store or a face.
     pub fn of(code: &str) -> Kind {
         match code {
-            "bad_request" | "bad_value" | "bad_keep" | "bad_limit" => Kind::Invalid,
+            "bad_request" | "bad_value" | "bad_keep" | "bad_limit" | "bad_approval" => Kind::Invalid,
             "read_only_namespace"
             | "lease_lost"
             | "label_ended"
             | "instance_dead"
             | "no_attempt"
             | "run_ended"
+            | "run_held"
             | "run_halted"
             | "not_running" => Kind::Forbidden,
             "transaction_not_found"
@@ -125,12 +126,13 @@ impl Kind {
             | "transaction_expired"
             | "unknown_run"
             | "no_such_key"
+            | "unknown_approval"
             | "no_route" => Kind::NotFound,
-            "conflict" => Kind::Conflict,
+            "conflict" | "other_arguments" | "already_decided" | "approval_expired" => Kind::Conflict,
             "transaction_exists" => Kind::Exists,
             "compacted" | "not_json" => Kind::Gone,
             "transaction_too_large" | "reply_too_large" | "body_too_large" => Kind::TooLarge,
-            "too_many_transactions" => Kind::TooMany,
+            "too_many_transactions" | "too_many_approvals" => Kind::TooMany,
             "store_full" | "store_io" | "store_refused" | "store_unavailable" | "store_closed" => {
                 Kind::Unavailable
             }

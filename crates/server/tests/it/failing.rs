@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use outlast_core::{
+    approval,
     attempt::Attempt,
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
@@ -102,6 +103,12 @@ impl Store for Failing {
     }
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
         self.inner.runs(filter)
+    }
+    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+        self.inner.approvals(filter)
+    }
+    fn budgets(&self) -> Result<Vec<outlast_core::budget::BudgetView>, Error> {
+        self.inner.budgets()
     }
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
         self.inner.envelope(no)

@@ -15,6 +15,7 @@ mod replay;
 mod responses;
 mod restart;
 mod rig;
+mod riskkernel;
 mod scope;
 mod scripted;
 mod server_tools;

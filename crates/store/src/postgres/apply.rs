@@ -184,7 +184,8 @@ async fn insert_run(client: &Client, r: &Run) -> Result<(), Error> {
             (!r.origins.is_empty()).then(|| to_json(&r.origins)).transpose()?,
             maybe_json(&r.turns)?,
             r.wake_at.map(|t| t.0),
-            (!r.budgets.is_empty()).then(|| to_json(&r.budgets)).transpose()?
+            (!r.budgets.is_empty()).then(|| to_json(&r.budgets)).transpose()?,
+            maybe_json(&r.approvals)?
         ],
     )
     .await
@@ -195,8 +196,8 @@ async fn update_run(client: &Client, r: &Run) -> Result<(), Error> {
         client,
         "UPDATE outlast.runs SET status = $2, began_at = $3, ended_at = $4, next_seq = $5, next_attempt = $6, \
          fence = $7, iteration = $8, explicit_loops = $9, answers = $10, closed = $11, stop_requested = $12, \
-         replayed = $13, saved_nano_usd = $14, halt = $15, error = $16, counts = $17, turns = $18, wake_at = $19, budgets = $20 \
-         WHERE no = $1",
+         replayed = $13, saved_nano_usd = $14, halt = $15, error = $16, counts = $17, turns = $18, wake_at = $19, \
+          budgets = $20, approvals = $21 WHERE no = $1",
         params![
             r.no.0,
             r.status as i64,
@@ -217,7 +218,8 @@ async fn update_run(client: &Client, r: &Run) -> Result<(), Error> {
             r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
             maybe_json(&r.turns)?,
             r.wake_at.map(|t| t.0),
-            (!r.budgets.is_empty()).then(|| to_json(&r.budgets)).transpose()?
+            (!r.budgets.is_empty()).then(|| to_json(&r.budgets)).transpose()?,
+            maybe_json(&r.approvals)?
         ],
     )
     .await

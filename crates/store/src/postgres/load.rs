@@ -8,6 +8,7 @@ use outlast_core::{
     job,
     journal::{Entry, Kind},
     loaded::{Loaded, Need, Numbers, Row},
+    run::Spec,
     store::Error,
 };
 use tokio_postgres::Client;
@@ -63,6 +64,13 @@ impl Loading<'_> {
             }
             Need::Windows(_) => Ok(()),
             Need::Attempt(run, no) => self.attempt(*run, *no).await,
+            Need::Spec(run) => {
+                let sql = "SELECT spec FROM outlast.specs WHERE run_no = $1";
+                let spec = |row: &tokio_postgres::Row| rows::json::<Spec>(row, 0);
+                let found = maybe(self.client, sql, params![run.0], spec).await?;
+                self.l.known_specs.extend(found.map(|spec| (*run, spec)));
+                Ok(())
+            }
             Need::OpenAttempts(run) => self.open(*run).await,
             Need::Labelled(run, label) => {
                 let sql =

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use outlast_core::{
+    approval,
     attempt::Attempt,
     budget::{Budget, BudgetView},
     envelope::Envelope,
@@ -111,6 +112,22 @@ impl Store for PostgresStore {
                 params.len()
             );
             views(c, all(c, &select(RUN, &rest), &params, rows::run).await?).await
+        })
+    }
+
+    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+        let filter = *filter;
+        self.readers.run(async move |c: &Client| {
+            let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
+            let open = if filter.open { " AND state = 0" } else { "" };
+            let of_run = if filter.run.is_some() { " AND run_no = $2" } else { "" };
+            let run = filter.run.map_or(0, |r| r.0);
+            let mut params: Vec<Param<'_>> = vec![param(&limit)];
+            params.extend(filter.run.map(|_| param(&run)));
+            let rest = format!(
+                "outlast.entries WHERE kind = 7{open}{of_run} ORDER BY opened_at DESC, run_no DESC, seq DESC LIMIT $1"
+            );
+            all(c, &select(ENTRY, &rest), &params, rows::entry).await
         })
     }
 

@@ -119,6 +119,7 @@ pub fn run(row: &Row) -> Result<Run> {
         origins: maybe_json::<Vec<Origin>>(row, 24)?.unwrap_or_default().into(),
         turns: maybe_json(row, 25)?,
         wake_at: maybe_int(row, 26)?.map(Micros),
+        approvals: maybe_json(row, 28)?,
     })
 }
 
@@ -197,6 +198,7 @@ pub fn entry(row: &Row) -> Result<Entry> {
         call: None,
         step: None,
         item: None,
+        approval: None,
     };
     columns::put_detail(&mut entry, get(row, 21)?).map_err(|e| bad(row, 21, e))?;
     Ok(entry)

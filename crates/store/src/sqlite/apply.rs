@@ -167,7 +167,7 @@ fn update_envelope(conn: &Connection, e: &Envelope) -> Result<()> {
 fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
     execute(
         conn,
-        &insert("runs", rows::RUN, 28),
+        &insert("runs", rows::RUN, 29),
         params![
             r.no.0,
             r.id.as_str(),
@@ -196,7 +196,8 @@ fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
             (!r.origins.is_empty()).then(|| to_json(&r.origins)).transpose()?,
             r.turns.as_ref().map(to_json).transpose()?,
             r.wake_at.map(|t| t.0),
-            (!r.budgets.is_empty()).then(|| to_json(&r.budgets)).transpose()?
+            (!r.budgets.is_empty()).then(|| to_json(&r.budgets)).transpose()?,
+            r.approvals.as_ref().map(to_json).transpose()?
         ],
     )
 }
@@ -215,7 +216,8 @@ pub fn update_run(conn: &Connection, r: &Run) -> Result<()> {
         conn,
         "UPDATE runs SET began_at = ?2, ended_at = ?3, next_seq = ?4, next_attempt = ?5, fence = ?6, iteration = ?7,
          explicit_loops = ?8, answers = ?9, closed = ?10, stop_requested = ?11, replayed = ?12,
-         saved_nano_usd = ?13, halt = ?14, error = ?15, counts = ?16, turns = ?17, wake_at = ?18 WHERE no = ?1",
+         saved_nano_usd = ?13, halt = ?14, error = ?15, counts = ?16, turns = ?17, wake_at = ?18,
+         approvals = ?19 WHERE no = ?1",
         params![
             r.no.0,
             r.began_at.map(|t| t.0),
@@ -234,7 +236,8 @@ pub fn update_run(conn: &Connection, r: &Run) -> Result<()> {
             r.error,
             r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
             r.turns.as_ref().map(to_json).transpose()?,
-            r.wake_at.map(|t| t.0)
+            r.wake_at.map(|t| t.0),
+            r.approvals.as_ref().map(to_json).transpose()?
         ],
     )
 }

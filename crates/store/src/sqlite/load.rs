@@ -76,6 +76,11 @@ impl Loader<'_> {
             }
             Need::Windows(_) => {}
             Need::Attempt(run, no) => self.attempt(l, *run, *no)?,
+            Need::Spec(run) => {
+                let sql = "SELECT spec FROM specs WHERE run_no = ?1";
+                let spec = self.maybe(sql, (run.0,), rows::spec)?;
+                l.known_specs.extend(spec.map(|spec| (*run, spec)));
+            }
             Need::OpenAttempts(run) => {
                 for a in self.open(*run)?.iter() {
                     add_attempt(l, a.clone());

@@ -1,6 +1,7 @@
 //! Reading what is committed.
 
 use outlast_core::{
+    approval,
     attempt::Attempt,
     budget::{Budget, BudgetView},
     envelope::Envelope,
@@ -69,6 +70,22 @@ fn results() -> String {
     select(&columns, &rest)
 }
 
+/// The newest first: an index is walked from its end, until there are enough. Of one run, the index of all of its
+/// entries of a kind is smaller.
+fn approvals(filter: &approval::Filter) -> String {
+    let open = if filter.open { " AND state = 0" } else { "" };
+    let rest = match filter.run {
+        Some(_) => format!(
+            "entries INDEXED BY entries_by_key WHERE run_no = ?2 AND kind = 7 AND key IS NOT NULL{open}"
+        ),
+        None => {
+            let index = if filter.open { "approvals_open" } else { "approvals" };
+            format!("entries INDEXED BY {index} WHERE kind = 7{open}")
+        }
+    };
+    select(rows::ENTRY, &format!("{rest} ORDER BY opened_at DESC, run_no DESC, seq DESC LIMIT ?1"))
+}
+
 fn steps() -> String {
     let columns = format!("{STEP_ROW}, {VALUE}");
     let wanted = "e.run_no = ?1 AND e.kind = 1 AND e.seq > ?2";
@@ -126,6 +143,15 @@ impl Store for SqliteStore {
         self.with_reader(|c| {
             let runs = all(c, &select(rows::RUN, &rest), params_from_iter(params), rows::run)?;
             runs.into_iter().map(|run| view(c, run)).collect()
+        })
+    }
+
+    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+        let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
+        let sql = approvals(filter);
+        self.with_reader(|c| match filter.run {
+            Some(run) => all(c, &sql, (limit, run.0), rows::entry),
+            None => all(c, &sql, (limit,), rows::entry),
         })
     }
 
@@ -353,6 +379,11 @@ mod tests {
         };
         let newest = "SEARCH e USING INDEX entries_of_items (run_no=? AND seq>?)";
         let value = "SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN";
+        let all = |open, run| approvals(&approval::Filter { run, open, limit: 10 });
+        check(&all(true, None), &["SCAN entries USING INDEX approvals_open"]);
+        check(&all(false, None), &["SCAN entries USING INDEX approvals"]);
+        let of_run = "SEARCH entries USING INDEX entries_by_key (run_no=? AND kind=? AND key>?)";
+        check(&all(true, Some(RunNo(1))), &[of_run, "USE TEMP B-TREE FOR ORDER BY"]);
         check(&items(), &[newest]);
         check(&results(), &[newest, value]);
         check(&steps(), &["SEARCH e USING INDEX sqlite_autoindex_entries_1 (run_no=? AND seq>?)", value]);

@@ -14,7 +14,7 @@ use outlast_core::{
     journal::{Entry, Kind, State},
     origin::Origin,
     payload::{Codec, Payload},
-    run::Run,
+    run::{Run, Spec},
     status::Status,
     store::StepRow,
     unit::{Amounts, Unit},
@@ -103,7 +103,12 @@ pub fn run(row: &Row<'_>) -> Result<Run> {
         origins: from_json_or_null::<Vec<Origin>>(row, 24)?.unwrap_or_default().into(),
         turns: from_json_or_null(row, 25)?,
         wake_at: row.get::<_, Option<i64>>(26)?.map(Micros),
+        approvals: from_json_or_null(row, 28)?,
     })
+}
+
+pub fn spec(row: &Row<'_>) -> Result<Spec> {
+    from_json(row, 0)
 }
 
 /// Apart: the name is indexed and never changes, the counts do with each item.
@@ -184,6 +189,7 @@ pub fn entry(row: &Row<'_>) -> Result<Entry> {
         call: None,
         step: None,
         item: None,
+        approval: None,
     };
     columns::put_detail(&mut entry, row.get_ref(21)?.as_str_or_null()?).map_err(|e| bad(21, e))?;
     Ok(entry)

@@ -20,6 +20,7 @@ mod postgres_database;
 mod shared;
 mod sqlite_file;
 
+mod approvals;
 mod budgets;
 mod calls;
 mod checkpoints;
@@ -258,6 +259,20 @@ macro_rules! stories {
                 a_budget_outlives_the_process,
                 starting_a_run_again_charges_it_to_nothing_new,
             ;
+            approvals:
+                a_run_waits_until_a_person_decides_and_the_decision_is_durable,
+                a_run_waits_for_the_last_of_its_approvals_whatever_it_calls_meanwhile,
+                a_restarted_agent_finds_what_it_asked_for_pending_or_decided,
+                a_decision_is_bound_to_the_arguments_it_was_given_for,
+                an_approval_is_decided_once,
+                a_run_that_is_over_or_halted_is_asked_and_decided_nothing_new,
+                a_stale_attempt_asks_nothing,
+                what_is_approved_in_one_iteration_is_asked_again_in_the_next,
+                a_policy_says_which_tools_there_are_and_which_are_asked_for,
+                bad_requests_for_an_approval_write_nothing,
+                approvals_are_listed_newest_first_by_run_and_by_status,
+                a_fork_shares_what_was_approved_and_asks_for_the_rest,
+            ;
             tools:
                 a_tool_call_is_on_disk_before_it_begins,
                 a_tool_call_that_was_cut_off_is_the_next_attempts_to_close,
@@ -429,6 +444,8 @@ macro_rules! stories {
                 checkpoints_of_other_runs_are_not_found,
                 a_halted_run_still_saves,
                 a_step_or_a_loop_of_the_same_name_is_no_checkpoint,
+                the_newest_checkpoint_of_any_name_is_found_behind_what_is_kept_automatically,
+                a_checkpoint_says_what_the_run_had_used_by_then,
             ;
             loops:
                 a_key_is_counted_once_over_an_iterations_attempts,
@@ -491,6 +508,10 @@ macro_rules! stories {
 macro_rules! timed_stories {
     ($bed:expr) => {
         tests! { $bed;
+            approvals:
+                an_approval_that_expires_is_a_no_and_lets_its_run_go_on,
+                the_wall_clock_stands_still_while_a_run_waits_where_its_policy_says_so,
+            ;
             limits:
                 after_the_wall_time_nothing_is_admitted_and_downtime_counts,
                 after_the_wall_time_no_attempt_and_no_loop_begins,

@@ -9,6 +9,7 @@ use outlast_core::{
     journal::{Kind, Role},
     op::Then,
     payload::Payload,
+    rules::Rules,
     run::{Command, Grpc, PriceFile, Prices, Spec},
     state::transaction::Conflicts,
     status::Status,
@@ -99,6 +100,11 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
         }),
         job: None,
         grpc: Some(Grpc { address: "127.0.0.1:50051".into(), conflicts: Conflicts::FirstCommitter }),
+        rules: Some(Rules {
+            policy: "careful".into(),
+            tools: Some(vec!["search".into()]),
+            require: Vec::new(),
+        }),
     };
     let stdin = Some(Payload::encode(b"the input\n"));
     let start = Start { spec: spec.clone(), stdin, ..s.run("r").start };

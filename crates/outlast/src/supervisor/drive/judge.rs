@@ -100,7 +100,8 @@ impl Driver {
             return Err(failed("strays", format!("{} processes of the agent cannot be ended", outcome.left)));
         }
         // The refusal that halts a run may have come in the agent's last breath.
-        let status = story::view(self.store.as_ref(), &self.view)?.run.status;
+        let run = story::view(self.store.as_ref(), &self.view)?.run;
+        let status = run.status;
         if matches!(status, Status::Halted | Status::Cancelled) {
             self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
             return Ok(Next::Exit(self.finish(status)?));
@@ -112,7 +113,8 @@ impl Driver {
                 status => Ok(Next::Exit(self.finish(status)?)),
             };
         }
-        if status == Status::Waiting && gave_up(outcome) {
+        // One that waits for a person is started again, and asks again.
+        if status == Status::Waiting && run.halt.is_some() && gave_up(outcome) {
             self.end_of(life, exit, Then::Wait).await?;
             return Ok(Next::Wait);
         }

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use super::{Drive, Source};
 use crate::{
+    compat::riskkernel::Stamped,
     dialect::{error_element, error_frame},
     proxy::{
         body::{AnswerBody, Driver, Piece},
@@ -48,7 +49,7 @@ impl Drive {
                 let (tx, rx) = mpsc::channel(FRAMES_AHEAD);
                 (AnswerBody::frames(rx, driver), Some((tx, frames)))
             };
-            let response = self.response(head.0, head.1, body);
+            let response = self.response(head.0, head.1, body, whole);
             if to.send(response).is_err() {
                 return Some(Event::ClientGone);
             }
@@ -72,8 +73,19 @@ impl Drive {
         None
     }
 
-    fn response(&self, status: StatusCode, headers: HeaderMap, body: AnswerBody) -> Response<AnswerBody> {
+    fn response(
+        &self,
+        status: StatusCode,
+        headers: HeaderMap,
+        body: AnswerBody,
+        whole: bool,
+    ) -> Response<AnswerBody> {
         let mut response = Response::new(body);
+        let paid = match &self.source {
+            Source::Live(live, _) if !self.replayed => Some(live.seq),
+            _ => None,
+        };
+        response.extensions_mut().insert(Stamped { run: self.call.seat.run, paid, whole });
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         let headers = response.headers_mut();
