@@ -4,9 +4,11 @@
 //! new call is carried by [`live`]. All decisions are in the core: the engine and the call machine.
 
 mod body;
+mod budget_metrics;
 mod call;
 mod drive;
 mod encoding;
+mod fleet;
 mod gates;
 mod headers;
 mod host;
@@ -41,6 +43,7 @@ use outlast_core::{clock::Entropy, store::Error};
 use tokio::net::TcpListener;
 
 pub(crate) use body::{AnswerBody, Piece};
+pub use fleet::FLEET;
 pub use host::{Config, Observer, Seen};
 pub use named::{AuthHeader, BadName, Named};
 pub use probes::PROBES;
@@ -201,6 +204,9 @@ impl Proxy {
         }
         if let Some(probe) = probes::answer(host, &parts) {
             return probe.map_err(bare);
+        }
+        if let Some(told) = fleet::answer(host, &parts).await {
+            return told.map_err(bare);
         }
         let _arriving = host.arrives();
         if host.is_draining() {

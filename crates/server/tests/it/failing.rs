@@ -7,6 +7,7 @@ use std::sync::{
 
 use outlast_core::{
     attempt::Attempt,
+    budget::BudgetView,
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
@@ -105,6 +106,9 @@ impl Store for Failing {
     }
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
         self.inner.envelope(no)
+    }
+    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
+        self.inner.budgets()
     }
     fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
         self.inner.attempts(run)
