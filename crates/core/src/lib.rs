@@ -31,6 +31,7 @@ pub mod run;
 pub mod scope;
 pub mod size;
 pub mod snapshot;
+pub mod spend;
 pub mod state;
 pub mod status;
 pub mod store;

@@ -168,10 +168,11 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             })
         }
         other => {
-            // A dump may be brought to a place where there is nothing yet.
+            // A dump may be brought to a place where there is nothing yet; a budget may be set before the first run.
             let create = matches!(
                 &other,
                 Command::State(cli::StateArgs { command: cli::state::StateCommand::Restore(_) })
+                    | Command::Budgets(cli::BudgetsArgs { verb: Some(cli::BudgetsVerb::Set(_)) })
             );
             let store = context.open(create, Default::default())?;
             // A person who looks after a kill -9 is not told that it runs.

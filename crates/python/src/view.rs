@@ -2,6 +2,7 @@
 
 use outlast_core::{
     id::Micros,
+    status::Status,
     store::RunView,
     unit::{Amounts, Limits, Unit},
 };
@@ -20,7 +21,8 @@ pub fn json(view: &RunView, now_us: i64) -> String {
         "name": view.spec.name,
         "tags": view.spec.tags,
         "status": run.status.name(),
-        "halt": run.halt.as_ref().map(|halt| json!({
+        // What a run waits for is told by `outlast show`: it is no halt.
+        "halt": run.halt.as_ref().filter(|_| run.status == Status::Halted).map(|halt| json!({
             "code": halt.code, "message": halt.message(), "hint": halt.hint(run.id.as_str()),
         })),
         "error": run.error,

@@ -1,9 +1,13 @@
-//! Whether a run that waits for a budget above its own may go on.
+//! Runs that wait for a budget above their own: which, and whether they may go on.
+
+use std::collections::BTreeMap;
 
 use super::BudgetView;
 use crate::{
     envelope::{Envelope, Refusal, Whose},
-    id::Micros,
+    id::{Micros, RunId},
+    status::Status,
+    store::{self, RunFilter, Store},
 };
 
 /// Whether what was refused fits now. A budget that is gone holds nobody.
@@ -17,6 +21,27 @@ pub fn is_room(refusal: &Refusal, budgets: &[BudgetView], parent: Option<&Envelo
         Whose::Named { name, .. } => {
             let named = budgets.iter().find(|b| b.budget.name.as_str() == name);
             named.is_none_or(|b| fits(&b.envelope_at(now)))
+        }
+    }
+}
+
+/// How many runs are read at a time.
+const PAGE: usize = 500;
+
+/// The runs that wait for a named budget, by its name, newest first. Costs what waits, not what is there.
+pub fn waiting(store: &dyn Store) -> Result<BTreeMap<String, Vec<RunId>>, store::Error> {
+    let (mut found, mut before) = (BTreeMap::<String, Vec<RunId>>::new(), None);
+    loop {
+        let filter = RunFilter { status: Some(Status::Waiting), before, limit: PAGE, ..RunFilter::default() };
+        let page = store.runs(&filter)?;
+        before = page.last().map(|view| view.run.no);
+        for view in &page {
+            if let Some(Whose::Named { name, .. }) = view.run.halt.as_ref().and_then(|h| h.whose.as_ref()) {
+                found.entry(name.clone()).or_default().push(view.run.id.clone());
+            }
+        }
+        if page.len() < PAGE {
+            return Ok(found);
         }
     }
 }

@@ -22,8 +22,8 @@ pub struct BudgetsArgs {
 const EXAMPLES: &str = "\
 Examples:
   outlast budgets set team-search --usd 50 --per day --tag team=search
-  outlast budgets                                what is left of each, and which runs wait
-  outlast budgets raise team-search --add-usd 10 room for today
+  outlast budgets                                 what is left of each, and which runs wait
+  outlast budgets raise team-search --add-usd 10  room for today
   outlast budgets remove team-search";
 
 #[derive(Subcommand, Clone, Debug)]
@@ -43,14 +43,14 @@ pub struct SetArgs {
     /// Its name
     #[arg(value_name = "NAME")]
     pub name: Name,
-    #[command(flatten)]
-    pub limits: LimitArgs,
     /// When it begins anew: hour, day, month (UTC), or none
     #[arg(long, value_name = "PERIOD", default_value = "none", value_parser = period(), hide_possible_values = true, hide_default_value = true)]
     pub per: Per,
     /// Whose calls count: runs of this tag and their children. Without it every run's
     #[arg(long, value_name = "KEY=VALUE", value_parser = values::tag)]
     pub tag: Option<(String, String)>,
+    #[command(flatten)]
+    pub limits: LimitArgs,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -4,7 +4,9 @@ use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 use outlast_core::status::Status;
 
-use super::values::{self, Grouping};
+use outlast_core::spend::Grouping;
+
+use super::values;
 use crate::render::time::When;
 
 /// List runs, newest first

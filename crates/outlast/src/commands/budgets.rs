@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    budget::{BudgetView, UNITS},
+    budget::{BudgetView, UNITS, room},
     engine::{raise_budget::RaiseBudget, remove_budget::RemoveBudget, set_budget::Source},
-    envelope::{Envelope, Whose},
-    id::{Micros, RunId, RunNo},
+    envelope::Envelope,
+    id::{Micros, RunId},
     op::Durability,
-    status::Status,
-    store::{Ask as _, RunFilter, Store},
+    store::{Ask as _, Store},
     unit::Unit,
 };
 use serde_json::{Map, Value, json};
@@ -25,9 +24,6 @@ use crate::{
         time,
     },
 };
-
-/// How many runs are read at a time.
-const PAGE: usize = 500;
 
 pub fn budgets(store: &dyn Store, args: &BudgetsArgs, page: &mut Page) -> Result<(), CliError> {
     let told = match &args.verb {
@@ -51,7 +47,7 @@ pub fn budgets(store: &dyn Store, args: &BudgetsArgs, page: &mut Page) -> Result
             Some(format!("budget {} is removed", remove.name))
         }
     };
-    let (now, all, waiting) = (store.now()?, store.budgets()?, waiting(store)?);
+    let (now, all, waiting) = (store.now()?, store.budgets()?, room::waiting(store)?);
     let lines: Vec<Line> = all.iter().map(|view| Line::of(view, now, &waiting)).collect();
     if page.look.json {
         let budgets: Vec<Value> = lines.iter().map(Line::object).collect();
@@ -64,24 +60,6 @@ pub fn budgets(store: &dyn Store, args: &BudgetsArgs, page: &mut Page) -> Result
         return Ok(page.line("no named budgets")?);
     }
     print(&lines, page)
-}
-
-/// The runs that wait, by the name of the budget they wait for.
-fn waiting(store: &dyn Store) -> Result<BTreeMap<String, Vec<RunId>>, CliError> {
-    let (mut found, mut before) = (BTreeMap::<String, Vec<RunId>>::new(), None::<RunNo>);
-    loop {
-        let filter = RunFilter { status: Some(Status::Waiting), before, limit: PAGE, ..Default::default() };
-        let page = store.runs(&filter)?;
-        before = page.last().map(|view| view.run.no);
-        for view in &page {
-            if let Some(Whose::Named { name, .. }) = view.run.halt.as_ref().and_then(|h| h.whose.as_ref()) {
-                found.entry(name.clone()).or_default().push(view.run.id.clone());
-            }
-        }
-        if page.len() < PAGE {
-            return Ok(found);
-        }
-    }
 }
 
 /// A budget as it stands now.

@@ -16,6 +16,7 @@ fn help_is_as_recorded() {
         "attach",
         "service",
         "budget",
+        "budgets",
         "stop",
         "wake",
         "resume",

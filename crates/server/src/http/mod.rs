@@ -19,6 +19,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use self::query::Query;
+pub(crate) use self::query::decode as decoded;
 pub use self::routes::{ROUTES, Route, Verb};
 use crate::{
     proxy::AnswerBody,

@@ -180,23 +180,23 @@ impl Histogram {
     }
 }
 
-fn family(out: &mut String, name: &str, kind: &str, help: &str) {
+pub(super) fn family(out: &mut String, name: &str, kind: &str, help: &str) {
     // Writing to a string does not fail.
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-fn line(out: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
+pub(super) fn line(out: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
     let _ = writeln!(out, "{name}{labels} {value}");
 }
 
-fn labels(all: &[(&str, &str)]) -> String {
+pub(super) fn labels(all: &[(&str, &str)]) -> String {
     let escaped = |v: &str| v.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let all: Vec<String> = all.iter().map(|(name, v)| format!("{name}=\"{}\"", escaped(v))).collect();
     format!("{{{}}}", all.join(","))
 }
 
 /// Exact, in dollars.
-fn dollars(nano: i128) -> String {
+pub(super) fn dollars(nano: i128) -> String {
     let per = 1_000_000_000;
     format!("{}.{:09}", nano / per, (nano % per).abs())
 }

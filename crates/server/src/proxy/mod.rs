@@ -4,10 +4,12 @@
 //! new call is carried by [`live`]. All decisions are in the core: the engine and the call machine.
 
 mod body;
+mod budget_metrics;
 mod by_model;
 mod call;
 mod drive;
 mod encoding;
+mod fleet;
 mod gates;
 mod headers;
 mod host;
@@ -43,6 +45,7 @@ use tokio::net::TcpListener;
 
 pub(crate) use body::{AnswerBody, Piece};
 pub use by_model::{BadPattern, Pattern};
+pub use fleet::FLEET;
 pub(crate) use host::Host;
 pub use host::{Config, Observer, Seen};
 pub use named::{AuthHeader, BadName, Named};
@@ -214,6 +217,9 @@ impl Proxy {
         }
         if let Some(probe) = probes::answer(host, &parts) {
             return probe.map_err(bare);
+        }
+        if let Some(told) = fleet::answer(host, &parts).await {
+            return told.map_err(bare);
         }
         let _arriving = host.arrives();
         if let Some(face) = self.riskkernel.as_ref().filter(|_| RiskKernel::takes(parts.uri.path())) {

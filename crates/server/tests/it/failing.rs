@@ -8,6 +8,7 @@ use std::sync::{
 use outlast_core::{
     approval,
     attempt::Attempt,
+    budget::BudgetView,
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
@@ -107,11 +108,11 @@ impl Store for Failing {
     fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
         self.inner.approvals(filter)
     }
-    fn budgets(&self) -> Result<Vec<outlast_core::budget::BudgetView>, Error> {
-        self.inner.budgets()
-    }
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
         self.inner.envelope(no)
+    }
+    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
+        self.inner.budgets()
     }
     fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
         self.inner.attempts(run)

@@ -9,6 +9,7 @@ mod client;
 mod failing;
 mod faithful;
 mod faults;
+mod fleet;
 mod gemini;
 mod named;
 mod replay;

@@ -7,8 +7,8 @@ use outlast_server::{
     compat::riskkernel,
     http::{ROUTES, Route},
     mock,
-    proxy::PROBES,
     proxy::{Access, Config},
+    proxy::{FLEET, PROBES},
 };
 use serde_json::{Value, json};
 
@@ -291,7 +291,10 @@ fn the_openapi_file_has_the_routes_and_no_other() {
         let words = r.query.iter().map(|w| (*w).to_owned()).collect();
         (r.method.to_owned(), r.path.to_owned(), words)
     });
-    let routes = state.chain(probes).chain(riskkernel).collect();
+    let fleet = FLEET.iter().map(|(path, words)| {
+        ("GET".to_owned(), (*path).to_owned(), words.iter().map(|w| (*w).to_owned()).collect())
+    });
+    let routes = state.chain(probes).chain(riskkernel).chain(fleet).collect();
     assert_eq!(told, routes);
     // Every schema that is named is there, and every one that is there is named.
     let schemas = file["components"]["schemas"].as_object().unwrap();

@@ -485,6 +485,7 @@ macro_rules! stories {
                 the_newest_done_entry_of_a_key_is_found_in_any_scope,
                 the_newest_request_is_the_newest_that_was_kept,
                 the_ledger_sums_calls_by_run_model_and_day,
+                the_ledger_adds_up_to_what_budgets_say,
                 instances_are_read_as_they_registered,
                 token_keys_outlive_the_process,
             ;
