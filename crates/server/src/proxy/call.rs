@@ -21,6 +21,7 @@ use super::{
     live::leaves_it_to_us,
     named::To,
     prices::Priced,
+    rates::Wants,
     refuse::Refusal,
     upstream::{self, Key, SendFailed},
     who::{Caller, Credential, bare},
@@ -153,6 +154,22 @@ impl Call {
             raw,
             body,
         })
+    }
+
+    /// What it wants of its upstream's minute.
+    pub fn wants(&self, host: &Host) -> Wants {
+        let key = match &self.credential {
+            Credential::Ours => None,
+            Credential::Passed { digest, .. } => Some(*digest),
+        };
+        Wants {
+            upstream: self.upstream_name().to_owned(),
+            account: (key, self.request.model.clone()),
+            rate: self.to.rate(host.config.upstream_rate),
+            bound: self.bound.full().1,
+            input_bound: self.bound.input_tokens,
+            patience: host.config.admit_wait,
+        }
     }
 
     pub fn upstream_name(&self) -> &str {

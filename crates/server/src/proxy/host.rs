@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use outlast_core::{
     body::{Base, BodyBases, BodyRecord, Restoring},
-    call::{ConnectionId, Taken, Waiters, taken::Place},
+    call::{ConnectionId, Taken, Waiters, rate::Rate, taken::Place},
     clock::{Clock, Entropy},
     digest::Digest,
     id::{AttemptNo, Micros, RunId, RunNo, Seq},
@@ -34,6 +34,7 @@ use super::{
     kept::Kept,
     live::Live,
     metrics::Metrics,
+    rates::Rates,
     sleep::Reading,
     unrecorded::Unrecorded,
     upstream::{Pool, Providers},
@@ -65,6 +66,9 @@ pub struct Config {
     pub silence_after_suspend: Duration,
     /// How many calls may be on their way to one upstream at once, over all runs of this server.
     pub upstream_concurrency: Option<usize>,
+    /// How many requests and tokens a minute one upstream is asked, over all runs of this server, unless it has a rate
+    /// of its own.
+    pub upstream_rate: Rate,
     /// How often a call is sent again at most, after its upstream refused it for the moment or was not reached, and
     /// within `admit_wait`. Not for clients that do so themselves.
     pub upstream_retries: u32,
@@ -141,6 +145,7 @@ pub struct Memory {
     pub pool: Pool,
     pub metrics: Metrics,
     pub gates: Gates,
+    pub rates: Arc<Rates>,
     draining: AtomicBool,
     arriving: AtomicUsize,
     pub token_keys: Vec<TokenKey>,
@@ -322,6 +327,7 @@ impl Host {
             pool: Pool::new(),
             metrics: Metrics::default(),
             gates: Gates::default(),
+            rates: Arc::default(),
             draining: AtomicBool::new(false),
             arriving: AtomicUsize::new(0),
             token_keys,

@@ -17,6 +17,7 @@ mod metrics;
 mod named;
 mod prices;
 mod probes;
+mod rates;
 mod record;
 mod refuse;
 mod seat;

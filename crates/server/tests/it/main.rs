@@ -11,6 +11,7 @@ mod faithful;
 mod faults;
 mod gemini;
 mod named;
+mod rates;
 mod replay;
 mod responses;
 mod restart;
