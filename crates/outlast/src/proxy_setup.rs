@@ -116,7 +116,7 @@ pub fn config(
         upstream_concurrency: None,
         upstream_rate: Rate::default(),
         upstream_retries: args.upstream_retries,
-        drop_pointers: Vec::new(),
+        masks: None,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     cli::{self, Command, ServeArgs},
     context::Context,
     error::CliError,
-    prices, proxy_setup,
+    masks, prices, proxy_setup,
 };
 
 /// How often the files are looked at.
@@ -42,7 +42,8 @@ pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
     let config = proxy_setup::config(&args.proxy, access, providers, prices, limits, policy);
     let upstream_concurrency = args.upstream_concurrency.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
     let upstream_rate = args.upstream_rate.unwrap_or_default();
-    Ok(Config { upstream_concurrency, upstream_rate, ..config })
+    let masks = masks::load(&context.around)?;
+    Ok(Config { upstream_concurrency, upstream_rate, masks, ..config })
 }
 
 /// Keeps `proxy` at its settings, for ever.

@@ -18,6 +18,7 @@ use outlast_core::{
     digest::Digest,
     id::{AttemptNo, Micros, RunId, RunNo, Seq},
     journal::Role,
+    masks::Masks,
     price::PriceTable,
     run::Policy,
     status::Status,
@@ -35,6 +36,7 @@ use super::{
     live::Live,
     metrics::Metrics,
     rates::Rates,
+    rules,
     sleep::Reading,
     unrecorded::Unrecorded,
     upstream::{Pool, Providers},
@@ -72,8 +74,8 @@ pub struct Config {
     /// How often a call is sent again at most, after its upstream refused it for the moment or was not reached, and
     /// within `admit_wait`. Not for clients that do so themselves.
     pub upstream_retries: u32,
-    /// JSON pointers left out of the digest.
-    pub drop_pointers: Vec<String>,
+    /// What does not count in the requests of runs that a header names first.
+    pub masks: Option<Masks>,
 }
 
 /// What a supervisor may watch.
@@ -153,6 +155,7 @@ pub struct Memory {
     runs: Mutex<HashMap<RunNo, Arc<RunMemory>>>,
     pub(super) seats: Mutex<HashMap<(RunId, Option<String>), Seat>>,
     tokens: Mutex<HashMap<(RunNo, AttemptNo), Seat>>,
+    pub(super) rules: Mutex<rules::Compiled>,
     next_connection: AtomicU64,
     nonce: AtomicU64,
     /// While there are such, new calls are refused.
@@ -335,6 +338,7 @@ impl Host {
             runs: Mutex::default(),
             seats: Mutex::default(),
             tokens: Mutex::default(),
+            rules: Mutex::default(),
             next_connection: AtomicU64::new(1),
             nonce: AtomicU64::new(nonce),
             unrecorded,

@@ -20,6 +20,7 @@ mod probes;
 mod rates;
 mod record;
 mod refuse;
+mod rules;
 mod seat;
 mod sleep;
 mod state;

@@ -10,6 +10,7 @@ mod failing;
 mod faithful;
 mod faults;
 mod gemini;
+mod masks;
 mod named;
 mod rates;
 mod replay;

@@ -205,7 +205,7 @@ impl Rig {
             upstream_concurrency: None,
             upstream_rate: Default::default(),
             upstream_retries: 0,
-            drop_pointers: Vec::new(),
+            masks: None,
         }
     }
 
