@@ -20,6 +20,7 @@ pub mod job;
 pub mod journal;
 pub mod loaded;
 pub mod looping;
+pub mod masks;
 pub mod memory;
 pub mod money;
 pub mod op;

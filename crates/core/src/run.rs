@@ -10,6 +10,7 @@ use crate::{
     id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
     job::Job,
     looping::{Looping, Turns},
+    masks::Masks,
     origin::Origin,
     rules::Rules,
     state::transaction::Conflicts,
@@ -163,6 +164,10 @@ pub struct Spec {
     pub limits: Option<Limits>,
     /// The prices it began with, for all its life. Absent in runs that have no command.
     pub prices: Option<Prices>,
+    /// What does not count when its requests are compared, for all its life. Absent: all counts, or, in a child run, what
+    /// its parent says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub masks: Option<Masks>,
     /// The name of the batch job that the run is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,

@@ -15,7 +15,7 @@ use clap::{Arg, ArgAction, builder::Resettable};
 
 use crate::{
     agent::declared::{BadDeclaration, Declared},
-    budgets,
+    budgets, masks,
     surroundings::Surroundings,
     upstreams,
 };
@@ -133,6 +133,22 @@ pub fn own_tables(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, 
             why: format!("wanted tables [{name}.NAME]"),
         }),
     }
+}
+
+/// A table of the nearest file that has it, and where that is.
+pub fn nearest_table(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
+    for path in files(around) {
+        let Some(text) = read(&path)? else { continue };
+        match table(&text, &path)?.remove(name) {
+            None => {}
+            Some(toml::Value::Table(table)) => return Ok(Some((path, table))),
+            Some(_) => {
+                let origin = Origin::File { path, key: name.to_owned() };
+                return Err(Error::BadValue { origin, why: "wanted a table".into() });
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Where files of settings may be, the first to be asked first.
@@ -318,6 +334,8 @@ impl File {
                 (None, toml::Value::Table(_)) if key == upstreams::TABLE => file.upstreams = true,
                 // Of the command of that name there are no settings.
                 (_, toml::Value::Table(_)) if key == budgets::TABLE => file.budgets = true,
+                // Read by those that need it.
+                (None, toml::Value::Table(_)) if key == masks::TABLE => {}
                 (Some(_), toml::Value::Table(inner)) => {
                     for (inner_key, value) in inner {
                         file.add(&key, inner_key, value, known)?;

@@ -19,6 +19,7 @@ pub mod jsonl;
 pub mod keys;
 mod log;
 pub mod logs;
+mod masks;
 pub mod mock;
 pub mod place;
 pub mod prices;

@@ -4,11 +4,12 @@
 
 use std::{
     collections::BTreeMap,
+    num::NonZeroU64,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use outlast_core::price::PriceTable;
+use outlast_core::{call::rate::Rate, price::PriceTable};
 use outlast_server::{
     dialect::CostField,
     proxy::{AuthHeader, Key, Named, Pattern},
@@ -37,6 +38,9 @@ struct Written {
     models: BTreeMap<String, String>,
     #[serde(default)]
     models_match: Vec<String>,
+    /// Requests and tokens a minute.
+    rpm: Option<NonZeroU64>,
+    tpm: Option<NonZeroU64>,
     prices: Option<PathBuf>,
     #[serde(default)]
     stream_usage: StreamUsage,
@@ -104,6 +108,7 @@ fn read(name: &str, value: toml::Value, directory: &Path, around: &Surroundings)
         (None, None) => None,
     };
     let models_match = written.models_match.iter().map(|text| text.parse::<Pattern>());
+    let rate = Rate { requests: written.rpm.map(Into::into), tokens: written.tpm.map(Into::into) };
     let named = Named {
         name: checked,
         provider: Named::provider(&base, key).map_err(|e| e.to_string())?,
@@ -111,6 +116,7 @@ fn read(name: &str, value: toml::Value, directory: &Path, around: &Surroundings)
         wants_key,
         models: written.models,
         models_match: models_match.collect::<Result<_, _>>().map_err(|e| format!("models_match: {e}"))?,
+        rate: (!rate.is_any()).then_some(rate),
         prices,
         asks_usage: written.stream_usage == StreamUsage::Inject,
         cost_field: cost_field.map_err(|e| format!("cost_field: {e}"))?,
@@ -191,6 +197,7 @@ mod tests {
             prices = "prices.json"
             stream_usage = "never"
             cost_field = "usage.cost"
+            rpm = 60
 
             [upstreams.local]
             base_url = "http://127.0.0.1:11434/v1"
@@ -207,6 +214,7 @@ mod tests {
         assert_eq!(azure.auth, AuthHeader::Header("api-key".parse().unwrap()));
         assert_eq!(azure.provider.key.as_ref().map(Key::expose), Some("sk-file"));
         assert!(!azure.asks_usage && azure.cost_field.is_some() && azure.prices.is_some());
+        assert_eq!(azure.rate, Some(Rate { requests: Some(60), tokens: None }));
         let local = &find("local").named;
         assert!(local.wants_key.is_none() && local.provider.key.is_none() && local.asks_usage);
     }
@@ -224,6 +232,8 @@ mod tests {
             (with("api_key_file = \"open\""), "its mode is 0644, wanted 0600"),
             (with("api_key_file = \"gone\""), "is not there"),
             (with("stream_usage = \"always\""), "unknown variant `always`"),
+            (with("rpm = 0"), "nonzero"),
+            (with("tpm = \"many\""), "invalid type"),
             (with("cost_field = \"a..b\""), "cost_field: not a field"),
             (with("prices = \"gone.json\""), "prices: "),
             (with("auth_header = \"a b\""), "auth_header: "),

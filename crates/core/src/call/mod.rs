@@ -19,6 +19,7 @@
 pub mod connection;
 pub mod exchange;
 pub mod patience;
+pub mod rate;
 pub mod refused;
 pub mod taken;
 pub mod waiters;

@@ -15,7 +15,7 @@ use crate::{
     cli::{self, Command, ServeArgs},
     context::Context,
     error::CliError,
-    prices, proxy_setup,
+    masks, prices, proxy_setup,
 };
 
 /// How often the files are looked at.
@@ -44,7 +44,9 @@ pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
     let (limits, policy) = (args.defaults.limits(), args.policy.policy());
     let config = proxy_setup::config(&args.proxy, access, providers, prices, limits, policy);
     let upstream_concurrency = args.upstream_concurrency.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-    Ok(Config { upstream_concurrency, ..config })
+    let upstream_rate = args.upstream_rate.unwrap_or_default();
+    let masks = masks::load(&context.around)?;
+    Ok(Config { upstream_concurrency, upstream_rate, masks, ..config })
 }
 
 /// Keeps `proxy` at its settings, for ever.

@@ -11,6 +11,7 @@ use outlast_core::{
     engine::start::Start,
     id::{RunId, RunNo},
     looping::Looping,
+    masks::Masks,
     op::Durability,
     payload::Payload,
     run::{Command, Prices, Pty, Spec, Supervision},
@@ -64,6 +65,7 @@ pub struct BegunWith {
     /// Names of the provider keys that are there.
     pub keys: Vec<String>,
     pub prices: Prices,
+    pub masks: Option<Masks>,
     /// The run that this process is in: it pays.
     pub parent: Option<RunNo>,
 }
@@ -216,6 +218,7 @@ fn create(
         keys: begun_with.keys,
         limits: None,
         prices: Some(begun_with.prices),
+        masks: begun_with.masks,
         job: None,
         grpc: args.grpc.to_keep(),
         rules: None,

@@ -176,6 +176,7 @@ mod tests {
                 wants_key: None,
                 models: BTreeMap::new(),
                 models_match: Vec::new(),
+                rate: None,
                 prices: None,
                 asks_usage: true,
                 cost_field: None,

@@ -47,7 +47,7 @@ use crate::{
     error::CliError,
     exit_code,
     keys::Keys,
-    log, prices,
+    log, masks, prices,
     process::{nondumpable, reap},
     proxy_setup,
     say::say,
@@ -72,6 +72,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     }
     // A mistake in what was typed makes no run.
     let prices = prices::to_keep(&args.proxy)?;
+    let masks = masks::load(&context.around)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
     agent::find(&Choice::read(&args.agent), &args.command, &context.around)?;
     if around.is_none() {
@@ -84,6 +85,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
         upstreams: if own { proxy_setup::to_keep(&fresh) } else { Default::default() },
         keys: keys.names().filter(|_| own).map(str::to_owned).collect(),
         prices,
+        masks,
         parent: around.as_ref().map(|a| a.run),
     };
     let through = around.map(|a| a.proxy);

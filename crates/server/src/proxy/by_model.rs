@@ -114,6 +114,7 @@ mod tests {
             wants_key: None,
             models: Default::default(),
             models_match: patterns.iter().map(|p| p.parse().unwrap()).collect(),
+            rate: None,
             prices: None,
             asks_usage: true,
             cost_field: None,

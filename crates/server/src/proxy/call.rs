@@ -9,6 +9,7 @@ use outlast_core::{
     body::{Base, BodyRecord, diff},
     digest::{Digest, MatchKey, RequestDigest},
     id::{AttemptNo, RunId, RunNo, Seq, Slot},
+    masks::Rules,
     payload::{Codec, Payload},
     price::Bound,
     run::Record,
@@ -21,6 +22,7 @@ use super::{
     live::leaves_it_to_us,
     named::To,
     prices::Priced,
+    rates::Wants,
     refuse::Refusal,
     upstream::{self, Key, SendFailed},
     who::{Caller, Credential, bare},
@@ -38,6 +40,8 @@ pub struct Seat {
     /// The open item or step it is made in.
     pub within: Option<Seq>,
     pub record: Record,
+    /// What does not count in its run's requests.
+    pub rules: Arc<Rules>,
     /// A header attempt: it has no driver, and counts active time only while a call is in flight.
     pub undriven: bool,
     /// The shared run of the day: nothing is replayed or joined.
@@ -86,8 +90,7 @@ impl Call {
         let encoding = headers::text(&headers, "content-encoding");
         let body = encoding::decode(&raw, encoding, host.config.max_body)?;
         let request = dialect.parse(&caller.target, &body)?;
-        let pointers: Vec<&str> = host.config.drop_pointers.iter().map(String::as_str).collect();
-        let canonical = canonical(&body, &pointers)?;
+        let canonical = canonical(&body, &seat.rules)?;
         let (path, query) = match caller.target.split_once('?') {
             Some((path, query)) => (path, Some(query)),
             None => (caller.target.as_str(), None),
@@ -153,6 +156,22 @@ impl Call {
             raw,
             body,
         })
+    }
+
+    /// What it wants of its upstream's minute.
+    pub fn wants(&self, host: &Host) -> Wants {
+        let key = match &self.credential {
+            Credential::Ours => None,
+            Credential::Passed { digest, .. } => Some(*digest),
+        };
+        Wants {
+            upstream: self.upstream_name().to_owned(),
+            account: (key, self.request.model.clone()),
+            rate: self.to.rate(host.config.upstream_rate),
+            bound: self.bound.full().1,
+            input_bound: self.bound.input_tokens,
+            patience: host.config.admit_wait,
+        }
     }
 
     pub fn upstream_name(&self) -> &str {

@@ -16,7 +16,7 @@ use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use outlast_core::{
-    call::exchange::{Action, Ending, Event, Exchange, Failure, Frame, Progress, Silence},
+    call::exchange::{Action, Charge, Ending, Event, Exchange, Failure, Frame, Progress, Silence},
     engine::{keep::Keep, settle::Settle},
     id::{InstanceNo, Micros, Seq},
     journal::Role,
@@ -35,10 +35,11 @@ use super::{
     headers,
     host::{Host, Seen},
     metrics::Counted,
+    rates::Turn,
     record::Answer,
     upstream::SendFailed,
 };
-use crate::dialect::{self, AnswerStream, FrameKind, Outcome};
+use crate::dialect::{self, AnswerStream, FrameKind, Outcome, says::Says};
 
 /// The pause before a settlement that failed is tried again.
 pub const SETTLE_AGAIN: Duration = Duration::from_millis(500);
@@ -82,7 +83,7 @@ impl Live {
 }
 
 /// Carries the exchange of `live` to its end.
-pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, cap: Option<u64>) {
+pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, cap: Option<u64>, turn: Option<Turn>) {
     let mut task = Carry {
         machine: Exchange::patient(again::patience(&host, &call)),
         host,
@@ -105,6 +106,7 @@ pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, cap: Optio
         asking: None,
         again: false,
         retries: 0,
+        turn,
     };
     task.upstream(cap).await;
     while task.goes_again().await {
@@ -145,6 +147,8 @@ struct Carry {
     again: bool,
     /// How often it was sent again.
     retries: u32,
+    /// What it counts as in its upstream's minute.
+    turn: Option<Turn>,
 }
 
 /// An answer that waits to be recorded.
@@ -193,6 +197,7 @@ impl Carry {
             }
         };
         self.head_at = Some(Instant::now());
+        self.learn(response.status(), response.headers());
         let (head, mut body) = response.into_parts();
         let encoding = headers::text(&head.headers, "content-encoding");
         let decoder = Decoder::of(encoding);
@@ -477,7 +482,27 @@ impl Carry {
             }
         }
         self.is_recorded();
+        self.gives_its_turn();
         self.host.exchange_over(&self.call, &self.live);
+    }
+
+    /// What the provider says of its limits.
+    fn learn(&self, status: StatusCode, headers: &HeaderMap) {
+        // This process's own: no store is asked for it, and only spans count.
+        let now = self.host.clock.now();
+        let levels = dialect::rate_limits(status.as_u16(), &Says { headers, now });
+        self.host.rates.learn(&self.call.wants(&self.host), levels);
+    }
+
+    /// Its minute has what it came to. Without usage its bound stands; a refusal is no token.
+    fn gives_its_turn(&mut self) {
+        let Some(mut turn) = self.turn.take() else { return };
+        match (self.ending, self.outcome.usage) {
+            (Some(Ending::Void), _) => turn.never_arrived(),
+            (Some(Ending::Failed(Charge::Nothing)), _) => turn.used(0),
+            (_, Some(usage)) => turn.used(usage.total()),
+            _ => {}
+        }
     }
 
     fn note(&self, settled: &Result<Settled, Error>) {

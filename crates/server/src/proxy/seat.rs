@@ -18,6 +18,7 @@ use super::{
     call::Seat,
     host::{Host, lock},
     refuse::Refusal,
+    rules,
     who::{NotLetIn, Who},
 };
 
@@ -79,6 +80,7 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
         let lost = engine::Error::LeaseLost { id: view.run.id.to_string(), attempt: claims.attempt.0 };
         return Err(Refusal::of(&Refused::of(lost.into()), view.run.id.as_str()));
     }
+    let rules = rules::of(host, &view)?;
     let seat = Seat {
         run: claims.run,
         id: view.run.id,
@@ -87,6 +89,7 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
         scope: iteration_scope(attempt.iteration),
         within: None,
         record: view.run.policy.record,
+        rules,
         undriven: attempt.instance.is_none(),
         shared: false,
     };
@@ -128,7 +131,8 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
         Err(Error::Engine(engine::Error::RunHalted { .. })) => return Err(halted(host, run, &id)?),
         Err(e) => return Err(Refusal::of(&Refused::of(e), id.as_str())),
     };
-    let record = host.store.run(run)?.map(|v| v.run.policy.record).unwrap_or_default();
+    let view = host.store.run(run)?.ok_or_else(|| Error::Corrupt { what: format!("run {id} is gone") })?;
+    let (record, rules) = (view.run.policy.record, rules::of(host, &view)?);
     let seat = Seat {
         run,
         id,
@@ -137,6 +141,7 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
         scope: iteration_scope(entered.iteration),
         within: None,
         record,
+        rules,
         undriven: true,
         shared,
     };
@@ -167,7 +172,7 @@ async fn create(host: &Host, id: &RunId, shared: bool) -> Result<RunNo, Refusal>
         id: id.clone(),
         limits,
         policy: host.config.default_policy,
-        spec: Spec::default(),
+        spec: Spec { masks: host.config.masks.clone(), ..Spec::default() },
         parent: None,
         command_key: None,
         stdin: None,

@@ -203,8 +203,9 @@ impl Rig {
             max_unrecorded: 64 << 20,
             silence_after_suspend: PATIENCE,
             upstream_concurrency: None,
+            upstream_rate: Default::default(),
             upstream_retries: 0,
-            drop_pointers: Vec::new(),
+            masks: None,
         }
     }
 
@@ -288,6 +289,7 @@ pub fn house(base: &str) -> Named {
         wants_key: Some("HOUSE_KEY".into()),
         models: Default::default(),
         models_match: Vec::new(),
+        rate: None,
         prices: None,
         asks_usage: true,
         cost_field: None,

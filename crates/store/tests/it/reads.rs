@@ -7,6 +7,7 @@ use outlast_core::{
     id::{EnvelopeNo, InstanceNo, RunNo, Seq},
     instance::Identity,
     journal::{Kind, Role},
+    masks::Masks,
     op::Then,
     payload::Payload,
     rules::Rules,
@@ -105,6 +106,7 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
             tools: Some(vec!["search".into()]),
             require: Vec::new(),
         }),
+        masks: Some(Masks { leave_out: vec!["/seed".into()], masks: BTreeMap::new() }),
     };
     let stdin = Some(Payload::encode(b"the input\n"));
     let start = Start { spec: spec.clone(), stdin, ..s.run("r").start };

@@ -104,6 +104,12 @@ impl Drive {
             // The model's price may be known: it does not cover this.
             refusal.message = format!("{what} has no known price, and the run has a limit in usd");
         }
+        if let (Some((_, later)), Refused::AdmissionTimeout(_)) = (&self.later, refused) {
+            let (name, waited) = (self.call.upstream_name(), self.host.config.admit_wait.as_secs_f64());
+            refusal.code = "upstream_rate".into();
+            refusal.message = format!("{name} had no turn for this call within {waited} s: {}", later.why);
+            refusal.retry_after_s = u32::try_from(later.after.as_secs() + 1).ok();
+        }
         self.host.metrics.refused(&refusal.code);
         self.host.saw(Seen::Refused {
             code: refusal.code.clone(),

@@ -57,7 +57,7 @@ impl Carry {
     pub(super) fn told(&self, answer: Option<&HeaderMap>) -> Told {
         let elapsed_ms = self.began_at.map_or(Duration::ZERO, |at| at.elapsed()).as_millis();
         let retry_after_ms = answer.and_then(|headers| {
-            let now = self.host.store.now().ok()?;
+            let now = self.host.clock.now();
             let wait_ms = Says { headers, now }.retry_after()?.ms_since(now);
             u64::try_from(wait_ms).ok()
         });
@@ -109,6 +109,9 @@ impl Carry {
     /// A try is about to leave.
     pub(super) fn leaves(&mut self) {
         self.sent_at = Instant::now();
+        if let Some(turn) = &mut self.turn {
+            turn.leaves();
+        }
         if self.began_at.replace(self.began_at.unwrap_or(self.sent_at)).is_none() {
             self.host.metrics.queued(self.sent_at - self.call.arrived);
         }
