@@ -161,11 +161,13 @@ impl Conduct {
             return Ok(Launch { argv, resumes: false, headless: self.reading.headless });
         };
         let mut told = Vec::new();
-        let mut how = "it is not known how".to_owned();
+        // One that asked the proxy for nothing had no tools that are known of, but an end.
+        let newest = || attempts.iter().rev().find(|a| a.no < actor.attempt && a.iteration == iteration);
+        let exit = before.as_ref().or_else(newest).and_then(|a| a.exit.as_ref());
+        let how = exit.map_or_else(|| "it is not known how".to_owned(), render::exit::words);
         if let Some(before) = &before {
             truth::settle(store, actor, before.no, Some(&known), strays).await?;
             told = truth::in_flight(store, self.run, before.no, Some(&known))?;
-            how = before.exit.as_ref().map_or(how, render::exit::words);
         }
         let note = note::words(&how, &told);
         say(&format!("{} goes on in its session {known}{}", self.adapter.name(), in_flight(told.len())));
@@ -193,7 +195,8 @@ impl Conduct {
             Some(directory) => super::transcript(directory, id)
                 .and_then(|path| std::fs::read(path).ok())
                 .is_some_and(|bytes| self.adapter.is_begun(&String::from_utf8_lossy(&bytes))),
-            None => called,
+            // One whose id it has printed itself has begun, wherever its calls went.
+            None => called || self.adapter.patterns().session.is_some(),
         };
         begun.then(|| id.clone())
     }
