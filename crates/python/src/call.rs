@@ -54,6 +54,7 @@ pub fn reserve(core: &Core, seat: &Seat, label: &str, nano_usd: i64, tokens: i64
         },
         priced: true,
         taken: Vec::new(),
+        in_hand: Vec::new(),
         retry_count: 0,
         answered_with_error: false,
         behind: false,

@@ -293,9 +293,9 @@ impl Process {
                 client.wait += 1;
                 inbox.extend(wake(self.waiters.dequeue(run, id)));
             }
-            Action::Take(seq) => {
+            Action::Take { seq, replays } => {
                 client.receiving = Some(seq);
-                self.taken.take(place, id, seq);
+                self.taken.take(place, id, seq, replays);
             }
             Action::GiveBack => {
                 client.receiving = None;
@@ -375,6 +375,7 @@ impl Process {
             bound: r.ask.bound(),
             priced: r.ask.priced,
             taken: self.taken.seqs(place),
+            in_hand: self.taken.in_hand(r.run, attempt),
             retry_count: r.retry,
             answered_with_error: self.taken.has_error(place),
             behind: self.waiters.is_behind(r.run, id),

@@ -2,7 +2,7 @@
 //!
 //! The order is design §4's: replay, queue, fits, inherits, waits, clamps, refuses.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
     digest::{Digest, MatchKey},
@@ -13,7 +13,7 @@ use crate::{
     },
     envelope::{Envelope, Refusal},
     id::{EnvelopeNo, Micros, Seq, Slot},
-    journal::{CallDetail, Entry, Kind, Role, State},
+    journal::{CallDetail, Entry, Kind, Role, State, iteration_scope},
     loaded::{Loaded, Need, NewPayload},
     op::{Actor, Admission as Answer, Divergence},
     payload::Payload,
@@ -48,6 +48,8 @@ pub struct Admit {
     /// False when the price table does not know the model: `bound` then has no cost.
     pub priced: bool,
     pub taken: Vec<Seq>,
+    /// Recorded answers on their way to this attempt: whoever has one whole may ask on before it is marked delivered.
+    pub in_hand: Vec<Seq>,
     pub retry_count: u32,
     pub answered_with_error: bool,
     /// An earlier call of this run waits in this process: this one goes behind it.
@@ -66,7 +68,7 @@ impl Admit {
             Need::Matching(run, self.match_key),
             Need::Windows(Some(run)),
         ]);
-        needs.extend(self.within.map(|seq| Need::Entry(run, seq)));
+        needs.extend(self.within.iter().chain(&self.in_hand).map(|seq| Need::Entry(run, *seq)));
         needs
     }
 
@@ -175,8 +177,18 @@ impl Admit {
 
     fn divergence_refusal(&self, l: &Loaded, now: Micros) -> Result<Option<Refusal>, Error> {
         let halts = l.run(self.actor.run)?.policy.on_divergence == OnDivergence::Halt;
-        let untaken = l.attempt(self.actor.run, self.actor.attempt).map_or(0, |a| a.untaken);
-        Ok((halts && untaken > 0).then(|| Refusal::plain("diverged", now)))
+        Ok((halts && self.untaken(l) > 0).then(|| Refusal::plain("diverged", now)))
+    }
+
+    /// How many answers of ended attempts this one has not begun to take, as their delivery marks will count them.
+    fn untaken(&self, l: &Loaded) -> i64 {
+        let (run, own) = (self.actor.run, self.actor.attempt);
+        let Some(attempt) = l.attempt(run, own) else { return 0 };
+        let scope = iteration_scope(attempt.iteration);
+        let is_counted = |e: &&Entry| e.attempt != own && e.delivered_to != Some(own) && e.scope == scope;
+        let in_hand: BTreeSet<Seq> = self.in_hand.iter().copied().collect();
+        let on_their_way = in_hand.iter().filter_map(|seq| l.entry(run, *seq)).filter(is_counted).count();
+        attempt.untaken - i64::try_from(on_their_way).unwrap_or(0)
     }
 
     fn go(
@@ -304,10 +316,8 @@ impl Admit {
     }
 
     fn note_divergence(&self, l: &mut Loaded, seq: Seq) -> Option<Divergence> {
-        let untaken = l
-            .attempt(self.actor.run, self.actor.attempt)
-            .filter(|a| a.untaken > 0 && a.diverged.is_none())
-            .map(|a| a.untaken)?;
+        l.attempt(self.actor.run, self.actor.attempt).filter(|a| a.untaken > 0 && a.diverged.is_none())?;
+        let untaken = Some(self.untaken(l)).filter(|untaken| *untaken > 0)?;
         let a = l.attempt_mut(self.actor.run, self.actor.attempt)?;
         a.diverged = Some(seq);
         a.diverged_untaken = untaken;

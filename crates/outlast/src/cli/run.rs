@@ -49,6 +49,9 @@ pub struct RunArgs {
     /// At a provider's usage limit stop an agent that would wait by itself; it is started again when that is over
     #[arg(long)]
     pub stop_at_limit: bool,
+    /// How long it may end by itself after a halt, or at a usage limit, before it is stopped
+    #[arg(long = "grace", value_name = "TIME", value_parser = values::ms, hide = true)]
+    pub grace_ms: Option<i64>,
     #[command(flatten)]
     pub grpc: GrpcArgs,
     #[command(flatten)]

@@ -190,7 +190,7 @@ impl Story {
         }
         if let Some(command) = &spec.command {
             let argv: Vec<String> = command.argv.iter().map(|a| quoted(a)).collect();
-            facts.push(("command", clean(&argv.join(" ")).replace('\n', "\u{fffd}")));
+            facts.push(("command", look::clean_line(&argv.join(" "), usize::MAX)));
             facts.push(("in", clean(&command.directory)));
         }
         facts.extend(self.looping().map(|l| ("loop", l)));
@@ -292,6 +292,7 @@ impl Story {
 
     fn how(&self, a: &Attempt) -> String {
         match (&a.exit, self.drivers.get(&a.no)) {
+            (Some(e), _) if e.lost && crate::shell_init::is_loop(&self.view) => "its shell was killed".into(),
             (Some(e), _) => exit::words(e),
             (None, Some(i)) => format!("open, driven by pid {} on {}", i.identity.pid, i.identity.host),
             (None, None) => "open".into(),
@@ -359,6 +360,10 @@ impl Story {
     }
 
     fn divergences(&self) -> Vec<String> {
+        // One that keeps its conversation itself asks anew whenever it is started again.
+        if self.session.is_some() {
+            return Vec::new();
+        }
         let told = |a: &Attempt| {
             let seq = a.diverged?;
             let untaken = some(a.diverged_untaken, "recorded answer");

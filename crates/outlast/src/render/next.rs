@@ -4,6 +4,7 @@ use outlast_core::{envelope::Whose, status::Status, store::RunView};
 use serde::Serialize;
 
 use super::{amount::unit_word, time};
+use crate::process::start_error;
 
 /// What is next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -46,6 +47,9 @@ pub fn next(view: &RunView) -> Next {
         Status::Sleeping => asleep(view, resume()),
         Status::Halted => halted(view, resume()),
         Status::Completed => told("", "nothing: it is done", Vec::new()),
+        Status::Failed if run.error.as_deref().is_some_and(start_error::is_wrong_command) => {
+            told("never started", "its command cannot be started: correct it and type it again", resume())
+        }
         Status::Failed => go_on("resume", "it may be taken up again"),
         Status::Cancelled => told("", "nothing: it was cancelled", Vec::new()),
     }

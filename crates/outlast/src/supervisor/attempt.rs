@@ -15,7 +15,7 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{
     beat::{self, Beat, HALT_GRACE},
     environment::Mark,
-    limited::Limited,
+    limited::{self, Limited},
     output::Output,
 };
 use crate::{
@@ -93,10 +93,14 @@ pub struct Watch<'a> {
     /// The run's id and the attempt's number, for those who watch.
     pub who: (&'a str, i64),
     pub kill_at: &'a mut Option<KillPoint>,
+    /// How long it may end by itself after a halt, or at a usage limit, if not as long as usual.
+    pub grace: Option<Duration>,
     /// The agent keeps its conversation itself: it asks anew, and nobody is surprised.
     pub goes_on_itself: bool,
     /// Whether an agent that waits at a usage limit is stopped there.
     pub stop_at_limit: bool,
+    /// Usage limits that the agent prints.
+    pub printed: Option<mpsc::UnboundedReceiver<Micros>>,
     /// The death that this attempt follows.
     pub after: Option<Death>,
 }
@@ -197,7 +201,7 @@ async fn ladder(
 pub async fn run(
     command: Command,
     output: Option<Output>,
-    watch: Watch<'_>,
+    mut watch: Watch<'_>,
 ) -> Result<Outcome, AttemptError> {
     let oom_kills = OomKills::begin(watch.hold.group.as_ref().map(Group::path));
     let child = Arc::new(watch.spawner.spawn(command)?);
@@ -244,7 +248,7 @@ pub async fn run(
                     break Some(Ask::Stop(Some(Signal::TERM)));
                 }
                 // Its own error handling comes first: most agents end on the refusal by themselves.
-                halting = Some((Instant::now() + HALT_GRACE, pulse.status));
+                halting = Some((Instant::now() + watch.grace.unwrap_or(HALT_GRACE), pulse.status));
             }
             status = over(halting) => {
                 halting = None;
@@ -254,10 +258,11 @@ pub async fn run(
                     break Some(Ask::Stop(Some(Signal::TERM)));
                 }
             }
-            () = reached(limited.patience()), if watch.stop_at_limit && halting.is_none() => {
+            () = reached(limited.patience(watch.grace.unwrap_or(limited::GRACE))), if watch.stop_at_limit && halting.is_none() => {
                 by = EndedBy::Limit;
                 break Some(Ask::Stop(Some(Signal::TERM)));
             }
+            until = heard_of(&mut watch.printed) => limited.read(until),
             seen = watch.seen.recv() => {
                 let Some(seen) = seen else { continue };
                 asked_for += u64::from(is_metered(&seen));
@@ -329,6 +334,9 @@ pub async fn run(
         && child.try_wait()? != Some(Exit::code(0))
     {
         by = who;
+    }
+    while let Some(until) = watch.printed.as_mut().and_then(|printed| printed.try_recv().ok()) {
+        limited.read(until);
     }
     let exit = match ended.main {
         Some(exit) => exit,
@@ -422,6 +430,20 @@ async fn over(halting: Option<(Instant, Status)>) -> Status {
             tokio::time::sleep_until(at).await;
             status
         }
+        None => std::future::pending().await,
+    }
+}
+
+/// The next limit that is printed, if any.
+async fn heard_of(printed: &mut Option<mpsc::UnboundedReceiver<Micros>>) -> Micros {
+    match printed {
+        Some(receiver) => match receiver.recv().await {
+            Some(until) => until,
+            None => {
+                *printed = None;
+                std::future::pending().await
+            }
+        },
         None => std::future::pending().await,
     }
 }

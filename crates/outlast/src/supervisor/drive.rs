@@ -117,6 +117,7 @@ struct Driver {
     beat: Arc<Beat>,
     seen: mpsc::UnboundedReceiver<Seen>,
     kill_at: Option<KillPoint>,
+    grace: Option<Duration>,
     backoff: Backoff,
     /// How long the newest attempt lived.
     lived: Duration,
@@ -171,7 +172,7 @@ struct Life {
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
         let Plan { view, node, providers, prices, served, context } = plan;
-        let Served { proxy, grpc, kill_at, through, show } = served;
+        let Served { proxy, grpc, kill_at, grace, through, show } = served;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| failed("no_command", "the run has no command".into()))?;
@@ -237,6 +238,7 @@ impl Driver {
             beat: Beat::start(node.clone(), view.run.no),
             seen,
             kill_at: kill_at.map(KillPoint::new),
+            grace,
             backoff: Backoff::default(),
             lived: Duration::ZERO,
             cleared: None,

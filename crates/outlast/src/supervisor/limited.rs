@@ -13,6 +13,8 @@ pub const GRACE: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limited {
     limit: Option<Limit>,
+    /// What the agent has printed of one: believed where its provider has told the proxy of none.
+    printed: Option<(Micros, Instant)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,16 +39,26 @@ impl Limited {
             }
             _ => {}
         }
+        if matches!(seen, Seen::Settled { answered: true, .. }) {
+            self.printed = None;
+        }
+    }
+
+    /// The agent prints that it stands at a limit.
+    pub fn read(&mut self, until: Micros) {
+        let heard_at = self.printed.map_or_else(Instant::now, |(_, heard_at)| heard_at);
+        self.printed = Some((until, heard_at));
     }
 
     /// When the limit is over.
     pub fn until(&self) -> Option<Micros> {
-        self.limit.map(|l| l.until)
+        self.limit.map(|l| l.until).or(self.printed.map(|(until, _)| until))
     }
 
     /// When an agent that waits by itself has waited long enough.
-    pub fn patience(&self) -> Option<Instant> {
-        self.limit.map(|l| l.heard_at + GRACE)
+    pub fn patience(&self, grace: Duration) -> Option<Instant> {
+        let heard_at = self.limit.map(|l| l.heard_at).or(self.printed.map(|(_, heard_at)| heard_at));
+        heard_at.map(|heard_at| heard_at + grace)
     }
 }
 
@@ -64,7 +76,7 @@ mod tests {
             let mut heard = Limited::default();
             seen.iter().for_each(|seen| heard.note(seen));
             assert_eq!(heard.until().map(|at| at.0), until, "{seen:?}");
-            assert_eq!(heard.patience().is_some(), until.is_some());
+            assert_eq!(heard.patience(GRACE).is_some(), until.is_some());
         };
         check(&[settled(1, true)], None);
         check(&[settled(2, false), limited(2, 90)], Some(90));
@@ -74,5 +86,19 @@ mod tests {
         check(&[limited(2, 90), settled(1, true)], Some(90));
         check(&[limited(2, 90), limited(4, 70), settled(3, true)], Some(90));
         check(&[limited(2, 90), settled(3, true), limited(4, 70)], Some(70));
+    }
+
+    #[test]
+    fn what_the_agent_prints_of_a_limit_counts_after_what_its_provider_says() {
+        let limited = Seen::Limited { seq: Seq(2), until: Micros(90) };
+        let settled = Seen::Settled { seq: Seq(3), status: Status::Running, answered: true };
+        let mut heard = Limited::default();
+        heard.read(Micros(50));
+        heard.read(Micros(60));
+        assert_eq!((heard.until(), heard.patience(GRACE).is_some()), (Some(Micros(60)), true));
+        heard.note(&limited);
+        assert_eq!(heard.until(), Some(Micros(90)));
+        heard.note(&settled);
+        assert_eq!((heard.until(), heard.patience(GRACE).is_some()), (None, false));
     }
 }

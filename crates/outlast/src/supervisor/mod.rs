@@ -16,7 +16,7 @@ mod within;
 
 pub use choose::{current_umask, view as view_of};
 
-use std::{net::SocketAddr, process::Stdio, sync::Arc};
+use std::{net::SocketAddr, process::Stdio, sync::Arc, time::Duration};
 
 use outlast_core::{
     engine::{
@@ -93,7 +93,8 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let done = (|| {
         let view = choose::run(&args, &context, &node, begun_with)?;
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let served = Served { proxy: args.proxy, grpc, kill_at: args.kill_at, through, show };
+        let grace = args.grace_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
+        let served = Served { proxy: args.proxy, grpc, kill_at: args.kill_at, grace, through, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -159,7 +160,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             say(&format!("resuming {id}"));
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let served = Served { proxy: args.proxy, grpc, kill_at: None, through, show };
+        let served = Served { proxy: args.proxy, grpc, kill_at: None, grace: None, through, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -179,6 +180,8 @@ struct Served {
     /// Where the state is served over gRPC, and what decides between its transactions.
     grpc: Option<(SocketAddr, Conflicts)>,
     kill_at: Option<KillAt>,
+    /// How long an agent may end by itself, if not as long as usual.
+    grace: Option<Duration>,
     /// The proxy of the run around this one.
     through: Option<SocketAddr>,
     show: Show,

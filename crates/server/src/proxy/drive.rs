@@ -275,7 +275,7 @@ impl Drive {
                 registry.tell(told, Signal::MayRetry);
                 self.wait_over = None;
             }
-            Action::Take(seq) => self.host.registry().take(self.place, self.id, seq),
+            Action::Take { seq, replays } => self.host.registry().take(self.place, self.id, seq, replays),
             Action::GiveBack => self.host.registry().give_back(self.place, self.id),
             Action::MarkError => self.host.registry().taken.mark_error(self.place),
             Action::Retried => self.host.registry().taken.retried(self.place),
@@ -368,6 +368,7 @@ impl Drive {
             bound: call.bound,
             priced: call.priced.is_known(),
             taken: registry.taken.seqs(self.place),
+            in_hand: registry.taken.in_hand(seat.run, seat.attempt),
             retry_count: call.retry_count,
             answered_with_error: registry.taken.has_error(self.place),
             behind: !has_turn,

@@ -200,9 +200,9 @@ impl Registry {
         self.inboxes.len() <= 1 && self.exchanges.len() <= 1
     }
 
-    pub fn take(&mut self, place: Place, id: ConnectionId, seq: Seq) {
+    pub fn take(&mut self, place: Place, id: ConnectionId, seq: Seq, replays: bool) {
         if !self.left.contains(&id) {
-            self.taken.take(place, id, seq);
+            self.taken.take(place, id, seq, replays);
         }
     }
 
