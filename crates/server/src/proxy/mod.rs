@@ -3,6 +3,7 @@
 //! A request is read into a [`call::Call`], its connection is driven by [`drive`], the answer of a
 //! new call is carried by [`live`]. All decisions are in the core: the engine and the call machine.
 
+mod approvals;
 mod body;
 mod call;
 mod drive;
@@ -45,6 +46,7 @@ pub use host::{Config, Observer, Seen};
 pub use named::{AuthHeader, BadName, Named};
 pub use probes::PROBES;
 pub use record::{Answer as StoredAnswer, BadRecord};
+pub(crate) use seat::date;
 pub use upstream::{BadBase, Key, Provider, Providers};
 pub use who::{Access, NotLetIn, bare};
 
@@ -205,6 +207,9 @@ impl Proxy {
         let _arriving = host.arrives();
         if host.is_draining() {
             return Err(bare(probes::draining()));
+        }
+        if approvals::route(&parts).is_some() {
+            return approvals::answer(self, host, &parts, body).await.map_err(bare);
         }
         if let Some(rest) = &self.rest
             && let Some(asked) = state::asked(host, &parts)

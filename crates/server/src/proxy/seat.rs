@@ -178,7 +178,7 @@ fn halted(host: &Host, run: outlast_core::id::RunNo, id: &RunId) -> Result<Refus
 }
 
 /// A count of days since the epoch as `2026-11-20` (Howard Hinnant's civil-from-days).
-fn date(days: i64) -> Arc<str> {
+pub(crate) fn date(days: i64) -> Arc<str> {
     let z = days + 719_468;
     let era = z.div_euclid(146_097);
     let doe = z.rem_euclid(146_097);

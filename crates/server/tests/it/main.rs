@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod approvals;
 mod bad_input;
 mod budget;
 mod chaos;

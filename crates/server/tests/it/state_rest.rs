@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use outlast_core::{run::Policy, unit::Limits};
 use outlast_server::{
-    http::{ROUTES, Route},
+    http::{ROUTES, Route, approvals},
     mock,
     proxy::PROBES,
     proxy::{Access, Config},
@@ -286,7 +286,10 @@ fn the_openapi_file_has_the_routes_and_no_other() {
     let words = |r: &Route| r.query.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
     let state = ROUTES.iter().map(|r| (r.method.to_owned(), r.path.to_owned(), words(r)));
     let probes = PROBES.iter().map(|path| ("GET".to_owned(), (*path).to_owned(), Vec::new()));
-    let routes = state.chain(probes).collect();
+    let known = |query: &[&str]| query.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+    let approvals =
+        approvals::ROUTES.iter().map(|r| (r.method.to_owned(), r.path.to_owned(), known(r.query)));
+    let routes = state.chain(approvals).chain(probes).collect();
     assert_eq!(told, routes);
     // Every schema that is named is there, and every one that is there is named.
     let schemas = file["components"]["schemas"].as_object().unwrap();
