@@ -18,6 +18,7 @@ from test_statehouse_client import free_port
 LONGEST_S = 60
 # What a call of `ask` costs: 1000 tokens in, 500 out, of gpt-4o-mini.
 COST = 0.00045
+TOKEN = "the-token-of-the-tests"
 
 
 class Server:
@@ -328,6 +329,113 @@ def test_a_server_with_a_token_lets_in_who_has_it(tmp_path):
         assert (run.status()["usage"]["loops"], server.paid()) == (1, 1)
     finally:
         server.close()
+
+
+@pytest.fixture
+def guarded(tmp_path):
+    """A server that wants a token, and has a policy that asks before anything is written."""
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    server = Server(tmp_path, "--api-token-file", str(token))
+    rk.RiskKernel(server.url, TOKEN)._request("POST", "/v1/policies", {
+        "name": "careful", "toolAllowlist": ["search", "write_file"],
+        "approvalPolicy": {"requireFor": [{"sideEffect": "write"}]},
+    })  # fmt: skip
+    yield server
+    server.close()
+
+
+def careful_run(rt):
+    data = rt.client._request("POST", "/v1/runs", {"name": "careful", "policyRef": "careful", "budget": {"loops": 9}})
+    return data["id"]
+
+
+def until(condition, what):
+    began = time.monotonic()
+    while not (found := condition()):
+        assert time.monotonic() - began < LONGEST_S, f"waited in vain for {what}"
+        time.sleep(0.02)
+    return found
+
+
+# An agent that asks for a person's word, as a process that can die.
+ASKER = """
+import sys
+import riskkernel as rk
+from riskkernel import governed_tool
+
+rt = rk.Runtime(base_url=sys.argv[1], token=sys.argv[2], approval_poll_interval=0.05)
+
+@governed_tool(side_effect="write")
+def write_file(path):
+    print("written", path, flush=True)
+
+with rt.resume_run(sys.argv[3]) as run:
+    print(run.approve("search", side_effect="read"), flush=True)
+    try:
+        write_file("plan.md")
+    except rk.ApprovalDenied as denied:
+        print("denied", denied, flush=True)
+"""
+
+
+def asker(server, run):
+    line = [sys.executable, "-c", ASKER, server.url, TOKEN, run]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("by", ["command", "rest"])
+def test_a_person_decides_after_kill_9_of_the_server_and_of_the_agent(guarded, by):
+    rt = guarded.runtime(token=TOKEN)
+    run = careful_run(rt)
+    agent = asker(guarded, run)
+    pending = until(lambda: rt.client.get_run(run).get("pendingApproval"), "an approval")
+    assert (pending["tool"], pending["sideEffect"]) == ("write_file", "write")
+    assert pending["arguments"] == {"args": ["plan.md"], "kwargs": {}}
+    assert rt.client.get_run(run)["status"] == "waiting_approval"
+    agent.kill()
+    agent.wait()
+    guarded.restart()
+    agent = asker(guarded, run)
+    # The same question: it was there all the while.
+    assert agent.stdout.readline().startswith("Decision(approved=True, required=False")
+    assert [a["id"] for a in rt.client._request("GET", "/v1/approvals?status=pending")] == [pending["id"]]
+    if by == "command":
+        guarded.says("approve", pending["id"])
+    else:
+        rt.client.resolve_approval(run, pending["id"], True, reason="read it", decided_by="ada")
+    assert agent.stdout.readline() == "written plan.md\n"
+    assert agent.wait(LONGEST_S) == 0
+    assert rt.client.get_run(run)["status"] == "running"
+    calls = rt.client._request("GET", f"/v1/runs/{run}/tool-calls")
+    assert [(call["tool"], call["status"]) for call in calls] == [("write_file", "approved")]
+
+
+def test_a_denial_and_a_tool_that_there_is_not_end_the_wait(guarded):
+    rt = guarded.runtime(token=TOKEN, approval_poll_interval=0.05)
+    run = careful_run(rt)
+    with rt.resume_run(run) as resumed:
+        gate = rk.ApprovalGate(resumed)
+        assert not gate.allow("shell", arguments={"cmd": "ls"})
+        agent = asker(guarded, run)
+        until(lambda: resumed.status().get("pendingApproval"), "an approval")
+        rt.client._request("POST", f"/v1/runs/{run}/approve", {"decision": "deny", "reason": "not today"})
+        assert agent.communicate(timeout=LONGEST_S)[0].splitlines()[-1].endswith("write_file: not today")
+        with pytest.raises(rk.ApprovalTimeout):
+            gate.decide("write_file", "write", {"path": "other"}, timeout=0.2)
+
+
+def test_without_a_token_only_the_command_decides(server):
+    rt = server.runtime(approval_poll_interval=0.05)
+    with rt.governed_run() as run:
+        asked = rt.client.request_approval(run.id, "pay", "spend", {"usd": 5})
+        with pytest.raises(rk.APIError) as error:
+            rt.client.resolve_approval(run.id, asked["id"], True)
+        assert (error.value.status, error.value.code) == (403, "only_the_command_decides")
+        server.says("approve", asked["id"])
+        decision = run.approve("pay", "spend", {"usd": 5})
+    assert decision.approved and decision.required
 
 
 def test_facts_are_shared_by_runs_and_kept(server):

@@ -194,6 +194,11 @@ impl Awaited {
         self.pending.iter().filter(|p| now < p.expires_at).count()
     }
 
+    /// Whether one is open, as far as anybody looked: it may have expired since.
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
     /// For how long one of them was pending, in milliseconds.
     pub fn waited_ms(&self, now: Micros) -> i64 {
         (self.waited_us + self.waiting_us(now)) / 1000

@@ -1,5 +1,6 @@
 //! The command line: its words, and how they are read together with variables and `outlast.toml`.
 
+pub mod approvals;
 pub mod change;
 pub mod ctx;
 pub mod jobs;
@@ -18,6 +19,7 @@ use std::ffi::OsString;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parser::ValueSource};
 
 pub use self::{
+    approvals::{ApprovalsArgs, ApproveArgs},
     change::{BudgetArgs, CancelArgs, ResolveArgs, StopArgs, WakeArgs},
     ctx::CtxArgs,
     jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
@@ -82,6 +84,8 @@ pub enum Command {
     Wake(WakeArgs),
     Resume(ResumeArgs),
     Cancel(CancelArgs),
+    Approvals(ApprovalsArgs),
+    Approve(ApproveArgs),
     Resolve(ResolveArgs),
     Spend(SpendArgs),
     Prices(PricesArgs),

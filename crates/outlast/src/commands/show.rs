@@ -7,6 +7,7 @@ use std::{
 };
 
 use outlast_core::{
+    approval::{self, Filter},
     attempt::Attempt,
     id::{AttemptNo, Micros, RunId},
     instance::Instance,
@@ -24,7 +25,7 @@ use crate::{
     error::CliError,
     render::{
         amount::{put_money, some, usd},
-        entry, exit,
+        approval as shown_approval, entry, exit,
         look::{self, Look, Page, Paint, clean},
         next::next,
         table::{Cell, Side, Table},
@@ -77,6 +78,8 @@ struct Story {
     untaken: Untaken,
     /// A CLI agent's: its id, and where it is kept.
     session: Option<(String, Option<PathBuf>)>,
+    /// Those that nobody has decided.
+    approvals: Vec<approval::View>,
     /// The newest ones.
     tools: Vec<tool::Told>,
     now: Micros,
@@ -116,6 +119,15 @@ impl Calls {
     }
 }
 
+/// What of the run waits for a person.
+fn pending(store: &dyn Store, run: &Run) -> Result<Vec<approval::View>, CliError> {
+    if run.approvals.as_ref().is_none_or(|a| a.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let filter = Filter { run: Some(run.no), open: true, limit: approval::MOST_PENDING };
+    Ok(approval::list(store, &filter, Some(approval::Status::Pending))?)
+}
+
 impl Story {
     fn gather(
         store: &dyn Store,
@@ -141,6 +153,7 @@ impl Story {
             drivers,
             session: session::find(store, no, &session::key(None, view.run.iteration))?
                 .map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
+            approvals: pending(store, &view.run)?,
             tools: tool::newest(store, no, &entries, ENTRIES)?,
             untaken: attempts.last().map(|a| Untaken::of(a, &entries)).unwrap_or_default(),
             calls: Calls::of(&entries),
@@ -156,6 +169,7 @@ impl Story {
         let sections = [
             self.header(look),
             titled(look, "budget", &budget::text(&self.view, self.now, look)),
+            titled(look, "waits for a decision", &self.approvals_text(look)),
             titled(look, "attempts", &self.attempts_text(look)),
             titled(look, "deaths", &self.deaths()),
             titled(look, "money", &lines(&self.money())),
@@ -347,6 +361,11 @@ impl Story {
         out
     }
 
+    fn approvals_text(&self, look: Look) -> String {
+        let told = self.approvals.iter().map(|v| shown_approval::text(v, self.now, look));
+        told.flat_map(|text| text.lines().map(|line| format!("  {line}\n")).collect::<Vec<_>>()).collect()
+    }
+
     fn tools(&self) -> Vec<String> {
         self.tools.iter().map(|tool| look::clean_line(&tool.line(), TOOL)).collect()
     }
@@ -432,6 +451,7 @@ impl Story {
             "attempts": self.attempts.iter().zip(&self.evidence).map(|(a, e)| self.attempt_object(a, e)).collect::<Vec<_>>(),
             "calls": by_state,
             "money": money,
+            "pending_approvals": self.approvals.iter().map(shown_approval::json).collect::<Vec<_>>(),
             "entries": self.entries.len(),
             "last_entries": self.entries[from..].iter().map(|x| entry::json(id, x)).collect::<Vec<_>>(),
             "next": next(&self.view),

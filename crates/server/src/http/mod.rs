@@ -2,6 +2,7 @@
 //!
 //! Times are microseconds since the Unix epoch.
 
+pub mod approvals;
 mod item;
 mod keep;
 mod list;

@@ -161,7 +161,7 @@ async fn what_was_asked_wrongly_is_said_and_creates_nothing() {
     }
     let cut = Ask::new("POST", "/v1/runs").bytes("{\"name\": ").to(&server).await;
     assert_eq!((cut.status.as_u16(), &cut.json()["code"]), (400, &json!("bad_request")));
-    refuses(&server, "POST", "/v1/runs", json!({"policyRef": "none"}), (400, "unknown_policy")).await;
+    refuses(&server, "POST", "/v1/runs", json!({"policyRef": "none"}), (404, "unknown_policy")).await;
     assert_eq!(server.store.runs(&Default::default()).unwrap().len(), 0);
     for (method, target) in [
         ("GET", "/v1/runs/none"),
