@@ -13,10 +13,7 @@ use super::{
     who::{self, NotLetIn, Who},
 };
 use crate::{
-    http::{
-        approvals::{self, Asked, By, Does, Route},
-        refused,
-    },
+    http::approvals::{self, Asked, By, Does, Route, refused},
     state::Error,
 };
 

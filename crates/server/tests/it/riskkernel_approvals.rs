@@ -178,6 +178,7 @@ async fn what_nobody_decided_in_time_is_denied_to_the_sdk_and_a_timeout_in_the_l
     let had = (&found["status"], &found["outcome"], &found["reason"]);
     assert_eq!(had, (&json!("denied"), &json!("timeout"), &json!("nobody decided in time")));
     assert_eq!(says(&server, "GET", &calls, Value::Null, 200).await[0]["status"], "timeout");
+    refuses(&server, "GET", "/v1/approvals/apr_1_999", Value::Null, (404, "unknown_approval")).await;
     let late = json!({"approvalId": asked["id"], "decision": "approve"});
     refuses(&server, "POST", &format!("/v1/runs/{run}/approve"), late, (409, "approval_expired")).await;
     assert_eq!(shown(&server, &run).await["pendingApproval"], Value::Null);

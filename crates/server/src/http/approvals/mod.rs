@@ -20,6 +20,7 @@ use outlast_core::{
     store::{self, Ask as _, Store},
 };
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 pub use ask::{Wanted, ask};
 
@@ -115,7 +116,16 @@ pub(crate) async fn answer(route: &'static Route, asked: Asked<'_>) -> Response<
         Does::Policy => policies::get(asked).await,
         Does::PutPolicy => policies::put(asked).await,
     };
-    answered.unwrap_or_else(|e| super::refused(&e))
+    answered.unwrap_or_else(|e| refused(&e))
+}
+
+/// An error as these routes answer it: as all of ours, and besides as RiskKernel's clients read it.
+pub(crate) fn refused(error: &Error) -> Response<AnswerBody> {
+    let message = match error.hint() {
+        Some(hint) => format!("{error} ({hint})"),
+        None => error.to_string(),
+    };
+    super::refused_with(error, json!({ "code": error.code(), "message": message }))
 }
 
 async fn list(route: &Route, asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
