@@ -15,6 +15,7 @@ use clap::{Arg, ArgAction, builder::Resettable};
 
 use crate::{
     agent::declared::{BadDeclaration, Declared},
+    policies,
     surroundings::Surroundings,
     upstreams,
 };
@@ -132,6 +133,23 @@ pub fn own_tables(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, 
             why: format!("wanted tables [{name}.NAME]"),
         }),
     }
+}
+
+/// Tables of tables in all files of settings, with where they stand; a directory's file first.
+pub fn tables(around: &Surroundings, name: &str) -> Result<Vec<(PathBuf, toml::Table)>, Error> {
+    let mut found = Vec::new();
+    for path in files(around) {
+        let Some(text) = read(&path)? else { continue };
+        match table(&text, &path)?.remove(name) {
+            None => {}
+            Some(toml::Value::Table(tables)) => found.push((path, tables)),
+            Some(_) => {
+                let why = format!("wanted tables [{name}.NAME]");
+                return Err(Error::BadValue { origin: Origin::File { path, key: name.to_owned() }, why });
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Where files of settings may be, the first to be asked first.
@@ -312,6 +330,12 @@ impl File {
                     file.agents = declared(&agents, &file.path)?;
                 }
                 (None, toml::Value::Table(_)) if key == upstreams::TABLE => file.upstreams = true,
+                (None, toml::Value::Table(tables)) if key == policies::TABLE => {
+                    policies::read(&tables).map_err(|(name, why)| Error::BadValue {
+                        origin: Origin::File { path: file.path.clone(), key: format!("{key}.{name}") },
+                        why,
+                    })?;
+                }
                 (Some(_), toml::Value::Table(inner)) => {
                     for (inner_key, value) in inner {
                         file.add(&key, inner_key, value, known)?;

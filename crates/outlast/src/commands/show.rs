@@ -217,6 +217,7 @@ impl Story {
             facts.push(("session", clean(&format!("{id}{place}"))));
         }
         facts.extend(self.parent.clone().map(|p| ("child of", p)));
+        facts.extend(spec.rules.as_ref().map(|r| ("policy", clean(&r.policy))));
         facts.extend(rules(run).map(|r| ("rules", r)));
         for (name, value) in facts {
             out.push_str(&format!("  {} {value}\n", look.paint(Paint::Faint, &format!("{name:<9}"))));
@@ -444,6 +445,7 @@ impl Story {
             "command": spec.command.as_ref().map(|c| json!({"argv": c.argv, "directory": c.directory})),
             "parent": self.parent,
             "policy": run.policy,
+            "rules": spec.rules,
             "created_at": time::rfc3339(run.created_at),
             "began_at": run.began_at.map(time::rfc3339),
             "ended_at": run.ended_at.map(time::rfc3339),
@@ -502,7 +504,9 @@ fn rules(run: &Run) -> Option<String> {
         .as_object()?
         .iter()
         .filter(|(key, value)| usual.get(key.as_str()) != Some(value))
-        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .map(|(key, value)| {
+            format!("{key}={}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+        })
         .collect();
     (!differing.is_empty()).then(|| differing.join(" "))
 }

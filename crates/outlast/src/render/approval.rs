@@ -25,7 +25,13 @@ pub fn text(view: &View, now: Micros, look: Look) -> String {
         clean_line(&d.tool, 80),
         view.run
     );
-    out.push_str(&format!("  {}\n", clean_line(&String::from_utf8_lossy(&view.arguments), ARGUMENTS)));
+    let arguments = String::from_utf8_lossy(&view.arguments);
+    out.push_str(&format!("  {}\n", clean_line(&arguments, ARGUMENTS)));
+    if arguments.chars().count() > ARGUMENTS {
+        // Nobody is to approve what stands behind the end of a line.
+        let bytes = arguments.len();
+        out.push_str(&format!("  these are the first {ARGUMENTS} of {bytes} bytes: --json shows all\n"));
+    }
     out.push_str(&format!("  {}\n", standing(view, now)));
     out
 }
