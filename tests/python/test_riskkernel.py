@@ -19,23 +19,25 @@ LONGEST_S = 60
 # What a call of `ask` costs: 1000 tokens in, 500 out, of gpt-4o-mini.
 COST = 0.00045
 TOKEN = "the-token-of-the-tests"
+POSTGRES = os.environ.get("OUTLAST_TEST_POSTGRES")
 
 
 class Server:
     """A server on a store of its own, with a fake provider behind it. It can die and begin again."""
 
-    def __init__(self, home, *flags, latency="0ms"):
+    def __init__(self, home, *flags, store=None):
         self.home, self.flags, self.port = home, flags, free_port()
+        self.store = store or str(home / "runs.db")
         self.url = f"http://127.0.0.1:{self.port}"
         self.paid_log = home / "paid.log"
-        line = [outlast_program(), "mock", "--listen", "127.0.0.1:0", "--usage", "1000,500", "--latency", latency]
+        line = [outlast_program(), "mock", "--listen", "127.0.0.1:0", "--usage", "1000,500"]
         self.provider = subprocess.Popen([*line, "--log", self.paid_log], stdout=subprocess.PIPE, text=True)
         self.provider_url = self.provider.stdout.readline().strip()
         self.process = None
         self.start()
 
     def environment(self):
-        return {"HOME": str(self.home), "PATH": os.environ["PATH"], "OUTLAST_STORE": str(self.home / "runs.db")}
+        return {"HOME": str(self.home), "PATH": os.environ["PATH"], "OUTLAST_STORE": self.store}
 
     def start(self):
         log = self.home / "serve.log"
@@ -78,6 +80,14 @@ class Server:
 @pytest.fixture
 def server(tmp_path):
     server = Server(tmp_path)
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["file", "postgres"] if POSTGRES else ["file"])
+def any_server(tmp_path, request):
+    """On each kind of store that there is."""
+    server = Server(tmp_path, store=POSTGRES if request.param == "postgres" else None)
     yield server
     server.close()
 
@@ -173,8 +183,8 @@ def test_an_exception_cancels_the_run(server):
     assert run.cancel("once more")["status"] == "cancelled"
 
 
-def test_an_agent_goes_on_where_its_checkpoint_was_after_kill_9_of_the_server(server):
-    rt, total, kills = server.runtime(), 10, {3, 7}
+def test_an_agent_goes_on_where_its_checkpoint_was_after_kill_9_of_the_server(any_server):
+    rt, total, kills = any_server.runtime(), 10, {3, 7}
     with rt.governed_run(name="work", budget=rt.budget(loops=50, seconds=3600)) as run:
         assert run.latest_checkpoint() is None
     done, asked = [], []
@@ -185,7 +195,7 @@ def test_an_agent_goes_on_where_its_checkpoint_was_after_kill_9_of_the_server(se
             resumed.step()
             if turn in kills:
                 kills.remove(turn)
-                server.restart()
+                any_server.restart()
             answer = ask(resumed, f"turn {turn}")
             asked.append(answer.headers.get("x-outlast-replayed"))
             done.append(turn)
@@ -196,7 +206,7 @@ def test_an_agent_goes_on_where_its_checkpoint_was_after_kill_9_of_the_server(se
         status = resumed.status()
     assert done == list(range(total))
     # Ten turns of work are ten loops, whatever died meanwhile, and nothing was paid twice.
-    assert (status["usage"]["loops"], server.paid()) == (total, total)
+    assert (status["usage"]["loops"], any_server.paid()) == (total, total)
     assert status["usage"]["dollars"] == round(total * COST, 9)
     checkpoint = resumed.latest_checkpoint()
     assert (checkpoint["runId"], checkpoint["stepIndex"]) == (run.id, total)
@@ -204,9 +214,9 @@ def test_an_agent_goes_on_where_its_checkpoint_was_after_kill_9_of_the_server(se
     assert checkpoint["usage"]["dollars"] == round(total * COST, 9)
 
 
-def test_what_was_answered_is_there_after_kill_9_at_any_moment(server):
+def test_what_was_answered_is_there_after_kill_9_at_any_moment(any_server):
     """Many agents at once: no step that was confirmed is lost, and none is counted that nobody took."""
-    rt, agents = server.runtime(), 8
+    rt, agents = any_server.runtime(), 8
     runs = [rt.client.create_run(name=f"agent {n}", budget={"loops": 1000})["id"] for n in range(agents)]
     confirmed, stop = dict.fromkeys(runs, 0), threading.Event()
 
@@ -230,10 +240,10 @@ def test_what_was_answered_is_there_after_kill_9_at_any_moment(server):
         while sum(confirmed.values()) < before + 50:
             assert time.monotonic() - began < LONGEST_S
             time.sleep(0.005)
-        server.kill()
+        any_server.kill()
         for thread in threads:
             thread.join()
-        server.start()
+        any_server.start()
         for run in runs:
             loops = rt.client.get_run(run)["usage"]["loops"]
             assert loops in (confirmed[run], confirmed[run] + 1), run
@@ -241,10 +251,10 @@ def test_what_was_answered_is_there_after_kill_9_at_any_moment(server):
     stop.set()
 
 
-def test_two_servers_on_one_store_share_one_budget(server):
-    rt = server.runtime()
+def test_two_servers_on_one_store_share_one_budget(any_server):
+    rt = any_server.runtime()
     other = Server.__new__(Server)
-    other.__dict__.update(server.__dict__)
+    other.__dict__.update(any_server.__dict__)
     other.port = free_port()
     other.url = f"http://127.0.0.1:{other.port}"
     other.start()
