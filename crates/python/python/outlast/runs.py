@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Literal, TypeVar, overload
 
-from . import _native, budget as budgets, codec, doubt, scope, steps
+from . import _native, approvals, budget as budgets, codec, doubt, scope, steps
 from .budget import Budget
 from .errors import BudgetChanged, LeaseLost, RunCompleted, RunEnded, RunHalted, RunHeld, RunNotOpen, StopRequested, StoreError, of
 from .retry import Retry
@@ -75,6 +75,9 @@ class Run:
         self.state = State(self)
         self.context = Context(self)
 
+    # Opened by `async with`.
+    _is_async = False
+
     # --- what it is
 
     @property
@@ -119,6 +122,7 @@ class Run:
         self._leave(_how(kind), quiet=kind is not None)
 
     async def __aenter__(self) -> "Run":
+        self._is_async = True
         if not self._lazy:
             # A run may be held for a lease: the loop goes on meanwhile.
             await asyncio.to_thread(self._open)
@@ -352,6 +356,22 @@ class Run:
             return seat.count_loop(None if key is None else str(key)).wait()  # type: ignore[no-any-return]
         except RunHalted as e:
             raise self._halted(e) from None
+
+    def approve(
+        self, tool: str, arguments: Any = None, *, side_effect: str | None = None, timeout: float | None = None, key: str | None = None
+    ) -> Any:
+        """Asks a person whether `tool` may be called with these arguments, and waits for the answer: an `Approval`.
+
+        In a run opened by `async with` it is awaitable. A person decides with `outlast approve ID`, or over REST; the
+        run is `waiting` meanwhile. The question and the answer are on disk: asked again with the same arguments, also
+        by a later life, it finds the pending question, or its answer. `key` asks under a name of its own; the same key
+        with other arguments is refused (code `other_arguments`). Nobody has to be asked where the run's policy says so.
+
+        `arguments`: JSON, dataclasses, pydantic models; at most 256 KiB. `timeout`: in seconds, a day without it; nobody
+        can decide after it. Errors: `ApprovalDenied`; `RunHalted`, `StopRequested`, `LeaseLost` while it waits.
+        """
+        question = approvals.Question(self, tool, arguments, side_effect, timeout, key)
+        return question.ask_async() if self._is_async else question.ask()
 
     def checkpoint(self, name: str, value: Any) -> None:
         """Saves a value under a name; the newest one counts. On disk before it returns."""
