@@ -303,3 +303,23 @@ def test_a_policy_says_what_is_asked_for(home, person):
     assert "free Approval(id=None, required=False" in done.stdout, done.stdout + done.stderr
     assert "drop blocked" in done.stdout and "deploy timeout" in done.stdout
     assert [a["status"] for a in person.approvals("--all")] == ["timeout", "blocked"]
+
+
+def test_a_run_of_ones_own_is_under_a_named_policy_too(rt, home, person, life):
+    (home / "outlast.toml").write_text('[policies.careful]\nusd = 2\ntools = ["search"]\n')
+    program = """
+        import outlast, sys
+        rt = outlast.connect("runs.db")
+        with rt.run("r", policy="careful", budget=outlast.Budget(usd=float(sys.argv[1]))) as run:
+            print(run.approve("search").required, rt.get("r").budget.usd.limit)
+            try:
+                run.approve("drop")
+            except outlast.ApprovalDenied as e:
+                print(e.code)
+    """
+    assert life(program, 9, ok=True).stdout.split() == ["False", "2.0", "approval_blocked"]
+    # It keeps it, also when there is none of the name any more.
+    (home / "outlast.toml").unlink()
+    assert life(program, 9, ok=True).stdout.split() == ["False", "2.0", "approval_blocked"]
+    missing = life(program.replace('"r"', '"s"'), 9, ok=False)
+    assert "unknown_policy" in missing.stderr or "no policy 'careful'" in missing.stderr or 'no policy "careful"' in missing.stderr

@@ -43,6 +43,7 @@ class Run:
         on_divergence: Literal["live", "halt"] | None,
         if_held: Literal["raise", "takeover"],
         lazy: bool = False,
+        policy: str | None = None,
     ) -> None:
         if on_divergence not in (None, "live", "halt"):
             raise ValueError(f"on_divergence wants 'live' or 'halt', had {on_divergence!r}")
@@ -56,6 +57,7 @@ class Run:
         self._name = name
         self._on_divergence = on_divergence
         self._if_held = if_held
+        self._policy = policy
         # Opened by the first step or loop.
         self._lazy = lazy
         # The name of the batch that it is, and where steps of an item are kept.
@@ -183,9 +185,9 @@ class Run:
             budget = DEFAULT
         limits = budget.limits() if budget else {}
         self._no, self._id, created, status = self._engine.start(
-            self._id, limits, self._tags, self._name, self._on_divergence, parent, self._job
+            self._id, limits, self._tags, self._name, self._on_divergence, parent, self._job, self._policy, budget is DEFAULT
         )
-        if created and budget is DEFAULT:
+        if created and budget is DEFAULT and self._policy is None:
             print(f"outlast: {'run' if self._job is None else 'job'} {self._id} may spend 5.00 usd (budget=outlast.Budget(usd=…) sets it)", file=sys.stderr)
         if not created and self._budget is not None:
             status = self._compare(self._budget, status)
