@@ -59,6 +59,11 @@ impl FromStr for ApprovalId {
     }
 }
 
+/// The name of a question that has none of its own.
+pub fn key_of(tool: &str, arguments: &Digest) -> String {
+    format!("{tool}#{arguments}")
+}
+
 /// Where an approval stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

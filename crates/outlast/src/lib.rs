@@ -20,7 +20,7 @@ mod log;
 pub mod logs;
 pub mod mock;
 pub mod place;
-mod policies;
+pub mod policies;
 pub mod prices;
 pub mod process;
 pub mod proxy_setup;

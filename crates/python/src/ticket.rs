@@ -11,7 +11,7 @@ use outlast_core::{
 use pyo3::prelude::*;
 use tokio::runtime::Handle;
 
-use crate::{error::Failure, item};
+use crate::{approval, error::Failure, item};
 
 /// One operation whose commit has not been heard of yet. It happens also when nobody waits.
 ///
@@ -189,6 +189,7 @@ fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str) -> 
             .unbind()),
         Outcome::Tried(n) => number(n),
         Outcome::Put(done) => number(done.commit),
+        Outcome::ApprovalAsked(answer) => Ok(approval::told(answer).into_pyobject(py)?.into_any().unbind()),
         Outcome::Ended(status) | Outcome::Raised(status) => {
             Ok(status.name().into_pyobject(py)?.into_any().unbind())
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    approval::{Answer, ApprovalDetail, MOST_ARGUMENTS, MOST_PENDING, Status},
+    approval::{Answer, ApprovalDetail, MOST_ARGUMENTS, MOST_PENDING, Status, key_of},
     digest::Digest,
     engine::{Error, guard, step::append},
     id::{AttemptNo, Micros, RunNo, Seq, Slot},
@@ -90,7 +90,7 @@ impl RequestApproval {
     }
 
     fn key(&self) -> String {
-        self.key.clone().unwrap_or_else(|| format!("{}#{}", self.tool, self.digest()))
+        self.key.clone().unwrap_or_else(|| key_of(&self.tool, &self.digest()))
     }
 
     pub fn needs(&self) -> Vec<Need> {

@@ -36,6 +36,7 @@ use super::{
     beat::Beat,
     environment::{self, Mark},
     front::{Behind, Show},
+    questions,
     state::{self, StateFace},
     story,
 };
@@ -215,6 +216,8 @@ impl Driver {
         if show.is_behind {
             Behind::let_go(directory.as_ref().map(|own| own.said()).as_deref())?;
         }
+        let beat = Beat::start(node.clone(), view.run.no);
+        tokio::spawn(questions::tell(store.clone(), view.run.no, beat.word()));
         Ok(Driver {
             directory,
             show,
@@ -227,7 +230,7 @@ impl Driver {
             address,
             spawner: Spawner::start()?,
             signals: Signals::install()?,
-            beat: Beat::start(node.clone(), view.run.no),
+            beat,
             seen,
             kill_at: kill_at.map(KillPoint::new),
             backoff: Backoff::default(),
