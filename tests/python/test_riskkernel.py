@@ -251,6 +251,35 @@ def test_what_was_answered_is_there_after_kill_9_at_any_moment(any_server):
     stop.set()
 
 
+def test_what_the_provider_was_paid_is_charged_whatever_the_server_did(any_server):
+    """Calls of many runs at once, and kill -9: RiskKernel's ledgers had less than was paid."""
+    rt, agents = any_server.runtime(), 8
+    runs = [rt.client.create_run(name=f"agent {n}", budget={"dollars": 1})["id"] for n in range(agents)]
+
+    def calls(id):
+        with rt.resume_run(id) as run:
+            try:
+                for number in range(1000):
+                    ask(run, f"{any_server.paid()} {number}")
+            except openai.APIConnectionError:
+                return
+
+    for _ in range(2):
+        paid = any_server.paid()
+        threads = [threading.Thread(target=calls, args=(run,)) for run in runs]
+        for thread in threads:
+            thread.start()
+        until(lambda: any_server.paid() >= paid + 40, "calls")
+        any_server.kill()
+        for thread in threads:
+            thread.join()
+        any_server.start()
+        charged = sum(rt.client.get_run(run)["usage"]["dollars"] for run in runs)
+        assert charged >= any_server.paid() * COST - 1e-9
+    # Every sum of the store is that of its entries.
+    any_server.says("verify")
+
+
 def test_two_servers_on_one_store_share_one_budget(any_server):
     rt = any_server.runtime()
     other = Server.__new__(Server)

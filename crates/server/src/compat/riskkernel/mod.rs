@@ -106,6 +106,7 @@ impl RiskKernel {
             Verb::GetRun => run::get(asked).await,
             Verb::Step => run::step(asked).await,
             Verb::Cancel => run::cancel(asked).await,
+            Verb::Complete => run::complete(asked).await,
             Verb::SaveCheckpoint => checkpoint::save(asked).await,
             Verb::LatestCheckpoint => checkpoint::latest(asked).await,
             Verb::RequestApproval => approval::request(asked).await,

@@ -145,14 +145,23 @@ struct Cancel {
 pub async fn cancel(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run.no;
     let reason = asked.json::<Cancel>()?.reason.filter(|reason| !reason.is_empty());
-    let told = asked.host.store.ask(Tell { run, word: Word::Cancel { reason } }, Durability::Synced).await;
-    match told {
+    tell(&asked, run, Word::Cancel { reason }).await
+}
+
+/// Says that a run's work is done: RiskKernel has no word for it. One that is over stays what it is.
+pub async fn complete(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let run = asked.run().await?.run.no;
+    tell(&asked, run, Word::Complete).await
+}
+
+async fn tell(asked: &Asked<'_>, run: RunNo, word: Word) -> Result<Response<AnswerBody>, Error> {
+    match asked.host.store.ask(Tell { run, word }, Durability::Synced).await {
         Ok(_) | Err(store::Error::Engine(engine::Error::RunEnded { .. })) => {}
         Err(e) => return Err(e.into()),
     }
     forget_run(asked.host, run);
     asked.host.wake();
-    answered(StatusCode::OK, &shown(&asked, run).await?)
+    answered(StatusCode::OK, &shown(asked, run).await?)
 }
 
 pub async fn shown(asked: &Asked<'_>, run: RunNo) -> Result<Shown, Error> {
