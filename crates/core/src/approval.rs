@@ -216,14 +216,14 @@ impl Awaited {
     }
 
     pub fn opened(&mut self, seq: Seq, expires_at: Micros, now: Micros) {
-        self.post(now);
+        self.let_go(now);
         self.pending.push(Pending { seq, expires_at });
         self.since.get_or_insert(now);
     }
 
     /// Decided, or seen to have expired.
     pub fn closed(&mut self, seq: Seq, now: Micros) {
-        self.post(now);
+        self.let_go(now);
         self.pending.retain(|p| p.seq != seq);
         if self.pending.is_empty() {
             self.since = None;
@@ -231,7 +231,7 @@ impl Awaited {
     }
 
     /// What was waited so far is kept, and what has expired is let go.
-    fn post(&mut self, now: Micros) {
+    pub fn let_go(&mut self, now: Micros) {
         self.waited_us += self.waiting_us(now);
         self.pending.retain(|p| now < p.expires_at);
         self.since = (!self.pending.is_empty()).then_some(now);

@@ -91,11 +91,12 @@ pub fn approve(
     let now = store.now()?;
     page.text(&shown::text(&view, now, page.look))?;
     let left = pending(store, &view)?;
-    Ok(match left {
+    match left {
         0 => {}
         1 => page.line("  run waits for one more decision")?,
         n => page.line(&format!("  run waits for {n} more decisions"))?,
-    })
+    }
+    Ok(())
 }
 
 fn pending(store: &dyn Store, of: &View) -> Result<usize, CliError> {
