@@ -18,23 +18,26 @@ from test_statehouse_client import free_port
 LONGEST_S = 60
 # What a call of `ask` costs: 1000 tokens in, 500 out, of gpt-4o-mini.
 COST = 0.00045
+TOKEN = "the-token-of-the-tests"
+POSTGRES = os.environ.get("OUTLAST_TEST_POSTGRES")
 
 
 class Server:
     """A server on a store of its own, with a fake provider behind it. It can die and begin again."""
 
-    def __init__(self, home, *flags, latency="0ms"):
+    def __init__(self, home, *flags, store=None):
         self.home, self.flags, self.port = home, flags, free_port()
+        self.store = store or str(home / "runs.db")
         self.url = f"http://127.0.0.1:{self.port}"
         self.paid_log = home / "paid.log"
-        line = [outlast_program(), "mock", "--listen", "127.0.0.1:0", "--usage", "1000,500", "--latency", latency]
+        line = [outlast_program(), "mock", "--listen", "127.0.0.1:0", "--usage", "1000,500"]
         self.provider = subprocess.Popen([*line, "--log", self.paid_log], stdout=subprocess.PIPE, text=True)
         self.provider_url = self.provider.stdout.readline().strip()
         self.process = None
         self.start()
 
     def environment(self):
-        return {"HOME": str(self.home), "PATH": os.environ["PATH"], "OUTLAST_STORE": str(self.home / "runs.db")}
+        return {"HOME": str(self.home), "PATH": os.environ["PATH"], "OUTLAST_STORE": self.store}
 
     def start(self):
         log = self.home / "serve.log"
@@ -77,6 +80,14 @@ class Server:
 @pytest.fixture
 def server(tmp_path):
     server = Server(tmp_path)
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["file", "postgres"] if POSTGRES else ["file"])
+def any_server(tmp_path, request):
+    """On each kind of store that there is."""
+    server = Server(tmp_path, store=POSTGRES if request.param == "postgres" else None)
     yield server
     server.close()
 
@@ -172,8 +183,8 @@ def test_an_exception_cancels_the_run(server):
     assert run.cancel("once more")["status"] == "cancelled"
 
 
-def test_an_agent_goes_on_where_its_checkpoint_was_after_kill_9_of_the_server(server):
-    rt, total, kills = server.runtime(), 10, {3, 7}
+def test_an_agent_goes_on_where_its_checkpoint_was_after_kill_9_of_the_server(any_server):
+    rt, total, kills = any_server.runtime(), 10, {3, 7}
     with rt.governed_run(name="work", budget=rt.budget(loops=50, seconds=3600)) as run:
         assert run.latest_checkpoint() is None
     done, asked = [], []
@@ -184,7 +195,7 @@ def test_an_agent_goes_on_where_its_checkpoint_was_after_kill_9_of_the_server(se
             resumed.step()
             if turn in kills:
                 kills.remove(turn)
-                server.restart()
+                any_server.restart()
             answer = ask(resumed, f"turn {turn}")
             asked.append(answer.headers.get("x-outlast-replayed"))
             done.append(turn)
@@ -195,7 +206,7 @@ def test_an_agent_goes_on_where_its_checkpoint_was_after_kill_9_of_the_server(se
         status = resumed.status()
     assert done == list(range(total))
     # Ten turns of work are ten loops, whatever died meanwhile, and nothing was paid twice.
-    assert (status["usage"]["loops"], server.paid()) == (total, total)
+    assert (status["usage"]["loops"], any_server.paid()) == (total, total)
     assert status["usage"]["dollars"] == round(total * COST, 9)
     checkpoint = resumed.latest_checkpoint()
     assert (checkpoint["runId"], checkpoint["stepIndex"]) == (run.id, total)
@@ -203,9 +214,9 @@ def test_an_agent_goes_on_where_its_checkpoint_was_after_kill_9_of_the_server(se
     assert checkpoint["usage"]["dollars"] == round(total * COST, 9)
 
 
-def test_what_was_answered_is_there_after_kill_9_at_any_moment(server):
+def test_what_was_answered_is_there_after_kill_9_at_any_moment(any_server):
     """Many agents at once: no step that was confirmed is lost, and none is counted that nobody took."""
-    rt, agents = server.runtime(), 8
+    rt, agents = any_server.runtime(), 8
     runs = [rt.client.create_run(name=f"agent {n}", budget={"loops": 1000})["id"] for n in range(agents)]
     confirmed, stop = dict.fromkeys(runs, 0), threading.Event()
 
@@ -229,10 +240,10 @@ def test_what_was_answered_is_there_after_kill_9_at_any_moment(server):
         while sum(confirmed.values()) < before + 50:
             assert time.monotonic() - began < LONGEST_S
             time.sleep(0.005)
-        server.kill()
+        any_server.kill()
         for thread in threads:
             thread.join()
-        server.start()
+        any_server.start()
         for run in runs:
             loops = rt.client.get_run(run)["usage"]["loops"]
             assert loops in (confirmed[run], confirmed[run] + 1), run
@@ -240,10 +251,39 @@ def test_what_was_answered_is_there_after_kill_9_at_any_moment(server):
     stop.set()
 
 
-def test_two_servers_on_one_store_share_one_budget(server):
-    rt = server.runtime()
+def test_what_the_provider_was_paid_is_charged_whatever_the_server_did(any_server):
+    """Calls of many runs at once, and kill -9: RiskKernel's ledgers had less than was paid."""
+    rt, agents = any_server.runtime(), 8
+    runs = [rt.client.create_run(name=f"agent {n}", budget={"dollars": 1})["id"] for n in range(agents)]
+
+    def calls(id):
+        with rt.resume_run(id) as run:
+            try:
+                for number in range(1000):
+                    ask(run, f"{any_server.paid()} {number}")
+            except openai.APIConnectionError:
+                return
+
+    for _ in range(2):
+        paid = any_server.paid()
+        threads = [threading.Thread(target=calls, args=(run,)) for run in runs]
+        for thread in threads:
+            thread.start()
+        until(lambda: any_server.paid() >= paid + 40, "calls")
+        any_server.kill()
+        for thread in threads:
+            thread.join()
+        any_server.start()
+        charged = sum(rt.client.get_run(run)["usage"]["dollars"] for run in runs)
+        assert charged >= any_server.paid() * COST - 1e-9
+    # Every sum of the store is that of its entries.
+    any_server.says("verify")
+
+
+def test_two_servers_on_one_store_share_one_budget(any_server):
+    rt = any_server.runtime()
     other = Server.__new__(Server)
-    other.__dict__.update(server.__dict__)
+    other.__dict__.update(any_server.__dict__)
     other.port = free_port()
     other.url = f"http://127.0.0.1:{other.port}"
     other.start()
@@ -328,6 +368,113 @@ def test_a_server_with_a_token_lets_in_who_has_it(tmp_path):
         assert (run.status()["usage"]["loops"], server.paid()) == (1, 1)
     finally:
         server.close()
+
+
+@pytest.fixture
+def guarded(tmp_path):
+    """A server that wants a token, and has a policy that asks before anything is written."""
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    server = Server(tmp_path, "--api-token-file", str(token))
+    rk.RiskKernel(server.url, TOKEN)._request("POST", "/v1/policies", {
+        "name": "careful", "toolAllowlist": ["search", "write_file"],
+        "approvalPolicy": {"requireFor": [{"sideEffect": "write"}]},
+    })  # fmt: skip
+    yield server
+    server.close()
+
+
+def careful_run(rt):
+    data = rt.client._request("POST", "/v1/runs", {"name": "careful", "policyRef": "careful", "budget": {"loops": 9}})
+    return data["id"]
+
+
+def until(condition, what):
+    began = time.monotonic()
+    while not (found := condition()):
+        assert time.monotonic() - began < LONGEST_S, f"waited in vain for {what}"
+        time.sleep(0.02)
+    return found
+
+
+# An agent that asks for a person's word, as a process that can die.
+ASKER = """
+import sys
+import riskkernel as rk
+from riskkernel import governed_tool
+
+rt = rk.Runtime(base_url=sys.argv[1], token=sys.argv[2], approval_poll_interval=0.05)
+
+@governed_tool(side_effect="write")
+def write_file(path):
+    print("written", path, flush=True)
+
+with rt.resume_run(sys.argv[3]) as run:
+    print(run.approve("search", side_effect="read"), flush=True)
+    try:
+        write_file("plan.md")
+    except rk.ApprovalDenied as denied:
+        print("denied", denied, flush=True)
+"""
+
+
+def asker(server, run):
+    line = [sys.executable, "-c", ASKER, server.url, TOKEN, run]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("by", ["command", "rest"])
+def test_a_person_decides_after_kill_9_of_the_server_and_of_the_agent(guarded, by):
+    rt = guarded.runtime(token=TOKEN)
+    run = careful_run(rt)
+    agent = asker(guarded, run)
+    pending = until(lambda: rt.client.get_run(run).get("pendingApproval"), "an approval")
+    assert (pending["tool"], pending["sideEffect"]) == ("write_file", "write")
+    assert pending["arguments"] == {"args": ["plan.md"], "kwargs": {}}
+    assert rt.client.get_run(run)["status"] == "waiting_approval"
+    agent.kill()
+    agent.wait()
+    guarded.restart()
+    agent = asker(guarded, run)
+    # The same question: it was there all the while.
+    assert agent.stdout.readline().startswith("Decision(approved=True, required=False")
+    assert [a["id"] for a in rt.client._request("GET", "/v1/approvals?status=pending")] == [pending["id"]]
+    if by == "command":
+        guarded.says("approve", pending["id"])
+    else:
+        rt.client.resolve_approval(run, pending["id"], True, reason="read it", decided_by="ada")
+    assert agent.stdout.readline() == "written plan.md\n"
+    assert agent.wait(LONGEST_S) == 0
+    assert rt.client.get_run(run)["status"] == "running"
+    calls = rt.client._request("GET", f"/v1/runs/{run}/tool-calls")
+    assert [(call["tool"], call["status"]) for call in calls] == [("write_file", "approved")]
+
+
+def test_a_denial_and_a_tool_that_there_is_not_end_the_wait(guarded):
+    rt = guarded.runtime(token=TOKEN, approval_poll_interval=0.05)
+    run = careful_run(rt)
+    with rt.resume_run(run) as resumed:
+        gate = rk.ApprovalGate(resumed)
+        assert not gate.allow("shell", arguments={"cmd": "ls"})
+        agent = asker(guarded, run)
+        until(lambda: resumed.status().get("pendingApproval"), "an approval")
+        rt.client._request("POST", f"/v1/runs/{run}/approve", {"decision": "deny", "reason": "not today"})
+        assert agent.communicate(timeout=LONGEST_S)[0].splitlines()[-1].endswith("write_file: not today")
+        with pytest.raises(rk.ApprovalTimeout):
+            gate.decide("write_file", "write", {"path": "other"}, timeout=0.2)
+
+
+def test_without_a_token_only_the_command_decides(server):
+    rt = server.runtime(approval_poll_interval=0.05)
+    with rt.governed_run() as run:
+        asked = rt.client.request_approval(run.id, "pay", "spend", {"usd": 5})
+        with pytest.raises(rk.APIError) as error:
+            rt.client.resolve_approval(run.id, asked["id"], True)
+        assert (error.value.status, error.value.code) == (403, "only_the_command_decides")
+        server.says("approve", asked["id"])
+        decision = run.approve("pay", "spend", {"usd": 5})
+    assert decision.approved and decision.required
 
 
 def test_facts_are_shared_by_runs_and_kept(server):

@@ -59,6 +59,11 @@ impl FromStr for ApprovalId {
     }
 }
 
+/// The name of a question that has none of its own.
+pub fn key_of(tool: &str, arguments: &Digest) -> String {
+    format!("{tool}#{arguments}")
+}
+
 /// Where an approval stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -194,6 +199,11 @@ impl Awaited {
         self.pending.iter().filter(|p| now < p.expires_at).count()
     }
 
+    /// Whether one is open, as far as anybody looked: it may have expired since.
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
     /// For how long one of them was pending, in milliseconds.
     pub fn waited_ms(&self, now: Micros) -> i64 {
         (self.waited_us + self.waiting_us(now)) / 1000
@@ -206,14 +216,14 @@ impl Awaited {
     }
 
     pub fn opened(&mut self, seq: Seq, expires_at: Micros, now: Micros) {
-        self.post(now);
+        self.let_go(now);
         self.pending.push(Pending { seq, expires_at });
         self.since.get_or_insert(now);
     }
 
     /// Decided, or seen to have expired.
     pub fn closed(&mut self, seq: Seq, now: Micros) {
-        self.post(now);
+        self.let_go(now);
         self.pending.retain(|p| p.seq != seq);
         if self.pending.is_empty() {
             self.since = None;
@@ -221,7 +231,7 @@ impl Awaited {
     }
 
     /// What was waited so far is kept, and what has expired is let go.
-    fn post(&mut self, now: Micros) {
+    pub fn let_go(&mut self, now: Micros) {
         self.waited_us += self.waiting_us(now);
         self.pending.retain(|p| now < p.expires_at);
         self.since = (!self.pending.is_empty()).then_some(now);

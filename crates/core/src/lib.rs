@@ -26,6 +26,7 @@ pub mod money;
 pub mod op;
 pub mod origin;
 pub mod payload;
+pub mod policies;
 pub mod price;
 pub mod rules;
 pub mod run;

@@ -15,7 +15,7 @@ use clap::{Arg, ArgAction, builder::Resettable};
 
 use crate::{
     agent::declared::{BadDeclaration, Declared},
-    budgets, masks,
+    budgets, masks, policies,
     surroundings::Surroundings,
     upstreams,
 };
@@ -149,6 +149,23 @@ pub fn nearest_table(around: &Surroundings, name: &str) -> Result<Option<(PathBu
         }
     }
     Ok(None)
+}
+
+/// Tables of tables in all files of settings, with where they stand; a directory's file first.
+pub fn tables(around: &Surroundings, name: &str) -> Result<Vec<(PathBuf, toml::Table)>, Error> {
+    let mut found = Vec::new();
+    for path in files(around) {
+        let Some(text) = read(&path)? else { continue };
+        match table(&text, &path)?.remove(name) {
+            None => {}
+            Some(toml::Value::Table(tables)) => found.push((path, tables)),
+            Some(_) => {
+                let why = format!("wanted tables [{name}.NAME]");
+                return Err(Error::BadValue { origin: Origin::File { path, key: name.to_owned() }, why });
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Where files of settings may be, the first to be asked first.
@@ -336,6 +353,12 @@ impl File {
                 (_, toml::Value::Table(_)) if key == budgets::TABLE => file.budgets = true,
                 // Read by those that need it.
                 (None, toml::Value::Table(_)) if key == masks::TABLE => {}
+                (None, toml::Value::Table(tables)) if key == policies::TABLE => {
+                    policies::read(&tables).map_err(|(name, why)| Error::BadValue {
+                        origin: Origin::File { path: file.path.clone(), key: format!("{key}.{name}") },
+                        why,
+                    })?;
+                }
                 (Some(_), toml::Value::Table(inner)) => {
                     for (inner_key, value) in inner {
                         file.add(&key, inner_key, value, known)?;

@@ -22,6 +22,7 @@ pub mod logs;
 mod masks;
 pub mod mock;
 pub mod place;
+pub mod policies;
 pub mod prices;
 pub mod process;
 pub mod proxy_setup;
@@ -156,6 +157,10 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
             printed(look, |page| commands::show::show(&*store, &logs, &args, page))
         }
+        Command::Approve(args) => {
+            let store = context.open(false, Default::default())?;
+            printed(look, |page| commands::approvals::approve(&*store, &context.around, &args, page))
+        }
         Command::Attach(args) => {
             let store = context.open(false, Default::default())?;
             proxy_setup::bury(&*store);
@@ -199,6 +204,7 @@ fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliEr
         Command::Stop(args) => {
             printed_code(look, |page| commands::stop::stop(store, &args, page, &mut thread::sleep))
         }
+        Command::Approvals(args) => printed(look, |page| commands::approvals::approvals(store, &args, page)),
         Command::Resolve(args) => printed(look, |page| commands::resolve::resolve(store, &args, page)),
         Command::Wake(args) => printed_code(look, |page| commands::wake::wake(store, &args, page)),
         Command::Cancel(args) => printed_code(look, |page| commands::cancel::cancel(store, &args, page)),

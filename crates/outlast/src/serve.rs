@@ -16,7 +16,7 @@ use crate::{
     cli::{ServeArgs, serve::LogFormat},
     context::Context,
     error::CliError,
-    exit_code, log, proxy_setup,
+    exit_code, log, policies, proxy_setup,
     say::say,
 };
 
@@ -49,6 +49,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         };
         let store = context.open(true, args.proxy.durability)?;
         settings::sync_budgets(store.clone(), &context).await?;
+        policies::register(&context.around, &*store)?;
         let node = proxy_setup::join(store, &context, "outlast serve")?;
         let (clock, entropy) = (context.clock.clone(), context.entropy.clone());
         let desk =

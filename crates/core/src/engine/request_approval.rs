@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    approval::{Answer, ApprovalDetail, MOST_ARGUMENTS, MOST_PENDING, Status},
+    approval::{Answer, ApprovalDetail, MOST_ARGUMENTS, MOST_PENDING, Status, key_of},
     digest::Digest,
     engine::{Error, guard, step::append},
     id::{AttemptNo, Micros, RunNo, Seq, Slot},
@@ -90,7 +90,7 @@ impl RequestApproval {
     }
 
     fn key(&self) -> String {
-        self.key.clone().unwrap_or_else(|| format!("{}#{}", self.tool, self.digest()))
+        self.key.clone().unwrap_or_else(|| key_of(&self.tool, &self.digest()))
     }
 
     pub fn needs(&self) -> Vec<Need> {
@@ -223,13 +223,19 @@ fn wait(l: &mut Loaded, run: RunNo) -> Result<(), Error> {
 
 /// One is decided or has expired: a run that waited for the last of them goes on.
 pub(super) fn close(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result<(), Error> {
-    let run = l.run_mut(run)?;
-    if let Some(awaited) = &mut run.approvals {
+    if let Some(awaited) = &mut l.run_mut(run)?.approvals {
         awaited.closed(seq, now);
     }
-    // One that waits for a budget as well goes on when that has room.
-    if run.status == status::Status::Waiting && run.halt.is_none() && !run.awaits_a_person(now) {
-        run.status = status::Status::Running;
+    go_on(l, run, now)
+}
+
+/// A run that waited for a person goes on where nobody can decide any more. With a refusal it waits for room in a
+/// budget, and without a question for its parent's.
+pub(super) fn go_on(l: &mut Loaded, run: RunNo, now: Micros) -> Result<(), Error> {
+    let row = l.run(run)?;
+    let asked = row.approvals.is_some() && !row.awaits_a_person(now);
+    if asked && row.status == status::Status::Waiting && row.halt.is_none() {
+        l.run_mut(run)?.status = status::Status::Running;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The command line: its words, and how they are read together with variables and `outlast.toml`.
 
+pub mod approvals;
 pub mod budgets;
 pub mod change;
 pub mod ctx;
@@ -19,6 +20,7 @@ use std::ffi::OsString;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parser::ValueSource};
 
 pub use self::{
+    approvals::{ApprovalsArgs, ApproveArgs},
     budgets::{BudgetsArgs, BudgetsVerb},
     change::{BudgetArgs, CancelArgs, ResolveArgs, StopArgs, WakeArgs},
     ctx::CtxArgs,
@@ -85,6 +87,8 @@ pub enum Command {
     Wake(WakeArgs),
     Resume(ResumeArgs),
     Cancel(CancelArgs),
+    Approvals(ApprovalsArgs),
+    Approve(ApproveArgs),
     Resolve(ResolveArgs),
     Spend(SpendArgs),
     Prices(PricesArgs),

@@ -58,6 +58,9 @@ pub struct RunArgs {
     pub looping: LoopArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
+    /// The policy of a new run: [policies.NAME] of outlast.toml, or one the store keeps. Of its limits and those given, the lower one counts
+    #[arg(long = "policy", value_name = "NAME")]
+    pub named_policy: Option<String>,
     #[command(flatten)]
     pub policy: PolicyArgs,
     #[command(flatten)]

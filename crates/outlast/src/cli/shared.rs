@@ -71,6 +71,20 @@ pub struct Chosen {
     pub by_default: Option<NanoUsd>,
 }
 
+impl Chosen {
+    /// The same under a policy's limits: of two, the lower one. What is chosen by default gives way to any of them.
+    pub fn under(mut self, policy: &Limits) -> Chosen {
+        if policy.0.iter().any(Option::is_some) && self.by_default.take().is_some() {
+            self.limits[Unit::CostNanoUsd] = None;
+        }
+        for unit in Unit::ALL {
+            let both = [self.limits[unit], policy[unit]];
+            self.limits[unit] = both.into_iter().flatten().min();
+        }
+        self
+    }
+}
+
 impl LimitArgs {
     /// What a run gets that is created without limits.
     pub const DEFAULT_USD: NanoUsd = NanoUsd(5_000_000_000);

@@ -1,5 +1,6 @@
 //! The commands, one file each. They take a store and a page, and touch nothing else.
 
+pub mod approvals;
 pub mod attach;
 pub mod budget;
 pub mod budgets;

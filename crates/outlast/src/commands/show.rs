@@ -7,6 +7,7 @@ use std::{
 };
 
 use outlast_core::{
+    approval::{self, Filter},
     attempt::Attempt,
     id::{AttemptNo, Micros, RunId},
     instance::Instance,
@@ -24,7 +25,7 @@ use crate::{
     error::CliError,
     render::{
         amount::{put_money, some, usd},
-        entry, exit,
+        approval as shown_approval, entry, exit,
         look::{self, Look, Page, Paint, clean},
         next::next,
         table::{Cell, Side, Table},
@@ -77,6 +78,8 @@ struct Story {
     untaken: Untaken,
     /// A CLI agent's: its id, and where it is kept.
     session: Option<(String, Option<PathBuf>)>,
+    /// Those that nobody has decided.
+    approvals: Vec<approval::View>,
     /// The newest ones.
     tools: Vec<tool::Told>,
     now: Micros,
@@ -119,6 +122,15 @@ impl Calls {
     }
 }
 
+/// What of the run waits for a person.
+fn pending(store: &dyn Store, run: &Run) -> Result<Vec<approval::View>, CliError> {
+    if run.approvals.as_ref().is_none_or(|a| a.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let filter = Filter { run: Some(run.no), open: true, limit: approval::MOST_PENDING };
+    Ok(approval::list(store, &filter, Some(approval::Status::Pending))?)
+}
+
 impl Story {
     fn gather(
         store: &dyn Store,
@@ -144,6 +156,7 @@ impl Story {
             drivers,
             session: session::find(store, no, &session::key(None, view.run.iteration))?
                 .map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
+            approvals: pending(store, &view.run)?,
             tools: tool::newest(store, no, &entries, ENTRIES)?,
             untaken: attempts.last().map(|a| Untaken::of(a, &entries)).unwrap_or_default(),
             calls: Calls::of(&entries),
@@ -159,6 +172,7 @@ impl Story {
         let sections = [
             self.header(look),
             titled(look, "budget", &budget::text(&self.view, self.now, look)),
+            titled(look, "waits for a decision", &self.approvals_text(look)),
             titled(look, "attempts", &self.attempts_text(look)),
             titled(look, "deaths", &self.deaths()),
             titled(look, "money", &lines(&self.money())),
@@ -206,6 +220,7 @@ impl Story {
             facts.push(("session", clean(&format!("{id}{place}"))));
         }
         facts.extend(self.parent.clone().map(|p| ("child of", p)));
+        facts.extend(spec.rules.as_ref().map(|r| ("policy", clean(&r.policy))));
         facts.extend(rules(run).map(|r| ("rules", r)));
         for (name, value) in facts {
             out.push_str(&format!("  {} {value}\n", look.paint(Paint::Faint, &format!("{name:<9}"))));
@@ -355,6 +370,11 @@ impl Story {
         out
     }
 
+    fn approvals_text(&self, look: Look) -> String {
+        let told = self.approvals.iter().map(|v| shown_approval::text(v, self.now, look));
+        told.flat_map(|text| text.lines().map(|line| format!("  {line}\n")).collect::<Vec<_>>()).collect()
+    }
+
     fn tools(&self) -> Vec<String> {
         self.tools.iter().map(|tool| look::clean_line(&tool.line(), TOOL)).collect()
     }
@@ -438,6 +458,7 @@ impl Story {
             "command": spec.command.as_ref().map(|c| json!({"argv": c.argv, "directory": c.directory})),
             "parent": self.parent,
             "policy": run.policy,
+            "rules": spec.rules,
             "created_at": time::rfc3339(run.created_at),
             "began_at": run.began_at.map(time::rfc3339),
             "ended_at": run.ended_at.map(time::rfc3339),
@@ -445,6 +466,7 @@ impl Story {
             "attempts": self.attempts.iter().zip(&self.evidence).map(|(a, e)| self.attempt_object(a, e)).collect::<Vec<_>>(),
             "calls": by_state,
             "money": money,
+            "pending_approvals": self.approvals.iter().map(shown_approval::json).collect::<Vec<_>>(),
             "entries": self.entries.len(),
             "last_entries": self.entries[from..].iter().map(|x| entry::json(id, x)).collect::<Vec<_>>(),
             "next": next(&self.view),
@@ -495,7 +517,9 @@ fn rules(run: &Run) -> Option<String> {
         .as_object()?
         .iter()
         .filter(|(key, value)| usual.get(key.as_str()) != Some(value))
-        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .map(|(key, value)| {
+            format!("{key}={}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+        })
         .collect();
     (!differing.is_empty()).then(|| differing.join(" "))
 }

@@ -215,7 +215,10 @@ fn budget(store: &dyn Store, run: RunNo, id: &str, sums: &Sums) -> Result<Option
     // Read after the entries: a run at work may be ahead of them, and never behind.
     let Some(view) = store.run(run)? else { return Ok(None) };
     let e = &view.envelope;
-    if view.run.status == outlast_core::status::Status::Running {
+    if matches!(
+        view.run.status,
+        outlast_core::status::Status::Running | outlast_core::status::Status::Waiting
+    ) {
         return Ok(e.inconsistency());
     }
     Ok(wrong(e, &format!("run {id}"), sums))

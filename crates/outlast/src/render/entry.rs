@@ -1,6 +1,7 @@
 //! One entry of the journal: a line for people, an object for programs.
 
 use outlast_core::{
+    approval::ApprovalId,
     journal::{CallDetail, Entry, Kind, State},
     unit::Unit,
 };
@@ -79,11 +80,12 @@ fn paint(state: State) -> Paint {
     }
 }
 
-/// The model of a call, the name of anything else.
+/// The model of a call, the tool of an approval, the name of anything else.
 pub fn what(e: &Entry) -> String {
-    match &e.call {
-        Some(call) => call.model.clone(),
-        None => e.key.clone().unwrap_or_default(),
+    match (&e.call, &e.approval) {
+        (Some(call), _) => call.model.clone(),
+        (_, Some(approval)) => approval.tool.clone(),
+        _ => e.key.clone().unwrap_or_default(),
     }
 }
 
@@ -128,6 +130,16 @@ fn marks(e: &Entry) -> Vec<String> {
         Some(step) if step.resolved => marks.push("said by a person".into()),
         Some(step) if step.at_most_once && e.state == State::Open => marks.push("at most once".into()),
         _ => {}
+    }
+    if let Some(approval) = &e.approval {
+        marks.push(ApprovalId { run: e.run, seq: e.seq }.to_string());
+        marks.extend(match &approval.decision {
+            Some(said) if said.approve => Some(format!("approved by {}", said.by)),
+            Some(said) => Some(format!("denied by {}", said.by)),
+            None if approval.blocked => Some("blocked".into()),
+            None if e.state == State::Failed => Some("timeout".into()),
+            None => None,
+        });
     }
     let Some(call) = call else { return marks };
     if e.state == State::Unknown && e.held.cost() > 0 {
@@ -189,6 +201,15 @@ pub fn json(run: &str, e: &Entry) -> Value {
         put("try", step.try_no.into());
         put("at_most_once", step.at_most_once.into());
         put("resolved_by_person", step.resolved.into());
+    }
+    if let Some(approval) = &e.approval {
+        put("approval", ApprovalId { run: e.run, seq: e.seq }.to_string().into());
+        put("tool", approval.tool.clone().into());
+        put("side_effect", approval.side_effect.clone().into());
+        put("digest", json!(approval.digest));
+        put("expires_at", time::rfc3339(approval.expires_at).into());
+        put("blocked", approval.blocked.into());
+        put("decision", json!(approval.decision));
     }
     let Some(call) = &e.call else { return Value::Object(o) };
     put("upstream", call.upstream.clone().into());

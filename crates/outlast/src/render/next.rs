@@ -43,6 +43,11 @@ pub fn next(view: &RunView) -> Next {
         }
         Status::Interrupted if run.began_at.is_none() => go_on("resume", "it has not begun yet"),
         Status::Interrupted => go_on("resume", "resume it"),
+        Status::Waiting if run.approvals.as_ref().is_some_and(|a| !a.is_empty()) => told(
+            "decide",
+            "it waits for a person's decision, and goes on by itself",
+            vec![format!("outlast approvals {id}")],
+        ),
         Status::Waiting => waiting(view),
         Status::Sleeping => asleep(view, resume()),
         Status::Halted => halted(view, resume()),

@@ -243,7 +243,7 @@ pub async fn run(
                     break Some(Ask::Stop(Some(Signal::TERM)));
                 }
                 let Some(pulse) = word.pulse else { continue };
-                if pulse.stop_requested && pulse.status == Status::Running {
+                if pulse.stop_requested && matches!(pulse.status, Status::Running | Status::Waiting) {
                     by = EndedBy::Person;
                     break Some(Ask::Stop(Some(Signal::TERM)));
                 }

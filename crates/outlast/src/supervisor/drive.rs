@@ -37,6 +37,7 @@ use super::{
     beat::Beat,
     environment::{self, Mark},
     front::{Behind, Show},
+    questions,
     state::{self, StateFace},
     story,
 };
@@ -223,6 +224,8 @@ impl Driver {
         if show.is_behind {
             Behind::let_go(directory.as_ref().map(|own| own.said()).as_deref())?;
         }
+        let beat = Beat::start(node.clone(), view.run.no);
+        tokio::spawn(questions::tell(store.clone(), view.run.no, beat.word()));
         Ok(Driver {
             directory,
             show,
@@ -235,7 +238,7 @@ impl Driver {
             address,
             spawner: Spawner::start()?,
             signals: Signals::install()?,
-            beat: Beat::start(node.clone(), view.run.no),
+            beat,
             seen,
             kill_at: kill_at.map(KillPoint::new),
             grace,

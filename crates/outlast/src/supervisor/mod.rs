@@ -9,6 +9,7 @@ mod front;
 mod limited;
 mod output;
 mod progress;
+mod questions;
 mod state;
 mod story;
 mod turn;

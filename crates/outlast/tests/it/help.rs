@@ -21,6 +21,8 @@ fn help_is_as_recorded() {
         "wake",
         "resume",
         "cancel",
+        "approvals",
+        "approve",
         "resolve",
         "spend",
         "prices",

@@ -24,6 +24,7 @@ _HOMES = {
     "job": "batch.jobs",
     "Job": "batch.jobs",
     "Runtime": "runtime",
+    "Approval": "approvals",
     "Run": "runs",
     "RunView": "views",
     "Budget": "budget",
@@ -58,6 +59,7 @@ _HOMES = {
     "Error": "errors",
     "AlreadySettled": "errors",
     "AlreadyTaken": "errors",
+    "ApprovalDenied": "errors",
     "BadLimit": "errors",
     "BudgetChanged": "errors",
     "BudgetExceeded": "errors",
@@ -94,6 +96,7 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 if TYPE_CHECKING:
+    from .approvals import Approval as Approval
     from .batch.handles import AsyncBatch as AsyncBatch, Batch as Batch, amap as amap, map as map
     from .batch.jobs import Job as Job, job as job
     from .batch.results import Result as Result

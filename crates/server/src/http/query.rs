@@ -14,11 +14,16 @@ pub struct Query(Vec<(String, String)>);
 impl Query {
     /// Errors: a word the route does not have, or that is there twice; what is not UTF-8.
     pub fn parse(text: &str, route: &Route) -> Result<Query, Error> {
+        Query::read(text, route.query)
+    }
+
+    /// The same, where a route has these words.
+    pub fn read(text: &str, known: &[&str]) -> Result<Query, Error> {
         let query = Query::words(text)?;
-        match query.0.iter().find(|(name, _)| !route.query.contains(&name.as_str())) {
+        match query.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
             None => Ok(query),
             Some((name, _)) => {
-                let known = route.query.join(", ");
+                let known = known.join(", ");
                 Err(Error::BadRequest(format!("unknown parameter {name:?} (wanted some of: {known})")))
             }
         }

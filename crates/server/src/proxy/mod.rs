@@ -3,6 +3,7 @@
 //! A request is read into a [`call::Call`], its connection is driven by [`drive`], the answer of a
 //! new call is carried by [`live`]. All decisions are in the core: the engine and the call machine.
 
+mod approvals;
 mod body;
 mod budget_metrics;
 mod by_model;
@@ -56,8 +57,8 @@ pub use record::{Answer as StoredAnswer, BadRecord};
 pub(crate) use refuse::Refusal;
 pub(crate) use seat::{date, forget_run};
 pub use upstream::{BadBase, Key, Provider, Providers};
-pub(crate) use who::api;
 pub use who::{Access, NotLetIn, bare};
+pub(crate) use who::{api, bears_token};
 
 use self::{
     call::{Call, credential},
@@ -229,6 +230,9 @@ impl Proxy {
         }
         if host.is_draining() {
             return Err(bare(probes::draining()));
+        }
+        if approvals::route(&parts).is_some() {
+            return approvals::answer(self, host, &parts, body).await.map_err(bare);
         }
         if let Some(rest) = &self.rest
             && let Some(asked) = state::asked(host, &parts)

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod approvals;
 mod bad_input;
 mod budget;
 mod chaos;
@@ -19,6 +20,7 @@ mod responses;
 mod restart;
 mod rig;
 mod riskkernel;
+mod riskkernel_approvals;
 mod scope;
 mod scripted;
 mod server_tools;

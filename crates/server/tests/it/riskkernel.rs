@@ -1,11 +1,7 @@
 //! RiskKernel's REST surface and proxy headers: what its clients know, and what it gets wrong, right.
 
 use outlast_core::{
-    engine::{
-        checkpoint::Checkpoint,
-        enter::Enter,
-        tell::{Tell, Word},
-    },
+    engine::{checkpoint::Checkpoint, enter::Enter},
     journal::{Kind, State},
     op::{Actor, Durability},
     payload::Payload,
@@ -20,7 +16,7 @@ use outlast_server::{
 use serde_json::{Value, json};
 
 use crate::{
-    client::{Answer, Api, Ask, all, with},
+    client::{Answer, Api, Ask, all, ask_and_leave, with},
     failing::{Failing, Fate},
     rig::{Rig, Server, limit, until},
 };
@@ -161,7 +157,7 @@ async fn what_was_asked_wrongly_is_said_and_creates_nothing() {
     }
     let cut = Ask::new("POST", "/v1/runs").bytes("{\"name\": ").to(&server).await;
     assert_eq!((cut.status.as_u16(), &cut.json()["code"]), (400, &json!("bad_request")));
-    refuses(&server, "POST", "/v1/runs", json!({"policyRef": "none"}), (400, "unknown_policy")).await;
+    refuses(&server, "POST", "/v1/runs", json!({"policyRef": "none"}), (404, "unknown_policy")).await;
     assert_eq!(server.store.runs(&Default::default()).unwrap().len(), 0);
     for (method, target) in [
         ("GET", "/v1/runs/none"),
@@ -326,14 +322,51 @@ async fn a_cancelled_run_takes_nothing_more_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_run_that_was_completed_stays_completed() {
+async fn a_run_is_completed_by_who_says_so_and_stays_completed() {
     let (_rig, server) = served().await;
-    let run = create(&server, json!({"loops": 50})).await;
-    let complete = Tell { run: server.run_no(&run), word: Word::Complete };
-    server.store.ask(complete, Durability::Synced).await.unwrap();
-    let had = says(&server, "POST", &format!("/v1/runs/{run}/cancel"), json!({}), 200).await;
-    assert_eq!((&had["status"], &had["haltReason"]), (&json!("completed"), &json!("")));
+    let run = create(&server, json!({"loops": 1})).await;
+    step(&server, &run).await;
+    for word in ["complete", "complete", "cancel"] {
+        let had = says(&server, "POST", &format!("/v1/runs/{run}/{word}"), json!({}), 200).await;
+        assert_eq!((&had["status"], &had["haltReason"]), (&json!("completed"), &json!("")), "{word}");
+    }
     refuses(&server, "POST", &format!("/v1/runs/{run}/steps"), json!({}), (403, "run_ended")).await;
+    assert_eq!(call(&run, "late").to(&server).await.code(), "run_ended");
+    // Its agent may have finished with what it had, although it was refused more.
+    let halted = create(&server, json!({"loops": 1})).await;
+    step(&server, &halted).await;
+    assert_eq!(step(&server, &halted).await.status, 402);
+    let had = says(&server, "POST", &format!("/v1/runs/{halted}/complete"), json!({}), 200).await;
+    assert_eq!((&had["status"], &had["haltReason"]), (&json!("completed"), &json!("")));
+}
+
+#[tokio::test]
+async fn an_answer_whose_client_left_is_charged_and_given_to_its_retry() {
+    let (rig, server) = served().await;
+    let run = create(&server, json!({"loops": 50})).await;
+    let paid = async { until("it is at the provider", || rig.mock.paid() == 1).await };
+    ask_and_leave(server.addr, &call(&run, "mock: latency 200ms\none"), paid).await;
+    server.at_rest(&run).await;
+    assert_eq!(shown(&server, &run).await["usage"]["dollars"], 0.00045);
+    let again = call(&run, "mock: latency 200ms\none").to(&server).await;
+    assert!(again.is_replayed());
+    again.ok();
+    assert_eq!((rig.mock.paid(), server.envelope(&run).spent.cost()), (1, COST));
+}
+
+#[tokio::test]
+async fn tools_and_what_the_upstream_refuses_pass_as_they_are() {
+    let (rig, server) = served().await;
+    let run = create(&server, json!({"loops": 50})).await;
+    let limited = call(&run, "mock: status 429").to(&server).await;
+    assert_eq!((limited.status.as_u16(), limited.header("retry-after")), (429, Some("1")));
+    let tools = json!({"tools": [{"type": "function", "function": {"name": "search", "parameters": {}}}]});
+    let body = with(Api::Chat.body("mock: tool search {\"q\": \"river\"}"), tools.clone());
+    let ask = Api::Chat.sends(&body).without("x-outlast-run").header("x-riskkernel-run-id", &run);
+    let answer = ask.to(&server).await.json();
+    assert_eq!(answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "search");
+    let sent: Value = serde_json::from_slice(&rig.mock.requests().last().unwrap().body).unwrap();
+    assert_eq!(sent["tools"], tools["tools"]);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use outlast_core::{run::Policy, unit::Limits};
 use outlast_server::{
     compat::riskkernel,
-    http::{ROUTES, Route},
+    http::{ROUTES, Route, approvals},
     mock,
     proxy::{Access, Config},
     proxy::{FLEET, PROBES},
@@ -294,7 +294,10 @@ fn the_openapi_file_has_the_routes_and_no_other() {
     let fleet = FLEET.iter().map(|(path, words)| {
         ("GET".to_owned(), (*path).to_owned(), words.iter().map(|w| (*w).to_owned()).collect())
     });
-    let routes = state.chain(probes).chain(riskkernel).chain(fleet).collect();
+    let known = |query: &[&str]| query.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+    let approvals =
+        approvals::ROUTES.iter().map(|r| (r.method.to_owned(), r.path.to_owned(), known(r.query)));
+    let routes = state.chain(approvals).chain(probes).chain(riskkernel).chain(fleet).collect();
     assert_eq!(told, routes);
     // Every schema that is named is there, and every one that is there is named.
     let schemas = file["components"]["schemas"].as_object().unwrap();

@@ -7,6 +7,7 @@ use outlast_core::{
         claim::Claim,
         decide_approval::DecideApproval,
         fork::{self, Point},
+        renew::Active,
         request_approval::{Asker, RequestApproval},
         start::Start,
         tell::{Tell, Word},
@@ -324,6 +325,9 @@ pub fn an_approval_that_expires_is_a_no_and_lets_its_run_go_on(s: &Stage) {
     assert_eq!(a.asks("deploy", "1").status, Is::Timeout, "it stays so");
     s.refuses("approval_expired", says(short, true));
     s.advance_ms(HOUR as u64);
+    let active = vec![Active { run: a.run, attempt: a.attempt, ms: 1 }];
+    assert_eq!(a.process.renews(active)[0].status, Status::Running, "its driver's heart sees it");
+    assert!(s.row(a.run).approvals.unwrap().is_empty());
     a.buys("a call", 1);
     assert_eq!(s.status(a.run), Status::Running, "nobody waits for what has expired");
     assert_eq!(a.asks("deploy", "2").status, Is::Timeout);
@@ -343,11 +347,7 @@ pub fn the_wall_clock_stands_still_while_a_run_waits_where_its_policy_says_so(s:
         s.advance_ms(5_000);
         assert_eq!(wall(s), if pause_wall { 9_000 } else { 69_000 }, "{name}");
         let halted = || {
-            a.process.renews(vec![outlast_core::engine::renew::Active {
-                run: a.run,
-                attempt: a.attempt,
-                ms: 1,
-            }]);
+            a.process.renews(vec![Active { run: a.run, attempt: a.attempt, ms: 1 }]);
             s.status(a.run) == Status::Halted
         };
         assert_eq!(halted(), !pause_wall, "{name}");

@@ -12,12 +12,8 @@ use outlast_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 
-use super::{
-    Asked, Error, answered,
-    show::{Usage, time},
-    tokens::Tokens,
-};
-use crate::proxy::AnswerBody;
+use super::{Asked, Error, answered, show::Usage, tokens::Tokens};
+use crate::{http::approvals::show::rfc3339, proxy::AnswerBody};
 
 /// Payloads above this are compressed beside the threads that answer others.
 const LARGE: usize = 64 << 10;
@@ -89,7 +85,7 @@ fn read(store: &dyn Store, run: RunNo, run_id: String) -> Result<Option<Latest>,
         step_index: used.loops,
         usage: Usage::of(&used, counted),
         payload: object(of_checkpoint(store, run, entry.seq, Role::Value)?),
-        created_at: time(entry.opened_at),
+        created_at: rfc3339(entry.opened_at),
     }))
 }
 

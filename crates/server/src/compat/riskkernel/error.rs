@@ -24,8 +24,10 @@ pub enum Error {
     NoMemory { name: String },
     #[error("{method} {path} is no route of RiskKernel's that is served here")]
     NoRoute { method: String, path: String },
-    #[error("no policy is named {name:?}")]
-    UnknownPolicy { name: String },
+    #[error("no approval of run {run} is pending")]
+    NoPendingApproval { run: String },
+    #[error("{pending} approvals of run {run} are pending, and none is named")]
+    AmbiguousApproval { run: String, pending: usize },
     #[error("the answer cannot be written: {0}")]
     Unwritable(String),
     #[error("the server is about to end and takes no new work; nothing was done")]
@@ -45,7 +47,8 @@ impl Error {
             Error::NoCheckpoint { .. } => "no_checkpoint",
             Error::NoMemory { .. } => "no_memory_file",
             Error::NoRoute { .. } => "no_route",
-            Error::UnknownPolicy { .. } => "unknown_policy",
+            Error::NoPendingApproval { .. } => "no_pending_approval",
+            Error::AmbiguousApproval { .. } => "ambiguous_approval",
             Error::Unwritable(_) => "bad_value",
             Error::Draining => "draining",
             Error::Body { code, .. } => code,
@@ -58,6 +61,7 @@ impl Error {
             Error::Halted { refusal, run } => Some(refusal.hint(run)),
             Error::Cancelled { .. } => Some("create another run".into()),
             Error::State(e) => e.hint(),
+            Error::AmbiguousApproval { .. } => Some("say which with approvalId".into()),
             Error::NoRoute { .. } => Some("the routes are in docs/openapi.json".into()),
             _ => None,
         }
@@ -70,7 +74,8 @@ impl Error {
             Error::NoCheckpoint { .. } | Error::NoMemory { .. } | Error::NoRoute { .. } => {
                 Kind::NotFound.http()
             }
-            Error::BadRequest(_) | Error::UnknownPolicy { .. } => Kind::Invalid.http(),
+            Error::NoPendingApproval { .. } | Error::AmbiguousApproval { .. } => Kind::Conflict.http(),
+            Error::BadRequest(_) => Kind::Invalid.http(),
             Error::Unwritable(_) => Kind::Internal.http(),
             Error::Draining => Kind::Unavailable.http(),
             Error::Body { status, .. } => *status,

@@ -9,8 +9,12 @@ use outlast_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Asked, Error, answered, show::time, unknown};
-use crate::{http::show::Runs, proxy::AnswerBody, state::Writer};
+use super::{Asked, Error, answered, unknown};
+use crate::{
+    http::{approvals::show::rfc3339, show::Runs},
+    proxy::AnswerBody,
+    state::Writer,
+};
 
 /// The agent under whose name facts stand in the state: `outlast state get NAMESPACE facts KEY`.
 const AGENT: &str = "facts";
@@ -61,7 +65,7 @@ fn fact(store: &dyn Store, runs: &mut Runs, item: &Item) -> Result<Fact, outlast
     let value = serde_json::from_slice(bytes).unwrap_or_else(|_| String::from_utf8_lossy(bytes).into_owned());
     let (namespace, key) = (item.namespace.clone(), item.key.clone());
     let run_id = runs.by(store, item)?.run;
-    Ok(Fact { namespace, key, value, run_id, updated_at: time(item.at) })
+    Ok(Fact { namespace, key, value, run_id, updated_at: rfc3339(item.at) })
 }
 
 #[derive(Default, Deserialize)]
@@ -94,7 +98,7 @@ pub async fn put_fact(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
         (asked.working(run, put.await).await?, Some(wanted.run_id))
     };
     let Wanted { namespace, key, value, .. } = wanted;
-    answered(StatusCode::CREATED, &Fact { namespace, key, value, run_id, updated_at: time(at) })
+    answered(StatusCode::CREATED, &Fact { namespace, key, value, run_id, updated_at: rfc3339(at) })
 }
 
 /// RiskKernel lists Markdown files here. There are none.

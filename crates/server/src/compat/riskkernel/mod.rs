@@ -1,9 +1,10 @@
-//! RiskKernel's REST surface, for its published SDK: runs, steps, checkpoints, facts.
+//! RiskKernel's REST surface, for its published SDK: runs, steps, checkpoints, approvals, facts.
 //!
 //! A run that is created here is a run like any other, and a run that a header created is found here.
 //! Nothing is decided here: budgets, halts and counts are the engine's. `docs/riskkernel.md` tells how to move.
 
 mod amount;
+mod approval;
 mod checkpoint;
 mod error;
 mod memory;
@@ -33,9 +34,9 @@ pub use self::{
 };
 use self::{query::Query, tokens::Tokens};
 use crate::{
-    http::query,
-    proxy::{AnswerBody, Host, api},
-    state::StateDesk,
+    http::{approvals::By, query},
+    proxy::{AnswerBody, Host, api, bears_token},
+    state::{self, StateDesk},
 };
 
 /// The routes over one store. Cheap to clone.
@@ -49,6 +50,7 @@ pub struct RiskKernel {
 struct Asked<'a> {
     face: &'a RiskKernel,
     host: &'a Arc<Host>,
+    by: By,
     query: Query,
     /// What the path has for `{…}`, decoded.
     path: Vec<String>,
@@ -58,6 +60,7 @@ struct Asked<'a> {
 /// A request that was let in: its route, and what its path has for `{…}`.
 pub(crate) struct LetIn {
     route: &'static Route,
+    by: By,
     path: Vec<String>,
     query: Query,
 }
@@ -78,6 +81,9 @@ impl RiskKernel {
         let found = routes::find(&parts.method, path);
         if !found.as_ref().is_some_and(|(route, _)| route.verb.is_probe()) {
             api(&host.config.access, &parts.headers)?;
+            if bears_token(&parts.uri, &parts.headers)? {
+                return Err(state::Error::NoRunDecides.into());
+            }
             if host.is_draining() {
                 return Err(Error::Draining);
             }
@@ -88,19 +94,24 @@ impl RiskKernel {
         })?;
         let path = segments.into_iter().map(query::decode).collect::<Result<_, _>>()?;
         let query = Query::known(parts.uri.query().unwrap_or_default(), route.query)?;
-        Ok(LetIn { route, path, query })
+        let by = By::Api { protected: host.config.access.api_token.is_some() };
+        Ok(LetIn { route, by, path, query })
     }
 
     pub(crate) async fn answer(&self, host: &Arc<Host>, let_in: LetIn, body: Bytes) -> Response<AnswerBody> {
-        let LetIn { route, path, query } = let_in;
-        let asked = Asked { face: self, host, query, path, body };
+        let LetIn { route, by, path, query } = let_in;
+        let asked = Asked { face: self, host, by, query, path, body };
         let answered = match route.verb {
             Verb::CreateRun => run::create(asked).await,
             Verb::GetRun => run::get(asked).await,
             Verb::Step => run::step(asked).await,
             Verb::Cancel => run::cancel(asked).await,
+            Verb::Complete => run::complete(asked).await,
             Verb::SaveCheckpoint => checkpoint::save(asked).await,
             Verb::LatestCheckpoint => checkpoint::latest(asked).await,
+            Verb::RequestApproval => approval::request(asked).await,
+            Verb::DecideApproval => approval::decide(asked).await,
+            Verb::ToolCalls => approval::tool_calls(asked).await,
             Verb::ListFacts => memory::facts(asked).await,
             Verb::PutFact => memory::put_fact(asked).await,
             Verb::ListMemory => memory::list(asked),

@@ -12,7 +12,8 @@ use outlast_core::{
     },
     id::RunNo,
     op::{Durability, Turn},
-    run::Spec,
+    policies::{self, NamedPolicy},
+    run::{Policy, Spec},
     store::{self, Ask as _},
     unit::{Limits, Unit},
 };
@@ -65,18 +66,24 @@ fn limits(budget: &Budget) -> Result<Limits, Error> {
 /// Creates a run and begins it: its time counts from here.
 pub async fn create(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let wanted: Wanted = asked.json()?;
-    if let Some(name) = wanted.policy_ref.filter(|name| !name.is_empty()) {
-        return Err(Error::UnknownPolicy { name });
-    }
-    let limits = limits(&wanted.budget.unwrap_or_default())?;
+    let own = limits(&wanted.budget.unwrap_or_default())?;
+    let named = match wanted.policy_ref.filter(|name| !name.is_empty()) {
+        Some(name) => Some(policy(&asked, name).await?),
+        None => None,
+    };
     let config = &asked.host.config;
+    let limits = under(own, named.as_ref().map(|policy| &policy.limits));
     let start = Start {
         id: asked.face.desk.name_a_run(),
         limits: if limits == Limits::default() { config.default_limits } else { limits },
-        policy: config.default_policy,
+        policy: Policy {
+            pause_wall: named.as_ref().map_or(config.default_policy.pause_wall, |policy| policy.pause_wall),
+            ..config.default_policy
+        },
         spec: Spec {
             name: wanted.name.filter(|name| !name.is_empty()),
             tags: wanted.metadata.unwrap_or_default(),
+            rules: named.map(|policy| policy.rules),
             ..Spec::default()
         },
         parent: None,
@@ -86,6 +93,22 @@ pub async fn create(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let started = asked.host.store.ask(start, Durability::Synced).await?;
     asked.enter(started.run).await?;
     answered(StatusCode::CREATED, &shown(&asked, started.run).await?)
+}
+
+/// A budget's own limits, and for the other units its policy's.
+fn under(own: Limits, policy: Option<&Limits>) -> Limits {
+    let mut limits = own;
+    for unit in Unit::ALL {
+        limits[unit] = own[unit].or_else(|| policy?[unit]);
+    }
+    limits
+}
+
+/// Errors: `unknown_policy`.
+async fn policy(asked: &Asked<'_>, name: String) -> Result<NamedPolicy, Error> {
+    let wanted = name.clone();
+    let found = asked.face.desk.read(move |store| policies::find(store, &wanted)).await?;
+    found.ok_or_else(|| state::Error::UnknownPolicy { name: name.chars().take(80).collect() }.into())
 }
 
 pub async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
@@ -122,17 +145,26 @@ struct Cancel {
 pub async fn cancel(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run.no;
     let reason = asked.json::<Cancel>()?.reason.filter(|reason| !reason.is_empty());
-    let told = asked.host.store.ask(Tell { run, word: Word::Cancel { reason } }, Durability::Synced).await;
-    match told {
+    tell(&asked, run, Word::Cancel { reason }).await
+}
+
+/// Says that a run's work is done: RiskKernel has no word for it. One that is over stays what it is.
+pub async fn complete(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let run = asked.run().await?.run.no;
+    tell(&asked, run, Word::Complete).await
+}
+
+async fn tell(asked: &Asked<'_>, run: RunNo, word: Word) -> Result<Response<AnswerBody>, Error> {
+    match asked.host.store.ask(Tell { run, word }, Durability::Synced).await {
         Ok(_) | Err(store::Error::Engine(engine::Error::RunEnded { .. })) => {}
         Err(e) => return Err(e.into()),
     }
     forget_run(asked.host, run);
     asked.host.wake();
-    answered(StatusCode::OK, &shown(&asked, run).await?)
+    answered(StatusCode::OK, &shown(asked, run).await?)
 }
 
-async fn shown(asked: &Asked<'_>, run: RunNo) -> Result<Shown, Error> {
+pub async fn shown(asked: &Asked<'_>, run: RunNo) -> Result<Shown, Error> {
     let tokens = Arc::clone(&asked.face.tokens);
     let read = asked.face.desk.read(move |store| {
         let view = store.run(run)?;

@@ -15,9 +15,10 @@ use serde_json::value::RawValue;
 
 use super::{
     amount,
+    approval::pending,
     tokens::{Counted, Tokens},
 };
-use crate::proxy::date;
+use crate::http::approvals::show::{Approval, approval, rfc3339};
 
 /// A run, with what it has used.
 #[derive(Debug, Serialize)]
@@ -31,6 +32,8 @@ pub struct Shown {
     budget: Budget,
     usage: Usage,
     metadata: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pending_approval: Option<Approval>,
     created_at: String,
     updated_at: String,
 }
@@ -73,24 +76,28 @@ impl Shown {
     /// Reads what belongs to it. Blocks.
     pub fn of(store: &dyn Store, tokens: &Tokens, view: &RunView) -> Result<Shown, store::Error> {
         let run = &view.run;
-        let used = Used::of(run, &view.envelope, store.now()?);
+        let now = store.now()?;
+        let used = Used::of(run, &view.envelope, now);
+        let awaits = run.awaits_a_person(now);
         Ok(Shown {
             id: run.id.to_string(),
             name: view.spec.name.clone().unwrap_or_default(),
-            status: status(run),
+            status: status(run, awaits),
             halt_reason: halt_reason(run),
             budget: budget(&view.envelope.limits),
             usage: Usage::of(&used, tokens.of(store, run.no)?),
             metadata: view.spec.tags.clone(),
-            created_at: time(run.created_at),
-            updated_at: time(updated_at(store, run)?),
+            pending_approval: if awaits { pending(store, run.no)?.first().map(approval) } else { None },
+            created_at: rfc3339(run.created_at),
+            updated_at: rfc3339(updated_at(store, run)?),
         })
     }
 }
 
 /// In RiskKernel's words, which are fewer: `pending` is what does nothing now, and may go on.
-fn status(run: &Run) -> &'static str {
+fn status(run: &Run, awaits: bool) -> &'static str {
     match run.status {
+        Status::Running | Status::Waiting if awaits => "waiting_approval",
         Status::Running => "running",
         Status::Interrupted | Status::Waiting | Status::Sleeping => "pending",
         status @ (Status::Halted | Status::Completed | Status::Failed | Status::Cancelled) => status.name(),
@@ -121,23 +128,4 @@ fn updated_at(store: &dyn Store, run: &Run) -> Result<Micros, store::Error> {
     let of_entry = newest.map(|e| e.closed_at.unwrap_or(e.opened_at));
     let times = [Some(run.created_at), run.began_at, run.ended_at, of_entry];
     Ok(times.into_iter().flatten().max().unwrap_or(run.created_at))
-}
-
-/// `2026-11-20T08:00:00.000000Z`.
-pub fn time(at: Micros) -> String {
-    const DAY: i64 = 86_400_000_000;
-    let (day, rest) = (date(at.0.div_euclid(DAY)), at.0.rem_euclid(DAY));
-    let (s, micros) = (rest / 1_000_000, rest % 1_000_000);
-    format!("{day}T{:02}:{:02}:{:02}.{micros:06}Z", s / 3600, s / 60 % 60, s % 60)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_rfc_3339() {
-        assert_eq!(time(Micros(0)), "1970-01-01T00:00:00.000000Z");
-        assert_eq!(time(Micros(1_795_161_599_000_001)), "2026-11-20T07:59:59.000001Z");
-    }
 }
