@@ -26,6 +26,10 @@ impl Driver {
     ///
     /// A raise, the next window or other runs' calls make room. Errors: `RunHeld`: another process drives the run.
     pub(super) async fn wait_for_room(&mut self) -> Result<Option<u8>, CliError> {
+        // What has ended before it began here, the claim refuses.
+        if story::view(self.store.as_ref(), &self.view)?.run.status != Status::Waiting {
+            return Ok(None);
+        }
         let (mut said, mut held) = (false, Instant::now());
         loop {
             let view = story::view(self.store.as_ref(), &self.view)?;
