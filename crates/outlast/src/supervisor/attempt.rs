@@ -67,6 +67,8 @@ pub struct Outcome {
     pub by: EndedBy,
     /// Until when the provider refuses everything, if its last word was that.
     pub limited: Option<Micros>,
+    /// The proxy's last word was that there is no room for its call now.
+    pub no_room: bool,
     /// Processes that could not be ended.
     pub left: usize,
     /// Those of tools that lived when the agent was gone, or was asked to go.
@@ -322,7 +324,8 @@ pub async fn run(
     // Who else was killed there for memory, while our own kill ended the agent, is not its story.
     let oom = by == EndedBy::Itself && is_killed(exit) && oom_kills.grew();
     let left = ended.left.len();
-    Ok(Outcome { exit, by, limited: limited.until(), left, tools, asked: asked_for, oom })
+    let (until, no_room) = (limited.until(), limited.no_room());
+    Ok(Outcome { exit, by, limited: until, no_room, left, tools, asked: asked_for, oom })
 }
 
 fn is_metered(seen: &Seen) -> bool {

@@ -371,7 +371,13 @@ impl Driver {
                         return Ok(code);
                     }
                 }
-                Next::Turn | Next::Sleep | Next::Wait => restart = false,
+                Next::Wait => {
+                    restart = false;
+                    if let Some(code) = self.stand_back().await? {
+                        return Ok(code);
+                    }
+                }
+                Next::Turn | Next::Sleep => restart = false,
                 Next::Claim { done } => finished = done,
             }
         }

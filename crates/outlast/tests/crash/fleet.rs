@@ -203,3 +203,24 @@ fn budgets_of_the_persons_own_file_are_in_the_store_and_a_directorys_are_refused
     file("\"many\"");
     bed.run(member(&bed, "three")).code(2).tells(&["budgets.team-search", "usd: "]);
 }
+
+#[test]
+fn agent_that_gives_up_while_anothers_call_holds_the_room_begins_again_without_a_death() {
+    let bed = Bed::with_mock(&USAGE);
+    bed.does(&["budgets", "set", "team-search", "--usd", ONE, "--tag", "team=search"]).code(0);
+    // A server's call in flight holds it all.
+    bed.does(&["budgets", "set", "all", "--usd", ONE]).code(0);
+    let at = free_port();
+    let mut server = serve(&bed, at, &[]);
+    let caller = thread::spawn(move || post(at, &[("x-outlast-run", "r")], &call("x\nmock: latency 60s")));
+    until("it is in flight", || (bed.paid() == 1).then_some(()));
+    let run = bed.start(member(&bed, "one"));
+    until("it gives up twice", || (bed.text("told-one").matches("429").count() >= 2).then_some(()));
+    assert_eq!(bed.status("one"), "running");
+    server.kill();
+    drop(caller.join());
+    bed.does(&["budgets", "set", "all", "--usd", "1"]).code(0);
+    bed.does(&["budgets", "set", "team-search", "--usd", "1", "--tag", "team=search"]).code(0);
+    run.done().code(0).tells(&["no room for its calls while others' are in flight", "completed"]);
+    assert_eq!(bed.spent("one", "restarts"), 0);
+}

@@ -112,7 +112,7 @@ impl Driver {
                 status => Ok(Next::Exit(self.finish(status)?)),
             };
         }
-        if status == Status::Waiting && gave_up(outcome) {
+        if (status == Status::Waiting || outcome.no_room) && gave_up(outcome) {
             self.end_of(life, exit, Then::Wait).await?;
             return Ok(Next::Wait);
         }

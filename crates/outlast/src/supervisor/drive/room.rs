@@ -71,6 +71,21 @@ impl Driver {
         self.pause(jitter).await
     }
 
+    /// After an agent gave up on calls for which there was no room, while others' calls in flight hold it: that comes
+    /// back by itself. A run that waits does so before its next attempt.
+    pub(super) async fn stand_back(&mut self) -> Result<Option<u8>, CliError> {
+        if story::view(self.store.as_ref(), &self.view)?.run.status == Status::Waiting {
+            return Ok(None);
+        }
+        let jitter =
+            self.backoff.after(self.lived, u64::from_le_bytes(random(self.context.entropy.as_ref())));
+        say(&format!(
+            "no room for its calls while others' are in flight; it begins again in {:.1} s",
+            jitter.as_secs_f64()
+        ));
+        self.pause(jitter).await
+    }
+
     /// Whether what the run waits for fits now.
     fn has_room(&self, run: &Run) -> Result<bool, CliError> {
         let Some(refusal) = &run.halt else { return Ok(true) };
