@@ -67,6 +67,8 @@ pub struct Outcome {
     pub by: EndedBy,
     /// Until when the provider refuses everything, if its last word was that.
     pub limited: Option<Micros>,
+    /// The proxy's last word was that there is no room for its call now.
+    pub no_room: bool,
     /// Processes that could not be ended.
     pub left: usize,
     /// It is certain that nobody is left.
@@ -348,7 +350,8 @@ pub async fn run(
     // Who else was killed there for memory, while our own kill ended the agent, is not its story.
     let oom = by == EndedBy::Itself && is_killed(exit) && oom_kills.grew();
     let (left, all_gone) = (ended.left.len(), ended.all_gone);
-    Ok(Outcome { exit, by, limited: limited.until(), left, all_gone, seen_at, tools, asked: asked_for, oom })
+    let (until, no_room) = (limited.until(), limited.no_room());
+    Ok(Outcome { exit, by, limited: until, no_room, left, all_gone, seen_at, tools, asked: asked_for, oom })
 }
 
 fn is_metered(seen: &Seen) -> bool {

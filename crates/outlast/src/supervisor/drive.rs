@@ -391,7 +391,13 @@ impl Driver {
                     let waited = wait.min(pausing.elapsed());
                     self.died = seen_at.map(|seen_at| attempt::Death { seen_at, waited });
                 }
-                Next::Turn | Next::Sleep | Next::Wait => restart = false,
+                Next::Wait => {
+                    restart = false;
+                    if let Some(code) = self.stand_back().await? {
+                        return Ok(code);
+                    }
+                }
+                Next::Turn | Next::Sleep => restart = false,
                 Next::Claim { done } => finished = done,
             }
         }

@@ -1,4 +1,4 @@
-//! What an attempt has heard of its provider's usage limit, from the proxy.
+//! What an attempt has heard of its provider's usage limit, and of room for its calls, from the proxy.
 
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ pub struct Limited {
     limit: Option<Limit>,
     /// What the agent has printed of one: believed where its provider has told the proxy of none.
     printed: Option<(Micros, Instant)>,
+    /// The last call waited in vain for what others' calls hold of a budget.
+    no_room: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +39,8 @@ impl Limited {
             Seen::Settled { seq, answered: true, .. } if self.limit.is_some_and(|l| seq > l.seq) => {
                 self.limit = None;
             }
+            Seen::Refused { ref code, .. } => self.no_room = code == "admission_timeout",
+            Seen::Opened { .. } | Seen::Replayed { .. } => self.no_room = false,
             _ => {}
         }
         if matches!(seen, Seen::Settled { answered: true, .. }) {
@@ -48,6 +52,11 @@ impl Limited {
     pub fn read(&mut self, until: Micros) {
         let heard_at = self.printed.map_or_else(Instant::now, |(_, heard_at)| heard_at);
         self.printed = Some((until, heard_at));
+    }
+
+    /// Whether it was told last to come again for room.
+    pub fn no_room(&self) -> bool {
+        self.no_room
     }
 
     /// When the limit is over.
@@ -67,6 +76,21 @@ mod tests {
     use outlast_core::status::Status;
 
     use super::*;
+
+    #[test]
+    fn there_is_no_room_until_another_call_goes_out_or_is_refused_for_good() {
+        let refused = |code: &str| Seen::Refused { code: code.into(), message: String::new(), hint: None };
+        let check = |seen: &[Seen], wanted: bool| {
+            let mut heard = Limited::default();
+            seen.iter().for_each(|seen| heard.note(seen));
+            assert_eq!(heard.no_room(), wanted, "{seen:?}");
+        };
+        check(&[], false);
+        check(&[refused("admission_timeout")], true);
+        check(&[refused("admission_timeout"), Seen::Opened { seq: Seq(1) }], false);
+        check(&[Seen::Opened { seq: Seq(1) }, refused("admission_timeout")], true);
+        check(&[refused("admission_timeout"), refused("dollar_budget_exceeded")], false);
+    }
 
     #[test]
     fn a_limit_stands_until_a_later_call_is_answered() {

@@ -114,7 +114,8 @@ impl Driver {
             };
         }
         // One that waits for a person is started again, and asks again.
-        if status == Status::Waiting && run.halt.is_some() && gave_up(outcome) {
+        let waits = status == Status::Waiting && run.halt.is_some();
+        if (waits || outcome.no_room) && gave_up(outcome) {
             self.end_of(life, exit, Then::Wait).await?;
             return Ok(Next::Wait);
         }

@@ -26,6 +26,10 @@ impl Driver {
     ///
     /// A raise, the next window or other runs' calls make room. Errors: `RunHeld`: another process drives the run.
     pub(super) async fn wait_for_room(&mut self) -> Result<Option<u8>, CliError> {
+        // What has ended before it began here, the claim refuses.
+        if story::view(self.store.as_ref(), &self.view)?.run.status != Status::Waiting {
+            return Ok(None);
+        }
         let (mut said, mut held) = (false, Instant::now());
         loop {
             let view = story::view(self.store.as_ref(), &self.view)?;
@@ -65,6 +69,21 @@ impl Driver {
         // is started less and less often.
         let jitter =
             self.backoff.after(self.lived, u64::from_le_bytes(random(self.context.entropy.as_ref())));
+        self.pause(jitter).await
+    }
+
+    /// After an agent gave up on calls for which there was no room, while others' calls in flight hold it: that comes
+    /// back by itself. A run that waits does so before its next attempt.
+    pub(super) async fn stand_back(&mut self) -> Result<Option<u8>, CliError> {
+        if story::view(self.store.as_ref(), &self.view)?.run.status == Status::Waiting {
+            return Ok(None);
+        }
+        let jitter =
+            self.backoff.after(self.lived, u64::from_le_bytes(random(self.context.entropy.as_ref())));
+        say(&format!(
+            "no room for its calls while others' are in flight; it begins again in {:.1} s",
+            jitter.as_secs_f64()
+        ));
         self.pause(jitter).await
     }
 
