@@ -24,9 +24,11 @@ impl Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let each = [(self.requests, "requests"), (self.tokens, "tokens")];
-        let said: Vec<String> =
-            each.iter().filter_map(|(n, what)| n.map(|n| format!("{n} {what}"))).collect();
+        let each = [(self.requests, "request"), (self.tokens, "token")];
+        let some = |(n, what): &(Option<u64>, &str)| {
+            n.map(|n| format!("{n} {what}{}", if n == 1 { "" } else { "s" }))
+        };
+        let said: Vec<String> = each.iter().filter_map(some).collect();
         write!(f, "{} a minute", said.join(" and "))
     }
 }

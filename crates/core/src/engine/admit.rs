@@ -52,7 +52,8 @@ pub struct Admit {
     pub in_hand: Vec<Seq>,
     pub retry_count: u32,
     pub answered_with_error: bool,
-    /// An earlier call of this run waits in this process: this one goes behind it.
+    /// An earlier call of this run waits in this process, and this one goes behind it; or its upstream has no turn for
+    /// it now (`call::rate`). What is recorded or in flight serves all the same.
     pub behind: bool,
     /// Active time not yet posted, for the time limit.
     pub active_ms: i64,

@@ -13,6 +13,7 @@ use outlast_core::{
     payload::{Codec, Payload},
     price::Bound,
     run::Record,
+    token,
 };
 use tokio::time::Instant;
 
@@ -134,7 +135,7 @@ impl Call {
         let retry_count =
             headers::text(&headers, "x-stainless-retry-count").and_then(|v| v.parse().ok()).unwrap_or(0);
         let idempotency_key =
-            headers::text(&headers, "idempotency-key").map(|k| k.chars().take(200).collect());
+            headers::text(&headers, "idempotency-key").map(|k| token::mask(k).chars().take(200).collect());
         Ok(Call {
             path: Arc::from(path),
             arrived: Instant::now(),

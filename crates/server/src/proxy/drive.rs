@@ -219,6 +219,10 @@ impl Drive {
         if !matches!(result, Ok(Admission::Go { .. })) {
             self.turn = None;
         }
+        if !matches!(result, Ok(Admission::Wait { .. })) {
+            // What is recorded or in flight serves it: it keeps nobody from going.
+            self.leaves_the_line();
+        }
         match &result {
             Ok(Admission::Go { seq, diverged, .. }) => {
                 self.host.saw(Seen::Opened { seq: *seq });

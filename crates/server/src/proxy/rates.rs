@@ -218,7 +218,7 @@ mod tests {
         let w = wants("1rpm", "m");
         let (first, _) = rates.turn(A, &w);
         let (second, _) = rates.turn(B, &w);
-        assert_eq!(second.err().unwrap().why, "its rate of 1 requests a minute");
+        assert_eq!(second.err().unwrap().why, "its rate of 1 request a minute");
         drop(first);
         let (mut third, _) = rates.turn(B, &w);
         third.as_mut().unwrap().leaves();

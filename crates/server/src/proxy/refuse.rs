@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use outlast_core::call::Refused;
+use outlast_core::{call::Refused, token};
 
 use super::{body::AnswerBody, encoding::BadEncoding, who::NotLetIn};
 use crate::dialect::{BadRequest, Upstream, refusal_body};
@@ -58,6 +58,8 @@ impl Refusal {
             Some(hint) => format!("{} ({hint})", self.message),
             None => self.message.clone(),
         };
+        // What a caller wrote may stand in it, and so its token.
+        let message = token::mask(&message);
         let body: Bytes = refusal_body(shape, self.status, &self.code, &message);
         let mut response = Response::new(AnswerBody::plain(body));
         *response.status_mut() =

@@ -27,4 +27,5 @@ mod server_tools;
 mod state_grpc;
 mod state_rest;
 mod stream;
+mod tricks;
 mod tries;

@@ -80,6 +80,31 @@ async fn what_the_journal_has_wants_no_turn() {
     has_no_turn(&server, &Api::Chat.says("b").label("four")).await;
 }
 
+// Bug: a request that was given a call in flight stayed in the line for its turn, at its head.
+// Consequence: nobody else got a turn until that call had ended.
+// Cause: it lined up before it was decided, and left the line only at its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_joins_a_call_in_flight_keeps_nobody_from_his_turn() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let upstream = Scripted::start(|request| match request.contains("\"hang\"") {
+        true => (String::new(), Then::Hang),
+        false => {
+            let none = "x-ratelimit-remaining-requests: 0\r\nx-ratelimit-reset-requests: 300ms";
+            (json(200, ANSWER).replacen("\r\n", &format!("\r\n{none}\r\n"), 1), Then::Close)
+        }
+    })
+    .await;
+    let server = before(&rig, &upstream).await;
+    let hang = Api::Chat.says("hang").run("hangs");
+    let _first = hang.clone().label("one").throw(server.addr).await;
+    until("it is in flight", || upstream.requests().len() == 1).await;
+    Api::Chat.says("a").run("other").to(&server).await.ok();
+    // No turn is there now, and this one needs none.
+    let _joiner = hang.label("two").throw(server.addr).await;
+    until("it has joined", || server.proxy.in_progress() == 2).await;
+    Api::Chat.says("b").run("third").to(&server).await.ok();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_count_as_used_and_a_call_that_did_not_go_does_not_count() {
     let rig = Rig::in_memory(mock::Options::default()).await;
@@ -141,7 +166,8 @@ async fn a_provider_that_has_none_left_is_asked_when_it_has() {
     Api::Chat.says("a").run("one").to(&server).await.ok();
     let (second, third) = (Api::Chat.says("b").run("two"), Api::Chat.says("c").run("three"));
     let (second, third) = tokio::join!(second.to(&server), third.to(&server));
-    (second.ok(), third.ok());
+    second.ok();
+    third.ok();
     // One after the other: each answer says anew that none is left.
     assert!(began.elapsed() >= Duration::from_millis(800), "{:?}", began.elapsed());
     assert_eq!(upstream.requests().len(), 3);

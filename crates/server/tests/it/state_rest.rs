@@ -307,3 +307,34 @@ fn the_openapi_file_has_the_routes_and_no_other() {
     let named = text.split("#/components/schemas/").skip(1).map(|rest| rest.split('"').next().unwrap());
     named.for_each(|name| assert!(schemas.contains_key(name), "{name}"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_route_of_the_openapi_file_is_served_and_its_other_methods_are_not() {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json")).unwrap();
+    let file: Value = serde_json::from_str(&text).unwrap();
+    let (_rig, server) = served().await;
+    for (path, item) in file["paths"].as_object().unwrap() {
+        let open = |segment: &str| if segment.starts_with('{') { "x" } else { segment }.to_owned();
+        let target = path.split('/').map(open).collect::<Vec<_>>().join("/");
+        for method in ["GET", "PUT", "POST", "DELETE", "PATCH"] {
+            let told = item.get(method.to_lowercase()).is_some();
+            // A segment that is a word in one route is any key's in another.
+            let elsewhere = file["paths"].as_object().unwrap().iter().any(|(other, item)| {
+                let fits = |(o, t): (&str, &str)| o.starts_with('{') || o == t;
+                other.split('/').count() == target.split('/').count()
+                    && other.split('/').zip(target.split('/')).all(fits)
+                    && item.get(method.to_lowercase()).is_some()
+            });
+            // Bad requests, most of them: what is asked is whether somebody answers for them.
+            let answer = ask(&server, method, &target, "").await;
+            let code = answer.header("x-outlast-code").unwrap_or_default();
+            let is_none = ["no_route", "unknown_path"].contains(&code);
+            assert_eq!(!is_none, told || elsewhere, "{method} {target}: {} {code}", answer.status);
+        }
+    }
+    for target in ["/v1/state/x", "/v1/state/x/y/z/w", "/livez/x", "/healthz"] {
+        let code = ask(&server, "GET", target, "").await.code();
+        assert!(["no_route", "unknown_path"].contains(&code.as_str()), "{target}: {code}");
+    }
+}

@@ -80,6 +80,10 @@ pub fn runs_are_found_by_status_and_by_command(s: &Stage) {
 
 pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
     let spec = Spec {
+        masks: Some(Masks {
+            leave_out: vec!["/seed".into()],
+            masks: [("day".to_owned(), r"\d{4}".to_owned())].into(),
+        }),
         name: Some("nightly research".into()),
         tags: BTreeMap::from([("team".into(), "search".into())]),
         command: Some(Command {
