@@ -204,7 +204,7 @@ impl Story {
         }
         if let Some(command) = &spec.command {
             let argv: Vec<String> = command.argv.iter().map(|a| quoted(a)).collect();
-            facts.push(("command", look::clean_line(&argv.join(" "), usize::MAX)));
+            facts.push(("command", look::exact_line(&argv.join(" "), usize::MAX)));
             facts.push(("in", clean(&command.directory)));
         }
         facts.extend(self.looping().map(|l| ("loop", l)));
