@@ -36,11 +36,10 @@ impl Driver {
             match view.run.status {
                 Status::Waiting if view.run.stop_requested => return self.interrupted(true).await.map(Some),
                 Status::Waiting => {}
-                // Ended while we waited. One that had ended before is refused where it is claimed.
-                status @ (Status::Halted | Status::Completed | Status::Cancelled) if said => {
+                Status::Running | Status::Interrupted | Status::Sleeping | Status::Failed => return Ok(None),
+                status @ (Status::Halted | Status::Completed | Status::Cancelled) => {
                     return self.finish(status).map(Some);
                 }
-                _ => return Ok(None),
             }
             if self.has_room(&view.run)? {
                 break;
