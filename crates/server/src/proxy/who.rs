@@ -184,7 +184,7 @@ pub fn bears_token(uri: &Uri, headers: &HeaderMap) -> Result<bool, NotLetIn> {
     let (in_path, target) = split_path(uri.path_and_query().map_or("/", |p| p.as_str()));
     let (in_query, _) = split_query(&target);
     let in_header = credentials(headers)?.iter().any(|c| token::looks_like_token(c.1));
-    Ok(in_path.is_some() || in_query.is_some() || in_header)
+    Ok(in_path.is_some() || !in_query.is_empty() || in_header)
 }
 
 /// Lets a caller of our own routes in: by the API token where there is one, else on loopback.

@@ -110,7 +110,6 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
             tools: Some(vec!["search".into()]),
             require: Vec::new(),
         }),
-        masks: Some(Masks { leave_out: vec!["/seed".into()], masks: BTreeMap::new() }),
     };
     let stdin = Some(Payload::encode(b"the input\n"));
     let start = Start { spec: spec.clone(), stdin, ..s.run("r").start };
