@@ -143,7 +143,7 @@ fn print(lines: &[Line<'_>], page: &mut Page) -> Result<(), CliError> {
             let mut row = match i {
                 0 => vec![
                     Cell::whole(line.view.budget.name.as_str()),
-                    Cell::whole(&line.tag().unwrap_or_else(|| "(all)".into())),
+                    Cell::whole(line.tag().unwrap_or_else(|| "(all)".into())),
                     if line.period.name.is_empty() {
                         "(ever)".into()
                     } else {

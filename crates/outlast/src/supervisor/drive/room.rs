@@ -51,9 +51,8 @@ impl Driver {
             }
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
-                signals = self.signals.next() => match attempt::asked(&signals?) {
-                    Some(by) => return self.interrupted(by == EndedBy::Person).await.map(Some),
-                    None => {}
+                signals = self.signals.next() => if let Some(by) = attempt::asked(&signals?) {
+                    return self.interrupted(by == EndedBy::Person).await.map(Some);
                 },
             }
             if held.elapsed() >= HOLD || self.beat.word().borrow().dead {
