@@ -18,6 +18,7 @@ mod restart;
 mod rig;
 mod riskkernel;
 mod riskkernel_approvals;
+mod riskkernel_memory;
 mod scope;
 mod scripted;
 mod server_tools;
