@@ -21,6 +21,7 @@ mod restart;
 mod rig;
 mod riskkernel;
 mod riskkernel_approvals;
+mod riskkernel_memory;
 mod scope;
 mod scripted;
 mod server_tools;

@@ -1,12 +1,9 @@
 //! RiskKernel's REST surface and proxy headers: what its clients know, and what it gets wrong, right.
 
 use outlast_core::{
-    engine::{checkpoint::Checkpoint, enter::Enter},
     journal::{Kind, State},
-    op::{Actor, Durability},
-    payload::Payload,
     status::Status,
-    store::{Ask as _, Error},
+    store::Error,
     unit::{Limits, Unit},
 };
 use outlast_server::{
@@ -24,12 +21,12 @@ use crate::{
 /// What a call of `call` costs, and its tokens: 1000 in, 500 out.
 const COST: i64 = 450_000;
 
-fn fixed() -> mock::Options {
+pub fn fixed() -> mock::Options {
     mock::Options { usage: Some(FixedUsage { input: 1000, output: 500 }), ..mock::Options::default() }
 }
 
 /// A call of `run` whose bound is a little over what it costs; `text` tells it from others.
-fn call(run: &str, text: &str) -> Ask {
+pub fn call(run: &str, text: &str) -> Ask {
     let text = format!("{text}\n{}", "x".repeat(920));
     let body = with(Api::Chat.body(&text), json!({"max_tokens": 500}));
     Api::Chat.sends(&body).without("x-outlast-run").header("x-riskkernel-run-id", run)
@@ -44,13 +41,13 @@ async fn ask(server: &Server, method: &str, target: &str, body: Value) -> Answer
     request(method, target, &body).to(server).await
 }
 
-async fn says(server: &Server, method: &str, target: &str, body: Value, status: u16) -> Value {
+pub async fn says(server: &Server, method: &str, target: &str, body: Value, status: u16) -> Value {
     let answer = ask(server, method, target, body).await;
     assert_eq!(answer.status, status, "{method} {target}: {}", answer.text());
     answer.json()
 }
 
-async fn refuses(server: &Server, method: &str, target: &str, body: Value, want: (u16, &str)) {
+pub async fn refuses(server: &Server, method: &str, target: &str, body: Value, want: (u16, &str)) {
     let answer = ask(server, method, target, body).await;
     let had = answer.json();
     let code = had["code"].as_str().unwrap_or_default();
@@ -60,7 +57,7 @@ async fn refuses(server: &Server, method: &str, target: &str, body: Value, want:
 }
 
 /// A run with this budget: its id.
-async fn create(server: &Server, budget: Value) -> String {
+pub async fn create(server: &Server, budget: Value) -> String {
     let run = says(server, "POST", "/v1/runs", json!({"name": "research", "budget": budget}), 201).await;
     run["id"].as_str().unwrap().to_owned()
 }
@@ -69,11 +66,11 @@ async fn shown(server: &Server, run: &str) -> Value {
     says(server, "GET", &format!("/v1/runs/{run}"), Value::Null, 200).await
 }
 
-async fn step(server: &Server, run: &str) -> Answer {
+pub async fn step(server: &Server, run: &str) -> Answer {
     ask(server, "POST", &format!("/v1/runs/{run}/steps"), json!({})).await
 }
 
-async fn served() -> (Rig, Server) {
+pub async fn served() -> (Rig, Server) {
     let rig = Rig::in_memory(fixed()).await;
     let server = rig.serve().await;
     (rig, server)
@@ -255,52 +252,6 @@ async fn a_turn_is_one_loop_whether_its_step_or_its_call_is_counted() {
     call(&other, "b").to(&server).await.ok();
     let refused = call(&other, "c").to(&server).await;
     assert_eq!(refused.code(), "loop_budget_exceeded");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_checkpoint_is_found_after_a_restart_and_never_hidden_by_an_automatic_one() {
-    let rig = Rig::new(fixed()).await;
-    let server = rig.serve().await;
-    let run = create(&server, json!({"loops": 50})).await;
-    let (save, latest) = (format!("/v1/runs/{run}/checkpoints"), format!("/v1/checkpoints/{run}"));
-    refuses(&server, "GET", &latest, Value::Null, (404, "no_checkpoint")).await;
-    step(&server, &run).await;
-    call(&run, "one").to(&server).await.ok();
-    let payload = json!({"cursor": 5, "messages": [{"é": 1.50}], "n": 12345678901234567890_u64});
-    let saved = says(&server, "POST", &save, json!({"name": "progress", "payload": payload}), 201).await;
-    assert_eq!(saved, json!({"ok": true}));
-    // What is kept of a run by itself, and what the run does later.
-    let (no, instance) = (server.run_no(&run), server.node.instance());
-    let entered =
-        server.store.ask(Enter { run: no, label: None, instance }, Durability::Synced).await.unwrap();
-    let actor = Actor { run: no, attempt: entered.attempt, instance };
-    let automatic = Checkpoint {
-        actor,
-        slot: entered.slot,
-        name: "outlast:session".into(),
-        value: Payload::encode(b"{}"),
-    };
-    server.store.ask(automatic, Durability::Synced).await.unwrap();
-    step(&server, &run).await;
-    call(&run, "two").to(&server).await.ok();
-    server.kill().await;
-    let server = rig.serve().await;
-    let found = says(&server, "GET", &latest, Value::Null, 200).await;
-    assert_eq!(
-        (&found["payload"], &found["name"], &found["runId"]),
-        (&payload, &json!("progress"), &json!(run))
-    );
-    // As it stood when it was saved.
-    assert_eq!((&found["stepIndex"], &found["usage"]["loops"]), (&json!(1), &json!(1)));
-    assert_eq!((&found["usage"]["tokens"], &found["usage"]["promptTokens"]), (&json!(1500), &json!(1000)));
-    says(&server, "POST", &save, json!({}), 201).await;
-    assert_eq!(says(&server, "GET", &latest, Value::Null, 200).await["payload"], json!({}));
-    for body in [json!({"payload": [1]}), json!({"payload": "x"}), json!({"name": "outlast:session"})] {
-        refuses(&server, "POST", &save, body, (400, "bad_request")).await;
-    }
-    let large = "x".repeat(3 << 20);
-    says(&server, "POST", &save, json!({"payload": {"large": large}}), 201).await;
-    assert_eq!(says(&server, "GET", &latest, Value::Null, 200).await["payload"]["large"], large);
 }
 
 #[tokio::test]
@@ -497,47 +448,6 @@ async fn a_server_that_was_stopped_for_too_long_goes_on_under_a_new_number() {
     let run = create(&server, json!({"loops": 5})).await;
     server.is_declared_dead_by(&other).await;
     assert_eq!(step(&server, &run).await.json(), json!({"stepIndex": 1}));
-}
-
-#[tokio::test]
-async fn facts_are_kept_in_the_state_with_the_run_that_found_them() {
-    let (_rig, server) = served().await;
-    let run = create(&server, json!({"loops": 5})).await;
-    let put = |namespace: &str, key: &str, value: &str, run: &str| json!({"namespace": namespace, "key": key, "value": value, "runId": run});
-    let fact = says(&server, "PUT", "/v1/memory/facts", put("team é", "b", "1", &run), 201).await;
-    assert_eq!((&fact["value"], &fact["runId"]), (&json!("1"), &json!(run)));
-    says(&server, "PUT", "/v1/memory/facts", put("team é", "b", "say \"2\"", &run), 201).await;
-    says(&server, "PUT", "/v1/memory/facts", put("team é", "a", "3", ""), 201).await;
-    says(&server, "PUT", "/v1/memory/facts", put("", "a", "elsewhere", ""), 201).await;
-    let facts =
-        says(&server, "GET", "/v1/memory/facts?namespace=team%20%C3%A9&more=1", Value::Null, 200).await;
-    let had: Vec<_> =
-        facts.as_array().unwrap().iter().map(|f| (&f["key"], &f["value"], f.get("runId"))).collect();
-    let (a, b, three, two, run) = (json!("a"), json!("b"), json!("3"), json!("say \"2\""), json!(run));
-    assert_eq!(had, [(&a, &three, None), (&b, &two, Some(&run))]);
-    assert_eq!(says(&server, "GET", "/v1/memory/facts", Value::Null, 200).await[0]["value"], "elsewhere");
-    // The same, by the state's own route: with its history.
-    let state = says(&server, "GET", "/v1/state/team%20%C3%A9/facts/b", Value::Null, 200).await;
-    assert_eq!((&state["value"], &state["version"], &state["run"]), (&two, &json!(2), &run));
-    refuses(&server, "PUT", "/v1/memory/facts", put("n", "", "v", ""), (400, "bad_request")).await;
-    refuses(&server, "PUT", "/v1/memory/facts", put("n", "k", "v", "none"), (404, "unknown_run")).await;
-    let own = put("run:else", "k", "v", "");
-    refuses(&server, "PUT", "/v1/memory/facts", own, (403, "read_only_namespace")).await;
-    assert_eq!(says(&server, "GET", "/v1/memory?namespace=n&q=x", Value::Null, 200).await, json!([]));
-    refuses(&server, "GET", "/v1/memory/entry?name=x", Value::Null, (404, "no_memory_file")).await;
-    refuses(&server, "GET", "/v1/memory/entry", Value::Null, (400, "bad_request")).await;
-}
-
-#[tokio::test]
-async fn more_facts_than_a_page_are_listed_whole() {
-    let (_rig, server) = served().await;
-    let changes: Vec<Value> =
-        (0..2_300).map(|n| json!({"agent": "facts", "key": format!("k{n:04}"), "value": n})).collect();
-    says(&server, "POST", "/v1/state/transaction", json!({"changes": changes}), 200).await;
-    let facts = says(&server, "GET", "/v1/memory/facts?namespace=default", Value::Null, 200).await;
-    assert_eq!(facts.as_array().unwrap().len(), 2_300);
-    // What others wrote is any JSON: its text is the fact.
-    assert_eq!(facts[2_299]["value"], "2299");
 }
 
 #[tokio::test]
