@@ -116,7 +116,7 @@ impl Admit {
             return Ok(Answer::Wait { refusal: Refusal::plain("queued", now) });
         }
         match Plan::make(self, l, &windows, lost, stands_for, now)? {
-            Plan::Go { cap, inherit } => self.go(l, windows, cap, lost, inherit, stands_for, now),
+            Plan::Go { cap, inherit } => self.go(l, cap, lost, inherit, stands_for, now),
             Plan::Wait(refusal) => Ok(Answer::Wait { refusal }),
             Plan::WaitForOthers(refusal) => {
                 self.wait_for_others(l, &refusal)?;
@@ -182,7 +182,6 @@ impl Admit {
     fn go(
         &self,
         l: &mut Loaded,
-        windows: Vec<EnvelopeNo>,
         cap: Option<u64>,
         lost: Option<Seq>,
         inherit: bool,
@@ -190,6 +189,8 @@ impl Admit {
         now: Micros,
     ) -> Result<Answer, Error> {
         let implicit_loop = self.is_loop(l, lost, stands_for)?;
+        // Those it was weighed against: they are there since.
+        let windows = windows::open(l, self.actor.run, now)?;
         let run = l.run_mut(self.actor.run)?;
         let (seq, charges) = (run.next_seq, run.charges.clone());
         run.next_seq = Seq(seq.0 + 1);
