@@ -170,13 +170,50 @@ pub fn what_closes_a_call_closes_it_in_its_window(s: &Stage) {
         );
         assert_eq!((had, after.spent[Unit::Calls] - before.spent[Unit::Calls]), (wanted, calls));
     };
-    check(&|seq| drop(agent.done(seq, 70)), (0, 0, 70), 1);
-    check(&|seq| drop(agent.done(seq, FULL + 5)), (0, 0, FULL + 5), 1);
-    check(&|seq| drop(agent.failed(seq)), (0, 0, 0), 1);
-    check(&|seq| drop(agent.void(seq)), (0, 0, 0), 0);
-    check(&|seq| drop(agent.lost(seq)), (FULL, FULL, 0), 1);
+    check(
+        &|seq| {
+            agent.done(seq, 70);
+        },
+        (0, 0, 70),
+        1,
+    );
+    check(
+        &|seq| {
+            agent.done(seq, FULL + 5);
+        },
+        (0, 0, FULL + 5),
+        1,
+    );
+    check(
+        &|seq| {
+            agent.failed(seq);
+        },
+        (0, 0, 0),
+        1,
+    );
+    check(
+        &|seq| {
+            agent.void(seq);
+        },
+        (0, 0, 0),
+        0,
+    );
+    check(
+        &|seq| {
+            agent.lost(seq);
+        },
+        (FULL, FULL, 0),
+        1,
+    );
     // Its truth came late.
-    check(&|seq| drop((agent.lost(seq), agent.done(seq, 40))), (0, 0, 40), 1);
+    check(
+        &|seq| {
+            agent.lost(seq);
+            agent.done(seq, 40);
+        },
+        (0, 0, 40),
+        1,
+    );
     let refunding = s.run("refund").tag("team", "a").in_doubt(InDoubt::Refund).create();
     let refunding = s.process("q").claim(refunding);
     let before = money(s, "team");
@@ -233,9 +270,9 @@ pub fn other_limits_count_at_once_and_keep_what_is_spent(s: &Stage) {
     set(s, "team", Unit::CostNanoUsd, 100);
     let agent = member(s, "one");
     agent.request("x").waits();
-    assert_eq!(set(s, "team", Unit::CostNanoUsd, 2 * FULL).changed, true);
+    assert!(set(s, "team", Unit::CostNanoUsd, 2 * FULL).changed);
     agent.buys("x", 70);
-    assert_eq!(set(s, "team", Unit::CostNanoUsd, 2 * FULL).changed, false);
+    assert!(!set(s, "team", Unit::CostNanoUsd, 2 * FULL).changed);
     assert_eq!((money(s, "team"), window(s, "team").limits[Unit::CostNanoUsd]), ((0, 0, 70), Some(2 * FULL)));
 }
 
