@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs the CLI agents that tests run, by npm, into the directory $1 (kept from time to time), and prints where
-# their programs are. What cannot be installed is told loudly; the tests of the others run all the same.
+# Installs the CLI agents and clients that tests run, by npm, into the directory $1 (kept from time to time), and prints
+# where their programs are. What cannot be installed is told loudly; the tests of the others run all the same.
 set -uo pipefail
 
 claude=@anthropic-ai/claude-code@2.1.197
 codex=@openai/codex@0.169.0
+clients=(openai@7.55.0 @anthropic-ai/sdk@1.11.0 ai@7.0.173 @ai-sdk/openai@4.0.118 @ai-sdk/anthropic@4.0.105 zod@4.6.7)
 
 into=$1
 bin=$into/node_modules/.bin
@@ -13,9 +14,11 @@ into=$(cd "$into" && pwd) bin=$into/node_modules/.bin
 
 if ! [ -e "$into/ready" ]; then
     if ! command -v npm >/dev/null; then
-        echo "NOT TESTED: Claude Code and Codex cannot be installed: there is no npm" >&2
+        echo "NOT TESTED: Claude Code, Codex and the clients of npm cannot be installed: there is no npm" >&2
         exit 0
     fi
+    npm install --prefix "$into" --no-audit --no-fund --silent "${clients[@]}" >&2 ||
+        echo "NOT TESTED: the clients of npm cannot be installed" >&2
     for package in "$claude" "$codex"; do
         npm install --prefix "$into" --no-audit --no-fund --silent "$package" >&2 ||
             echo "NOT TESTED: $package cannot be installed" >&2
@@ -23,6 +26,7 @@ if ! [ -e "$into/ready" ]; then
     # npm may leave a package's own set-up undone until it is allowed.
     setup=$into/node_modules/@anthropic-ai/claude-code/install.cjs
     if [ -e "$setup" ]; then (cd "$(dirname "$setup")" && node install.cjs >&2); fi
-    "$bin/claude" --version >/dev/null 2>&1 && "$bin/codex" --version >/dev/null 2>&1 && touch "$into/ready"
+    "$bin/claude" --version >/dev/null 2>&1 && "$bin/codex" --version >/dev/null 2>&1 &&
+        [ -e "$into/node_modules/openai" ] && touch "$into/ready"
 fi
 echo "$bin"

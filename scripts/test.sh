@@ -60,7 +60,7 @@ counted() {
 
 nextest() {
     if cargo nextest --version >/dev/null 2>&1; then
-        cargo nextest run --workspace --no-fail-fast --cargo-quiet --status-level fail --final-status-level fail
+        cargo nextest run --workspace --no-fail-fast --cargo-quiet --status-level retry --final-status-level flaky
     else
         cargo test --workspace --quiet --no-fail-fast --lib --bins --tests
     fi
@@ -94,11 +94,13 @@ tests "Rust, examples in docs" doctests
 check "the program" cargo build --workspace --quiet
 check "scripts" scripts_are_sound
 if compgen -G 'tests/python/test_*.py' >/dev/null; then
-    tests "Python" "$PYTHON" -m pytest -q tests/python
+    # As with `crash` (.config/nextest.toml): a second try, and listed.
+    tests "Python" "$PYTHON" -m pytest -q --reruns 1 -rR tests/python
 fi
 check "documentation" "$PYTHON" scripts/check-docs.py --outlast "$OUTLAST_BIN"
 check "make demo" "$PYTHON" scripts/demo.py --outlast "$OUTLAST_BIN"
 check "examples/kill-9-resume" examples/kill-9-resume/demo.sh
+check "examples/riskkernel" examples/riskkernel/demo.sh
 
 echo
 for name in "${broken[@]}"; do echo "failed: $name"; done

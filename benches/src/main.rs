@@ -21,22 +21,20 @@ fn main() {
     {
         return store::second_writer(Path::new(place), seconds.parse().unwrap_or(3));
     }
-    // `outlast-bench state [SECONDS]`: the state alone; `supervisor` likewise.
-    let state_alone = args.get(1).is_some_and(|word| word == "state");
-    let supervisor_alone = args.get(1).is_some_and(|word| word == "supervisor");
-    let seconds: u64 =
-        args.get(1 + usize::from(state_alone || supervisor_alone)).and_then(|s| s.parse().ok()).unwrap_or(4);
+    // `outlast-bench state [SECONDS]`: the state alone; `supervisor` and `proxy` likewise.
+    let alone = args.get(1).filter(|word| ["state", "supervisor", "proxy"].contains(&word.as_str()));
+    let seconds: u64 = args.get(1 + usize::from(alone.is_some())).and_then(|s| s.parse().ok()).unwrap_or(4);
     // On the disk that the checkout is on: a tmpfs has no fdatasync worth measuring.
     let base = PathBuf::from("target").join("bench");
     std::fs::create_dir_all(&base).expect("a directory to measure in");
     let dir = tempfile::tempdir_in(&base).expect("a directory to measure in");
     println!("{} s per figure, in {}\n", seconds, base.display());
 
-    if state_alone {
-        return state::measure(dir.path(), seconds);
-    }
-    if supervisor_alone {
-        return supervisor::measure(dir.path(), seconds);
+    match alone.map(String::as_str) {
+        Some("state") => return state::measure(dir.path(), seconds),
+        Some("supervisor") => return supervisor::measure(dir.path(), seconds),
+        Some("proxy") => return proxy::measure(dir.path(), seconds, &raw::measure(dir.path(), seconds)),
+        _ => {}
     }
     let raw = raw::measure(dir.path(), seconds);
     store::measure(dir.path(), seconds, &raw);

@@ -20,6 +20,7 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
     let absolute = std::fs::canonicalize(dir).expect("the directory");
     let mock = servers::mock();
     let nginx = servers::nginx(&mock.address, &absolute);
+    let litellm = servers::litellm(&mock.address, &absolute);
     let store = absolute.join("proxy.db");
     let ours = servers::serve(&mock.address, &store);
     let run =
@@ -35,6 +36,7 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
     let targets: Vec<(&str, &str)> = [
         Some(("direct", mock.address.as_str())),
         nginx.as_ref().map(|n| ("nginx", n.address.as_str())),
+        litellm.as_ref().map(|l| ("LiteLLM", l.address.as_str())),
         Some(("outlast", ours.address.as_str())),
     ]
     .into_iter()
@@ -42,6 +44,9 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
     .collect();
     if nginx.is_none() {
         println!("nginx is not installed: its rows are missing");
+    }
+    if litellm.is_none() {
+        println!("LiteLLM's proxy is not in .venv-bench (`make bench-python`): its rows are missing");
     }
     let mut direct = [(0.0, 0.0); 2];
     for (i, connections) in [1usize, 64].into_iter().enumerate() {

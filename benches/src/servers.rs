@@ -49,8 +49,12 @@ fn free_port() -> u16 {
 }
 
 fn up(child: Child, port: u16) -> Server {
+    up_within(child, port, Duration::from_secs(10))
+}
+
+fn up_within(child: Child, port: u16, longest: Duration) -> Server {
     let address = format!("127.0.0.1:{port}");
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + longest;
     while TcpStream::connect(&address).is_err() {
         assert!(Instant::now() < until, "{address} does not come up");
         std::thread::sleep(Duration::from_millis(10));
@@ -128,4 +132,36 @@ pub fn nginx(upstream: &str, dir: &Path) -> Option<Server> {
         .spawn()
         .ok()?;
     Some(up(child, port))
+}
+
+/// LiteLLM's proxy as `pip install` leaves it, one worker, no database; `None` where it is not installed
+/// (`make bench-python` installs it).
+pub fn litellm(upstream: &str, dir: &Path) -> Option<Server> {
+    let program = fs::canonicalize(".venv-bench/bin/litellm").ok()?;
+    let port = free_port();
+    let conf = dir.join("litellm.yaml");
+    let text = format!(
+        "model_list:
+  - model_name: gpt-4o-mini
+    litellm_params:
+      model: openai/gpt-4o-mini
+      api_base: http://{upstream}/v1
+      api_key: k
+litellm_settings:
+  telemetry: false
+"
+    );
+    fs::write(&conf, text).expect("LiteLLM's configuration");
+    let child = Command::new(program)
+        .args(["--host", "127.0.0.1", "--port", &port.to_string(), "--num_workers", "1", "--config"])
+        .arg(conf)
+        .env("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        .env("LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY", "true")
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    Some(up_within(child, port, Duration::from_secs(120)))
 }

@@ -20,8 +20,9 @@ def provider(home, monkeypatch):
     program = [outlast_program(), "mock", "--listen", "127.0.0.1:0", "--usage", "1000,500", "--log", log]
     child = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
     url = child.stdout.readline().strip()
-    for name in ("OPENAI", "ANTHROPIC"):
+    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
         monkeypatch.setenv(f"{name}_API_KEY", "sk-a-key-of-the-tests")
+    for name in ("OPENAI", "ANTHROPIC", "GOOGLE_GEMINI"):
         monkeypatch.setenv(f"{name}_BASE_URL", url)
     yield log
     child.kill()
@@ -53,6 +54,32 @@ def test_calls_are_paid_from_the_runs_budget_and_not_again_in_the_next_life(rt, 
     assert outside and inside
     budget = rt.get("r").budget
     assert budget.calls.spent == 2 and budget.usd.spent > 0 and budget.usd.reserved == 0
+
+
+def test_gemini_calls_are_bound_to_run_and_step_and_not_paid_again(rt, provider):
+    from google import genai
+
+    def ask_gemini(client, text):
+        return client.models.generate_content(model="gemini-2.5-flash", contents=text).text
+
+    async def ask_later(client, text):
+        return (await client.aio.models.generate_content(model="gemini-2.5-flash", contents=text)).text
+
+    client = genai.Client(**outlast.gemini())
+    for life in range(2):
+        with pytest.raises(ZeroDivisionError):
+            with rt.run("r") as run:
+                outside = ask_gemini(client, "hello")
+                inside = run.step("ask", ask_gemini, client, "in a step")
+                raise ZeroDivisionError
+        assert paid(provider) == 2 and outside and inside
+
+    async def main():
+        async with rt.run("later") as run:
+            return await run.step("ask", ask_later, genai.Client(**outlast.gemini()), "async")
+
+    assert asyncio.run(main()) and paid(provider) == 3
+    assert rt.get("r").budget.calls.spent == 2 and rt.get("later").budget.calls.spent == 1
 
 
 def test_a_limit_refuses_the_call_and_the_step_is_told(rt, provider):

@@ -43,6 +43,24 @@ def test_a_fork_goes_on_from_a_named_snapshot(rt):
     assert rt.get("r:before").raw["parent"] == rt.get("r").raw["no"]
 
 
+def test_a_fork_knows_what_its_origin_knew_then(rt):
+    def think(n):
+        outlast.current().run.state.put("thought", {"n": n})
+        return n
+
+    with rt.run("r") as run:
+        run.step("think", think, 1)
+        run.snapshot("before")
+        run.step("think", think, 2)
+    with rt.run("r", from_snapshot="before") as fork:
+        assert fork.step("think", think, 1) == 1 and fork.state.get("thought") == {"n": 1}
+        fork.state.put("thought", {"n": 7})
+    with rt.run("r", from_snapshot="before") as fork:
+        assert fork.state.get("thought") == {"n": 7}
+    with rt.run("r") as run:
+        assert run.state.get("thought") == {"n": 2}
+
+
 def test_a_fork_goes_on_from_the_end_of_an_attempt_or_a_time(rt):
     work = Work()
     with pytest.raises(RuntimeError), rt.run("r") as run:

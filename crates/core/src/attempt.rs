@@ -18,6 +18,10 @@ pub struct Exit {
     pub stopped: bool,
     /// It ended at the provider's usage limit: the run sleeps until that is over, and it is no death.
     pub at_limit: bool,
+    /// It ended while its calls waited for a budget above its run's own: no other begins before there is room, and
+    /// it is no death.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub for_room: bool,
 }
 
 /// One attempt. Header attempts (labelled or implicit) have no instance and no fence: a server's
@@ -58,6 +62,7 @@ impl Attempt {
         self.exit.as_ref().is_some_and(|e| {
             !e.stopped
                 && !e.at_limit
+                && !e.for_room
                 && (e.lost || e.oom || e.signal.is_some() || e.code.is_some_and(|c| c != 0))
         })
     }

@@ -6,6 +6,7 @@ use crate::{
     attempt::Attempt,
     id::Seq,
     journal::{Entry, Kind, State},
+    masks::Rules,
 };
 
 /// One attempt's first new call while recorded answers were left.
@@ -53,52 +54,62 @@ pub struct Difference<'a> {
     pub new: Option<&'a Value>,
 }
 
-/// Compares two requests, member by member in the order of `new`, then what only `recorded` has. Members of
-/// the top level named in `left_out` (as pointers: `/user`) are not compared. `None`: they are the same.
+/// Compares two requests, member by member in the order of `new`, then what only `recorded` has. Not compared is what
+/// `left_out` and the run's own rules point to; strings that its masks make the same are the same. `None`: they are.
 pub fn first_difference<'a>(
     recorded: &'a Value,
     new: &'a Value,
     left_out: &[&str],
+    rules: &Rules,
 ) -> Option<Difference<'a>> {
-    let mut path = Vec::new();
-    let (recorded, new) = differ(recorded, new, left_out, &mut path)?;
-    let path = path.iter().map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1"))).collect();
-    Some(Difference { path, recorded, new })
+    let left_out: Vec<&str> = left_out.iter().copied().chain(rules.leave_out()).collect();
+    let mut comparison = Comparison { left_out, rules, path: String::new() };
+    let (recorded, new) = comparison.differ(recorded, new)?;
+    Some(Difference { path: comparison.path, recorded, new })
 }
 
 type Sides<'a> = (Option<&'a Value>, Option<&'a Value>);
 
-fn differ<'a>(
-    recorded: &'a Value,
-    new: &'a Value,
-    left_out: &[&str],
-    path: &mut Vec<String>,
-) -> Option<Sides<'a>> {
-    let top = path.is_empty();
-    let counts = |name: &str| !top || !left_out.iter().any(|l| l.strip_prefix('/') == Some(name));
-    let mut member = |name: &str, sides: Sides<'a>| {
-        path.push(name.to_owned());
+struct Comparison<'r> {
+    left_out: Vec<&'r str>,
+    rules: &'r Rules,
+    /// The pointer to the values in hand; at the end, to those that differ.
+    path: String,
+}
+
+impl Comparison<'_> {
+    fn differ<'a>(&mut self, recorded: &'a Value, new: &'a Value) -> Option<Sides<'a>> {
+        match (recorded, new) {
+            (Value::Object(a), Value::Object(b)) => {
+                let shared = b.iter().map(|(name, value)| (name, (a.get(name), Some(value))));
+                let gone = a.iter().filter(|(name, _)| !b.contains_key(*name));
+                let gone = gone.map(|(name, value)| (name, (Some(value), None)));
+                shared.chain(gone).find_map(|(name, sides)| self.member(name, sides))
+            }
+            (Value::Array(a), Value::Array(b)) => {
+                (0..a.len().max(b.len())).find_map(|i| self.member(&i.to_string(), (a.get(i), b.get(i))))
+            }
+            (Value::String(a), Value::String(b)) => {
+                (a != b && self.rules.mask(a) != self.rules.mask(b)).then_some((Some(recorded), Some(new)))
+            }
+            (a, b) => (a != b).then_some((Some(a), Some(b))),
+        }
+    }
+
+    fn member<'a>(&mut self, name: &str, sides: Sides<'a>) -> Option<Sides<'a>> {
+        let above = self.path.len();
+        self.path.push('/');
+        self.path.push_str(&name.replace('~', "~0").replace('/', "~1"));
         let found = match sides {
-            (Some(a), Some(b)) => differ(a, b, left_out, path),
+            _ if self.left_out.contains(&self.path.as_str()) => None,
+            (Some(a), Some(b)) => self.differ(a, b),
             (None, None) => None,
             sides => Some(sides),
         };
         if found.is_none() {
-            path.pop();
+            self.path.truncate(above);
         }
         found
-    };
-    match (recorded, new) {
-        (Value::Object(a), Value::Object(b)) => {
-            let shared = b.iter().map(|(name, value)| (name, (a.get(name), Some(value))));
-            let gone = a.iter().filter(|(name, _)| !b.contains_key(*name));
-            let gone = gone.map(|(name, value)| (name, (Some(value), None)));
-            shared.chain(gone).filter(|(name, _)| counts(name)).find_map(|(name, sides)| member(name, sides))
-        }
-        (Value::Array(a), Value::Array(b)) => {
-            (0..a.len().max(b.len())).find_map(|i| member(&i.to_string(), (a.get(i), b.get(i))))
-        }
-        (a, b) => (a != b).then_some((Some(a), Some(b))),
     }
 }
 
@@ -107,11 +118,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::masks::Masks;
 
     #[test]
     fn the_first_place_that_differs_is_named_by_its_pointer() {
         let check = |recorded: Value, new: Value, wanted: Option<(&str, Option<Value>, Option<Value>)>| {
-            let found = first_difference(&recorded, &new, &["/user"]);
+            let found = first_difference(&recorded, &new, &["/user"], &Rules::default());
             let found = found.map(|d| (d.path, d.recorded.cloned(), d.new.cloned()));
             assert_eq!(found, wanted.map(|(p, r, n)| (p.to_owned(), r, n)), "{recorded} {new}");
         };
@@ -140,5 +152,24 @@ mod tests {
             Some(("/x/user", some(json!(1)), some(json!(2)))),
         );
         check(json!([]), json!({}), Some(("", some(json!([])), some(json!({})))));
+    }
+
+    #[test]
+    fn what_the_run_masks_is_no_difference() {
+        let rules = Masks {
+            leave_out: vec!["/messages/0".into(), "/a~1b/x".into()],
+            masks: [("day".to_owned(), r"\d{4}-\d{2}-\d{2}".to_owned())].into(),
+        };
+        let rules = rules.compile().unwrap();
+        let check = |recorded: Value, new: Value, wanted: Option<&str>| {
+            let found = first_difference(&recorded, &new, &[], &rules).map(|d| d.path);
+            assert_eq!(found.as_deref(), wanted, "{recorded} {new}");
+        };
+        check(json!({"messages": ["a", "b"]}), json!({"messages": ["x", "b"]}), None);
+        check(json!({"messages": ["a", "b"]}), json!({"messages": ["x", "c"]}), Some("/messages/1"));
+        check(json!({"a/b": {"x": 1}}), json!({"a/b": {"x": 2}}), None);
+        check(json!({"a/b": {"x": 1}}), json!({"a/b": {}}), None);
+        check(json!({"t": "on 2026-11-20"}), json!({"t": "on 2026-11-21"}), None);
+        check(json!({"t": "on 2026-11-20"}), json!({"t": "by 2026-11-21"}), Some("/t"));
     }
 }

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    budget::Per,
     id::{EnvelopeNo, Micros, RunNo},
     unit::{Amounts, Limits, Unit},
 };
@@ -111,6 +112,24 @@ pub struct Refusal {
     /// The part of what is not left that is held by calls whose outcome is unknown.
     pub doubt: i64,
     pub at: Micros,
+    /// Whose budget it is, where it is not the run's own: then the run waits, and is not halted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whose: Option<Whose>,
+}
+
+/// Another's budget that a run's calls are charged to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Whose {
+    /// An ancestor's.
+    Parent(RunNo),
+    Named {
+        name: String,
+        /// Empty where it has no end.
+        period: String,
+        /// The next one begins here.
+        until: Option<Micros>,
+    },
 }
 
 impl Refusal {
@@ -123,12 +142,18 @@ impl Refusal {
             limit: envelope.limits[unit].unwrap_or(i64::MAX),
             doubt: envelope.doubt[unit],
             at,
+            whose: None,
         }
+    }
+
+    /// The same, of another's budget.
+    pub fn by(self, whose: Whose) -> Self {
+        Self { whose: Some(whose), ..self }
     }
 
     /// A refusal that is no limit: `price_unknown`, `diverged`, `cancelled`.
     pub fn plain(code: &str, at: Micros) -> Self {
-        Self { code: code.into(), unit: None, needs: 0, free: 0, limit: 0, doubt: 0, at }
+        Self { code: code.into(), unit: None, needs: 0, free: 0, limit: 0, doubt: 0, at, whose: None }
     }
 
     /// The values that decided it.
@@ -143,8 +168,9 @@ impl Refusal {
                 } else {
                     String::new()
                 };
+                let whose = self.whose.as_ref().map_or_else(|| "the run's budget".to_owned(), Whose::says);
                 format!(
-                    "would exceed the run's budget: needs {}, {} of {} left{doubt}",
+                    "would exceed {whose}: needs {}, {} of {} left{doubt}",
                     u.show(self.needs),
                     u.show(self.free),
                     u.show(self.limit)
@@ -174,10 +200,22 @@ impl Refusal {
                     Unit::WallMs | Unit::ActiveMs => "1h".to_owned(),
                     _ => short.to_string(),
                 };
-                format!(
-                    "raise it with `outlast budget {run} {} {by}`, then `outlast resume {run}`",
-                    u.raise_flag()
-                )
+                match &self.whose {
+                    None => format!(
+                        "raise it with `outlast budget {run} {} {by}`, then `outlast resume {run}`",
+                        u.raise_flag()
+                    ),
+                    Some(Whose::Parent(_)) => {
+                        format!("raise the budget of the run above it, which `outlast show {run}` names")
+                    }
+                    Some(Whose::Named { name, until, .. }) => {
+                        let or = until.map_or_else(String::new, |at| {
+                            // Every period begins with an hour.
+                            format!("; calls go on by themselves at {}:00Z", Per::Hour.period(at).name)
+                        });
+                        format!("raise it with `outlast budgets raise {name} {} {by}`{or}", u.raise_flag())
+                    }
+                }
             }
             None if self.code == "price_unknown" => {
                 format!(
@@ -193,9 +231,39 @@ impl Refusal {
     }
 }
 
+impl Whose {
+    fn says(&self) -> String {
+        match self {
+            Whose::Parent(_) => "the budget of a run above it".to_owned(),
+            Whose::Named { name, period, .. } if period.is_empty() => format!("the budget {name}"),
+            Whose::Named { name, period, .. } => format!("the budget {name} for {period}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_by_a_named_budget_says_which_and_when_it_begins_anew() {
+        let mut limits = Limits::default();
+        limits[Unit::CostNanoUsd] = Some(50_000_000_000);
+        let owner = Owner::Window { name: "team-search".into(), period: "2026-11-20".into() };
+        let e = Envelope::new(EnvelopeNo(1), owner, limits);
+        let until = Per::Day.period(Micros(1_795_162_530_000_000)).until;
+        let named = Whose::Named { name: "team-search".into(), period: "2026-11-20".into(), until };
+        let r = Refusal::of(Unit::CostNanoUsd, 420_000_000, &e, 130_000_000, Micros(0)).by(named);
+        assert_eq!(
+            r.message(),
+            "would exceed the budget team-search for 2026-11-20: needs 0.42 usd, 0.13 usd of 50.00 usd left"
+        );
+        assert_eq!(
+            r.hint("r"),
+            "raise it with `outlast budgets raise team-search --add-usd 0.29`; calls go on by themselves at \
+             2026-11-21T00:00Z"
+        );
+    }
 
     #[test]
     fn a_refusal_names_what_was_needed_had_and_what_to_do() {

@@ -6,7 +6,9 @@ use std::{
 };
 
 use crate::{
+    approval,
     attempt::Attempt,
+    budget::BudgetView,
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
@@ -222,6 +224,9 @@ impl Store for Forked {
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
         self.inner.runs(filter)
     }
+    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+        self.inner.approvals(filter)
+    }
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
         self.inner.envelope(no)
     }
@@ -242,6 +247,9 @@ impl Store for Forked {
     }
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
         self.inner.newest_request(run)
+    }
+    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
+        self.inner.budgets()
     }
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {
         self.inner.live_instances()

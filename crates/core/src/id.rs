@@ -135,6 +135,10 @@ number!(
     EnvelopeNo
 );
 number!(
+    /// A named budget's number in its store.
+    BudgetNo
+);
+number!(
     /// An entry's place in its run's journal, from 1.
     Seq
 );

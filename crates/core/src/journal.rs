@@ -5,8 +5,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    approval::ApprovalDetail,
     digest::{Digest, MatchKey},
-    id::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
+    id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq},
     job::ItemDetail,
     unit::Amounts,
     usage::{ServiceTier, Usage},
@@ -147,9 +148,19 @@ pub struct CallDetail {
     pub implicit_loop: bool,
     pub correction: Option<Correction>,
     pub error: Option<String>,
+    /// The tries before its last one, the oldest first: the upstream's status, `None` where it was not reached. While
+    /// it rests, all of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tries: Vec<Option<u16>>,
+    /// It waits for its next try: nothing of it is on its way.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub resting: bool,
     /// The item or step it was made in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<Seq>,
+    /// The windows of named budgets it was admitted under: whenever its outcome comes, it is charged to these.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<EnvelopeNo>,
 }
 
 /// What only a step has, and most steps have not.
@@ -224,6 +235,7 @@ pub struct Entry {
     pub call: Option<Box<CallDetail>>,
     pub step: Option<Box<StepDetail>>,
     pub item: Option<Box<ItemDetail>>,
+    pub approval: Option<Box<ApprovalDetail>>,
 }
 
 impl Entry {
@@ -233,6 +245,17 @@ impl Entry {
             Kind::Call => self.call.as_ref()?.within,
             _ => self.step.as_ref()?.within,
         }
+    }
+
+    /// The windows of named budgets it is charged to.
+    pub fn windows(&self) -> &[EnvelopeNo] {
+        self.call.as_ref().map_or(&[], |call| &call.windows)
+    }
+
+    /// What it is told from: the lost call that it repeats, and what it was made in.
+    pub fn linked(&self) -> impl Iterator<Item = Seq> + use<> {
+        let repeats = self.call.as_ref().and_then(|c| c.retry_of);
+        repeats.into_iter().chain(self.within())
     }
 
     pub fn is_lost(&self) -> bool {
@@ -252,7 +275,8 @@ pub enum Role {
     Value,
     /// A run's standard input, or that of one iteration.
     Stdin,
-    /// What a tool call is, said before it begins.
+    /// What a tool call is, said before it begins; of an approval, the call's arguments; what a run had used when
+    /// a checkpoint was saved.
     About,
 }
 

@@ -2,8 +2,10 @@
 //! handed in, and what should change is handed back.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod approval;
 pub mod attempt;
 pub mod body;
+pub mod budget;
 pub mod call;
 pub mod clock;
 pub mod digest;
@@ -18,16 +20,20 @@ pub mod job;
 pub mod journal;
 pub mod loaded;
 pub mod looping;
+pub mod masks;
 pub mod memory;
 pub mod money;
 pub mod op;
 pub mod origin;
 pub mod payload;
+pub mod policies;
 pub mod price;
+pub mod rules;
 pub mod run;
 pub mod scope;
 pub mod size;
 pub mod snapshot;
+pub mod spend;
 pub mod state;
 pub mod status;
 pub mod store;

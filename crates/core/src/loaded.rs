@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use crate::{
     attempt::Attempt,
+    budget::Budget,
     digest::MatchKey,
     engine::Error,
     envelope::Envelope,
-    id::{AttemptNo, EnvelopeNo, InstanceNo, RunId, RunNo, Seq, Slot},
+    id::{AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, RunId, RunNo, Seq, Slot},
     instance::{Instance, Lease},
     journal::{Entry, Kind, Role},
     payload::Payload,
@@ -26,9 +27,18 @@ pub enum Need {
     Numbers,
     Instance(InstanceNo),
     RunById(RunId),
-    /// The run and every envelope it is charged to, in the order of their numbers.
+    /// The run, its own envelope and every ancestor's, in the order of their numbers.
     Run(RunNo),
+    Envelopes(Vec<EnvelopeNo>),
+    /// Every named budget, those that were removed among them.
+    Budgets,
+    Budget(BudgetNo),
+    /// The named budgets of a run, which is loaded, or of all; with the envelopes of their newest windows, and the
+    /// next free envelope number where one has no window now. No store looks at it: see `windows::complete`.
+    Windows(Option<RunNo>),
     Attempt(RunNo, AttemptNo),
+    /// What was said of the run when it was created.
+    Spec(RunNo),
     OpenAttempts(RunNo),
     Labelled(RunNo, String),
     /// The lease and the instance that holds it.
@@ -45,7 +55,7 @@ pub enum Need {
     Keyed(RunNo, Kind, String, String),
     /// The same, among those up to a place.
     KeyedUpTo(RunNo, Kind, String, String, Seq),
-    /// Open calls of an instance with what they were made in, its leases, the open attempts it drives, and all their runs.
+    /// Open calls of an instance with what they repeat and were made in, its leases, the open attempts it drives, and all their runs.
     OwnedBy(InstanceNo),
     /// A key of the state as it stands, its namespace, and the store's newest position.
     State(Arc<Name>),
@@ -125,7 +135,10 @@ pub struct Loaded {
     pub runs: Vec<Row<Run>>,
     /// Written when a run is created, and when it is given other prices.
     pub specs: Vec<(RunNo, Spec)>,
+    /// As they stand, for the decision only.
+    pub known_specs: Vec<(RunNo, Spec)>,
     pub envelopes: Vec<Row<Envelope>>,
+    pub budgets: Vec<Row<Budget>>,
     pub attempts: Vec<Row<Attempt>>,
     pub leases: Vec<Row<Lease>>,
     pub entries: Vec<Row<Entry>>,
@@ -144,6 +157,7 @@ impl Loaded {
         any(&self.instances)
             || any(&self.runs)
             || any(&self.envelopes)
+            || any(&self.budgets)
             || any(&self.attempts)
             || any(&self.leases)
             || any(&self.entries)
@@ -165,6 +179,10 @@ impl Loaded {
         self.runs.iter().map(|r| &r.value).find(|r| r.id == *id)
     }
 
+    pub fn spec(&self, run: RunNo) -> Option<&Spec> {
+        self.known_specs.iter().find(|s| s.0 == run).map(|s| &s.1)
+    }
+
     pub fn instance(&self, no: InstanceNo) -> Option<&Instance> {
         self.instances.iter().map(|r| &r.value).find(|i| i.no == no)
     }
@@ -183,6 +201,14 @@ impl Loaded {
             .find(|r| r.value.no == no)
             .map(Row::touched)
             .ok_or(Error::NotLoaded("envelope"))
+    }
+
+    pub fn budget_mut(&mut self, no: BudgetNo) -> Result<&mut Budget, Error> {
+        self.budgets
+            .iter_mut()
+            .find(|r| r.value.no == no)
+            .map(Row::touched)
+            .ok_or(Error::NotLoaded("the budget"))
     }
 
     pub fn attempt(&self, run: RunNo, no: AttemptNo) -> Option<&Attempt> {

@@ -13,10 +13,13 @@ use std::{
 };
 
 use crate::{
+    approval,
     attempt::Attempt,
+    budget::{Budget, BudgetView},
     clock::Clock,
+    engine::windows,
     envelope::Envelope,
-    id::{AttemptNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
     instance::{Instance, Lease, Life},
     job::ItemRow,
     journal::{Entry, Kind, Role, State},
@@ -39,6 +42,7 @@ pub struct Tables {
     pub runs: BTreeMap<RunNo, Run>,
     pub specs: BTreeMap<RunNo, Spec>,
     pub envelopes: BTreeMap<EnvelopeNo, Envelope>,
+    pub budgets: BTreeMap<BudgetNo, Budget>,
     pub attempts: BTreeMap<(RunNo, AttemptNo), Attempt>,
     pub leases: BTreeMap<(RunNo, Slot), Lease>,
     pub entries: BTreeMap<(RunNo, Seq), Entry>,
@@ -124,10 +128,21 @@ impl Tables {
                 }
             }
             Need::Run(no) => self.load_run(l, *no),
+            Need::Envelopes(numbers) => {
+                let found = numbers.iter().filter_map(|no| self.envelopes.get(no));
+                l.envelopes.extend(found.cloned().map(Row::read));
+            }
+            Need::Budgets => l.budgets.extend(self.budgets.values().cloned().map(Row::read)),
+            Need::Budget(no) => l.budgets.extend(self.budgets.get(no).cloned().map(Row::read)),
+            Need::Windows(_) => {}
             Need::Attempt(run, no) => {
                 if let Some(a) = self.attempts.get(&(*run, *no)) {
                     load_attempt(l, a);
                 }
+            }
+            Need::Spec(run) => {
+                let spec = self.specs.get(run).cloned();
+                l.known_specs.extend(spec.map(|spec| (*run, spec)));
             }
             Need::OpenAttempts(run) => {
                 self.attempts_of(*run).filter(|a| a.is_open()).for_each(|a| load_attempt(l, a));
@@ -237,7 +252,7 @@ impl Tables {
         let open =
             |e: &&Entry| e.instance == Some(instance) && e.state == State::Open && e.kind == Kind::Call;
         for e in self.entries.values().filter(open) {
-            self.load_with_outer(l, e);
+            self.load_chain(l, e.run, e.seq);
             runs.push(e.run);
         }
         for lease in self.leases.values().filter(|x| x.instance == instance) {
@@ -255,6 +270,7 @@ impl Tables {
         put(&mut self.instances, l.instances, |i| i.no, "instance");
         put(&mut self.runs, l.runs, |r| r.no, "run");
         put(&mut self.envelopes, l.envelopes, |e| e.no, "envelope");
+        put(&mut self.budgets, l.budgets, |b| b.no, "budget");
         put(&mut self.attempts, l.attempts, |a| (a.run, a.no), "attempt");
         put(&mut self.leases, l.leases, |x| (x.run, x.slot), "lease");
         put(&mut self.entries, l.entries, |e| (e.run, e.seq), "entry");
@@ -278,6 +294,11 @@ impl Tables {
         }
     }
 
+    /// Whether a call is charged to the envelope: its run's, an ancestor's, or a window it was admitted under.
+    pub fn is_charged(&self, e: &Entry, envelope: EnvelopeNo) -> bool {
+        self.runs[&e.run].charges.contains(&envelope) || e.windows().contains(&envelope)
+    }
+
     /// What is wrong with the tables, if anything: every envelope's sums are those of its entries,
     /// no limit is passed but by an overrun, and no fence stands above its run's.
     pub fn inconsistency(&self) -> Option<String> {
@@ -289,7 +310,7 @@ impl Tables {
                 (Amounts::default(), Amounts::default(), Amounts::default(), 0);
             for e in self.entries.values() {
                 // Items and steps repeat what the calls in them were charged.
-                if e.kind != Kind::Call || !self.runs[&e.run].charges.contains(&envelope.no) {
+                if e.kind != Kind::Call || !self.is_charged(e, envelope.no) {
                     continue;
                 }
                 held += e.held;
@@ -313,8 +334,8 @@ impl Tables {
                 }
             }
             // `admission = "observe"` accepts one call's excess for each concurrent call.
-            let observed = |r: &Run| r.policy.admission == Admission::Observe;
-            if self.runs.values().any(|r| r.charges.contains(&envelope.no) && observed(r)) {
+            let observed = |e: &Entry| self.runs[&e.run].policy.admission == Admission::Observe;
+            if self.entries.values().any(|e| self.is_charged(e, envelope.no) && observed(e)) {
                 continue;
             }
             let cost = envelope.spent.cost() + envelope.reserved.cost();
@@ -372,7 +393,10 @@ impl Store for MemoryStore {
         let mut loaded = inner.committed.load(&needs);
         let shared = origin::share(&mut loaded, &needs, |needs| Ok(inner.committed.load(needs)));
         shared.unwrap_or_else(|never: std::convert::Infallible| match never {});
-        let outcome = match op::decide(&op, &mut loaded, self.clock.now()) {
+        let now = self.clock.now();
+        let windows = windows::complete(&mut loaded, &needs, now, |needs| Ok(inner.committed.load(needs)));
+        windows.unwrap_or_else(|never: std::convert::Infallible| match never {});
+        let outcome = match op::decide(&op, &mut loaded, now) {
             Ok(outcome) => outcome,
             Err(e) => return Ticket::ready(Err(e.into())),
         };
@@ -415,8 +439,24 @@ impl Store for MemoryStore {
         Ok(views?.into_iter().flatten().collect())
     }
 
+    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+        Ok(self.lock().committed.approvals(filter))
+    }
+
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
         Ok(self.lock().committed.envelopes.get(&no).cloned())
+    }
+
+    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
+        let inner = self.lock();
+        let t = &inner.committed;
+        let standing = t.budgets.values().filter(|b| !b.removed).cloned();
+        Ok(standing
+            .map(|budget| {
+                let envelope = budget.window.and_then(|w| t.envelopes.get(&w.envelope).cloned());
+                BudgetView { budget, envelope }
+            })
+            .collect())
     }
 
     fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
@@ -489,21 +529,23 @@ impl Store for MemoryStore {
     }
 
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
-        let mut lines: BTreeMap<(RunNo, String, i64), LedgerLine> = BTreeMap::new();
+        let mut lines: BTreeMap<(RunNo, String, String, i64), LedgerLine> = BTreeMap::new();
         for e in self.lock().committed.entries.values() {
             let Some(call) = e.call.as_ref().filter(|_| e.opened_at >= since && e.opened_at < until) else {
                 continue;
             };
             let day = e.opened_at.0.div_euclid(86_400_000_000);
-            let line = lines.entry((e.run, call.model.clone(), day)).or_insert(LedgerLine {
-                run: e.run,
-                model: call.model.clone(),
-                day,
-                calls: 0,
-                tokens: 0,
-                spent_nano_usd: 0,
-                doubt_nano_usd: 0,
-            });
+            let line =
+                lines.entry((e.run, call.upstream.clone(), call.model.clone(), day)).or_insert(LedgerLine {
+                    run: e.run,
+                    upstream: call.upstream.clone(),
+                    model: call.model.clone(),
+                    day,
+                    calls: 0,
+                    tokens: 0,
+                    spent_nano_usd: 0,
+                    doubt_nano_usd: 0,
+                });
             line.calls += e.spent[Unit::Calls];
             line.tokens += e.spent.tokens();
             line.spent_nano_usd += e.spent.cost();

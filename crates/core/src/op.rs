@@ -3,15 +3,18 @@
 //! Each verb has its own file in `engine/`. `Op` is their sum, so that a store handles one type.
 
 use crate::{
+    approval,
     engine::{
         admit::Admit,
         adopt::Adopt,
+        apply_budget::ApplyBudget,
         begin_iteration::BeginIteration,
         checkpoint::Checkpoint,
         claim::Claim,
         claim_item::ClaimItem,
         compact::{Compact, Compacted},
         count_loop::CountLoop,
+        decide_approval::DecideApproval,
         declare_dead::DeclareDead,
         delivered::Delivered,
         end_attempt::EndAttempt,
@@ -25,17 +28,22 @@ use crate::{
         put::Put,
         put_by_token::PutByToken,
         raise::Raise,
+        raise_budget::RaiseBudget,
         record::Record,
         record_item::RecordItem,
         recount::Recount,
         register::Register,
+        remove_budget::RemoveBudget,
         renew::Renew,
         reopen::Reopen,
         reprice::Reprice,
+        request_approval::RequestApproval,
         reset_item::ResetItem,
         resolve_step::ResolveStep,
         retain::Retain,
+        retry::Retry,
         return_item::ReturnItem,
+        set_budget::SetBudget,
         settle::Settle,
         snapshot::Snapshot,
         start::Start,
@@ -44,13 +52,14 @@ use crate::{
         tool::BeginTool,
     },
     envelope::Refusal,
-    id::{AttemptNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    id::{AttemptNo, BudgetNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
     job::{ItemClaim, ItemEnded},
     journal::State,
     loaded::Need,
     looping::Verdict,
     state::Committed,
     status::Status,
+    unit::Limits,
 };
 
 /// When an operation's ticket may resolve.
@@ -134,6 +143,7 @@ ops! {
     EndAttempt => Ended(Status),
     Admit => Admitted(Admission),
     Settle => Settled(Settled),
+    Retry => MayLeave(bool),
     Delivered => Marked(()),
     BeginStep => Begun(Step),
     BeginTool => ToolBegun(Tool),
@@ -162,6 +172,12 @@ ops! {
     BeginIteration => Iterating(Seq),
     JudgeIteration => Judged(Verdict),
     Reprice => Repriced(Status),
+    SetBudget => BudgetSet(BudgetSet),
+    RaiseBudget => BudgetRaised(Limits),
+    RemoveBudget => BudgetRemoved(()),
+    ApplyBudget => BudgetApplied(usize),
+    RequestApproval => ApprovalAsked(approval::Answer),
+    DecideApproval => ApprovalDecided(approval::Answer),
 }
 
 /// What a renewal tells a driver of one of its runs.
@@ -274,6 +290,16 @@ pub enum Turn {
     Refused(Refusal),
 }
 
+/// What became of a named budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetSet {
+    pub no: BudgetNo,
+    /// False when it was so already.
+    pub changed: bool,
+    /// False while runs that were there before it are still to be charged to it: see `ApplyBudget`.
+    pub applied: bool,
+}
+
 /// How a supervised attempt's end is followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Then {
@@ -285,6 +311,8 @@ pub enum Then {
     Sleep {
         until: Micros,
     },
+    /// Its calls wait for a budget above its own: no attempt is started before there is room.
+    Wait,
     /// `by_person`: `resume --all` leaves it alone.
     Interrupt {
         by_person: bool,

@@ -63,7 +63,7 @@ impl Origin {
 }
 
 /// No attempt of a fork: its own are counted from 1.
-const NOBODYS: AttemptNo = AttemptNo(0);
+pub const NOBODYS: AttemptNo = AttemptNo(0);
 
 /// Adds to what was loaded for an operation what the forks among its runs share.
 ///

@@ -5,11 +5,14 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    approval::Awaited,
     envelope::Refusal,
-    id::{AttemptNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
+    id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
     job::Job,
     looping::{Looping, Turns},
+    masks::Masks,
     origin::Origin,
+    rules::Rules,
     state::transaction::Conflicts,
     status::Status,
     unit::Limits,
@@ -78,6 +81,8 @@ pub struct Policy {
     pub on_divergence: OnDivergence,
     pub record: Record,
     pub unpriced: Unpriced,
+    /// `wall_ms` stands still while an approval is pending.
+    pub pause_wall: bool,
 }
 
 /// What `outlast resume` needs to start the command again.
@@ -159,12 +164,19 @@ pub struct Spec {
     pub limits: Option<Limits>,
     /// The prices it began with, for all its life. Absent in runs that have no command.
     pub prices: Option<Prices>,
+    /// What does not count when its requests are compared, for all its life. Absent: all counts, or, in a child run, what
+    /// its parent says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub masks: Option<Masks>,
     /// The name of the batch job that the run is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
     /// Where its state is served over gRPC, beside its proxy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<Grpc>,
+    /// What its policy says of tools: it keeps what it was created with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules: Option<Rules>,
 }
 
 /// A service of a run's state over gRPC.
@@ -206,7 +218,7 @@ pub struct Run {
     pub no: RunNo,
     pub id: RunId,
     pub status: Status,
-    /// Why it is halted.
+    /// Why it is halted; or for which budget it waits.
     pub halt: Option<Refusal>,
     /// Why it failed or was cancelled.
     pub error: Option<String>,
@@ -215,6 +227,8 @@ pub struct Run {
     pub origins: Arc<[Origin]>,
     /// The envelopes its calls are admitted against: its own first, then every ancestor's.
     pub charges: Arc<[EnvelopeNo]>,
+    /// The named budgets that its tags, or an ancestor's, bring with them.
+    pub budgets: Arc<[BudgetNo]>,
     pub policy: Policy,
     pub created_at: Micros,
     /// Of its first attempt: `wall_ms` counts from here.
@@ -243,11 +257,26 @@ pub struct Run {
     pub turns: Option<Box<Turns>>,
     /// While it sleeps: until when.
     pub wake_at: Option<Micros>,
+    /// Set once a person was asked for something.
+    pub approvals: Option<Box<Awaited>>,
 }
 
 impl Run {
     /// The run's own envelope.
     pub fn envelope(&self) -> EnvelopeNo {
         self.charges[0]
+    }
+
+    /// How much of `wall_ms` has passed: since it began, downtime included, but for what its policy leaves out.
+    pub fn wall_ms(&self, now: Micros) -> i64 {
+        let since = self.began_at.map_or(0, |t| now.ms_since(t));
+        let waited =
+            self.approvals.as_ref().filter(|_| self.policy.pause_wall).map_or(0, |a| a.waited_ms(now));
+        (since - waited).max(0)
+    }
+
+    /// Whether an approval is pending.
+    pub fn awaits_a_person(&self, now: Micros) -> bool {
+        self.approvals.as_ref().is_some_and(|a| a.pending(now) > 0)
     }
 }

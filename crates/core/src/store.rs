@@ -9,7 +9,9 @@ use std::{
 };
 
 use crate::{
+    approval,
     attempt::Attempt,
+    budget::BudgetView,
     engine,
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
@@ -120,10 +122,11 @@ pub struct RunFilter {
     pub limit: usize,
 }
 
-/// One line of the ledger: what the calls of a run, a model and a UTC day came to.
+/// One line of the ledger: what the calls of a run, an upstream, a model and a UTC day came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerLine {
     pub run: RunNo,
+    pub upstream: String,
     pub model: String,
     /// Days since the Unix epoch, UTC, of when the call was opened.
     pub day: i64,
@@ -174,7 +177,11 @@ pub trait Store: Reads + Send + Sync {
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error>;
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error>;
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error>;
+    /// Approvals of all runs, or of one; the newest first, by when they were asked for.
+    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error>;
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error>;
+    /// The named budgets that were not removed, in the order in which they were made.
+    fn budgets(&self) -> Result<Vec<BudgetView>, Error>;
     /// All attempts of a run, oldest first.
     fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error>;
     fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error>;

@@ -15,6 +15,7 @@ use clap::{Arg, ArgAction, builder::Resettable};
 
 use crate::{
     agent::declared::{BadDeclaration, Declared},
+    budgets, masks, policies,
     surroundings::Surroundings,
     upstreams,
 };
@@ -67,7 +68,7 @@ impl Error {
                     .into(),
             ),
             Error::NotHere { .. } => Some(
-                "a checkout could send your keys elsewhere, change what is run, or let a page in: put it into ~/.config/outlast/outlast.toml, or type the flag"
+                "a checkout could send your keys elsewhere, change what is run, raise a shared budget, or let a page in: put it into ~/.config/outlast/outlast.toml, or type the flag"
                     .into(),
             ),
             _ => None,
@@ -132,6 +133,39 @@ pub fn own_tables(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, 
             why: format!("wanted tables [{name}.NAME]"),
         }),
     }
+}
+
+/// A table of the nearest file that has it, and where that is.
+pub fn nearest_table(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
+    for path in files(around) {
+        let Some(text) = read(&path)? else { continue };
+        match table(&text, &path)?.remove(name) {
+            None => {}
+            Some(toml::Value::Table(table)) => return Ok(Some((path, table))),
+            Some(_) => {
+                let origin = Origin::File { path, key: name.to_owned() };
+                return Err(Error::BadValue { origin, why: "wanted a table".into() });
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Tables of tables in all files of settings, with where they stand; a directory's file first.
+pub fn tables(around: &Surroundings, name: &str) -> Result<Vec<(PathBuf, toml::Table)>, Error> {
+    let mut found = Vec::new();
+    for path in files(around) {
+        let Some(text) = read(&path)? else { continue };
+        match table(&text, &path)?.remove(name) {
+            None => {}
+            Some(toml::Value::Table(tables)) => found.push((path, tables)),
+            Some(_) => {
+                let why = format!("wanted tables [{name}.NAME]");
+                return Err(Error::BadValue { origin: Origin::File { path, key: name.to_owned() }, why });
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Where files of settings may be, the first to be asked first.
@@ -280,6 +314,8 @@ struct File {
     agents: Vec<Declared>,
     /// It names upstreams.
     upstreams: bool,
+    /// It names budgets.
+    budgets: bool,
 }
 
 /// `[agents.NAME]`: see [`Declared`].
@@ -305,13 +341,24 @@ pub fn agents(around: &Surroundings) -> Result<Vec<Declared>, Error> {
 impl File {
     fn parse(text: &str, path: PathBuf, known: &Known) -> Result<File, Error> {
         let table = table(text, &path)?;
-        let mut file = File { path, settings: BTreeMap::new(), agents: Vec::new(), upstreams: false };
+        let mut file =
+            File { path, settings: BTreeMap::new(), agents: Vec::new(), upstreams: false, budgets: false };
         for (key, value) in table {
             match (known.commands.get(&key), value) {
                 (None, toml::Value::Table(agents)) if key == AGENTS => {
                     file.agents = declared(&agents, &file.path)?;
                 }
                 (None, toml::Value::Table(_)) if key == upstreams::TABLE => file.upstreams = true,
+                // Of the command of that name there are no settings.
+                (_, toml::Value::Table(_)) if key == budgets::TABLE => file.budgets = true,
+                // Read by those that need it.
+                (None, toml::Value::Table(_)) if key == masks::TABLE => {}
+                (None, toml::Value::Table(tables)) if key == policies::TABLE => {
+                    policies::read(&tables).map_err(|(name, why)| Error::BadValue {
+                        origin: Origin::File { path: file.path.clone(), key: format!("{key}.{name}") },
+                        why,
+                    })?;
+                }
                 (Some(_), toml::Value::Table(inner)) => {
                     for (inner_key, value) in inner {
                         file.add(&key, inner_key, value, known)?;
@@ -347,15 +394,17 @@ impl File {
         Ok(())
     }
 
-    /// Where calls go, and what is run in a shell, is not for the directory to say that the person happens to
-    /// stand in.
+    /// Where calls go, what is run in a shell, and what all may spend together, is not for the directory to say that
+    /// the person happens to stand in.
     fn opens_no_door(&self) -> Result<(), Error> {
         if let Some(agent) = self.agents.first() {
             return Err(Error::NotHere { path: self.path.clone(), key: format!("{AGENTS}.{}", agent.name) });
         }
         let is_door = |long: &str| long.ends_with("-base-url") || matches!(long, "allow-host" | "until");
         let door = self.settings.iter().find(|((_, long), _)| is_door(long)).map(|(_, (key, _))| key.clone());
-        match door.or(self.upstreams.then(|| upstreams::TABLE.to_owned())) {
+        let table = |there: bool, name: &str| there.then(|| name.to_owned());
+        let tables = table(self.upstreams, upstreams::TABLE).or(table(self.budgets, budgets::TABLE));
+        match door.or(tables) {
             None => Ok(()),
             Some(key) => Err(Error::NotHere { path: self.path.clone(), key }),
         }

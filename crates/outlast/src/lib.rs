@@ -7,6 +7,7 @@
 
 pub mod agent;
 pub mod attach;
+mod budgets;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -18,8 +19,10 @@ pub mod jsonl;
 pub mod keys;
 mod log;
 pub mod logs;
+mod masks;
 pub mod mock;
 pub mod place;
+pub mod policies;
 pub mod prices;
 pub mod process;
 pub mod proxy_setup;
@@ -154,6 +157,10 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
             printed(look, |page| commands::show::show(&*store, &logs, &args, page))
         }
+        Command::Approve(args) => {
+            let store = context.open(false, Default::default())?;
+            printed(look, |page| commands::approvals::approve(&*store, &context.around, &args, page))
+        }
         Command::Attach(args) => {
             let store = context.open(false, Default::default())?;
             proxy_setup::bury(&*store);
@@ -167,10 +174,11 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             })
         }
         other => {
-            // A dump may be brought to a place where there is nothing yet.
+            // A dump may be brought to a place where there is nothing yet; a budget may be set before the first run.
             let create = matches!(
                 &other,
                 Command::State(cli::StateArgs { command: cli::state::StateCommand::Restore(_) })
+                    | Command::Budgets(cli::BudgetsArgs { verb: Some(cli::BudgetsVerb::Set(_)) })
             );
             let store = context.open(create, Default::default())?;
             // A person who looks after a kill -9 is not told that it runs.
@@ -187,6 +195,7 @@ fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliEr
         Command::Journal(args) => printed(look, |page| {
             commands::journal::journal(store, &args, page, &mut || thread::sleep(FOLLOW))
         }),
+        Command::Budgets(args) => printed(look, |page| commands::budgets::budgets(store, &args, page)),
         Command::Budget(args) => printed(look, |page| commands::budget::budget(store, &args, page)),
         Command::Spend(args) => printed(look, |page| commands::spend::spend(store, &args, page)),
         Command::State(args) => {
@@ -195,6 +204,7 @@ fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliEr
         Command::Stop(args) => {
             printed_code(look, |page| commands::stop::stop(store, &args, page, &mut thread::sleep))
         }
+        Command::Approvals(args) => printed(look, |page| commands::approvals::approvals(store, &args, page)),
         Command::Resolve(args) => printed(look, |page| commands::resolve::resolve(store, &args, page)),
         Command::Wake(args) => printed_code(look, |page| commands::wake::wake(store, &args, page)),
         Command::Cancel(args) => printed_code(look, |page| commands::cancel::cancel(store, &args, page)),

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use outlast_core::{
+    call::rate::Rate,
     engine::declare_dead::DeclareDead,
     instance::Identity,
     op::Durability,
@@ -113,7 +114,9 @@ pub fn config(
         max_unrecorded: MAX_UNRECORDED,
         silence_after_suspend: SILENCE_AFTER_SUSPEND,
         upstream_concurrency: None,
-        drop_pointers: Vec::new(),
+        upstream_rate: Rate::default(),
+        upstream_retries: args.upstream_retries,
+        masks: None,
     }
 }
 

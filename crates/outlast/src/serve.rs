@@ -16,7 +16,7 @@ use crate::{
     cli::{ServeArgs, serve::LogFormat},
     context::Context,
     error::CliError,
-    exit_code, log, proxy_setup,
+    exit_code, log, policies, proxy_setup,
     say::say,
 };
 
@@ -48,6 +48,8 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             None => None,
         };
         let store = context.open(true, args.proxy.durability)?;
+        settings::sync_budgets(store.clone(), &context).await?;
+        policies::register(&context.around, &*store)?;
         let node = proxy_setup::join(store, &context, "outlast serve")?;
         let (clock, entropy) = (context.clock.clone(), context.entropy.clone());
         let desk =
@@ -72,7 +74,8 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         };
         let hangup = unix::signal(unix::SignalKind::hangup())
             .map_err(|e| cannot("signals", format!("cannot handle signals: {e}")))?;
-        let following = settings::follow(proxy.clone(), args.clone(), context.clone(), hangup);
+        let store = node.store().clone();
+        let following = settings::follow(proxy.clone(), store, args.clone(), context.clone(), hangup);
         let following = tokio::spawn(following);
         let at_once = tokio::select! {
             () = proxy.serve(listener, stop, drain) => false,

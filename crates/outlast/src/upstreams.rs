@@ -4,14 +4,15 @@
 
 use std::{
     collections::BTreeMap,
+    num::NonZeroU64,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use outlast_core::price::PriceTable;
+use outlast_core::{call::rate::Rate, price::PriceTable};
 use outlast_server::{
     dialect::CostField,
-    proxy::{AuthHeader, Key, Named},
+    proxy::{AuthHeader, Key, Named, Pattern},
 };
 use serde::Deserialize;
 
@@ -35,6 +36,11 @@ struct Written {
     auth_header: Option<String>,
     #[serde(default)]
     models: BTreeMap<String, String>,
+    #[serde(default)]
+    models_match: Vec<String>,
+    /// Requests and tokens a minute.
+    rpm: Option<NonZeroU64>,
+    tpm: Option<NonZeroU64>,
     prices: Option<PathBuf>,
     #[serde(default)]
     stream_usage: StreamUsage,
@@ -67,7 +73,17 @@ pub fn load(around: &Surroundings) -> Result<Vec<Upstream>, Error> {
         let origin = Origin::File { path: path.clone(), key: format!("{TABLE}.{name}") };
         read(&name, value, &directory, around).map_err(|why| Error::BadValue { origin, why })
     });
-    each.collect()
+    let all: Vec<Upstream> = each.collect::<Result<_, _>>()?;
+    let mut seen = BTreeMap::new();
+    for named in all.iter().map(|u| &u.named) {
+        for pattern in &named.models_match {
+            let Some(other) = seen.insert(pattern, &named.name) else { continue };
+            let origin = Origin::File { path, key: format!("{TABLE}.{}.models_match", named.name) };
+            let why = format!("the pattern \"{pattern}\" is {TABLE}.{other}'s already");
+            return Err(Error::BadValue { origin, why });
+        }
+    }
+    Ok(all)
 }
 
 fn read(name: &str, value: toml::Value, directory: &Path, around: &Surroundings) -> Result<Upstream, String> {
@@ -91,12 +107,16 @@ fn read(name: &str, value: toml::Value, directory: &Path, around: &Surroundings)
         (None, Some(file)) => Some(file.display().to_string()),
         (None, None) => None,
     };
+    let models_match = written.models_match.iter().map(|text| text.parse::<Pattern>());
+    let rate = Rate { requests: written.rpm.map(Into::into), tokens: written.tpm.map(Into::into) };
     let named = Named {
         name: checked,
         provider: Named::provider(&base, key).map_err(|e| e.to_string())?,
         auth,
         wants_key,
         models: written.models,
+        models_match: models_match.collect::<Result<_, _>>().map_err(|e| format!("models_match: {e}"))?,
+        rate: (!rate.is_any()).then_some(rate),
         prices,
         asks_usage: written.stream_usage == StreamUsage::Inject,
         cost_field: cost_field.map_err(|e| format!("cost_field: {e}"))?,
@@ -168,6 +188,7 @@ mod tests {
             base_url = "https://api.groq.com/openai/v1/"
             api_key_env = "GROQ_API_KEY"
             models = {fast = "groq/llama-3.1-8b-instant"}
+            models_match = ["llama-*", "fast"]
 
             [upstreams.azure]
             base_url = "https://res.openai.azure.com/openai/v1"
@@ -176,6 +197,7 @@ mod tests {
             prices = "prices.json"
             stream_usage = "never"
             cost_field = "usage.cost"
+            rpm = 60
 
             [upstreams.local]
             base_url = "http://127.0.0.1:11434/v1"
@@ -185,12 +207,14 @@ mod tests {
         let groq = &find("groq").named;
         assert_eq!(groq.provider.base, "https://api.groq.com/openai/v1");
         assert_eq!(groq.provider.key.as_ref().map(Key::expose), Some("gsk"));
+        assert_eq!(groq.models_match.iter().map(Pattern::to_string).collect::<Vec<_>>(), ["llama-*", "fast"]);
         assert_eq!(groq.models["fast"], "groq/llama-3.1-8b-instant");
         assert_eq!(find("groq").key_variable.as_deref(), Some("GROQ_API_KEY"));
         let azure = &find("azure").named;
         assert_eq!(azure.auth, AuthHeader::Header("api-key".parse().unwrap()));
         assert_eq!(azure.provider.key.as_ref().map(Key::expose), Some("sk-file"));
         assert!(!azure.asks_usage && azure.cost_field.is_some() && azure.prices.is_some());
+        assert_eq!(azure.rate, Some(Rate { requests: Some(60), tokens: None }));
         let local = &find("local").named;
         assert!(local.wants_key.is_none() && local.provider.key.is_none() && local.asks_usage);
     }
@@ -208,9 +232,18 @@ mod tests {
             (with("api_key_file = \"open\""), "its mode is 0644, wanted 0600"),
             (with("api_key_file = \"gone\""), "is not there"),
             (with("stream_usage = \"always\""), "unknown variant `always`"),
+            (with("rpm = 0"), "nonzero"),
+            (with("tpm = \"many\""), "invalid type"),
             (with("cost_field = \"a..b\""), "cost_field: not a field"),
             (with("prices = \"gone.json\""), "prices: "),
             (with("auth_header = \"a b\""), "auth_header: "),
+            (with("models_match = [\"llama-?\"]"), "models_match: not a pattern of models: \"llama-?\""),
+            (
+                with(
+                    "models_match = [\"a\"]\n[upstreams.y]\nbase_url = \"http://h\"\nmodels_match = [\"a\"]",
+                ),
+                "is upstreams.x's already",
+            ),
         ] {
             let error = load_text(&text, &[]).err().unwrap_or_else(|| panic!("{text}")).to_string();
             assert!(error.contains(wanted) && error.contains("`upstreams."), "{text}: {error}");

@@ -54,24 +54,32 @@ pub fn reserve(core: &Core, seat: &Seat, label: &str, nano_usd: i64, tokens: i64
         },
         priced: true,
         taken: Vec::new(),
+        in_hand: Vec::new(),
         retry_count: 0,
         answered_with_error: false,
         behind: false,
         active_ms: 0,
         request: None,
     };
+    let mut refused = None;
     for _ in 0..TRIES {
         match core.store.ask(admit.clone(), Durability::Synced).wait()? {
             Admission::Go { seq, .. } => return Ok(seq),
             Admission::Refused(refusal) => return Err(Failure::refused(&refusal, seat.id_of())),
-            Admission::Wait { .. } => std::thread::sleep(AGAIN),
+            Admission::Wait { refusal } => {
+                refused = Some(refusal);
+                std::thread::sleep(AGAIN);
+            }
             Admission::Replay { seq } | Admission::Join { seq, .. } => return Ok(seq),
         }
     }
+    let why = refused.as_ref().map_or_else(String::new, |r| format!(": {}", r.message()));
+    // Of the run's own budget calls in flight hold the rest: that comes back by itself.
+    let hint = refused.filter(|r| r.whose.is_some()).map(|r| r.hint(seat.id_of()));
     Err(Failure::new(
         "admission_timeout",
-        format!("run {}: no room for the reservation within 45 s", seat.id_of()),
-        Some("calls in flight hold the rest of the budget"),
+        format!("run {}: no room for the reservation within 45 s{why}", seat.id_of()),
+        Some(hint.as_deref().unwrap_or("calls in flight hold the rest of the budget")),
     ))
 }
 

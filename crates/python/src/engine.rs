@@ -8,10 +8,13 @@ use std::{
 };
 
 use outlast::{
-    cli::{self, Command},
+    cli::{
+        self, Command,
+        shared::{Chosen, LimitArgs},
+    },
     context::Context,
     place::{Durability as Durable, Place},
-    proxy_setup,
+    policies, proxy_setup,
     surroundings::Surroundings,
 };
 use outlast_core::{
@@ -156,9 +159,10 @@ impl Engine {
         .map_err(|e| Failure::from(e).into())
     }
 
-    /// Creates the run, or finds it: (number, created, status). `limits` by unit name; `job` names a batch. Synced.
+    /// Creates the run, or finds it: (number, created, status). `limits` by unit name; `job` names a batch. Of two limits,
+    /// these and the policy's, the lower one counts; those that nobody asked for (`by_default`) give way. Synced.
     #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
-    #[pyo3(signature = (id, limits, tags, name, on_divergence, parent, job=None))]
+    #[pyo3(signature = (id, limits, tags, name, on_divergence, parent, job=None, policy=None, by_default=false))]
     fn start(
         &self,
         py: Python<'_>,
@@ -169,22 +173,44 @@ impl Engine {
         on_divergence: Option<String>,
         parent: Option<i64>,
         job: Option<String>,
+        policy: Option<String>,
+        by_default: bool,
     ) -> PyResult<(i64, String, bool, &'static str)> {
         let core = self.shared.core()?;
         let id = match id {
             Some(id) => RunId::new(&id).map_err(|e| Failure::new("bad_run_id", e.to_string(), None))?,
             None => RunId::generate(core.context.clock.now(), random(core.context.entropy.as_ref())),
         };
-        let mut policy = Policy::default();
+        let mut policy_of_run = Policy::default();
         if on_divergence.as_deref() == Some("halt") {
-            policy.on_divergence = OnDivergence::Halt;
+            policy_of_run.on_divergence = OnDivergence::Halt;
         }
-        let limits = limits_of(&limits)?;
+        let asked = limits_of(&limits)?;
+        // A run that is there keeps what it was created with, whatever became of the policy.
+        let named = py.detach(|| -> Result<_, Failure> {
+            match policy.filter(|_| !matches!(core.store.run_no(&id), Ok(Some(_)))) {
+                Some(name) => Ok(Some(policies::named(&core.context.around, &*core.store, &name)?)),
+                None => Ok(None),
+            }
+        })?;
+        let mut limits = asked;
+        if let Some(named) = &named {
+            let by_default = by_default.then_some(LimitArgs::DEFAULT_USD);
+            limits = Chosen { limits, by_default }.under(&named.limits).limits;
+            policy_of_run.pause_wall |= named.pause_wall;
+        }
         let start = Start {
             id: id.clone(),
             limits,
-            policy,
-            spec: Spec { name, tags, job, limits: Some(limits), ..Spec::default() },
+            policy: policy_of_run,
+            spec: Spec {
+                name,
+                tags,
+                job,
+                limits: Some(asked),
+                rules: named.map(|p| p.rules),
+                ..Spec::default()
+            },
             parent: parent.map(RunNo),
             command_key: None,
             stdin: None,

@@ -3,6 +3,7 @@
 //! As thin as it can be: bytes go in, tickets come out, and the interpreter's lock is released while a commit
 //! is awaited. What steps, budgets and retries mean is in `python/outlast/`, where people can read it.
 
+mod approval;
 mod beat;
 mod call;
 mod claim;
@@ -56,5 +57,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(doubt::resolve_step, module)?)?;
     module.add_function(wrap_pyfunction!(plain::enter, module)?)?;
     module.add_function(wrap_pyfunction!(plain::written, module)?)?;
+    module.add_function(wrap_pyfunction!(approval::request_approval, module)?)?;
+    module.add_function(wrap_pyfunction!(approval::is_pending, module)?)?;
+    module.add_function(wrap_pyfunction!(approval::recalled_approval, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)
 }

@@ -11,6 +11,7 @@ use outlast_core::{
 use pyo3::prelude::*;
 
 use crate::{
+    approval,
     error::Failure,
     item,
     post::{Letter, Post},
@@ -178,6 +179,7 @@ pub fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str)
             .unbind()),
         Outcome::Tried(n) => number(n),
         Outcome::Put(done) => number(done.commit),
+        Outcome::ApprovalAsked(answer) => Ok(approval::told(answer).into_pyobject(py)?.into_any().unbind()),
         Outcome::Ended(status) | Outcome::Raised(status) => {
             Ok(status.name().into_pyobject(py)?.into_any().unbind())
         }

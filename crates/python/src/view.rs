@@ -1,6 +1,8 @@
 //! A run as people read it, as JSON: what `rt.get(id)` shows.
 
 use outlast_core::{
+    id::Micros,
+    status::Status,
     store::RunView,
     unit::{Amounts, Limits, Unit},
 };
@@ -11,9 +13,7 @@ pub fn json(view: &RunView, now_us: i64) -> String {
     let run = &view.run;
     let mut spent = view.envelope.spent;
     // It is not kept: it is the time since the run began.
-    spent[Unit::WallMs] = run
-        .began_at
-        .map_or(0, |began| (run.ended_at.map_or(now_us, |ended| ended.0) - began.0).max(0) / 1000);
+    spent[Unit::WallMs] = run.wall_ms(run.ended_at.unwrap_or(Micros(now_us)));
     json!({
         "no": run.no.0,
         "id": run.id.as_str(),
@@ -21,7 +21,8 @@ pub fn json(view: &RunView, now_us: i64) -> String {
         "name": view.spec.name,
         "tags": view.spec.tags,
         "status": run.status.name(),
-        "halt": run.halt.as_ref().map(|halt| json!({
+        // What a run waits for is told by `outlast show`: it is no halt.
+        "halt": run.halt.as_ref().filter(|_| run.status == Status::Halted).map(|halt| json!({
             "code": halt.code, "message": halt.message(), "hint": halt.hint(run.id.as_str()),
         })),
         "error": run.error,

@@ -26,6 +26,8 @@ pub enum Bug {
     ShownBeforeDurable,
     /// Requests are matched without their scope.
     ScopeIgnored,
+    /// A call is sent again when that is submitted, not when it is durable.
+    TriedBeforeDurable,
     /// Admission is decided on what was read before the transaction.
     StaleAdmission,
 }

@@ -72,12 +72,16 @@ impl Oracle {
             if e.state != State::Open && !swept {
                 self.find(format!("1: entry {} left, and it is {}", asked.seq, e.state.name()));
             }
+            if e.call.as_ref().is_some_and(|c| c.resting) {
+                self.find(format!("1: entry {} left, and on disk it rests between two tries", asked.seq));
+            }
             let needs = asked.bound.cost_at(asked.cap).0;
             if e.state == State::Open && e.held.cost() < needs {
                 self.find(format!("1: entry {} left with {} held, {needs} needed", asked.seq, e.held.cost()));
             }
             let limited = |no| synced.envelopes[no].limits[Unit::CostNanoUsd].is_some();
-            if !asked.priced && synced.runs[&asked.run].charges.iter().any(limited) {
+            let charges = synced.runs[&asked.run].charges.iter().chain(e.windows());
+            if !asked.priced && charges.into_iter().any(limited) {
                 self.find(format!("8: entry {} left without a price, under a limit in usd", asked.seq));
             }
         });
@@ -209,19 +213,16 @@ impl Oracle {
     /// 3: spent and reserved pass no limit, but by what was billed beyond a bound.
     fn limits(&self, t: &Tables, provider: &Provider) {
         for envelope in t.envelopes.values() {
-            let own = |run: &RunNo| t.runs[run].charges.contains(&envelope.no);
+            let own = |e: &&Entry| t.is_charged(e, envelope.no);
             let (mut over, mut over_cost) = (0, 0);
-            for e in t.entries.values().filter(|e| own(&e.run)) {
+            for e in t.entries.values().filter(own) {
                 over_cost += e.call.as_ref().map_or(0, |c| c.overrun_nano_usd);
             }
-            for ((run, seq), served) in &provider.served {
-                if !own(run) {
-                    continue;
-                }
+            for (key, served) in &provider.served {
+                let Some(e) = t.entries.get(key).filter(own) else { continue };
                 over += served.overrun_tokens;
                 // A lost call whose hold went to its retry, and whose truth came all the same.
-                let late = t.entries.get(&(*run, *seq)).filter(|e| e.retried_by.is_some());
-                over += late.map_or(0, |e| e.spent.tokens());
+                over += if e.retried_by.is_some() { e.spent.tokens() } else { 0 };
             }
             for (unit, over) in [(Unit::CostNanoUsd, over_cost), (Unit::Tokens, over), (Unit::Calls, 0)] {
                 let used = envelope.spent[unit] + envelope.reserved[unit];

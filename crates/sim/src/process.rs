@@ -68,6 +68,7 @@ pub enum Input {
     },
     SettleSlow(RunNo, Seq),
     SettleAgain(RunNo, Seq),
+    Rested(RunNo, Seq),
     Claim {
         agent: usize,
         life: u32,
@@ -89,6 +90,7 @@ enum Then {
     Entered { connection: u64, run: RunNo, label: String },
     Admitted(u64),
     Settled(RunNo, Seq),
+    MayLeave(RunNo, Seq),
     Marked,
     Claimed { agent: usize, life: u32 },
     Raised,
@@ -198,6 +200,7 @@ impl Process {
                 self.exchange(run, seq, outlast_core::call::exchange::Event::SettleSlow, out)
             }
             Input::SettleAgain(run, seq) => self.settle_again(run, seq, out),
+            Input::Rested(run, seq) => self.rested(run, seq, out),
             Input::Claim { agent, life, run, fresh } => self.claim(agent, life, run, fresh, out),
             Input::Raise { run, amount } => self.raise(run, amount, out),
         }
@@ -290,9 +293,9 @@ impl Process {
                 client.wait += 1;
                 inbox.extend(wake(self.waiters.dequeue(run, id)));
             }
-            Action::Take(seq) => {
+            Action::Take { seq, replays } => {
                 client.receiving = Some(seq);
-                self.taken.take(place, id, seq);
+                self.taken.take(place, id, seq, replays);
             }
             Action::GiveBack => {
                 client.receiving = None;
@@ -372,6 +375,7 @@ impl Process {
             bound: r.ask.bound(),
             priced: r.ask.priced,
             taken: self.taken.seqs(place),
+            in_hand: self.taken.in_hand(r.run, attempt),
             retry_count: r.retry,
             answered_with_error: self.taken.has_error(place),
             behind: self.waiters.is_behind(r.run, id),

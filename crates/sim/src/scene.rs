@@ -55,6 +55,8 @@ pub struct Cast {
     /// Driven by a process that claims it; else it names its attempts itself, in a header.
     pub supervised: bool,
     pub under_parent: bool,
+    /// Of the named budget's tag.
+    pub of_team: bool,
     pub in_doubt: InDoubt,
     /// Its SDK sends an `Idempotency-Key`, the same for every try of a request.
     pub sends_keys: bool,
@@ -75,6 +77,10 @@ pub struct Scene {
     pub processes: usize,
     pub casts: Vec<Cast>,
     pub parent_limits: Limits,
+    /// Of the named budget, which begins anew with each hour.
+    pub team_limits: Limits,
+    /// When the first hour ends.
+    pub hour_ends_ms: u64,
     pub troubles: Vec<(u64, Trouble)>,
     /// Chance in a hundred that an operation meets a fault.
     pub faults: u64,
@@ -91,7 +97,10 @@ impl Scene {
             .map(|_| (rng.between(100, 40_000), trouble(processes, casts.len(), rng)))
             .collect();
         let faults = if rng.chance(50) { 0 } else { rng.between(1, 4) };
-        Scene { processes, casts, parent_limits, troubles, faults }
+        let mut team_limits = Limits::default();
+        team_limits[Unit::CostNanoUsd] = Some(share(all, rng.between(20, 150)));
+        let hour_ends_ms = rng.between(1_000, 60_000);
+        Scene { processes, casts, parent_limits, team_limits, hour_ends_ms, troubles, faults }
     }
 }
 
@@ -113,6 +122,7 @@ fn cast(rng: &Rng) -> Cast {
         limits,
         supervised: rng.chance(50),
         under_parent: rng.chance(40),
+        of_team: rng.chance(40),
         in_doubt: match rng.below(10) {
             0 => InDoubt::Keep,
             1 => InDoubt::Refund,

@@ -6,8 +6,12 @@ use std::{
 };
 
 use outlast_core::{
+    budget::{Name, Per, Terms},
     clock::{Clock, ManualClock},
-    engine::start::Start,
+    engine::{
+        set_budget::{SetBudget, Source},
+        start::Start,
+    },
     id::{Micros, RunId, RunNo, Seq},
     memory::MemoryStore,
     op::Durability,
@@ -31,6 +35,8 @@ use crate::{
 const CALM_MS: u64 = 150_000;
 /// A world that has not come to rest by then never will.
 const END_MS: u64 = 3_600_000;
+/// 20 November 2026, 09:00 UTC.
+const AN_HOUR: Micros = Micros(1_795_165_200_000_000);
 /// So long nothing has to happen before a world counts as at rest: several ticks and a lease.
 const REST_MS: u64 = 30_000;
 
@@ -154,7 +160,7 @@ impl World {
     fn new(seed: u64, bug: Option<Bug>, tell: bool) -> World {
         let rng = Rng::new(seed);
         let scene = Scene::draw(&rng);
-        let clock = Arc::new(ManualClock::new(Micros(1_795_000_000_000_000)));
+        let clock = Arc::new(ManualClock::new(Micros(AN_HOUR.0 - 1000 * scene.hour_ends_ms as i64)));
         let disk = Arc::new(MemoryStore::new(clock.clone()));
         let mut out = Outside {
             clock,
@@ -172,11 +178,12 @@ impl World {
             died: Vec::new(),
             story: tell.then(Mutex::default),
         };
-        let parent = start(&out, "parent", scene.parent_limits, None, InDoubt::AsRetry);
+        team(&out, scene.team_limits);
+        let parent = start(&out, "parent", scene.parent_limits, None, InDoubt::AsRetry, false);
         let mut agents = Vec::new();
         for (i, cast) in scene.casts.into_iter().enumerate() {
             let above = cast.under_parent.then_some(parent);
-            let run = start(&out, &format!("run-{i}"), cast.limits, above, cast.in_doubt);
+            let run = start(&out, &format!("run-{i}"), cast.limits, above, cast.in_doubt, cast.of_team);
             out.say(|| format!("{run}: {cast:?}"));
             agents.push(Agent::new(i, run, parent, cast, &out));
             out.to_agent(100, i, 0, agent::Input::Begin);
@@ -326,13 +333,35 @@ impl World {
     }
 }
 
-fn start(out: &Outside, id: &str, limits: Limits, parent: Option<RunNo>, in_doubt: InDoubt) -> RunNo {
+/// A named budget for the runs of a tag, by the hour.
+fn team(out: &Outside, limits: Limits) {
+    let terms = Terms { limits, per: Per::Hour, tag: Some(team_tag()) };
+    let set = Name::new("team").map(|name| {
+        let set = SetBudget { name, terms, source: Source::Command };
+        out.disk.ask(set, Durability::Synced).wait()
+    });
+    assert!(matches!(set, Ok(Ok(_))), "a scene cannot set its budget: {set:?}");
+}
+
+fn team_tag() -> (String, String) {
+    ("team".into(), "a".into())
+}
+
+fn start(
+    out: &Outside,
+    id: &str,
+    limits: Limits,
+    parent: Option<RunNo>,
+    in_doubt: InDoubt,
+    of_team: bool,
+) -> RunNo {
+    let tags = of_team.then(team_tag).into_iter().collect();
     let started = RunId::new(id).map(|id| {
         let start = Start {
             id,
             limits,
             policy: Policy { in_doubt, ..Policy::default() },
-            spec: Spec::default(),
+            spec: Spec { tags, ..Spec::default() },
             parent,
             command_key: None,
             stdin: None,

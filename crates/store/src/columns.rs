@@ -12,7 +12,9 @@ pub const INSTANCE: &str = "no, life, heartbeat, op_counter, registered_at, last
 
 pub const RUN: &str = "no, id, status, parent, created_at, began_at, ended_at, next_seq, next_attempt, fence, \
     iteration, explicit_loops, answers, closed, stop_requested, replayed, saved_nano_usd, charges, policy, \
-    halt, error, command_key, job, counts, origins, turns, wake_at";
+    halt, error, command_key, job, counts, origins, turns, wake_at, budgets, approvals";
+
+pub const BUDGET: &str = "no, budget";
 
 pub const ENVELOPE: &str = "no, owner, limits, reserved_cost, reserved_tokens, reserved_calls, doubt_cost, \
     doubt_tokens, spent_cost, spent_tokens, spent_calls, spent_loops, spent_active_ms, spent_restarts";
@@ -70,6 +72,9 @@ pub const PAYLOAD: &str = "codec, key_id, len, sha256, bytes";
 
 /// What only an entry of its kind has, as it is stored.
 pub fn detail(e: &Entry) -> Option<serde_json::Result<String>> {
+    if let Some(approval) = &e.approval {
+        return Some(serde_json::to_string(approval));
+    }
     match (&e.call, &e.item, &e.step) {
         (Some(call), ..) => Some(serde_json::to_string(call)),
         (_, Some(item), _) => Some(serde_json::to_string(item)),
@@ -84,6 +89,7 @@ pub fn put_detail(e: &mut Entry, detail: Option<&str>) -> serde_json::Result<()>
     match e.kind {
         Kind::Call => e.call = Some(serde_json::from_str(text)?),
         Kind::Item => e.item = Some(serde_json::from_str(text)?),
+        Kind::Approval => e.approval = Some(serde_json::from_str(text)?),
         _ => e.step = Some(serde_json::from_str(text)?),
     }
     Ok(())

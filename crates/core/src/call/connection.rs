@@ -56,7 +56,10 @@ pub enum Action {
     /// `Waiters::dequeue`; whoever it returns gets `MayRetry`. Disarm the admit-wait.
     Dequeue,
     /// `Taken::take`.
-    Take(Seq),
+    Take {
+        seq: Seq,
+        replays: bool,
+    },
     /// `Taken::give_back`; whoever `Waiters::wake_identical` returns gets `MayRetry`.
     GiveBack,
     /// `Taken::mark_error`: a retry is to be an ordinary request.
@@ -226,17 +229,17 @@ impl Connection {
         let refused = match result {
             Ok(Admission::Go { seq, cap, .. }) => {
                 let phase = Phase::Receiving { seq, opened: true, sent: Visible::Nothing };
-                return self.take(seq, phase, queued, Action::Open { seq, cap });
+                return self.take((seq, false), phase, queued, Action::Open { seq, cap });
             }
             Ok(Admission::Join { seq, instance }) if instance == self.instance => {
                 let phase = Phase::Receiving { seq, opened: false, sent: Visible::Nothing };
-                return self.take(seq, phase, queued, Action::Attach(seq));
+                return self.take((seq, false), phase, queued, Action::Attach(seq));
             }
             Ok(Admission::Join { seq, .. }) => {
-                return self.take(seq, Phase::Polling(seq), queued, Action::Poll(seq));
+                return self.take((seq, false), Phase::Polling(seq), queued, Action::Poll(seq));
             }
             Ok(Admission::Replay { seq }) => {
-                return self.take(seq, Phase::Loading(seq), queued, Action::LoadAnswer(seq));
+                return self.take((seq, true), Phase::Loading(seq), queued, Action::LoadAnswer(seq));
             }
             Ok(Admission::Refused(refusal)) => Refused::Budget(refusal),
             Ok(Admission::Wait { refusal }) => Refused::AdmissionTimeout(refusal),
@@ -248,9 +251,10 @@ impl Connection {
     }
 
     /// Taken before the line moves, so that the next identical request sees it.
-    fn take(&mut self, seq: Seq, phase: Phase, queued: bool, then: Action) -> Vec<Action> {
+    fn take(&mut self, what: (Seq, bool), phase: Phase, queued: bool, then: Action) -> Vec<Action> {
         self.phase = phase;
-        let mut actions = vec![Action::Take(seq)];
+        let (seq, replays) = what;
+        let mut actions = vec![Action::Take { seq, replays }];
         actions.extend(self.marked.then_some(Action::Retried));
         actions.extend(leave(queued));
         actions.push(then);

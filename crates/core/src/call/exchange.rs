@@ -1,12 +1,13 @@
 //! An exchange: the upstream's side of one entry this process opened, from sending to settled.
 //!
 //! It runs to its end whatever becomes of the clients: the answer outlives the agent. It decides
-//! how the entry closes and how much of the answer may be seen meanwhile.
+//! how the entry closes and how much of the answer may be seen meanwhile, and whether a request that was refused,
+//! or did not arrive, is sent once more under the same entry.
 
 use crate::{
-    call::{Broken, Visible},
+    call::{Broken, Patience, Told, Visible},
     engine::{
-        self,
+        self, retry,
         settle::{Bill, Close},
     },
     journal::State,
@@ -72,6 +73,19 @@ pub enum Event {
     StreamEnd,
     UpstreamError(Failure),
     Timeout(Silence),
+    /// No connection was made, and another try may.
+    Unreachable(Told),
+    /// The whole body, `len` bytes, of an answer that is no 2xx, and another try may bring one.
+    Refused {
+        len: u64,
+        told: Told,
+    },
+    /// The pause of `Rest` is over.
+    Rested,
+    /// The ticket of `AskAgain`: whether the next try may leave.
+    MayLeave(Result<bool, store::Error>),
+    /// While it rests: nobody waits for it any more.
+    Abandoned,
     /// The ticket of the last `Settle` or `SettleAgain`.
     Settled(Result<(), store::Error>),
     /// The settlement takes longer than `--settle-wait`.
@@ -89,6 +103,13 @@ pub enum Action {
     Tell(Progress),
     /// Drop the upstream's connection.
     Abort,
+    /// Submit `Retry { resting: true }`, `Committed`; feed `Rested` after the pause, or `Abandoned` if the last client
+    /// leaves before. What came is kept: it may be the answer.
+    Rest { tries: Vec<Option<u16>>, pause_ms: u64 },
+    /// Submit `Retry { resting: false }`, `Synced`; feed `MayLeave`.
+    AskAgain { tries: Vec<Option<u16>> },
+    /// Forget what came, and send the request again.
+    SendAgain,
 }
 
 /// How the entry closes.
@@ -160,6 +181,9 @@ pub enum End {
 pub struct Exchange {
     phase: Phase,
     status: Option<u16>,
+    patience: Patience,
+    /// What came of the tries that are over: their statuses, `None` where the upstream was not reached.
+    tries: Vec<Option<u16>>,
     frames: usize,
     /// The frame from which on all is held until the settlement is durable.
     held_from: Option<usize>,
@@ -174,6 +198,10 @@ enum Phase {
     Answering {
         streamed: bool,
     },
+    /// Between two tries.
+    Resting,
+    /// The next try is being put on disk.
+    Asking,
     Settling(Settling),
     Over,
 }
@@ -203,11 +231,18 @@ impl Default for Exchange {
 }
 
 impl Exchange {
-    /// An exchange whose request is about to be sent. Its entry is open and durable.
+    /// An exchange whose request is about to be sent, once. Its entry is open and durable.
     pub fn new() -> Exchange {
+        Exchange::patient(Patience::NONE)
+    }
+
+    /// The same, and what came to nothing is tried again.
+    pub fn patient(patience: Patience) -> Exchange {
         Exchange {
             phase: Phase::Sent,
             status: None,
+            patience,
+            tries: Vec::new(),
             frames: 0,
             held_from: None,
             bytes: 0,
@@ -257,6 +292,26 @@ impl Exchange {
             }
             (Phase::Sent, Event::UpstreamError(Failure::AfterSend)) => {
                 self.settle(Ending::Unknown, Then::Say(Broken::NoAnswer), false)
+            }
+            (Phase::Sent, Event::Unreachable(told)) => self.try_over(None, told),
+            // What may have been billed is no refusal, whatever a host takes it for.
+            (Phase::Answering { streamed: false }, Event::Refused { len, .. })
+                if self.status.is_some_and(is_answer) =>
+            {
+                self.body_end(len, true)
+            }
+            (Phase::Answering { streamed: false }, Event::Refused { len, told }) => {
+                self.bytes += len;
+                self.try_over(self.status, told)
+            }
+            (Phase::Resting, Event::Rested) => {
+                self.phase = Phase::Asking;
+                vec![Action::AskAgain { tries: self.tries.clone() }]
+            }
+            (Phase::Asking, Event::MayLeave(Ok(true))) => self.again(),
+            // Fail closed: what cannot be put on disk does not leave.
+            (Phase::Asking, Event::MayLeave(_)) | (Phase::Resting | Phase::Asking, Event::Abandoned) => {
+                self.give_up()
             }
             (Phase::Sent, Event::Timeout(_)) => {
                 self.settle(Ending::Unknown, Then::Say(Broken::NoAnswer), true)
@@ -314,6 +369,39 @@ impl Exchange {
             _ => Ending::Done,
         };
         self.settle(ending, Then::Reveal(Visible::Whole), false)
+    }
+
+    /// The request was not sent, or refused with `status`.
+    fn try_over(&mut self, status: Option<u16>, told: Told) -> Vec<Action> {
+        self.tries.push(status);
+        let tried = u32::try_from(self.tries.len()).unwrap_or(u32::MAX);
+        match self.patience.pause_ms(tried, status, told) {
+            None => self.give_up(),
+            Some(pause_ms) => {
+                self.phase = Phase::Resting;
+                vec![Action::Rest { tries: self.tries.clone(), pause_ms }]
+            }
+        }
+    }
+
+    fn again(&mut self) -> Vec<Action> {
+        self.phase = Phase::Sent;
+        self.status = None;
+        self.bytes = 0;
+        vec![Action::SendAgain]
+    }
+
+    /// The last try counts. A call that was refused once is no `void`: the upstream has seen it.
+    fn give_up(&mut self) -> Vec<Action> {
+        let ending = match retry::close(&self.tries) {
+            Close::Void => Ending::Void,
+            _ => Ending::Failed(Charge::Nothing),
+        };
+        let then = match self.status {
+            Some(_) => Then::Reveal(Visible::Whole),
+            None => Then::Say(Broken::Unreachable),
+        };
+        self.settle(ending, then, false)
     }
 
     /// The answer began and will not end.

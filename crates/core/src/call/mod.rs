@@ -18,12 +18,15 @@
 
 pub mod connection;
 pub mod exchange;
+pub mod patience;
+pub mod rate;
 pub mod refused;
 pub mod taken;
 pub mod waiters;
 
 pub use connection::Connection;
 pub use exchange::Exchange;
+pub use patience::{Patience, Told};
 pub use refused::{Broken, Refused};
 pub use taken::Taken;
 pub use waiters::Waiters;

@@ -57,7 +57,7 @@ pub enum Refused {
     #[error(transparent)]
     NotAllowed(engine::Error),
     /// Room did not come back in time. The run is not halted: 429.
-    #[error("waited for room in the run's budget: {}", .0.message())]
+    #[error("waited for room: {}", .0.message())]
     AdmissionTimeout(envelope::Refusal),
     /// The store cannot record: nothing goes out unrecorded.
     #[error("the call cannot be recorded: {0}")]

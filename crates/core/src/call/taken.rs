@@ -31,12 +31,20 @@ pub struct Taken {
 
 #[derive(Debug, Default)]
 struct Desk {
-    receiving: Vec<(ConnectionId, Seq)>,
+    receiving: Vec<Receiving>,
     /// Requests that came to nothing and left no entry (answered with an error of ours, or gone
     /// before they were admitted), and not retried since.
     errors: usize,
     /// The first has the turn.
     line: VecDeque<ConnectionId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Receiving {
+    connection: ConnectionId,
+    seq: Seq,
+    /// It was recorded before: nothing is paid for it again.
+    replays: bool,
 }
 
 impl Desk {
@@ -65,21 +73,27 @@ impl Taken {
     }
 
     /// `connection` receives the answer of `seq`.
-    pub fn take(&mut self, place: Place, connection: ConnectionId, seq: Seq) {
-        self.places.entry(place).or_default().receiving.push((connection, seq));
+    pub fn take(&mut self, place: Place, connection: ConnectionId, seq: Seq, replays: bool) {
+        self.places.entry(place).or_default().receiving.push(Receiving { connection, seq, replays });
     }
 
     /// It does not any more.
     pub fn give_back(&mut self, place: Place, connection: ConnectionId) {
         if let Some(desk) = self.places.get_mut(&place) {
-            desk.receiving.retain(|(c, _)| *c != connection);
+            desk.receiving.retain(|r| r.connection != connection);
         }
         self.tidy(place);
     }
 
     /// What is taken, for `Admit::taken`.
     pub fn seqs(&self, place: Place) -> Vec<Seq> {
-        self.places.get(&place).map_or_else(Vec::new, |d| d.receiving.iter().map(|(_, s)| *s).collect())
+        self.places.get(&place).map_or_else(Vec::new, |d| d.receiving.iter().map(|r| r.seq).collect())
+    }
+
+    /// Recorded answers that the attempt is receiving, wherever, for `Admit::in_hand`.
+    pub fn in_hand(&self, run: RunNo, attempt: AttemptNo) -> Vec<Seq> {
+        let of_attempt = self.places.iter().filter(|(place, _)| (place.run, place.attempt) == (run, attempt));
+        of_attempt.flat_map(|(_, d)| &d.receiving).filter(|r| r.replays).map(|r| r.seq).collect()
     }
 
     /// A request came to nothing, and left no entry.
@@ -146,10 +160,12 @@ mod tests {
     #[test]
     fn a_connection_that_goes_gives_back_only_its_own() {
         let mut t = Taken::default();
-        t.take(place(1), c(1), Seq(1));
-        t.take(place(1), c(2), Seq(2));
+        t.take(place(1), c(1), Seq(1), true);
+        t.take(place(1), c(2), Seq(2), false);
         assert_eq!(t.seqs(place(1)), [Seq(1), Seq(2)]);
         assert_eq!(t.seqs(place(2)), []);
+        assert_eq!(t.in_hand(RunNo(1), AttemptNo(1)), [Seq(1)]);
+        assert_eq!(t.in_hand(RunNo(1), AttemptNo(2)), []);
         t.give_back(place(1), c(1));
         assert_eq!(t.seqs(place(1)), [Seq(2)]);
     }
@@ -172,7 +188,7 @@ mod tests {
     fn nothing_is_kept_of_what_is_over() {
         let mut t = Taken::default();
         t.line_up(place(1), c(1));
-        t.take(place(1), c(1), Seq(1));
+        t.take(place(1), c(1), Seq(1), true);
         t.mark_error(place(1));
         t.leave_line(place(1), c(1));
         t.give_back(place(1), c(1));

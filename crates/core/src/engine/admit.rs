@@ -2,18 +2,18 @@
 //!
 //! The order is design §4's: replay, queue, fits, inherits, waits, clamps, refuses.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
     digest::{Digest, MatchKey},
     engine::{
         Error, doubt, guard,
         replay::{self, Asked, Choice},
-        within,
+        windows, within,
     },
     envelope::{Envelope, Refusal},
     id::{EnvelopeNo, Micros, Seq, Slot},
-    journal::{CallDetail, Entry, Kind, Role, State},
+    journal::{CallDetail, Entry, Kind, Role, State, iteration_scope},
     loaded::{Loaded, Need, NewPayload},
     op::{Actor, Admission as Answer, Divergence},
     payload::Payload,
@@ -48,9 +48,12 @@ pub struct Admit {
     /// False when the price table does not know the model: `bound` then has no cost.
     pub priced: bool,
     pub taken: Vec<Seq>,
+    /// Recorded answers on their way to this attempt: whoever has one whole may ask on before it is marked delivered.
+    pub in_hand: Vec<Seq>,
     pub retry_count: u32,
     pub answered_with_error: bool,
-    /// An earlier call of this run waits in this process: this one goes behind it.
+    /// An earlier call of this run waits in this process, and this one goes behind it; or its upstream has no turn for
+    /// it now (`call::rate`). What is recorded or in flight serves all the same.
     pub behind: bool,
     /// Active time not yet posted, for the time limit.
     pub active_ms: i64,
@@ -61,8 +64,12 @@ impl Admit {
     pub fn needs(&self) -> Vec<Need> {
         let run = self.actor.run;
         let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
-        needs.extend([Need::OpenAttempts(run), Need::Matching(run, self.match_key)]);
-        needs.extend(self.within.map(|seq| Need::Entry(run, seq)));
+        needs.extend([
+            Need::OpenAttempts(run),
+            Need::Matching(run, self.match_key),
+            Need::Windows(Some(run)),
+        ]);
+        needs.extend(self.within.iter().chain(&self.in_hand).map(|seq| Need::Entry(run, *seq)));
         needs
     }
 
@@ -87,7 +94,8 @@ impl Admit {
             guard::halt(l, self.actor.run, refusal.clone())?;
             return Ok(Answer::Refused(refusal));
         }
-        if let Some(refusal) = self.price_refusal(l, now)? {
+        let windows = windows::open(l, self.actor.run, now)?;
+        if let Some(refusal) = self.price_refusal(l, &windows, now)? {
             // What is supervised would only be started again to ask the same. Header callers' requests are
             // each their own, and one model without a price is to stop none of the others.
             if l.run(self.actor.run)?.command_key.is_some() {
@@ -110,14 +118,11 @@ impl Admit {
             // when those before it are through.
             return Ok(Answer::Wait { refusal: Refusal::plain("queued", now) });
         }
-        match Plan::make(self, l, lost, stands_for, now)? {
+        match Plan::make(self, l, &windows, lost, stands_for, now)? {
             Plan::Go { cap, inherit } => self.go(l, cap, lost, inherit, stands_for, now),
             Plan::Wait(refusal) => Ok(Answer::Wait { refusal }),
             Plan::WaitForOthers(refusal) => {
-                let run = l.run_mut(self.actor.run)?;
-                if run.status == Status::Running {
-                    run.status = Status::Waiting;
-                }
+                self.wait_for_others(l, &refusal)?;
                 Ok(Answer::Wait { refusal })
             }
             Plan::Refuse(refusal) => {
@@ -125,6 +130,19 @@ impl Admit {
                 Ok(Answer::Refused(refusal))
             }
         }
+    }
+
+    /// The run waits, and remembers for which budget. Who asks again and again while it does writes nothing.
+    fn wait_for_others(&self, l: &mut Loaded, refusal: &Refusal) -> Result<(), Error> {
+        let run = l.run(self.actor.run)?;
+        let same = |known: &Refusal| Refusal { at: refusal.at, ..known.clone() } == *refusal;
+        let known = run.status == Status::Waiting && run.halt.as_ref().is_some_and(same);
+        if !known && matches!(run.status, Status::Running | Status::Waiting) {
+            let run = l.run_mut(self.actor.run)?;
+            run.status = Status::Waiting;
+            run.halt = Some(refusal.clone());
+        }
+        Ok(())
     }
 
     fn asked(&self) -> Asked<'_> {
@@ -140,12 +158,17 @@ impl Admit {
     }
 
     /// Fail closed: a limit in usd cannot be kept for a model without a price.
-    fn price_refusal(&self, l: &Loaded, now: Micros) -> Result<Option<Refusal>, Error> {
+    fn price_refusal(
+        &self,
+        l: &Loaded,
+        windows: &[EnvelopeNo],
+        now: Micros,
+    ) -> Result<Option<Refusal>, Error> {
         let run = l.run(self.actor.run)?;
         if self.priced || run.policy.unpriced == Unpriced::Free {
             return Ok(None);
         }
-        for &no in run.charges.iter() {
+        for &no in run.charges.iter().chain(windows) {
             if l.envelope(no)?.limits[Unit::CostNanoUsd].is_some() {
                 return Ok(Some(Refusal::plain("price_unknown", now)));
             }
@@ -155,8 +178,18 @@ impl Admit {
 
     fn divergence_refusal(&self, l: &Loaded, now: Micros) -> Result<Option<Refusal>, Error> {
         let halts = l.run(self.actor.run)?.policy.on_divergence == OnDivergence::Halt;
-        let untaken = l.attempt(self.actor.run, self.actor.attempt).map_or(0, |a| a.untaken);
-        Ok((halts && untaken > 0).then(|| Refusal::plain("diverged", now)))
+        Ok((halts && self.untaken(l) > 0).then(|| Refusal::plain("diverged", now)))
+    }
+
+    /// How many answers of ended attempts this one has not begun to take, as their delivery marks will count them.
+    fn untaken(&self, l: &Loaded) -> i64 {
+        let (run, own) = (self.actor.run, self.actor.attempt);
+        let Some(attempt) = l.attempt(run, own) else { return 0 };
+        let scope = iteration_scope(attempt.iteration);
+        let is_counted = |e: &&Entry| e.attempt != own && e.delivered_to != Some(own) && e.scope == scope;
+        let in_hand: BTreeSet<Seq> = self.in_hand.iter().copied().collect();
+        let on_their_way = in_hand.iter().filter_map(|seq| l.entry(run, *seq)).filter(is_counted).count();
+        attempt.untaken - i64::try_from(on_their_way).unwrap_or(0)
     }
 
     fn go(
@@ -169,12 +202,17 @@ impl Admit {
         now: Micros,
     ) -> Result<Answer, Error> {
         let implicit_loop = self.is_loop(l, lost, stands_for)?;
+        // Those it was weighed against: they are there since.
+        let windows = windows::open(l, self.actor.run, now)?;
         let run = l.run_mut(self.actor.run)?;
         let (seq, charges) = (run.next_seq, run.charges.clone());
         run.next_seq = Seq(seq.0 + 1);
         run.began_at.get_or_insert(now);
         if run.status == Status::Waiting {
-            run.status = Status::Running;
+            run.halt = None;
+            if !run.awaits_a_person(now) {
+                run.status = Status::Running;
+            }
         }
         let own = run.envelope();
         let held = amounts(match cap {
@@ -190,7 +228,7 @@ impl Admit {
                 lost.and_then(|s| l.entry(self.actor.run, s)).map_or(0, doubt::inheritances),
             ),
         };
-        for &no in charges.iter() {
+        for &no in charges.iter().chain(&windows) {
             l.envelope_mut(no)?.reserve(&(held - inherited));
         }
         if implicit_loop {
@@ -234,10 +272,12 @@ impl Admit {
                 inheritances,
                 implicit_loop,
                 within: self.within,
+                windows,
                 ..CallDetail::default()
             })),
             step: None,
             item: None,
+            approval: None,
         });
         if let Some(payload) = &self.request {
             l.payloads.push(NewPayload {
@@ -278,10 +318,8 @@ impl Admit {
     }
 
     fn note_divergence(&self, l: &mut Loaded, seq: Seq) -> Option<Divergence> {
-        let untaken = l
-            .attempt(self.actor.run, self.actor.attempt)
-            .filter(|a| a.untaken > 0 && a.diverged.is_none())
-            .map(|a| a.untaken)?;
+        l.attempt(self.actor.run, self.actor.attempt).filter(|a| a.untaken > 0 && a.diverged.is_none())?;
+        let untaken = Some(self.untaken(l)).filter(|untaken| *untaken > 0)?;
         let a = l.attempt_mut(self.actor.run, self.actor.attempt)?;
         a.diverged = Some(seq);
         a.diverged_untaken = untaken;
@@ -305,6 +343,7 @@ impl Plan {
     fn make(
         op: &Admit,
         l: &Loaded,
+        windows: &[EnvelopeNo],
         lost: Option<Seq>,
         stands_for: Option<Seq>,
         now: Micros,
@@ -315,7 +354,8 @@ impl Plan {
         let full = amounts(op.bound.full()) + others;
         // The answers of a batch are compared and kept together: none of them is cut shorter than the others.
         let floor = if run.job.is_some() { full } else { amounts(op.bound.floor()) + others };
-        let room = Room { l, charges: &run.charges, own: run.envelope() };
+        let charges = [&run.charges[..], windows].concat();
+        let room = Room { l, charges: &charges, own: run.envelope() };
 
         if run.policy.admission == Admission::Observe {
             return Ok(match room.used_up(&full)? {
@@ -329,7 +369,10 @@ impl Plan {
         }
         let inheritable = match lost.and_then(|s| l.entry(op.actor.run, s)) {
             Some(e)
-                if run.policy.in_doubt == InDoubt::AsRetry && doubt::inheritances(e) < MAX_INHERITANCES =>
+                // A window that is over takes nothing back: what it holds of a lost try stays its own.
+                if run.policy.in_doubt == InDoubt::AsRetry
+                    && doubt::inheritances(e) < MAX_INHERITANCES
+                    && e.windows() == windows =>
             {
                 e.held
             }
@@ -347,7 +390,7 @@ impl Plan {
         if room.live_in_refusing(&full)? {
             if room.fits_if_live_came_back(&floor, &inheritable)? {
                 let (e, u) = room.shortfall(&full, &none)?.ok_or(Error::NotLoaded("shortfall"))?;
-                return Ok(Plan::Wait(Refusal::of(u, full[u], room.envelope(e)?, room.free(e, u)?, now)));
+                return Ok(Plan::Wait(room.says(e, u, full[u], now)?));
             }
         } else if room.shortfall(&floor, &none)?.is_none() {
             let cap = room.largest_cap(&op.bound, &none)?;
@@ -372,10 +415,6 @@ struct Room<'a> {
 impl Room<'_> {
     fn envelope(&self, no: EnvelopeNo) -> Result<&Envelope, Error> {
         self.l.envelope(no)
-    }
-
-    fn free(&self, no: EnvelopeNo, u: Unit) -> Result<i64, Error> {
-        Ok(self.envelope(no)?.free(u).unwrap_or(i64::MAX))
     }
 
     /// What `want` means for envelope `no`: ancestors see only what propagates.
@@ -456,9 +495,17 @@ impl Room<'_> {
     }
 
     fn refusal(&self, no: EnvelopeNo, u: Unit, needs: i64, now: Micros) -> Result<Plan, Error> {
+        let refusal = self.says(no, u, needs, now)?;
+        Ok(if no == self.own { Plan::Refuse(refusal) } else { Plan::WaitForOthers(refusal) })
+    }
+
+    fn says(&self, no: EnvelopeNo, u: Unit, needs: i64, now: Micros) -> Result<Refusal, Error> {
         let e = self.envelope(no)?;
         let refusal = Refusal::of(u, needs, e, e.free(u).unwrap_or(0), now);
-        Ok(if no == self.own { Plan::Refuse(refusal) } else { Plan::WaitForOthers(refusal) })
+        Ok(match windows::whose(self.l, e, now) {
+            Some(whose) if no != self.own => refusal.by(whose),
+            _ => refusal,
+        })
     }
 }
 

@@ -123,6 +123,7 @@ impl Bench {
             bound: r.bound(),
             priced: true,
             taken: taken.to_vec(),
+            in_hand: taken.to_vec(),
             retry_count: r.retry_count,
             answered_with_error: false,
             behind: r.behind,

@@ -2,7 +2,7 @@
 
 use crate::{
     attempt::Exit,
-    engine::{Error, doubt, within},
+    engine::{Error, doubt, retry, within},
     id::{InstanceNo, Micros, RunNo, Seq},
     instance::Life,
     journal::{Kind, State},
@@ -13,7 +13,7 @@ use crate::{
 
 /// Gives the verdict that `instance` is dead, if its heartbeat is still the one that was seen.
 ///
-/// Its open calls become `unknown`, the attempts it drove end at its last heartbeat, and runs left
+/// Its open calls become `unknown` (one that rests between two tries is closed as they were), the attempts it drove end at its last heartbeat, and runs left
 /// without an open attempt are `interrupted`. Header attempts have no instance and stay.
 /// Synced. Idempotent. Errors: `HeartbeatMoved`: it lives.
 #[derive(Clone, Debug)]
@@ -48,8 +48,13 @@ impl DeclareDead {
             .filter(|e| e.instance == Some(self.instance) && e.state == State::Open && e.kind == Kind::Call)
             .map(|e| (e.run, e.seq))
             .collect();
+        let (resting, sent): (Vec<_>, Vec<_>) =
+            open.into_iter().partition(|&(run, seq)| retry::is_resting(l, run, seq));
+        for (run, seq) in resting {
+            retry::give_up(l, run, seq, now)?;
+        }
         let charged = within::Charged::of(l);
-        for (run, seq) in open {
+        for (run, seq) in sent {
             doubt::make_unknown(l, run, seq, now)?;
             swept.unknown_calls += 1;
         }
@@ -82,6 +87,8 @@ impl DeclareDead {
             {
                 let run = l.run_mut(no)?;
                 run.status = next;
+                // What it waited for is asked for anew.
+                run.halt = None;
                 run.wake_at = None;
                 swept.interrupted.push(run.id.clone());
             }

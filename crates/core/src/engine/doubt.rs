@@ -38,7 +38,7 @@ pub fn inherit(l: &mut Loaded, run: RunNo, lost: Seq, wanted: &Amounts) -> Resul
     let taken = entry.held.least(wanted);
     entry.held -= taken;
     let chain = inheritances(entry) + 1;
-    for no in charges(l, run)? {
+    for no in charges(l, run, lost)? {
         l.envelope_mut(no)?.resolve_doubt(&taken);
     }
     Ok((taken, chain))
@@ -56,7 +56,7 @@ pub fn make_unknown(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result
     entry.closed_at = Some(now);
     entry.held = doubt;
     entry.spent += calls;
-    for no in charges(l, run)? {
+    for no in charges(l, run, seq)? {
         let e = l.envelope_mut(no)?;
         e.release(&release);
         e.post(&calls);
@@ -84,7 +84,7 @@ pub fn give_back(l: &mut Loaded, run: RunNo, retry: Seq, held: Amounts) -> Resul
             if !has_heir {
                 entry.retried_by = None;
             }
-            for no in charges(l, run)? {
+            for no in charges(l, run, lost)? {
                 let e = l.envelope_mut(no)?;
                 e.reserve(&rest);
                 e.doubt(&rest);
@@ -102,13 +102,13 @@ pub fn settle_lost(l: &mut Loaded, run: RunNo, retry: Seq, cost: Amounts, now: M
     if l.run(run)?.policy.in_doubt != InDoubt::AsRetry {
         return Ok(0);
     }
-    let charges = charges(l, run)?;
     let mut unbacked = 0;
     let mut next = behind(l, run, retry);
     while let Some((lost, _)) = next {
         let entry = entry_mut(l, run, lost)?;
         if entry.state == State::Unknown {
             let held = std::mem::take(&mut entry.held);
+            let charges = charges(l, run, lost)?;
             for &no in &charges {
                 let e = l.envelope_mut(no)?;
                 e.resolve_doubt(&held);
@@ -157,8 +157,10 @@ fn behind(l: &Loaded, run: RunNo, retry: Seq) -> Option<(Seq, Amounts)> {
     Some((call.retry_of?, call.inherited))
 }
 
-fn charges(l: &Loaded, run: RunNo) -> Result<Vec<EnvelopeNo>, Error> {
-    Ok(l.run(run)?.charges.to_vec())
+/// The envelopes that a call is charged to: its run's, and the windows it was admitted under.
+pub fn charges(l: &Loaded, run: RunNo, seq: Seq) -> Result<Vec<EnvelopeNo>, Error> {
+    let windows = l.entry(run, seq).map_or(&[][..], Entry::windows);
+    Ok([&l.run(run)?.charges[..], windows].concat())
 }
 
 fn entry_mut(l: &mut Loaded, run: RunNo, seq: Seq) -> Result<&mut Entry, Error> {

@@ -57,8 +57,10 @@ impl EndAttempt {
                 return Ok(status);
             }
             // A limit of the run's own may have been reached in the same breath: that needs a person.
-            Then::Sleep { .. } if status == Status::Halted => Event::Interrupt,
+            Then::Sleep { .. } | Then::Wait if status == Status::Halted => Event::Interrupt,
             Then::Sleep { .. } => Event::Sleep,
+            // Room may have come in the same breath: then it goes on running.
+            Then::Wait => return Ok(status),
             Then::Interrupt { .. } => Event::Interrupt,
             Then::Complete => Event::Complete,
             Then::Fail(_) => Event::Fail,

@@ -64,6 +64,20 @@ pub enum Error {
     Compacted { key: String, oldest: i64 },
     #[error("at least 1 version has to be kept, and it says {had}")]
     BadKeep { had: i64 },
+    #[error("no budget {name}")]
+    UnknownBudget { name: String },
+    #[error("no approval {id}")]
+    UnknownApproval { id: String },
+    #[error("approval {id} is for other arguments: they have the digest {wanted}, and these have {had}")]
+    OtherArguments { id: String, wanted: String, had: String },
+    #[error("approval {id} is {status} already")]
+    AlreadyDecided { id: String, status: &'static str },
+    #[error("approval {id} has expired: nobody decided in time, and that is a no")]
+    ApprovalExpired { id: String },
+    #[error("run {id} has {most} approvals pending, and takes no more")]
+    TooManyApprovals { id: String, most: usize },
+    #[error("bad approval: {0}")]
+    BadApproval(String),
     #[error("bad limit: {0}")]
     BadLimit(String),
     #[error("the operation did not name a need: {0}")]
@@ -100,6 +114,13 @@ impl Error {
             Error::ReadOnlyNamespace { .. } => "read_only_namespace",
             Error::Compacted { .. } => "compacted",
             Error::BadKeep { .. } => "bad_keep",
+            Error::UnknownBudget { .. } => "unknown_budget",
+            Error::UnknownApproval { .. } => "unknown_approval",
+            Error::OtherArguments { .. } => "other_arguments",
+            Error::AlreadyDecided { .. } => "already_decided",
+            Error::ApprovalExpired { .. } => "approval_expired",
+            Error::TooManyApprovals { .. } => "too_many_approvals",
+            Error::BadApproval(_) => "bad_approval",
             Error::BadLimit(_) => "bad_limit",
             Error::NotLoaded(_) => "internal",
         }
@@ -109,6 +130,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::UnknownRun { .. } => "list runs with `outlast ls`".into(),
+            Error::UnknownBudget { .. } => "list budgets with `outlast budgets`".into(),
             Error::RunHeld { .. } => "stop it there, or give this one another id with `--run`".into(),
             Error::RunEnded { .. } => "start a new run with `--new`".into(),
             Error::RunHalted { id, .. } => {
@@ -122,6 +144,10 @@ impl Error {
             Error::ReadOnlyNamespace { .. } => {
                 "write it from within the run, or use another namespace".into()
             }
+            Error::UnknownApproval { .. } => "`outlast approvals --all` lists them".into(),
+            Error::OtherArguments { .. } => "ask for these under a key of their own".into(),
+            Error::ApprovalExpired { .. } => "let the agent ask again, under another key".into(),
+            Error::TooManyApprovals { .. } => "`outlast approvals` lists what waits for a decision".into(),
             Error::NotLoaded(_) => "this is a defect of Outlast; please report it".into(),
             _ => return None,
         })

@@ -1,14 +1,15 @@
 //! Fork: a run begins where another was.
 
 use crate::{
-    engine::{Error, start::Start},
+    engine::{Error, put::Change, start::Start},
     id::{AttemptNo, Micros, RunId, RunNo, Seq},
     job::Counts,
     loaded::{Loaded, Need},
     op::Started,
-    origin::Origin,
+    origin::{NOBODYS, Origin},
     run::Spec,
     snapshot,
+    state::{At, Name, Scan, run_namespace},
     store::{self, Store},
     unit::Limits,
 };
@@ -16,7 +17,8 @@ use crate::{
 /// Creates a run whose journal begins with its origin's, up to a point; or finds it as it is.
 ///
 /// What is shared is never copied and never paid again. The fork is a child: what it spends is charged to its origin,
-/// too. Its state, leases and attempts are its own. Idempotent on `id`; synced.
+/// too. Its state begins with what its origin knew then, in the same commit: a step that is shared stands with what it
+/// wrote. Leases and attempts are its own. Idempotent on `id`; synced.
 /// Errors: `UnknownRun`; `UnknownEntry` for a point beyond the origin's journal; `BadLimit`.
 #[derive(Clone, Debug)]
 pub struct Fork {
@@ -27,11 +29,13 @@ pub struct Fork {
     pub spec: Spec,
     /// How many finished items a job's fork shares.
     pub counts: Counts,
+    /// What its origin's state was.
+    pub state: Vec<Change>,
 }
 
 impl Fork {
     pub fn needs(&self) -> Vec<Need> {
-        self.start().needs()
+        self.start().needs().into_iter().chain(self.state.iter().map(Change::need)).collect()
     }
 
     fn start(&self) -> Start {
@@ -62,6 +66,7 @@ impl Fork {
             if let Some(job) = &mut run.job {
                 job.counts = self.counts;
             }
+            Change::apply(&self.state, l, Some((started.run, NOBODYS)), None, now)?;
         }
         Ok(started)
     }
@@ -121,6 +126,7 @@ pub fn find(store: &dyn Store, run: RunNo, point: &Point) -> Result<Origin, stor
 }
 
 /// A fork of `run` from `point`, ready to be asked for. A page of items at a time is read to count those it shares.
+/// Errors: those of [`find`]; `Compacted` where versions that stood then are not kept.
 pub fn prepare(
     store: &dyn Store,
     run: RunNo,
@@ -149,7 +155,48 @@ pub fn prepare(
         }
     }
     let spec = Spec { command: None, ..view.spec };
-    Ok(Fork { id, origin, limits, spec, counts })
+    let state = match store.run_no(&id)? {
+        Some(_) => Vec::new(),
+        None => known(store, &view.run.id, At::Time(origin.at), &id)?,
+    };
+    Ok(Fork { id, origin, limits, spec, counts, state })
+}
+
+/// What the run knew then, as changes of the fork's own namespace.
+fn known(store: &dyn Store, run: &RunId, at: At, fork: &RunId) -> Result<Vec<Change>, store::Error> {
+    const PAGE: usize = 500;
+    let (namespace, own) = (run_namespace(run), run_namespace(fork));
+    let mut changes = Vec::new();
+    let mut behind: Option<String> = None;
+    loop {
+        let agents = store.agents(&namespace, behind.as_deref(), PAGE)?;
+        for agent in &agents {
+            let mut scan = Scan {
+                namespace: namespace.clone(),
+                agent: agent.clone(),
+                at,
+                limit: PAGE,
+                ..Scan::default()
+            };
+            loop {
+                let page = store.state_scan(&scan)?;
+                let whole = page.len() == PAGE;
+                scan.after = page.last().map(|item| item.key.clone());
+                for item in page {
+                    if let Some(value) = item.value {
+                        changes.push(Change::set(Name::new(&own, agent, item.key), &value));
+                    }
+                }
+                if !whole {
+                    break;
+                }
+            }
+        }
+        behind = agents.last().cloned();
+        if agents.len() < PAGE {
+            return Ok(changes);
+        }
+    }
 }
 
 /// An id for a fork that has none given: the same for the same point, so that a restart finds it.

@@ -111,7 +111,7 @@ pub fn time_over(l: &Loaded, run: RunNo, unposted_ms: i64, now: Micros) -> Resul
         return Ok(None);
     }
     let envelope = l.envelope(run.envelope())?;
-    let wall = run.began_at.map_or(0, |t| now.ms_since(t));
+    let wall = run.wall_ms(now);
     let active = envelope.spent[Unit::ActiveMs].saturating_add(unposted_ms);
     for (unit, spent) in [(Unit::WallMs, wall), (Unit::ActiveMs, active)] {
         if envelope.limits[unit].is_some_and(|limit| spent >= limit) {
@@ -154,7 +154,7 @@ pub fn shift(run: &mut Run, event: Event, now: Micros) -> Result<Status, Error> 
     if !next.is_ended() {
         run.error = None;
     }
-    if next != Status::Halted {
+    if !matches!(next, Status::Halted | Status::Waiting) {
         run.halt = None;
     }
     if next != Status::Sleeping {

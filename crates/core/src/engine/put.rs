@@ -8,7 +8,7 @@ use crate::{
     loaded::{Loaded, Need, Row},
     op::Actor,
     state::{
-        Committed, Keep, Name, Namespace, Position, Value, is_a_runs, outcome,
+        Committed, Keep, Name, Namespace, OURS, Position, Value, is_a_runs, outcome,
         rows::{Current, Forgetting, NewCommit, NewVersion, Removal, Trimmed},
         run_namespace,
     },
@@ -114,7 +114,9 @@ impl Change {
     /// May it be written, and does it find what it expects?
     fn check(&self, l: &Loaded, own: Option<&str>) -> Result<(), Error> {
         let Name { namespace, agent, key } = &*self.name;
-        if is_a_runs(namespace) && own != Some(namespace) {
+        // What an agent is under is not the agent's to change.
+        let ours = own.is_some() && namespace.starts_with(OURS);
+        if ours || is_a_runs(namespace) && own != Some(namespace) {
             return Err(Error::ReadOnlyNamespace { namespace: namespace.clone() });
         }
         let current = l.state.keys.get(&self.name).map(|r| &r.value);

@@ -61,7 +61,7 @@ impl Raise {
         let envelope = l.envelope(run.envelope())?;
         Ok(match halt.unit {
             Some(Unit::WallMs) => {
-                let spent = run.began_at.map_or(0, |t| now.ms_since(t));
+                let spent = run.wall_ms(now);
                 envelope.limits[Unit::WallMs].is_none_or(|limit| spent < limit)
             }
             Some(unit) => envelope.free(unit).is_none_or(|free| free > halt.free && free > 0),

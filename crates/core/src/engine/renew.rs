@@ -1,7 +1,8 @@
 //! Renew: one heartbeat for everything a process holds.
 
 use crate::{
-    engine::{Error, guard},
+    approval::Awaited,
+    engine::{Error, guard, request_approval},
     id::{AttemptNo, InstanceNo, Micros, RunNo},
     loaded::{Loaded, Need},
     op::Pulse,
@@ -49,6 +50,14 @@ fn pulse(l: &mut Loaded, a: &Active, now: Micros) -> Result<Pulse, Error> {
     post_active(l, a)?;
     if let Some(refusal) = guard::time_over(l, a.run, 0, now)? {
         guard::halt(l, a.run, refusal)?;
+    }
+    let expired = |waits: &Awaited| !waits.is_empty() && waits.pending(now) == 0;
+    if l.run(a.run)?.approvals.as_deref().is_some_and(expired) {
+        // Nobody who decides wakes it then.
+        if let Some(waits) = &mut l.run_mut(a.run)?.approvals {
+            waits.let_go(now);
+        }
+        request_approval::go_on(l, a.run, now)?;
     }
     let run = l.run(a.run)?;
     Ok(Pulse { run: run.no, status: run.status, stop_requested: run.stop_requested, halt: run.halt.clone() })

@@ -165,8 +165,7 @@ impl Settle {
             let why = "its outcome arrived after it was taken for lost".to_owned();
             call.correction = Some(Correction { at: now, posted: spent, unbacked_nano_usd: 0, why });
         }
-        let charges = l.run(self.run)?.charges.clone();
-        for &no in charges.iter() {
+        for no in doubt::charges(l, self.run, self.seq)? {
             let e = l.envelope_mut(no)?;
             if late {
                 e.resolve_doubt(&held);
@@ -195,6 +194,11 @@ impl Settle {
             call.http_status = self.http_status;
             call.upstream_request_id = self.upstream_request_id.clone();
             call.error = self.error.clone();
+            if call.resting {
+                // What came of its last try is its status.
+                call.resting = false;
+                call.tries.pop();
+            }
         }
     }
 

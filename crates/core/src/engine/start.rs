@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     engine::Error,
     envelope::{Envelope, Owner},
-    id::{AttemptNo, Fence, Micros, RunId, RunNo, Seq},
+    id::{AttemptNo, BudgetNo, Fence, Micros, RunId, RunNo, Seq},
     job::{Counts, Job},
     journal::Role,
     loaded::{Loaded, Need, NewPayload, Row},
@@ -34,8 +34,8 @@ pub struct Start {
 
 impl Start {
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs = vec![Need::Numbers, Need::RunById(self.id.clone())];
-        needs.extend(self.parent.map(Need::Run));
+        let mut needs = vec![Need::Numbers, Need::RunById(self.id.clone()), Need::Budgets];
+        needs.extend(self.parent.into_iter().flat_map(|parent| [Need::Run(parent), Need::Spec(parent)]));
         needs
     }
 
@@ -54,8 +54,12 @@ impl Start {
             // The parent's list already holds all its ancestors: no walk, here or at admission.
             charges.extend(l.run(parent)?.charges.iter().copied());
         }
+        let budgets = self.budgets(l)?;
         l.envelopes.push(Row::insert(Envelope::new(own, Owner::Run(no), self.limits)));
-        l.specs.push((no, self.spec.clone()));
+        // A child is under its parent's rules: an agent that begins one gets around nothing.
+        let inherited = self.parent.and_then(|parent| l.spec(parent)?.rules.clone());
+        let rules = inherited.or_else(|| self.spec.rules.clone());
+        l.specs.push((no, Spec { rules, ..self.spec.clone() }));
         if let Some(payload) = &self.stdin {
             l.payloads.push(NewPayload { run: no, seq: Seq(0), role: Role::Stdin, payload: payload.clone() });
         }
@@ -68,6 +72,7 @@ impl Start {
             parent: self.parent,
             origins: Arc::from([]),
             charges: Arc::from(charges),
+            budgets,
             policy: self.policy,
             created_at: now,
             began_at: None,
@@ -86,7 +91,22 @@ impl Start {
             job: self.spec.job.clone().map(|name| Box::new(Job { name, counts: Counts::default() })),
             turns: self.spec.looping().map(|_| Box::default()),
             wake_at: None,
+            approvals: None,
         }));
         Ok(Started { run: RunNo(no.0), created: true, status: Status::Interrupted })
+    }
+
+    /// Those of its parent, which no tag of its own gets it out of, and those that its tags bring with them.
+    fn budgets(&self, l: &Loaded) -> Result<Arc<[BudgetNo]>, Error> {
+        let mut budgets = match self.parent {
+            Some(parent) => l.run(parent)?.budgets.to_vec(),
+            None => Vec::new(),
+        };
+        let own = l.budgets.iter().map(|row| &row.value);
+        let own = own.filter(|b| !b.removed && b.terms.covers(&self.spec.tags)).map(|b| b.no);
+        budgets.extend(own);
+        budgets.sort();
+        budgets.dedup();
+        Ok(budgets.into())
     }
 }

@@ -145,6 +145,7 @@ pub fn append(
         call: None,
         step: None,
         item: None,
+        approval: None,
     });
     Ok(seq)
 }

@@ -2,9 +2,10 @@
 
 use super::Tables;
 use crate::{
+    approval,
     id::{RunNo, Seq},
     job::ItemRow,
-    journal::{Entry, Kind, Role},
+    journal::{Entry, Kind, Role, State},
     payload::Payload,
     store::{INLINE_VALUE, StepRow},
 };
@@ -14,6 +15,18 @@ impl Tables {
     pub fn items_of(&self, run: RunNo, after: Seq) -> impl Iterator<Item = ItemRow> {
         let newest = |e: &&Entry| e.kind == Kind::Item && e.retried_by.is_none();
         self.entries_of(run).filter(move |e| e.seq > after).filter(newest).filter_map(ItemRow::of)
+    }
+
+    pub fn approvals(&self, filter: &approval::Filter) -> Vec<Entry> {
+        let wanted = |e: &&Entry| {
+            e.kind == Kind::Approval
+                && (e.state == State::Open || !filter.open)
+                && filter.run.is_none_or(|run| run == e.run)
+        };
+        let mut found: Vec<Entry> = self.entries.values().filter(wanted).cloned().collect();
+        found.sort_by_key(|e| std::cmp::Reverse((e.opened_at, e.run, e.seq)));
+        found.truncate(filter.limit);
+        found
     }
 
     pub fn steps_of(&self, run: RunNo, after: Seq) -> impl Iterator<Item = (StepRow, Option<Payload>)> {

@@ -131,6 +131,9 @@ pub fn run_namespace(id: &crate::id::RunId) -> String {
     format!("{RUNS}{id}")
 }
 
+/// What Outlast itself keeps in the state is under namespaces that begin so.
+pub const OURS: &str = "outlast:";
+
 /// Whether only one run may write here.
 pub fn is_a_runs(namespace: &str) -> bool {
     namespace.starts_with(RUNS)

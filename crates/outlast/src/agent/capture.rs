@@ -3,6 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use outlast_core::{
+    engine::checkpoint::Checkpoint,
     id::{AttemptNo, RunNo},
     op::{Actor, Durability},
     store::{self, Ask as _, Store},
@@ -45,6 +46,18 @@ impl Capture {
         Capture(sender)
     }
 
+    /// The run's own agent has printed its session's id: on disk when this returns. Not for async code.
+    pub fn read(store: &dyn Store, run: RunNo, attempt: AttemptNo, id: &str) {
+        let named = Named { run, attempt, agent: None, id: id.to_owned() };
+        let kept = prepared(store, &named).and_then(|keep| match keep {
+            Some(keep) => store.run_verb(keep, Durability::Synced).map(drop),
+            None => Ok(()),
+        });
+        if let Err(e) = kept {
+            say(&format!("the session {id} could not be kept: {e}"));
+        }
+    }
+
     pub fn saw(&self, seen: &Seen) {
         if let Seen::Session { run, attempt, id, agent } = seen {
             let named = Named { run: *run, attempt: *attempt, agent: agent.clone(), id: id.clone() };
@@ -55,16 +68,23 @@ impl Capture {
 }
 
 async fn keep(store: &dyn Store, named: &Named) -> Result<(), store::Error> {
+    if let Some(keep) = prepared(store, named)? {
+        store.ask(keep, Durability::Synced).await?;
+    }
+    Ok(())
+}
+
+/// What keeps it. `None`: another is kept already.
+fn prepared(store: &dyn Store, named: &Named) -> Result<Option<Checkpoint>, store::Error> {
     let attempts = store.attempts(named.run)?;
-    let Some(attempt) = attempts.iter().find(|a| a.no == named.attempt) else { return Ok(()) };
+    let Some(attempt) = attempts.iter().find(|a| a.no == named.attempt) else { return Ok(None) };
     let key = session::key(named.agent.as_deref(), attempt.iteration);
     let kept = session::find(store, named.run, &key)?;
     if kept.is_some_and(|kept| !kept.spoiled || kept.id == named.id) {
-        return Ok(());
+        return Ok(None);
     }
-    let Some(instance) = attempt.instance else { return Ok(()) };
+    let Some(instance) = attempt.instance else { return Ok(None) };
     let actor = Actor { run: named.run, attempt: named.attempt, instance };
     let session = Session { id: named.id.clone(), spoiled: false };
-    store.ask(session::keep(actor, key, &session), Durability::Synced).await?;
-    Ok(())
+    Ok(Some(session::keep(actor, key, &session)))
 }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use outlast_core::{
+    attempt::Attempt,
     clock::random,
     id::{AttemptNo, RunNo},
     journal::Kind,
@@ -30,6 +31,8 @@ use crate::{
 
 /// After so many resumptions in a row that asked the provider nothing, the session is given up.
 const FUTILE: u32 = 2;
+
+const UNKNOWN_END: &str = "it is not known how";
 
 /// What an attempt is started with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -156,16 +159,21 @@ impl Conduct {
         let goes_on = self.goes_on(before.is_some());
         self.resumed = goes_on.is_some();
         let Some(known) = goes_on else {
+            if let Some(before) = &before {
+                self.tell_anew(store, actor, before, strays, env).await?;
+            }
             let chosen = self.choose(store, actor, context).await?;
             let argv = self.adapter.begin(&self.line, &self.with, chosen.as_deref());
             return Ok(Launch { argv, resumes: false, headless: self.reading.headless });
         };
         let mut told = Vec::new();
-        let mut how = "it is not known how".to_owned();
+        // One that asked the proxy for nothing had no tools that are known of, but an end.
+        let newest = || attempts.iter().rev().find(|a| a.no < actor.attempt && a.iteration == iteration);
+        let exit = before.as_ref().or_else(newest).and_then(|a| a.exit.as_ref());
+        let how = exit.map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
         if let Some(before) = &before {
             truth::settle(store, actor, before.no, Some(&known), strays).await?;
             told = truth::in_flight(store, self.run, before.no, Some(&known))?;
-            how = before.exit.as_ref().map_or(how, render::exit::words);
         }
         let note = note::words(&how, &told);
         say(&format!("{} goes on in its session {known}{}", self.adapter.name(), in_flight(told.len())));
@@ -193,7 +201,8 @@ impl Conduct {
             Some(directory) => super::transcript(directory, id)
                 .and_then(|path| std::fs::read(path).ok())
                 .is_some_and(|bytes| self.adapter.is_begun(&String::from_utf8_lossy(&bytes))),
-            None => called,
+            // One whose id it has printed itself has begun, wherever its calls went.
+            None => called || self.adapter.patterns().session.is_some(),
         };
         begun.then(|| id.clone())
     }
@@ -240,6 +249,27 @@ impl Conduct {
             );
         // The agent runs all the same: less is then known of its tools.
         installed.map_err(|e| say(&format!("no hooks for {}: {e}", self.adapter.name()))).ok()
+    }
+
+    /// The agent died before it had kept its session, and a tool of it was in flight: begun anew, its model would be
+    /// given the recorded answer that asks for the tool, and have it run again.
+    async fn tell_anew(
+        &self,
+        store: &dyn Store,
+        actor: Actor,
+        before: &Attempt,
+        strays: &[Left],
+        env: &mut BTreeMap<OsString, OsString>,
+    ) -> Result<(), store::Error> {
+        let lost = self.session.as_ref().map(|s| s.id.as_str());
+        truth::settle(store, actor, before.no, lost, strays).await?;
+        let told = truth::in_flight(store, self.run, before.no, lost)?;
+        if !told.is_empty() && self.with.settings.is_some() {
+            let how = before.exit.as_ref().map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
+            say(&format!("{} had kept no session{}", self.adapter.name(), in_flight(told.len())));
+            self.leave_note(&note::words_anew(&how, &told), env);
+        }
+        Ok(())
     }
 
     /// For a session that is not begun by a prompt of ours.

@@ -2,25 +2,31 @@
 
 use std::{collections::BTreeMap, ffi::OsString};
 
-use super::{Adapter, Names, Reading, With, line::Line};
+use super::{
+    Adapter, Names, Reading, With,
+    eyes::{self, Patterns},
+    line::Line,
+};
 
 /// One `[agents.NAME]`.
 ///
 /// In `new_args` and `resume_args`, `{args}` alone stands for what the person typed behind the program, and
 /// `{session}` and `{note}`, also within a word, for the session's id and what the model is to be told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Declared {
     pub name: String,
     /// The program's name.
     pub program: String,
     pub new_args: Vec<String>,
     pub resume_args: Vec<String>,
+    /// `session_id_regex` and `limit_regex`.
+    pub patterns: Patterns,
 }
 
 /// Why a declaration is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDeclaration {
-    #[error("unknown key (wanted match, new_args, resume_args)")]
+    #[error("unknown key (wanted match, new_args, resume_args, session_id_regex, limit_regex)")]
     UnknownKey,
     #[error("wanted {0}")]
     Wanted(&'static str),
@@ -28,6 +34,10 @@ pub enum BadDeclaration {
     BuiltIn(String),
     #[error("resume_args without {{session}} would not go on with the session that new_args begin")]
     NoSession,
+    #[error("cannot be read as a regular expression: {0}")]
+    Regex(String),
+    #[error("new_args with {{session}} choose the session: there is none to be read off what it prints")]
+    TwoSessions,
 }
 
 impl Declared {
@@ -38,8 +48,13 @@ impl Declared {
             return bad("", BadDeclaration::BuiltIn(name.to_owned()));
         }
         let all = || vec!["{args}".to_owned()];
-        let mut declared =
-            Declared { name: name.to_owned(), program: name.to_owned(), new_args: all(), resume_args: all() };
+        let mut declared = Declared {
+            name: name.to_owned(),
+            program: name.to_owned(),
+            new_args: all(),
+            resume_args: all(),
+            patterns: Patterns::default(),
+        };
         for (key, value) in table {
             match key.as_str() {
                 "match" => match value.as_str().filter(|program| !program.is_empty()) {
@@ -58,10 +73,26 @@ impl Declared {
                         _ => declared.resume_args = words,
                     }
                 }
+                "session_id_regex" | "limit_regex" => {
+                    let text = value.as_str().filter(|text| !text.is_empty());
+                    let Some(text) = text else { return bad(key, BadDeclaration::Wanted("a pattern")) };
+                    let pattern = match eyes::pattern(text) {
+                        Ok(pattern) => Some(pattern),
+                        Err(e) => return bad(key, BadDeclaration::Regex(e.to_string())),
+                    };
+                    match key.as_str() {
+                        "limit_regex" => declared.patterns.limit = pattern,
+                        _ => declared.patterns.session = pattern,
+                    }
+                }
                 _ => return bad(key, BadDeclaration::UnknownKey),
             }
         }
-        if holds(&declared.new_args, "{session}") && !holds(&declared.resume_args, "{session}") {
+        let (chooses, reads) = (holds(&declared.new_args, "{session}"), declared.patterns.session.is_some());
+        if chooses && reads {
+            return bad("session_id_regex", BadDeclaration::TwoSessions);
+        }
+        if (chooses || reads) && !holds(&declared.resume_args, "{session}") {
             return bad("resume_args", BadDeclaration::NoSession);
         }
         Ok(declared)
@@ -113,7 +144,11 @@ impl Adapter for Declared {
     }
 
     fn read(&self, _line: &Line, _piped: bool) -> Reading {
-        let names = if holds(&self.new_args, "{session}") { Names::Ours } else { Names::Nothing };
+        let names = match &self.patterns.session {
+            Some(_) => Names::Theirs,
+            None if holds(&self.new_args, "{session}") => Names::Ours,
+            None => Names::Nothing,
+        };
         Reading { names, headless: holds(&self.resume_args, "{note}") }
     }
 
@@ -123,6 +158,10 @@ impl Adapter for Declared {
 
     fn resume(&self, line: &Line, _with: &With, session: &str, note: &str) -> Vec<String> {
         filled(&self.resume_args, line, session, note)
+    }
+
+    fn patterns(&self) -> Patterns {
+        self.patterns.clone()
     }
 
     fn environment(&self, _env: &mut BTreeMap<OsString, OsString>, _with: &With) {}
@@ -163,6 +202,13 @@ mod tests {
             ("resume_args = [1]", "resume_args"),
             ("extra = 1", "extra"),
             ("new_args = [\"{session}\"]\nresume_args = [\"x\"]", "resume_args"),
+            ("session_id_regex = \"id\"\nresume_args = [\"x\"]", "resume_args"),
+            ("session_id_regex = \"(\"", "session_id_regex"),
+            ("limit_regex = 1", "limit_regex"),
+            (
+                "new_args = [\"{session}\"]\nresume_args = [\"{session}\"]\nsession_id_regex = \"id\"",
+                "session_id_regex",
+            ),
         ] {
             assert_eq!(declared(text).unwrap_err().0, key, "{text}");
         }

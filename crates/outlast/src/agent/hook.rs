@@ -34,7 +34,7 @@ pub fn hook(context: &Context) -> Result<u8, CliError> {
     match event["hook_event_name"].as_str() {
         Some("SessionStart") => {
             // Not where the person begins something else, by /clear.
-            let goes_on = event["source"] == "resume" || event["source"] == "compact";
+            let goes_on = ["startup", "resume", "compact"].iter().any(|source| event["source"] == *source);
             if let Some(note) = told(context).filter(|_| goes_on) {
                 let context = json!({"hookEventName": "SessionStart", "additionalContext": note});
                 println!("{}", json!({"hookSpecificOutput": context}));

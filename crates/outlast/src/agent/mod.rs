@@ -10,6 +10,7 @@ pub mod claude;
 pub mod codex;
 pub mod conduct;
 pub mod declared;
+pub mod eyes;
 pub mod hook;
 pub mod hooks;
 pub mod inside;
@@ -26,7 +27,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use self::line::Line;
+use self::{eyes::Patterns, line::Line};
 use crate::{config, error::CliError, surroundings::Surroundings};
 
 /// Where a line leaves the choice of its session.
@@ -110,6 +111,10 @@ pub trait Adapter: Send + Sync {
     /// Whether a file's text is a conversation that can be gone on with.
     fn is_begun(&self, _transcript: &str) -> bool {
         true
+    }
+    /// What is to be read off what it prints.
+    fn patterns(&self) -> Patterns {
+        Patterns::default()
     }
     /// What a process is, by its environment: a tool's, or none.
     fn tool_process(&self, _variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {

@@ -8,11 +8,23 @@ use crate::render::time;
 /// Longest excerpt of a tool's input, in characters.
 const EXCERPT: usize = 400;
 
-/// The words of the note. `how`: how the attempt before ended.
+/// The words of the note to a session that is gone on with. `how`: how the attempt before ended.
 pub fn words(how: &str, in_flight: &[InFlight]) -> String {
-    let mut out = format!(
-        "[Outlast] Your program ended ({how}) and was started again, in the same session and directory."
+    let began =
+        format!("Your program ended ({how}) and was started again, in the same session and directory.");
+    told(&began, in_flight)
+}
+
+/// The words of the note to a new session: what the one before had said is lost, what it did is not.
+pub fn words_anew(how: &str, in_flight: &[InFlight]) -> String {
+    let began = format!(
+        "Your program ended ({how}) before it had kept its session, and was started again, in the same directory."
     );
+    told(&began, in_flight)
+}
+
+fn told(began: &str, in_flight: &[InFlight]) -> String {
+    let mut out = format!("[Outlast] {began}");
     match in_flight {
         [] => out.push_str(" No tool call was in flight."),
         calls => {

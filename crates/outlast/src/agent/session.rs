@@ -1,7 +1,7 @@
 //! The session of an agent: kept with its run, and found again by the next attempt.
 
 use outlast_core::{
-    engine::checkpoint::Checkpoint,
+    engine::checkpoint::{Checkpoint, OURS},
     id::{RunNo, Slot},
     journal::{Kind, Role},
     op::Actor,
@@ -23,9 +23,9 @@ pub struct Session {
 /// session in each iteration of its loop: a deliberate fresh turn begins anew.
 pub fn key(agent: Option<&str>, iteration: i64) -> String {
     match (agent, iteration) {
-        (Some(agent), _) => format!("outlast:session:{agent}"),
-        (None, 0) => "outlast:session".into(),
-        (None, iteration) => format!("outlast:session:i{iteration}"),
+        (Some(agent), _) => format!("{OURS}session:{agent}"),
+        (None, 0) => format!("{OURS}session"),
+        (None, iteration) => format!("{OURS}session:i{iteration}"),
     }
 }
 

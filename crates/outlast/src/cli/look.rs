@@ -4,7 +4,9 @@ use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 use outlast_core::status::Status;
 
-use super::values::{self, Grouping};
+use outlast_core::spend::Grouping;
+
+use super::values;
 use crate::render::time::When;
 
 /// List runs, newest first
@@ -87,7 +89,7 @@ pub struct LogsArgs {
     after_help = "Examples:\n  outlast spend --by day,model --since 7d\n  outlast spend --by tag.team --since 2026-11-01 --until 2026-12-01"
 )]
 pub struct SpendArgs {
-    /// By what: run, model, day, tag.KEY, or several with commas
+    /// By what: run, model, upstream, day, tag.KEY, or several with commas
     #[arg(long, value_name = "KEYS", value_delimiter = ',', default_value = "day", value_parser = values::grouping)]
     pub by: Vec<Grouping>,
     /// Calls from this day or moment on, or of the last TIME: 2026-11-20, 2026-11-20T08:00:00Z, 7d

@@ -1,5 +1,7 @@
 //! The command line: its words, and how they are read together with variables and `outlast.toml`.
 
+pub mod approvals;
+pub mod budgets;
 pub mod change;
 pub mod ctx;
 pub mod jobs;
@@ -18,6 +20,8 @@ use std::ffi::OsString;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parser::ValueSource};
 
 pub use self::{
+    approvals::{ApprovalsArgs, ApproveArgs},
+    budgets::{BudgetsArgs, BudgetsVerb},
     change::{BudgetArgs, CancelArgs, ResolveArgs, StopArgs, WakeArgs},
     ctx::CtxArgs,
     jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
@@ -78,10 +82,13 @@ pub enum Command {
     Logs(LogsArgs),
     Attach(AttachArgs),
     Budget(BudgetArgs),
+    Budgets(BudgetsArgs),
     Stop(StopArgs),
     Wake(WakeArgs),
     Resume(ResumeArgs),
     Cancel(CancelArgs),
+    Approvals(ApprovalsArgs),
+    Approve(ApproveArgs),
     Resolve(ResolveArgs),
     Spend(SpendArgs),
     Prices(PricesArgs),

@@ -49,12 +49,18 @@ pub struct RunArgs {
     /// At a provider's usage limit stop an agent that would wait by itself; it is started again when that is over
     #[arg(long)]
     pub stop_at_limit: bool,
+    /// How long it may end by itself after a halt, or at a usage limit, before it is stopped
+    #[arg(long = "grace", value_name = "TIME", value_parser = values::ms, hide = true)]
+    pub grace_ms: Option<i64>,
     #[command(flatten)]
     pub grpc: GrpcArgs,
     #[command(flatten)]
     pub looping: LoopArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
+    /// The policy of a new run: [policies.NAME] of outlast.toml, or one the store keeps. Of its limits and those given, the lower one counts
+    #[arg(long = "policy", value_name = "NAME")]
+    pub named_policy: Option<String>,
     #[command(flatten)]
     pub policy: PolicyArgs,
     #[command(flatten)]

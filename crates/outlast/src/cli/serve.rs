@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
-use outlast_core::{state::transaction::Conflicts, unit::Unit};
+use outlast_core::{call::rate::Rate, state::transaction::Conflicts, unit::Unit};
 use outlast_server::mock::{Encoding, Failure, FixedUsage};
 
 use super::{
@@ -38,6 +38,9 @@ pub struct ServeArgs {
     /// How many calls may be on their way to one provider at once, over all runs; further ones wait [default: any number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub upstream_concurrency: Option<u32>,
+    /// Requests and tokens that one provider is asked a minute at most, over all runs; further calls wait for their turn, up to --admit-wait [default: any number]
+    #[arg(long, value_name = "RATE")]
+    pub upstream_rate: Option<Rate>,
     /// What the log's lines are; with json each call is one
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log: LogFormat,

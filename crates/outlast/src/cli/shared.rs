@@ -71,6 +71,20 @@ pub struct Chosen {
     pub by_default: Option<NanoUsd>,
 }
 
+impl Chosen {
+    /// The same under a policy's limits: of two, the lower one. What is chosen by default gives way to any of them.
+    pub fn under(mut self, policy: &Limits) -> Chosen {
+        if policy.0.iter().any(Option::is_some) && self.by_default.take().is_some() {
+            self.limits[Unit::CostNanoUsd] = None;
+        }
+        for unit in Unit::ALL {
+            let both = [self.limits[unit], policy[unit]];
+            self.limits[unit] = both.into_iter().flatten().min();
+        }
+        self
+    }
+}
+
 impl LimitArgs {
     /// What a run gets that is created without limits.
     pub const DEFAULT_USD: NanoUsd = NanoUsd(5_000_000_000);
@@ -121,6 +135,9 @@ pub struct PolicyArgs {
     /// A model without a known price, under a limit in usd
     #[arg(long, value_name = "RULE", default_value = "deny", value_parser = values::unpriced())]
     pub unpriced: run::Unpriced,
+    /// Stop the clock of `--wall` while an approval is pending
+    #[arg(long)]
+    pub pause_wall: bool,
 }
 
 impl PolicyArgs {
@@ -131,6 +148,7 @@ impl PolicyArgs {
             on_divergence: self.on_divergence,
             record: self.record,
             unpriced: self.unpriced,
+            pause_wall: self.pause_wall,
         }
     }
 }
@@ -185,6 +203,9 @@ pub struct ProxyArgs {
     /// How long a call waits for room in the budget
     #[arg(long = "admit-wait", value_name = "TIME", default_value = "45s", value_parser = values::ms)]
     pub admit_wait_ms: i64,
+    /// How often a call is sent again that its upstream refused for the moment (429, 503, 529) or that did not reach it; 0: never. Within --admit-wait, and not for clients that do so themselves
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=10))]
+    pub upstream_retries: u32,
     /// How long an answer waits to be recorded
     #[arg(long = "settle-wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
     pub settle_wait_ms: i64,
@@ -211,6 +232,7 @@ impl ProxyArgs {
         };
         let mut flags: Vec<OsString> = [
             format!("--admit-wait={}ms", self.admit_wait_ms),
+            format!("--upstream-retries={}", self.upstream_retries),
             format!("--settle-wait={}ms", self.settle_wait_ms),
             format!("--first-byte-timeout={}ms", self.first_byte_timeout_ms),
             format!("--idle-timeout={}ms", self.idle_timeout_ms),

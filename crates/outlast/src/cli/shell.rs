@@ -143,4 +143,10 @@ pub struct EndArgs {
     /// By this signal
     #[arg(long, value_name = "NUMBER")]
     pub signal: Option<i32>,
+    /// What bash runs, as `jobs -lr` lists it
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub jobs: String,
+    /// What bash was at
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub command: String,
 }

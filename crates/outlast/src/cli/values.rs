@@ -10,6 +10,7 @@ use outlast_core::{
     duration,
     money::NanoUsd,
     run, size,
+    spend::{BadGrouping, Grouping},
     state::transaction::Conflicts,
     unit::{Limits, Unit},
 };
@@ -68,8 +69,8 @@ pub enum BadValue {
     Program { text: String },
     #[error("not a share of a processor: {text:?} (wanted for example 150%)")]
     Percent { text: String },
-    #[error("not a grouping: {text:?} (wanted run, model, day or tag.KEY)")]
-    Grouping { text: String },
+    #[error(transparent)]
+    Grouping(#[from] BadGrouping),
 }
 
 /// Enough of a text to recognise it by.
@@ -189,37 +190,8 @@ pub fn host_name(text: &str) -> Result<String, BadValue> {
     }
 }
 
-/// What spend is grouped by.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Grouping {
-    Run,
-    Model,
-    Day,
-    Tag(String),
-}
-
-impl Grouping {
-    /// As it is typed, and its key in JSON.
-    pub fn name(&self) -> String {
-        match self {
-            Grouping::Run => "run".into(),
-            Grouping::Model => "model".into(),
-            Grouping::Day => "day".into(),
-            Grouping::Tag(key) => format!("tag.{key}"),
-        }
-    }
-}
-
 pub fn grouping(text: &str) -> Result<Grouping, BadValue> {
-    Ok(match text {
-        "run" => Grouping::Run,
-        "model" => Grouping::Model,
-        "day" => Grouping::Day,
-        _ => match text.strip_prefix("tag.").filter(|key| !key.is_empty()) {
-            Some(key) => Grouping::Tag(key.to_owned()),
-            None => return Err(BadValue::Grouping { text: start_of(text) }),
-        },
-    })
+    Ok(Grouping::parse(text)?)
 }
 
 /// One of a few words. `-` may be typed for `_`.

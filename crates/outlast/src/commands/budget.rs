@@ -91,7 +91,7 @@ fn lines(view: &RunView, now: Micros) -> Vec<Line> {
 
 /// Time since the run began, up to its end.
 fn wall_ms(run: &Run, now: Micros) -> i64 {
-    run.began_at.map_or(0, |began| run.ended_at.unwrap_or(now).ms_since(began))
+    run.wall_ms(run.ended_at.unwrap_or(now))
 }
 
 /// The budget as a table of its limited units, and a line of the others.

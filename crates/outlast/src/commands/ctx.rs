@@ -14,7 +14,7 @@ use crate::{
     error::CliError,
     exit_code,
     render::{
-        look::{Page, clean_line},
+        look::{Page, clean_line, exact_line},
         table::{Cell, Side, Table},
         time::rfc3339,
     },
@@ -160,7 +160,7 @@ fn get(store: &dyn Store, args: &GetArgs, context: &Context, page: &mut Page) ->
         return Ok(page.line("nothing is set")?);
     }
     for (k, v) in &found.values {
-        page.line(&format!("{}={}", clean_line(k, WIDTH), clean_line(&task_context::text(v), WIDTH)))?;
+        page.line(&format!("{}={}", clean_line(k, WIDTH), exact_line(&task_context::text(v), WIDTH)))?;
     }
     Ok(())
 }

@@ -5,7 +5,8 @@ use outlast_core::{
     divergence::{Difference, Parting, first_difference, partings},
     id::{RunNo, Seq},
     journal::Entry,
-    store::{RunView, Store},
+    masks::{self, Rules},
+    store::{Error, RunView, Store},
 };
 use outlast_server::dialect::canonical::LEFT_OUT;
 use serde_json::{Value, json};
@@ -25,9 +26,10 @@ const WIDTH: usize = 160;
 pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
     let (no, id) = (view.run.no, view.run.id.as_str());
     let (attempts, entries) = (store.attempts(no)?, journal::all(store, no)?);
+    let rules = masks::of(store, view)?.compile().map_err(Error::from)?;
     let told = partings(&attempts, &entries)
         .into_iter()
-        .map(|parting| Told::gather(store, no, parting))
+        .map(|parting| Told::gather(store, no, parting, &rules))
         .collect::<Result<Vec<_>, CliError>>()?;
     if page.look.json {
         let all: Vec<Value> = told.iter().map(Told::object).collect();
@@ -47,10 +49,16 @@ struct Told<'a> {
     parting: Parting<'a>,
     recorded: Option<Value>,
     new: Option<Value>,
+    rules: &'a Rules,
 }
 
 impl<'a> Told<'a> {
-    fn gather(store: &dyn Store, run: RunNo, parting: Parting<'a>) -> Result<Told<'a>, CliError> {
+    fn gather(
+        store: &dyn Store,
+        run: RunNo,
+        parting: Parting<'a>,
+        rules: &'a Rules,
+    ) -> Result<Told<'a>, CliError> {
         let read = |seq: Seq| -> Result<Option<Value>, CliError> {
             let Some(bytes) = body::stored(store, run, seq)? else { return Ok(None) };
             // What the proxy takes for a request is JSON; another's bytes are shown as text.
@@ -58,11 +66,11 @@ impl<'a> Told<'a> {
             Ok(Some(serde_json::from_slice(&bytes).unwrap_or_else(|_| text())))
         };
         let recorded = parting.recorded.map(|e| read(e.seq)).transpose()?.flatten();
-        Ok(Told { recorded, new: read(parting.new.seq)?, parting })
+        Ok(Told { recorded, new: read(parting.new.seq)?, parting, rules })
     }
 
     fn difference(&self) -> Option<Difference<'_>> {
-        first_difference(self.recorded.as_ref()?, self.new.as_ref()?, &LEFT_OUT)
+        first_difference(self.recorded.as_ref()?, self.new.as_ref()?, &LEFT_OUT, self.rules)
     }
 
     /// Beside the body: what else makes two requests different ones.
@@ -81,7 +89,9 @@ impl<'a> Told<'a> {
     fn why_not(&self) -> &'static str {
         match (self.parting.recorded, &self.recorded, &self.new) {
             (None, ..) => "what it had left then was taken since",
-            (_, Some(_), Some(_)) => "their bodies are the same: their headers, query, or masks differ",
+            (_, Some(_), Some(_)) => {
+                "their bodies are the same, but for what is masked: their headers or query differ"
+            }
             _ => "the requests are not kept (the run's `record` is not `all`)",
         }
     }

@@ -141,7 +141,7 @@ impl Told {
         let active =
             self.attempts.iter().map(|a| a.ended_at.unwrap_or(self.now).ms_since(a.started_at)).sum();
         let run = &self.view.run;
-        let wall = run.began_at.map_or(0, |began| run.ended_at.unwrap_or(self.now).ms_since(began));
+        let wall = run.wall_ms(run.ended_at.unwrap_or(self.now));
         (active, wall)
     }
 

@@ -1,7 +1,9 @@
 //! The commands, one file each. They take a store and a page, and touch nothing else.
 
+pub mod approvals;
 pub mod attach;
 pub mod budget;
+pub mod budgets;
 pub mod cancel;
 pub mod completions;
 pub mod ctx;

@@ -18,6 +18,7 @@ use crate::{
     exit_code,
     place::Place,
     render::look::Page,
+    say::say,
     surroundings::Surroundings,
 };
 
@@ -29,6 +30,8 @@ pub fn service(context: &Context, args: &ServiceArgs, page: &mut Page) -> Result
         ServiceVerb::Install => {
             let text = unit(&crate::program()?, &context.place, &context.around)?;
             if args.print {
+                // Beside the unit: what is printed is to be a unit file whole.
+                say("to have it at boot, before you log in, and after you log out: loginctl enable-linger");
                 return Ok(page.text(&text)?);
             }
             // First: without it nothing is to be left behind.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use outlast_core::{
+    approval::{self, Filter},
     attempt::Attempt,
     id::{AttemptNo, Micros, RunId},
     instance::Instance,
@@ -24,7 +25,7 @@ use crate::{
     error::CliError,
     render::{
         amount::{put_money, some, usd},
-        entry, exit,
+        approval as shown_approval, entry, exit,
         look::{self, Look, Page, Paint, clean},
         next::next,
         table::{Cell, Side, Table},
@@ -77,6 +78,8 @@ struct Story {
     untaken: Untaken,
     /// A CLI agent's: its id, and where it is kept.
     session: Option<(String, Option<PathBuf>)>,
+    /// Those that nobody has decided.
+    approvals: Vec<approval::View>,
     /// The newest ones.
     tools: Vec<tool::Told>,
     now: Micros,
@@ -92,6 +95,8 @@ struct Calls {
     /// Failed ones that were lost, and are charged as their retry.
     lost: i64,
     estimated: i64,
+    /// Tries beyond the first of each call.
+    tried_again: i64,
     overrun_nano_usd: i64,
     unbacked_nano_usd: i64,
 }
@@ -109,11 +114,21 @@ impl Calls {
                 calls.lost += i64::from(call.correction.is_some() && e.retried_by.is_some());
             }
             calls.estimated += i64::from(call.estimated);
+            calls.tried_again += i64::try_from(call.tries.len()).unwrap_or(i64::MAX);
             calls.overrun_nano_usd += call.overrun_nano_usd;
             calls.unbacked_nano_usd += call.correction.as_ref().map_or(0, |c| c.unbacked_nano_usd);
         }
         calls
     }
+}
+
+/// What of the run waits for a person.
+fn pending(store: &dyn Store, run: &Run) -> Result<Vec<approval::View>, CliError> {
+    if run.approvals.as_ref().is_none_or(|a| a.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let filter = Filter { run: Some(run.no), open: true, limit: approval::MOST_PENDING };
+    Ok(approval::list(store, &filter, Some(approval::Status::Pending))?)
 }
 
 impl Story {
@@ -141,6 +156,7 @@ impl Story {
             drivers,
             session: session::find(store, no, &session::key(None, view.run.iteration))?
                 .map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
+            approvals: pending(store, &view.run)?,
             tools: tool::newest(store, no, &entries, ENTRIES)?,
             untaken: attempts.last().map(|a| Untaken::of(a, &entries)).unwrap_or_default(),
             calls: Calls::of(&entries),
@@ -156,6 +172,7 @@ impl Story {
         let sections = [
             self.header(look),
             titled(look, "budget", &budget::text(&self.view, self.now, look)),
+            titled(look, "waits for a decision", &self.approvals_text(look)),
             titled(look, "attempts", &self.attempts_text(look)),
             titled(look, "deaths", &self.deaths()),
             titled(look, "money", &lines(&self.money())),
@@ -187,7 +204,7 @@ impl Story {
         }
         if let Some(command) = &spec.command {
             let argv: Vec<String> = command.argv.iter().map(|a| quoted(a)).collect();
-            facts.push(("command", clean(&argv.join(" ")).replace('\n', "\u{fffd}")));
+            facts.push(("command", look::exact_line(&argv.join(" "), usize::MAX)));
             facts.push(("in", clean(&command.directory)));
         }
         facts.extend(self.looping().map(|l| ("loop", l)));
@@ -203,6 +220,7 @@ impl Story {
             facts.push(("session", clean(&format!("{id}{place}"))));
         }
         facts.extend(self.parent.clone().map(|p| ("child of", p)));
+        facts.extend(spec.rules.as_ref().map(|r| ("policy", clean(&r.policy))));
         facts.extend(rules(run).map(|r| ("rules", r)));
         for (name, value) in facts {
             out.push_str(&format!("  {} {value}\n", look.paint(Paint::Faint, &format!("{name:<9}"))));
@@ -289,6 +307,7 @@ impl Story {
 
     fn how(&self, a: &Attempt) -> String {
         match (&a.exit, self.drivers.get(&a.no)) {
+            (Some(e), _) if e.lost && crate::shell_init::is_loop(&self.view) => "its shell was killed".into(),
             (Some(e), _) => exit::words(e),
             (None, Some(i)) => format!("open, driven by pid {} on {}", i.identity.pid, i.identity.host),
             (None, None) => "open".into(),
@@ -336,6 +355,10 @@ impl Story {
             let count = some(self.calls.estimated, "call");
             out.push(format!("estimated {count} without usage, charged at the reservation"));
         }
+        if self.calls.tried_again > 0 {
+            let count = some(self.calls.tried_again, "time");
+            out.push(format!("retried   {count}: the upstream refused for the moment, or was not reached"));
+        }
         if self.calls.overrun_nano_usd > 0 {
             let over = usd(self.calls.overrun_nano_usd);
             out.push(format!("overrun   {over} usd: billed beyond the bound, recorded in full"));
@@ -347,11 +370,20 @@ impl Story {
         out
     }
 
+    fn approvals_text(&self, look: Look) -> String {
+        let told = self.approvals.iter().map(|v| shown_approval::text(v, self.now, look));
+        told.flat_map(|text| text.lines().map(|line| format!("  {line}\n")).collect::<Vec<_>>()).collect()
+    }
+
     fn tools(&self) -> Vec<String> {
         self.tools.iter().map(|tool| look::clean_line(&tool.line(), TOOL)).collect()
     }
 
     fn divergences(&self) -> Vec<String> {
+        // One that keeps its conversation itself asks anew whenever it is started again.
+        if self.session.is_some() {
+            return Vec::new();
+        }
         let told = |a: &Attempt| {
             let seq = a.diverged?;
             let untaken = some(a.diverged_untaken, "recorded answer");
@@ -393,6 +425,7 @@ impl Story {
         money.insert("in_doubt_calls".into(), self.calls.doubt_count.into());
         put_money(&mut money, "in_doubt", Some(e.doubt.cost()));
         put_money(&mut money, "in_flight", Some(e.live(Unit::CostNanoUsd)));
+        money.insert("upstream_retries".into(), self.calls.tried_again.into());
         money.insert("estimated_calls".into(), self.calls.estimated.into());
         put_money(&mut money, "overrun", Some(self.calls.overrun_nano_usd));
         put_money(&mut money, "unbacked", Some(self.calls.unbacked_nano_usd));
@@ -425,6 +458,7 @@ impl Story {
             "command": spec.command.as_ref().map(|c| json!({"argv": c.argv, "directory": c.directory})),
             "parent": self.parent,
             "policy": run.policy,
+            "rules": spec.rules,
             "created_at": time::rfc3339(run.created_at),
             "began_at": run.began_at.map(time::rfc3339),
             "ended_at": run.ended_at.map(time::rfc3339),
@@ -432,6 +466,7 @@ impl Story {
             "attempts": self.attempts.iter().zip(&self.evidence).map(|(a, e)| self.attempt_object(a, e)).collect::<Vec<_>>(),
             "calls": by_state,
             "money": money,
+            "pending_approvals": self.approvals.iter().map(shown_approval::json).collect::<Vec<_>>(),
             "entries": self.entries.len(),
             "last_entries": self.entries[from..].iter().map(|x| entry::json(id, x)).collect::<Vec<_>>(),
             "next": next(&self.view),
@@ -482,7 +517,9 @@ fn rules(run: &Run) -> Option<String> {
         .as_object()?
         .iter()
         .filter(|(key, value)| usual.get(key.as_str()) != Some(value))
-        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .map(|(key, value)| {
+            format!("{key}={}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+        })
         .collect();
     (!differing.is_empty()).then(|| differing.join(" "))
 }

@@ -1,15 +1,14 @@
-//! `outlast spend`: what calls cost, summed up by run, model, day or tag. Days are UTC.
-
-use std::collections::BTreeMap;
+//! `outlast spend`: what calls cost, summed up by run, upstream, model, day or tag. Days are UTC.
 
 use outlast_core::{
-    id::{Micros, RunNo},
-    store::{LedgerLine, RunView, Store},
+    id::Micros,
+    spend::{self, Group, Grouping, Spend, Sum},
+    store::Store,
 };
 use serde_json::{Map, Value, json};
 
 use crate::{
-    cli::{SpendArgs, values::Grouping},
+    cli::SpendArgs,
     error::CliError,
     render::{
         amount::{put_money, usd},
@@ -18,27 +17,6 @@ use crate::{
         time,
     },
 };
-
-/// One sum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sum {
-    calls: i64,
-    tokens: i64,
-    spent_nano_usd: i64,
-    doubt_nano_usd: i64,
-}
-
-impl Sum {
-    fn add(&mut self, line: &LedgerLine) {
-        self.calls += line.calls;
-        self.tokens += line.tokens;
-        self.spent_nano_usd = self.spent_nano_usd.saturating_add(line.spent_nano_usd);
-        self.doubt_nano_usd = self.doubt_nano_usd.saturating_add(line.doubt_nano_usd);
-    }
-}
-
-/// The values a sum is grouped under, in the order of `--by`; `None` where a run has no such tag.
-type Group = Vec<Option<String>>;
 
 pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(), CliError> {
     let now = store.now()?;
@@ -51,29 +29,7 @@ pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(),
             hint: Some("give a --since that is before --until".into()),
         });
     }
-    let lines = store.ledger(since, until)?;
-    let mut runs: BTreeMap<RunNo, RunView> = BTreeMap::new();
-    if args.by.iter().any(|g| matches!(g, Grouping::Run | Grouping::Tag(_))) {
-        for line in &lines {
-            if !runs.contains_key(&line.run)
-                && let Some(view) = store.run(line.run)?
-            {
-                runs.insert(line.run, view);
-            }
-        }
-    }
-    let mut sums: BTreeMap<Group, Sum> = BTreeMap::new();
-    let mut total = Sum::default();
-    for line in &lines {
-        let group = args.by.iter().map(|g| value(g, line, &runs)).collect();
-        sums.entry(group).or_default().add(line);
-        total.add(line);
-    }
-    let mut sums: Vec<(Group, Sum)> = sums.into_iter().collect();
-    // Days tell a course, everything else a ranking.
-    if args.by.first() != Some(&Grouping::Day) {
-        sums.sort_by_key(|(_, s)| std::cmp::Reverse(s.spent_nano_usd + s.doubt_nano_usd));
-    }
+    let Spend { groups: sums, total } = spend::spend(store, &args.by, since, until)?;
     if page.look.json {
         return Ok(page.json(&document(args, since, until, &sums, &total))?);
     }
@@ -81,15 +37,6 @@ pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(),
         return Ok(page.line("no calls")?);
     }
     print(args, &sums, &total, page)
-}
-
-fn value(by: &Grouping, line: &LedgerLine, runs: &BTreeMap<RunNo, RunView>) -> Option<String> {
-    match by {
-        Grouping::Run => runs.get(&line.run).map(|v| v.run.id.to_string()),
-        Grouping::Model => Some(line.model.clone()),
-        Grouping::Day => Some(time::day(line.day)),
-        Grouping::Tag(key) => runs.get(&line.run).and_then(|v| v.spec.tags.get(key).cloned()),
-    }
 }
 
 fn print(args: &SpendArgs, sums: &[(Group, Sum)], total: &Sum, page: &mut Page) -> Result<(), CliError> {

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, path::Path};
 
 use outlast_core::{
+    budget::BudgetView,
     engine::recount::Recount,
+    envelope::Envelope,
     id::{EnvelopeNo, RunNo, Seq},
     job::Counts,
     journal::{Entry, Kind, Role, State},
@@ -37,6 +39,7 @@ pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u
         repaired.extend(damage.into_iter().filter(|line| !again(line)));
         damage = left;
     }
+    let named = store.budgets()?;
     let mut runs = 0;
     let mut sums: BTreeMap<EnvelopeNo, Sums> = BTreeMap::new();
     let mut envelopes = Vec::new();
@@ -63,7 +66,21 @@ pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u
     for (run, id, envelope) in envelopes {
         damage.extend(budget(store, run, &id, &sums.remove(&envelope).unwrap_or_default())?);
     }
+    // What moved meanwhile is at work, and may be ahead of the entries that were read.
+    for view in store.budgets()?.iter().filter(|view| named.contains(view)) {
+        damage.extend(window(view, &sums));
+    }
     print(&store.place(), &some(runs, "run"), &damage, &repaired, page)
+}
+
+/// The newest window of a named budget against its entries. It keeps what runs spent that are forgotten since.
+fn window(view: &BudgetView, sums: &BTreeMap<EnvelopeNo, Sums>) -> Option<String> {
+    let e = view.envelope.as_ref()?;
+    let mut sums = sums.get(&e.no).copied().unwrap_or_default();
+    for unit in SHARED {
+        sums.spent[unit] = sums.spent[unit].max(e.spent[unit]);
+    }
+    wrong(e, &format!("budget {}", view.budget.name), &sums)
 }
 
 /// A JSONL file of results, without its record.
@@ -136,7 +153,7 @@ fn entries(
             }
             // Items and steps repeat what the calls in them were charged.
             if e.kind == Kind::Call {
-                for envelope in run.charges.iter() {
+                for envelope in run.charges.iter().chain(e.windows()) {
                     let sum = sums.entry(*envelope).or_default();
                     sum.held += e.held;
                     sum.spent += e.spent;
@@ -157,7 +174,7 @@ fn entries(
 fn values(store: &dyn Store, run: RunNo, e: &Entry) -> Result<Option<String>, CliError> {
     let roles: &[Role] = match e.kind {
         Kind::Call => &[Role::Request, Role::Answer],
-        Kind::Tool => &[Role::About, Role::Value],
+        Kind::Tool | Kind::Checkpoint => &[Role::About, Role::Value],
         _ => &[Role::Value],
     };
     for role in roles {
@@ -198,17 +215,25 @@ fn budget(store: &dyn Store, run: RunNo, id: &str, sums: &Sums) -> Result<Option
     // Read after the entries: a run at work may be ahead of them, and never behind.
     let Some(view) = store.run(run)? else { return Ok(None) };
     let e = &view.envelope;
-    if view.run.status == outlast_core::status::Status::Running {
+    if matches!(
+        view.run.status,
+        outlast_core::status::Status::Running | outlast_core::status::Status::Waiting
+    ) {
         return Ok(e.inconsistency());
     }
+    Ok(wrong(e, &format!("run {id}"), sums))
+}
+
+/// The first sum of an envelope that is not that of its entries.
+fn wrong(e: &Envelope, whose: &str, sums: &Sums) -> Option<String> {
     let of = |unit: Unit, what: &str, has: i64, adds: i64| {
         (has != adds)
-            .then(|| format!("run {id}: {what} {has} {}, and its entries add up to {adds}", unit.name()))
+            .then(|| format!("{whose}: {what} {has} {}, and its entries add up to {adds}", unit.name()))
     };
     let wrong = SHARED.into_iter().find_map(|u| {
         of(u, "spent", e.spent[u], sums.spent[u])
             .or_else(|| of(u, "reserved", e.reserved[u], sums.held[u]))
             .or_else(|| of(u, "in doubt", e.doubt[u], sums.doubt[u]))
     });
-    Ok(wrong.or_else(|| e.inconsistency()))
+    wrong.or_else(|| e.inconsistency())
 }

@@ -80,7 +80,8 @@ pub struct Ended {
 /// But where we are subreaper and a root, each link leaves us its zombie. Whoever was alive when a walk began is listed
 /// in it; if all that it lists were dead in the walk before already, nobody could have forked: that is the proof. Of a
 /// dead supervisor's strays, whom init reaps, it shrinks to two empty walks in a row. A chain without end is not caught
-/// (only a cgroup could), and is reported as not gone.
+/// (only a cgroup could), and is reported as not gone. Where this process began the tree and nobody is below it, that
+/// is the proof, and no walk is made ([`Tree::find`]).
 ///
 /// Errors: `/proc` is not readable, or the system refuses pidfds; some may then have been signalled already.
 pub fn end_tree(
@@ -140,14 +141,12 @@ struct Drive<'a> {
 
 impl Drive<'_> {
     fn look(&mut self) -> io::Result<()> {
-        // Nobody reaps meanwhile: who dies during the walk must still be listed in it.
-        let unreaped = reap::awaited();
         let found = self.tree.find()?;
-        drop(unreaped);
-        self.is_certain = self.found.as_ref().is_some_and(|before| {
+        let by_walks = self.found.as_ref().is_some_and(|before| {
             let none = before.survivors.is_empty() && found.survivors.is_empty();
             none && found.dead.is_subset(&before.dead)
         });
+        self.is_certain = found.is_certain || by_walks;
         self.found = Some(found);
         Ok(())
     }
@@ -317,16 +316,24 @@ mod tests {
         assert_eq!(children, [], "{context}: everybody is reaped");
     }
 
-    /// Starts `script`, waits until `count` processes are up, ends the tree, and finds nobody left. For a process of its
-    /// own.
+    /// Starts `script`, waits until `count` processes are up, ends the tree, and finds nobody left: once by walks alone,
+    /// once as a tree of ours. For a process of its own.
     #[track_caller]
     fn check(script: &str, count: usize, ask: Ask, graces: Graces) -> Ended {
         reap::become_subreaper().unwrap();
+        let marker = Marker::of_run(&marker_value("check"));
+        let ended = check_tree(Tree::of_ours(marker.clone()).unwrap(), script, count, ask, graces);
+        let by_walks = Tree::new(marker, vec![ProcId::of_self().unwrap()]);
+        assert_eq!(check_tree(by_walks, script, count, ask, graces), ended, "{script}");
+        ended
+    }
+
+    #[track_caller]
+    fn check_tree(tree: Tree, script: &str, count: usize, ask: Ask, graces: Graces) -> Ended {
         let dir = tempfile::tempdir().unwrap();
         let list = dir.path().join("up");
         let main = Spawner::start().unwrap().spawn(marked("check", script, &list)).unwrap();
         let pids = until_up(&list, count);
-        let tree = Tree::new(Marker::of_run(&marker_value("check")), vec![ProcId::of_self().unwrap()]);
         let ended = end_tree(&tree, Some(&main), ask, graces, &Force::new().unwrap()).unwrap();
         assert!(ended.all_gone && ended.left.is_empty(), "{ended:?}: {script}");
         assert_gone(&pids, script);
@@ -491,8 +498,11 @@ mod tests {
                 let command = marked("random", &format!("exec sh {main}"), &dir.path().join("unused"));
                 let child = Spawner::start().unwrap().spawn(command).unwrap();
                 let pids = until_up(&dir.path().join("up"), planted);
-                let tree =
-                    Tree::new(Marker::of_run(&marker_value("random")), vec![ProcId::of_self().unwrap()]);
+                let marker = Marker::of_run(&marker_value("random"));
+                let tree = match seed % 2 {
+                    0 => Tree::of_ours(marker).unwrap(),
+                    _ => Tree::new(marker, vec![ProcId::of_self().unwrap()]),
+                };
                 let ended = end_tree(&tree, Some(&child), ask, SHORT, &Force::new().unwrap()).unwrap();
                 assert!(ended.all_gone && ended.left.is_empty(), "seed {seed}: {ended:?}");
                 assert!(ended.main.is_some(), "seed {seed}");

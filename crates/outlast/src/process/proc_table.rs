@@ -102,16 +102,30 @@ pub fn walk() -> io::Result<Vec<Stat>> {
         return Err(io::Error::other("/proc shows another pid namespace: wanted the one this process is in"));
     }
     let mut table = Vec::new();
-    let mut buffer = Vec::with_capacity(512);
+    let proc = fs::File::open("/proc")?;
+    let mut line = [0; LINE];
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(pid) = name.to_str().filter(|name| name.parse::<u32>().is_ok()) else { continue };
         // With `hidepid` those of other users cannot be read: they are none of ours.
-        if let Ok(Some(stat)) = read_stat_at(&format!("/proc/{pid}/stat"), &mut buffer) {
+        if let Ok(Some(stat)) = stat_below(&proc, pid, &mut line) {
             table.push(stat);
         }
     }
     Ok(table)
+}
+
+/// Longer than any line of `/proc/PID/stat`: 52 numbers of at most 20 digits, and a name of 64 bytes.
+const LINE: usize = 2048;
+
+/// Three system calls where a [`fs::File`] read to its end needs six: a machine has many processes.
+fn stat_below(proc: &fs::File, pid: &str, line: &mut [u8; LINE]) -> io::Result<Option<Stat>> {
+    use rustix::fs::{Mode, OFlags};
+    let file =
+        rustix::fs::openat(proc, format!("{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    // The kernel makes the line in one piece, and gives what fits.
+    let read = rustix::io::read(&file, &mut *line)?;
+    Ok(line.get(..read).and_then(Stat::parse))
 }
 
 /// Whether `/proc` numbers processes as this process does (after `unshare --pid` without a new mount it does not).

@@ -50,6 +50,11 @@ impl Error {
     }
 }
 
+/// Whether a run's error is one of these two, which no other attempt mends: [`Error::NotFound`], [`Error::NotExecutable`].
+pub fn is_wrong_command(error: &str) -> bool {
+    error.starts_with("command not found: ") || error.starts_with("command is not executable: ")
+}
+
 pub(super) fn program(argv: &[OsString]) -> String {
     argv.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default()
 }
@@ -133,6 +138,7 @@ mod tests {
         let error = Spawner::start().unwrap().spawn(command).unwrap_err();
         assert_eq!((error.code(), error.exit_code()), (code, exit_code), "{argv0}: {error}");
         assert!(error.to_string().contains(says), "{argv0}: {error}");
+        assert_eq!(is_wrong_command(&error.to_string()), exit_code.is_some(), "{argv0}: {error}");
     }
 
     #[test]

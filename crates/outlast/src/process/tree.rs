@@ -22,6 +22,7 @@ use std::{
 use super::{
     cgroup,
     proc_table::{self, ProcId, Stat},
+    reap,
 };
 
 /// Entries (`NAME=value`) that all stand in the environment of an attempt's processes.
@@ -93,9 +94,9 @@ pub struct Tree {
     pub roots: Vec<ProcId>,
     /// Control groups, whose members belong to it.
     pub groups: Vec<PathBuf>,
-    /// Clock ticks since boot: whoever began before is not asked for his environment. Nobody carries the mark of an
-    /// attempt who began before it, but for those that an earlier supervisor left.
-    pub marked_since: u64,
+    /// This process started the first of them all: nobody carries the mark who began before it, or who does not
+    /// descend from it. Those that an earlier supervisor left are sought without.
+    pub begun_by: Option<ProcId>,
     /// Who is left alone, with all below it.
     pub spare: fn(&Proc) -> bool,
     /// The names of others that are.
@@ -113,12 +114,20 @@ pub struct Found {
     pub dead: BTreeSet<ProcId>,
     /// Groups in which nobody else lives: they can be killed as a whole.
     pub whole: Vec<PathBuf>,
+    /// Nobody is left, and no walk could know better: no process is below the one that began the tree.
+    pub is_certain: bool,
 }
 
 impl Tree {
     /// The default: [`SHARED_SERVERS`] are spared.
     pub fn new(marker: Marker, roots: Vec<ProcId>) -> Tree {
-        Tree { marker, roots, groups: Vec::new(), marked_since: 0, spare: is_shared_server, keep: Vec::new() }
+        Tree { marker, roots, groups: Vec::new(), begun_by: None, spare: is_shared_server, keep: Vec::new() }
+    }
+
+    /// Of an attempt that this process has begun, and that no other did anything for. Errors: `/proc` cannot be read.
+    pub fn of_ours(marker: Marker) -> io::Result<Tree> {
+        let me = ProcId::of_self()?;
+        Ok(Tree { begun_by: Some(me), ..Tree::new(marker, vec![me]) })
     }
 
     /// The living processes of the tree that we may signal; never ourselves nor our ancestors. Zombies have ended.
@@ -132,13 +141,29 @@ impl Tree {
     }
 
     /// As [`Tree::survivors`], with those we may not signal.
+    ///
+    /// An attempt that left nothing costs no walk: there is nobody below us then, and the mark is only inherited.
+    /// (Whoever was told it otherwise, as a service manager that imports an environment, is no process of the agent's.)
     pub fn find(&self) -> io::Result<Found> {
+        let me = proc_table::own_pid();
+        if self.begun_by.is_some_and(|by| by.pid == me) && reap::is_nobody_below()? {
+            return Ok(Found { is_certain: true, ..Found::default() });
+        }
+        // Nobody reaps meanwhile: who dies during the walk must still be listed in it.
+        let unreaped = reap::awaited();
+        let found = self.walk()?;
+        drop(unreaped);
+        Ok(found)
+    }
+
+    fn walk(&self) -> io::Result<Found> {
+        let since = self.begun_by.map_or(0, |by| by.start_time);
         let groups: Vec<BTreeSet<u32>> = self.groups.iter().map(|path| cgroup::members(path)).collect();
         let table = proc_table::walk()?;
         let mut environ = Vec::new();
         let marked = |stat: &Stat| {
             groups.iter().any(|members| members.contains(&stat.pid))
-                || stat.start_time >= self.marked_since
+                || stat.start_time >= since
                     && read_environ(stat.pid, &mut environ)
                     && self.marker.is_in(&environ)
         };
@@ -148,7 +173,7 @@ impl Tree {
         let whole = self.groups.iter().zip(&groups).filter(|(_, pids)| pids.iter().all(is_member));
         let whole = whole.map(|(path, _)| path.clone()).collect();
         let (survivors, out_of_reach) = alive.into_iter().partition(|found| may_signal(found.pid));
-        Ok(Found { survivors, out_of_reach, dead, whole })
+        Ok(Found { survivors, out_of_reach, dead, whole, is_certain: false })
     }
 
     /// The kernel cuts names.

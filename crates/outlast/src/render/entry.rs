@@ -1,7 +1,8 @@
 //! One entry of the journal: a line for people, an object for programs.
 
 use outlast_core::{
-    journal::{Entry, Kind, State},
+    approval::ApprovalId,
+    journal::{CallDetail, Entry, Kind, State},
     unit::Unit,
 };
 use serde_json::{Map, Value, json};
@@ -79,11 +80,12 @@ fn paint(state: State) -> Paint {
     }
 }
 
-/// The model of a call, the name of anything else.
+/// The model of a call, the tool of an approval, the name of anything else.
 pub fn what(e: &Entry) -> String {
-    match &e.call {
-        Some(call) => call.model.clone(),
-        None => e.key.clone().unwrap_or_default(),
+    match (&e.call, &e.approval) {
+        (Some(call), _) => call.model.clone(),
+        (_, Some(approval)) => approval.tool.clone(),
+        _ => e.key.clone().unwrap_or_default(),
     }
 }
 
@@ -129,9 +131,22 @@ fn marks(e: &Entry) -> Vec<String> {
         Some(step) if step.at_most_once && e.state == State::Open => marks.push("at most once".into()),
         _ => {}
     }
+    if let Some(approval) = &e.approval {
+        marks.push(ApprovalId { run: e.run, seq: e.seq }.to_string());
+        marks.extend(match &approval.decision {
+            Some(said) if said.approve => Some(format!("approved by {}", said.by)),
+            Some(said) => Some(format!("denied by {}", said.by)),
+            None if approval.blocked => Some("blocked".into()),
+            None if e.state == State::Failed => Some("timeout".into()),
+            None => None,
+        });
+    }
     let Some(call) = call else { return marks };
     if e.state == State::Unknown && e.held.cost() > 0 {
         marks.push("in doubt".into());
+    }
+    if let Some(tries) = tries(call) {
+        marks.push(tries);
     }
     if let Some(cap) = call.clamped_to {
         marks.push(format!("clamped to {cap}"));
@@ -152,6 +167,15 @@ fn marks(e: &Entry) -> Vec<String> {
         marks.push(error.clone());
     }
     marks
+}
+
+/// `try 3, after 429, not reached`: what came of the tries before the last one.
+fn tries(call: &CallDetail) -> Option<String> {
+    let each = |status: &Option<u16>| status.map_or_else(|| "not reached".to_owned(), |s| s.to_string());
+    let before: Vec<String> = call.tries.iter().map(each).collect();
+    let next = before.len() + 1;
+    let waits = if call.resting { " to come" } else { "" };
+    (!before.is_empty()).then(|| format!("try {next}{waits}, after {}", before.join(", ")))
 }
 
 /// The entry with stable keys; units in their names.
@@ -178,6 +202,15 @@ pub fn json(run: &str, e: &Entry) -> Value {
         put("at_most_once", step.at_most_once.into());
         put("resolved_by_person", step.resolved.into());
     }
+    if let Some(approval) = &e.approval {
+        put("approval", ApprovalId { run: e.run, seq: e.seq }.to_string().into());
+        put("tool", approval.tool.clone().into());
+        put("side_effect", approval.side_effect.clone().into());
+        put("digest", json!(approval.digest));
+        put("expires_at", time::rfc3339(approval.expires_at).into());
+        put("blocked", approval.blocked.into());
+        put("decision", json!(approval.decision));
+    }
     let Some(call) = &e.call else { return Value::Object(o) };
     put("upstream", call.upstream.clone().into());
     put("path", call.path.clone().into());
@@ -192,6 +225,8 @@ pub fn json(run: &str, e: &Entry) -> Value {
     put("estimated", call.estimated.into());
     put("clamped_to", call.clamped_to.into());
     put("retry_of", call.retry_of.map(|s| s.0).into());
+    put("tries", (call.tries.len() + usize::from(!call.resting)).into());
+    put("earlier_statuses", json!(call.tries));
     put("digest", json!(call.digest));
     put("idempotency_key", call.idempotency_key.clone().into());
     put("upstream_request_id", call.upstream_request_id.clone().into());
@@ -202,4 +237,20 @@ pub fn json(run: &str, e: &Entry) -> Value {
     put_money(&mut o, "overrun", Some(call.overrun_nano_usd));
     put_money(&mut o, "unbacked", Some(call.correction.as_ref().map_or(0, |c| c.unbacked_nano_usd)));
     Value::Object(o)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tries_are_told_with_what_came_of_those_before() {
+        let check = |statuses: &[Option<u16>], resting, wanted: Option<&str>| {
+            let call = CallDetail { tries: statuses.to_vec(), resting, ..CallDetail::default() };
+            assert_eq!(tries(&call).as_deref(), wanted);
+        };
+        check(&[], false, None);
+        check(&[Some(429)], false, Some("try 2, after 429"));
+        check(&[Some(503), None], true, Some("try 3 to come, after 503, not reached"));
+    }
 }

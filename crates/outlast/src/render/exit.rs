@@ -5,6 +5,9 @@ use outlast_core::attempt::Exit;
 /// `killed by SIGKILL`, `exited with 1`, `finished`, `stopped (killed by SIGTERM)`, `at a usage limit (exited with 1)`.
 pub fn words(exit: &Exit) -> String {
     let end = seen(exit);
+    if exit.for_room {
+        return format!("waiting for room above it ({end})");
+    }
     match (exit.at_limit, exit.stopped) {
         (true, _) => format!("at a usage limit ({end})"),
         (_, true) if exit.code.is_none() && exit.signal.is_none() => "stopped".into(),

@@ -93,6 +93,11 @@ pub fn clean(text: &str) -> String {
     text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
 }
 
+/// As [`clean_line`], of what somebody typed or set: a line's end in it is written `\n`.
+pub fn exact_line(text: &str, width: usize) -> String {
+    clean_line(&text.replace('\n', "\\n"), width)
+}
+
 /// As [`clean`], in one line of at most `width` characters.
 pub fn clean_line(text: &str, width: usize) -> String {
     let line = clean(text).replace('\n', " ");
@@ -170,6 +175,7 @@ mod tests {
     fn text_from_outside_cannot_steer_a_terminal() {
         assert_eq!(clean("a\x1b[2Jb\u{202e}c\r\n"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}\n");
         assert_eq!(clean_line("one\ntwo", 20), "one two");
+        assert_eq!(exact_line("one\ntwo", 20), "one\\ntwo");
         assert_eq!(clean_line("0123456789", 5), "0123…");
     }
 }

@@ -1,6 +1,7 @@
 //! How things are shown: colour, tables, times, amounts, entries. Pure; the commands print.
 
 pub mod amount;
+pub mod approval;
 pub mod entry;
 pub mod exit;
 pub mod look;

@@ -1,9 +1,10 @@
 //! What is next for a run: in a few words, and as commands to type.
 
-use outlast_core::{status::Status, store::RunView};
+use outlast_core::{envelope::Whose, status::Status, store::RunView};
 use serde::Serialize;
 
 use super::{amount::unit_word, time};
+use crate::process::start_error;
 
 /// What is next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -42,14 +43,18 @@ pub fn next(view: &RunView) -> Next {
         }
         Status::Interrupted if run.began_at.is_none() => go_on("resume", "it has not begun yet"),
         Status::Interrupted => go_on("resume", "resume it"),
-        Status::Waiting => told(
-            "room above it",
-            "it waits for room in a budget above its own, and goes on by itself",
-            Vec::new(),
+        Status::Waiting if run.approvals.as_ref().is_some_and(|a| !a.is_empty()) => told(
+            "decide",
+            "it waits for a person's decision, and goes on by itself",
+            vec![format!("outlast approvals {id}")],
         ),
+        Status::Waiting => waiting(view),
         Status::Sleeping => asleep(view, resume()),
         Status::Halted => halted(view, resume()),
         Status::Completed => told("", "nothing: it is done", Vec::new()),
+        Status::Failed if run.error.as_deref().is_some_and(start_error::is_wrong_command) => {
+            told("never started", "its command cannot be started: correct it and type it again", resume())
+        }
         Status::Failed => go_on("resume", "it may be taken up again"),
         Status::Cancelled => told("", "nothing: it was cancelled", Vec::new()),
     }
@@ -63,6 +68,27 @@ fn asleep(view: &RunView, resume: Vec<String>) -> Next {
     );
     let commands = std::iter::once(format!("outlast wake {}", view.run.id)).chain(resume).collect();
     told(&format!("sleeping until {until}"), &text, commands)
+}
+
+/// It goes on by itself when there is room; a person may make some.
+fn waiting(view: &RunView) -> Next {
+    let text = "it waits for room in a budget above its own, and goes on by itself";
+    let Some(refusal) = &view.run.halt else { return told("room above it", text, Vec::new()) };
+    match &refusal.whose {
+        Some(Whose::Named { name, until, .. }) => {
+            let until = until.map(time::utc);
+            let or = until.as_ref().map_or_else(String::new, |at| format!(", at {at} UTC at the latest"));
+            let hint = refusal.hint(view.run.id.as_str());
+            let raise = hint.split('`').nth(1).map(str::to_owned);
+            let brief = format!("room in {name}");
+            told(
+                &brief,
+                &format!("it waits for room in the budget {name}, and goes on by itself{or}"),
+                raise.into_iter().collect(),
+            )
+        }
+        _ => told("room above it", text, Vec::new()),
+    }
 }
 
 fn halted(view: &RunView, resume: Vec<String>) -> Next {

@@ -3,17 +3,19 @@
 //!
 //! All of it is read and checked before any of it counts. What is bad is told and changes nothing.
 
-use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
+use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf, sync::Arc, time::Duration};
 
+use outlast_core::store::Store;
 use outlast_server::proxy::{Access, Config, Proxy};
 use tokio::signal::unix::Signal;
 
 use super::token::read_token;
 use crate::{
+    budgets,
     cli::{self, Command, ServeArgs},
     context::Context,
     error::CliError,
-    prices, proxy_setup,
+    masks, prices, proxy_setup,
 };
 
 /// How often the files are looked at.
@@ -35,17 +37,26 @@ pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
         allowed_hosts: args.allow_host.clone(),
         only_run: None,
     };
+    budgets::load(&context.around)?;
     let keys = context.keys()?;
     let providers = proxy_setup::providers(&args.proxy, &keys, &Default::default(), context)?;
     let prices = prices::typed(&args.proxy)?;
     let (limits, policy) = (args.defaults.limits(), args.policy.policy());
     let config = proxy_setup::config(&args.proxy, access, providers, prices, limits, policy);
     let upstream_concurrency = args.upstream_concurrency.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-    Ok(Config { upstream_concurrency, ..config })
+    let upstream_rate = args.upstream_rate.unwrap_or_default();
+    let masks = masks::load(&context.around)?;
+    Ok(Config { upstream_concurrency, upstream_rate, masks, ..config })
 }
 
 /// Keeps `proxy` at its settings, for ever.
-pub async fn follow(proxy: Proxy, mut args: ServeArgs, context: Context, mut hangup: Signal) {
+pub async fn follow(
+    proxy: Proxy,
+    store: Arc<dyn Store>,
+    mut args: ServeArgs,
+    context: Context,
+    mut hangup: Signal,
+) {
     let mut stamps = Stamps::of(&args, &context);
     let mut look = tokio::time::interval(LOOK);
     loop {
@@ -68,6 +79,10 @@ pub async fn follow(proxy: Proxy, mut args: ServeArgs, context: Context, mut han
         stamps = Stamps::of(&wanted, &context);
         match config(&wanted, &context) {
             Ok(config) => {
+                if let Err(e) = sync_budgets(store.clone(), &context).await {
+                    refused(&e);
+                    continue;
+                }
                 proxy.reconfigure(config);
                 args = wanted;
                 tracing::info!("settings, keys and prices were read again and count from here on");
@@ -75,6 +90,13 @@ pub async fn follow(proxy: Proxy, mut args: ServeArgs, context: Context, mut han
             Err(e) => refused(&e),
         }
     }
+}
+
+/// Puts the named budgets of the settings into the store.
+pub async fn sync_budgets(store: Arc<dyn Store>, context: &Context) -> Result<(), CliError> {
+    let around = context.around.clone();
+    let done = tokio::task::spawn_blocking(move || budgets::sync(store.as_ref(), &around)).await;
+    done.map_err(std::io::Error::other)?
 }
 
 fn refused(e: &CliError) {

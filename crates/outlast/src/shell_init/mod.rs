@@ -7,6 +7,7 @@
 //! Outside `outlast run` the loop's run has the shell itself as its driver: [`lease`] registers the *shell's*
 //! process, so that it is found dead when it is, and [`keeper`] renews its heartbeat for those who cannot see it.
 
+pub mod cut_short;
 pub mod keeper;
 pub mod lease;
 pub mod verbs;

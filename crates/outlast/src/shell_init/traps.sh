@@ -1,7 +1,9 @@
 
 # What is known is in the store before anything dies: a signal has nothing to save. SIGTERM and SIGHUP are left at
 # their default, which ends a shell at once even while it waits for a foreground child; only while outlast_run waits,
-# which a trap interrupts, they are caught, so that the child is ended first. zsh runs its traps at once anyhow.
+# which a trap interrupts, they are caught, so that the child is ended first. zsh runs its traps at once anyhow. SIGQUIT
+# is left to dash in the same way. At their default bash (both signals) and dash (SIGINT) would wait for the child all
+# the same, and bash would forget the signal if the child does not die of it.
 __outlast_catch() {
     case $- in *i*) return 0 ;; esac
     trap '__outlast_signal TERM 15' TERM
@@ -12,8 +14,10 @@ __outlast_catch() {
 
 __outlast_release() {
     case $- in *i*) return 0 ;; esac
-    if [ -z "${ZSH_VERSION-}" ]; then
+    if [ -n "${BASH_VERSION-}" ]; then
         trap - TERM HUP
+    elif [ -z "${ZSH_VERSION-}" ]; then
+        trap - TERM HUP QUIT
     fi
 }
 
@@ -32,7 +36,11 @@ __outlast_signal() {
 # outlast_exit CODE: for scripts with an EXIT trap of their own, which says it last.
 outlast_exit() {
     trap - EXIT
-    if "$__outlast_program" shell-loop --pid "$$" --loop "$__outlast_name" end --code "$1"; then
+    if [ -n "${BASH_VERSION-}" ]; then
+        # bash gets here also when a signal ends it in the middle of a command, and does not say so.
+        set -- "$1" --jobs="$(jobs -lr)" --command="$BASH_COMMAND"
+    fi
+    if "$__outlast_program" shell-loop --pid "$$" --loop "$__outlast_name" end --code "$@"; then
         exit 0
     else
         exit "$?"

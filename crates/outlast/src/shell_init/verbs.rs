@@ -6,15 +6,17 @@ use outlast_core::{
     engine,
     store::{self, Store},
 };
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
+    cut_short::{self, AtExit},
     keeper,
     lease::{self, End, Shell},
 };
 use crate::{
-    cli::shell::{Lives, ShellLoopArgs, Verb},
+    cli::shell::{EndArgs, Lives, ShellLoopArgs, Verb},
     commands::ctx,
     context::Context,
     error::CliError,
@@ -64,10 +66,7 @@ pub fn act(args: &ShellLoopArgs, context: &Context, page: &mut Page) -> Result<u
         Verb::Open => open(&store, args, context, page),
         Verb::Keep(keep) => keeper::keep(&store, keep, args.pid, context),
         Verb::StopChild { child } => stop_child(&store, args, *child, context),
-        Verb::End(how) => {
-            let how = how.signal.map_or(End::Code(how.code), End::Signal);
-            end(store.as_ref(), args, how, context)
-        }
+        Verb::End(how) => end(store.as_ref(), args, how_it_ends(how, args.pid), context),
         verb => match said(store.as_ref(), verb, context, page) {
             Err(CliError::Store(store::Error::Engine(engine::Error::LeaseLost { .. })))
                 if hold_again(&store, args, context, page)? =>
@@ -339,6 +338,16 @@ fn refused(why: task::Refused) -> CliError {
         message: why.to_string(),
         hint: Some(hint.into()),
     }
+}
+
+/// The signal that ended it, also where the shell does not say so: SIGTERM then stands for SIGHUP as well.
+fn how_it_ends(said: &EndArgs, shell: u32) -> End {
+    if let Some(signal) = said.signal {
+        return End::Signal(signal);
+    }
+    let read_from = cut_short::read_from(shell);
+    let at_exit = AtExit { jobs: &said.jobs, command: &said.command, read_from: &read_from };
+    if at_exit.is_cut_short() { End::Signal(Signal::TERM.as_raw()) } else { End::Code(said.code) }
 }
 
 /// The attempt ends with the loop's own shell, and not with a subshell that inherited its traps.

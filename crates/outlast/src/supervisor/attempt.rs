@@ -15,7 +15,7 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{
     beat::{self, Beat, HALT_GRACE},
     environment::Mark,
-    limited::Limited,
+    limited::{self, Limited},
     output::Output,
 };
 use crate::{
@@ -67,8 +67,14 @@ pub struct Outcome {
     pub by: EndedBy,
     /// Until when the provider refuses everything, if its last word was that.
     pub limited: Option<Micros>,
+    /// The proxy's last word was that there is no room for its call now.
+    pub no_room: bool,
     /// Processes that could not be ended.
     pub left: usize,
+    /// It is certain that nobody is left.
+    pub all_gone: bool,
+    /// When its end was seen, before that of what it left.
+    pub seen_at: Instant,
     /// Those of tools that lived when the agent was gone, or was asked to go.
     pub tools: Vec<Left>,
     /// What it asked the proxy for, paid, replayed or refused.
@@ -89,10 +95,24 @@ pub struct Watch<'a> {
     /// The run's id and the attempt's number, for those who watch.
     pub who: (&'a str, i64),
     pub kill_at: &'a mut Option<KillPoint>,
+    /// How long it may end by itself after a halt, or at a usage limit, if not as long as usual.
+    pub grace: Option<Duration>,
     /// The agent keeps its conversation itself: it asks anew, and nobody is surprised.
     pub goes_on_itself: bool,
     /// Whether an agent that waits at a usage limit is stopped there.
     pub stop_at_limit: bool,
+    /// Usage limits that the agent prints.
+    pub printed: Option<mpsc::UnboundedReceiver<Micros>>,
+    /// The death that this attempt follows.
+    pub after: Option<Death>,
+}
+
+/// A death that another attempt follows.
+#[derive(Clone, Copy, Debug)]
+pub struct Death {
+    pub seen_at: Instant,
+    /// How much of the time since then was the backoff.
+    pub waited: Duration,
 }
 
 /// How the attempt's processes are held together.
@@ -107,10 +127,8 @@ pub struct Hold {
 impl Hold {
     fn tree(&self, mark: &Mark) -> std::io::Result<Tree> {
         let groups = self.group.iter().map(|group| group.path().to_owned()).collect();
-        let me = ProcId::of_self()?;
-        let tree = Tree::new(mark.marker(), vec![me]);
         // Those of before us have been ended.
-        Ok(Tree { groups, keep: self.keep.clone(), marked_since: me.start_time, ..tree })
+        Ok(Tree { groups, keep: self.keep.clone(), ..Tree::of_ours(mark.marker())? })
     }
 }
 
@@ -185,10 +203,15 @@ async fn ladder(
 pub async fn run(
     command: Command,
     output: Option<Output>,
-    watch: Watch<'_>,
+    mut watch: Watch<'_>,
 ) -> Result<Outcome, AttemptError> {
     let oom_kills = OomKills::begin(watch.hold.group.as_ref().map(Group::path));
     let child = Arc::new(watch.spawner.spawn(command)?);
+    if let Some(death) = watch.after {
+        let took = death.seen_at.elapsed().saturating_sub(death.waited);
+        let (took_us, waited_ms) = (took.as_micros() as u64, death.waited.as_millis() as u64);
+        tracing::info!(attempt = watch.who.1, took_us, waited_ms, "started again");
+    }
     watch.stage.begun(watch.who.0, watch.who.1);
     let tree = watch.hold.tree(watch.mark)?;
     let mut word = watch.beat.word();
@@ -222,12 +245,12 @@ pub async fn run(
                     break Some(Ask::Stop(Some(Signal::TERM)));
                 }
                 let Some(pulse) = word.pulse else { continue };
-                if pulse.stop_requested && pulse.status == Status::Running {
+                if pulse.stop_requested && matches!(pulse.status, Status::Running | Status::Waiting) {
                     by = EndedBy::Person;
                     break Some(Ask::Stop(Some(Signal::TERM)));
                 }
                 // Its own error handling comes first: most agents end on the refusal by themselves.
-                halting = Some((Instant::now() + HALT_GRACE, pulse.status));
+                halting = Some((Instant::now() + watch.grace.unwrap_or(HALT_GRACE), pulse.status));
             }
             status = over(halting) => {
                 halting = None;
@@ -237,10 +260,11 @@ pub async fn run(
                     break Some(Ask::Stop(Some(Signal::TERM)));
                 }
             }
-            () = reached(limited.patience()), if watch.stop_at_limit && halting.is_none() => {
+            () = reached(limited.patience(watch.grace.unwrap_or(limited::GRACE))), if watch.stop_at_limit && halting.is_none() => {
                 by = EndedBy::Limit;
                 break Some(Ask::Stop(Some(Signal::TERM)));
             }
+            until = heard_of(&mut watch.printed) => limited.read(until),
             seen = watch.seen.recv() => {
                 let Some(seen) = seen else { continue };
                 asked_for += u64::from(is_metered(&seen));
@@ -257,6 +281,7 @@ pub async fn run(
             }
         }
     };
+    let seen_at = Instant::now();
     // An end of its own that was not seen yet comes first: nothing was asked of it in time.
     let ask = match (ask, child.try_wait()?) {
         (Some(_), Some(exit)) => {
@@ -312,6 +337,9 @@ pub async fn run(
     {
         by = who;
     }
+    while let Some(until) = watch.printed.as_mut().and_then(|printed| printed.try_recv().ok()) {
+        limited.read(until);
+    }
     let exit = match ended.main {
         Some(exit) => exit,
         None => child.try_wait()?.unwrap_or(Exit { code: None, signal: None }),
@@ -321,8 +349,9 @@ pub async fn run(
     }
     // Who else was killed there for memory, while our own kill ended the agent, is not its story.
     let oom = by == EndedBy::Itself && is_killed(exit) && oom_kills.grew();
-    let left = ended.left.len();
-    Ok(Outcome { exit, by, limited: limited.until(), left, tools, asked: asked_for, oom })
+    let (left, all_gone) = (ended.left.len(), ended.all_gone);
+    let (until, no_room) = (limited.until(), limited.no_room());
+    Ok(Outcome { exit, by, limited: until, no_room, left, all_gone, seen_at, tools, asked: asked_for, oom })
 }
 
 fn is_metered(seen: &Seen) -> bool {
@@ -408,6 +437,20 @@ async fn over(halting: Option<(Instant, Status)>) -> Status {
     }
 }
 
+/// The next limit that is printed, if any.
+async fn heard_of(printed: &mut Option<mpsc::UnboundedReceiver<Micros>>) -> Micros {
+    match printed {
+        Some(receiver) => match receiver.recv().await {
+            Some(until) => until,
+            None => {
+                *printed = None;
+                std::future::pending().await
+            }
+        },
+        None => std::future::pending().await,
+    }
+}
+
 /// When it is time, if ever.
 async fn reached(at: Option<Instant>) {
     match at {
@@ -447,6 +490,8 @@ fn heard(signals: &[Signal], child: &Child) -> std::io::Result<(Option<Ask>, End
                 }
             }
             Signal::CHILD => {
+                // Unreaped it would stand before those that are asked about.
+                child.try_wait()?;
                 reap::reap_adopted()?;
             }
             _ => {}

@@ -11,6 +11,7 @@ use outlast_core::{
     engine::start::Start,
     id::{RunId, RunNo},
     looping::Looping,
+    masks::Masks,
     op::Durability,
     payload::Payload,
     run::{Command, Prices, Pty, Spec, Supervision},
@@ -21,7 +22,9 @@ use outlast_core::{
 use outlast_server::node::Node;
 
 use super::turn;
-use crate::{agent::Choice, cli::RunArgs, context::Context, error::CliError, exit_code, keys, say::say};
+use crate::{
+    agent::Choice, cli::RunArgs, context::Context, error::CliError, exit_code, keys, policies, say::say,
+};
 
 /// Standard input is kept up to this size.
 const MAX_STDIN: u64 = 256 << 20;
@@ -64,6 +67,7 @@ pub struct BegunWith {
     /// Names of the provider keys that are there.
     pub keys: Vec<String>,
     pub prices: Prices,
+    pub masks: Option<Masks>,
     /// The run that this process is in: it pays.
     pub parent: Option<RunNo>,
 }
@@ -101,6 +105,10 @@ fn say_what_stays(args: &RunArgs, context: &Context, view: &RunView) {
     }
     if args.limits.any() {
         say(&format!("{id} exists: its limits stay as they are (`outlast budget {id}` changes them)"));
+    }
+    let kept = view.spec.rules.as_ref().map(|rules| rules.policy.as_str());
+    if args.named_policy.as_deref().is_some_and(|typed| kept != Some(typed)) {
+        say(&format!("{id} exists: it stays under the policy it was begun with (a new run is with --new)"));
     }
     let typed = Supervision { pty: Pty::Auto, ..args.supervise.supervision() };
     let kept = view.spec.command.as_ref().map(|command| &command.supervision);
@@ -169,6 +177,13 @@ fn create(
         // Its parent's limits are limit enough.
         chosen.limits = Default::default();
     }
+    let named = args.named_policy.as_deref();
+    let named = named.map(|name| policies::named(&context.around, store, name)).transpose()?;
+    let mut policy = args.policy.policy();
+    if let Some(named) = &named {
+        chosen = chosen.under(&named.limits);
+        policy.pause_wall |= named.pause_wall;
+    }
     let looping = looping(args, context);
     let stdin = match looping.as_ref().and_then(|l| l.input.as_deref()) {
         // Read for each iteration; a mistake in the name makes no run.
@@ -216,13 +231,15 @@ fn create(
         keys: begun_with.keys,
         limits: None,
         prices: Some(begun_with.prices),
+        masks: begun_with.masks,
         job: None,
         grpc: args.grpc.to_keep(),
+        rules: named.as_ref().map(|p| p.rules.clone()),
     };
     let start = Start {
         id,
         limits: chosen.limits,
-        policy: args.policy.policy(),
+        policy,
         spec,
         parent: begun_with.parent,
         command_key: Some(key),

@@ -3,6 +3,7 @@
 mod iterate;
 mod judge;
 mod live;
+mod room;
 mod sleep;
 
 use std::{
@@ -36,6 +37,7 @@ use super::{
     beat::Beat,
     environment::{self, Mark},
     front::{Behind, Show},
+    questions,
     state::{self, StateFace},
     story,
 };
@@ -116,9 +118,14 @@ struct Driver {
     beat: Arc<Beat>,
     seen: mpsc::UnboundedReceiver<Seen>,
     kill_at: Option<KillPoint>,
+    grace: Option<Duration>,
     backoff: Backoff,
     /// How long the newest attempt lived.
     lived: Duration,
+    /// The newest attempt, if it was ours and has certainly left no process.
+    cleared: Option<AttemptNo>,
+    /// The death that the next attempt follows.
+    died: Option<attempt::Death>,
     /// Of a loop: the iteration that is next or under way, from 1.
     iteration: Option<i64>,
     said_no_git: bool,
@@ -145,6 +152,8 @@ enum Next {
     Turn,
     /// At a usage limit.
     Sleep,
+    /// For a budget above its own.
+    Wait,
     Exit(u8),
     /// The lease was lost. `done`: the agent had finished meanwhile, and is not started again.
     Claim {
@@ -164,7 +173,7 @@ struct Life {
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
         let Plan { view, node, providers, prices, served, context } = plan;
-        let Served { proxy, grpc, kill_at, through, show } = served;
+        let Served { proxy, grpc, kill_at, grace, through, show } = served;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| failed("no_command", "the run has no command".into()))?;
@@ -215,6 +224,8 @@ impl Driver {
         if show.is_behind {
             Behind::let_go(directory.as_ref().map(|own| own.said()).as_deref())?;
         }
+        let beat = Beat::start(node.clone(), view.run.no);
+        tokio::spawn(questions::tell(store.clone(), view.run.no, beat.word()));
         Ok(Driver {
             directory,
             show,
@@ -227,11 +238,14 @@ impl Driver {
             address,
             spawner: Spawner::start()?,
             signals: Signals::install()?,
-            beat: Beat::start(node.clone(), view.run.no),
+            beat,
             seen,
             kill_at: kill_at.map(KillPoint::new),
+            grace,
             backoff: Backoff::default(),
             lived: Duration::ZERO,
+            cleared: None,
+            died: None,
             iteration: None,
             said_no_git: false,
             state,
@@ -283,6 +297,11 @@ impl Driver {
                 return Ok(code);
             }
             if finished.is_none()
+                && let Some(code) = self.wait_for_room().await?
+            {
+                return Ok(code);
+            }
+            if finished.is_none()
                 && let Some(code) = self.judge_iteration().await?
             {
                 return Ok(code);
@@ -315,9 +334,11 @@ impl Driver {
                 (finished, restart) = (None, false);
                 continue;
             }
-            // Before a run's first attempt nobody could have its mark.
+            // Before a run's first attempt nobody could have its mark, and after one of ours that left nobody, nobody
+            // has: another process that drove the run meanwhile would have had an attempt of its own.
             let (strays, tools) = match attempt.0 {
                 1 => (0, Vec::new()),
+                _ if self.cleared == Some(AttemptNo(attempt.0 - 1)) => (0, Vec::new()),
                 _ => {
                     let keep = &self.command.supervision.keep;
                     attempt::end_strays(&self.mark, self.ground.as_ref(), keep).await?
@@ -348,6 +369,9 @@ impl Driver {
                 state.rest();
             }
             let active_ms = self.beat.close();
+            let is_cleared =
+                outcome.as_ref().is_ok_and(|o| o.all_gone && o.left == 0 && o.by != EndedBy::LostLease);
+            self.cleared = is_cleared.then_some(attempt);
             if outcome.as_ref().map_or(true, |o| o.exit != Exit::code(0))
                 && let Some(terminal) = &self.terminal
             {
@@ -355,11 +379,21 @@ impl Driver {
             }
             self.lived = began.elapsed();
             let life = Life { attempt, instance, active_ms, lived: began.elapsed() };
+            let seen_at = outcome.as_ref().ok().map(|o| o.seen_at);
             match self.judge(life, outcome).await? {
                 Next::Exit(code) => return Ok(code),
                 Next::Again(wait) => {
                     restart = true;
+                    let pausing = tokio::time::Instant::now();
                     if let Some(code) = self.pause(wait).await? {
+                        return Ok(code);
+                    }
+                    let waited = wait.min(pausing.elapsed());
+                    self.died = seen_at.map(|seen_at| attempt::Death { seen_at, waited });
+                }
+                Next::Wait => {
+                    restart = false;
+                    if let Some(code) = self.stand_back().await? {
                         return Ok(code);
                     }
                 }

@@ -142,6 +142,10 @@ impl Attempt<'_> {
                 env.insert(name.into(), token.clone().into());
             }
         }
+        // What a model's name sends to a named upstream is asked in OpenAI's words: an SDK wants a key for that.
+        if self.named.iter().any(|u| !u.named.models_match.is_empty()) {
+            env.entry(keys::OPENAI.into()).or_insert_with(|| token.clone().into());
+        }
         // An upstream's key is ours as well: with it an agent could pass us by.
         for variable in self.named.iter().filter_map(|u| u.key_variable.as_ref()) {
             if env.contains_key(OsStr::new(variable)) {
@@ -171,6 +175,8 @@ mod tests {
                 auth: AuthHeader::Bearer,
                 wants_key: None,
                 models: BTreeMap::new(),
+                models_match: Vec::new(),
+                rate: None,
                 prices: None,
                 asks_usage: true,
                 cost_field: None,

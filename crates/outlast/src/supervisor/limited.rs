@@ -1,4 +1,4 @@
-//! What an attempt has heard of its provider's usage limit, from the proxy.
+//! What an attempt has heard of its provider's usage limit, and of room for its calls, from the proxy.
 
 use std::time::Duration;
 
@@ -13,6 +13,10 @@ pub const GRACE: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limited {
     limit: Option<Limit>,
+    /// What the agent has printed of one: believed where its provider has told the proxy of none.
+    printed: Option<(Micros, Instant)>,
+    /// The last call waited in vain for what others' calls hold of a budget.
+    no_room: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,18 +39,35 @@ impl Limited {
             Seen::Settled { seq, answered: true, .. } if self.limit.is_some_and(|l| seq > l.seq) => {
                 self.limit = None;
             }
+            Seen::Refused { ref code, .. } => self.no_room = code == "admission_timeout",
+            Seen::Opened { .. } | Seen::Replayed { .. } => self.no_room = false,
             _ => {}
         }
+        if matches!(seen, Seen::Settled { answered: true, .. }) {
+            self.printed = None;
+        }
+    }
+
+    /// The agent prints that it stands at a limit.
+    pub fn read(&mut self, until: Micros) {
+        let heard_at = self.printed.map_or_else(Instant::now, |(_, heard_at)| heard_at);
+        self.printed = Some((until, heard_at));
+    }
+
+    /// Whether it was told last to come again for room.
+    pub fn no_room(&self) -> bool {
+        self.no_room
     }
 
     /// When the limit is over.
     pub fn until(&self) -> Option<Micros> {
-        self.limit.map(|l| l.until)
+        self.limit.map(|l| l.until).or(self.printed.map(|(until, _)| until))
     }
 
     /// When an agent that waits by itself has waited long enough.
-    pub fn patience(&self) -> Option<Instant> {
-        self.limit.map(|l| l.heard_at + GRACE)
+    pub fn patience(&self, grace: Duration) -> Option<Instant> {
+        let heard_at = self.limit.map(|l| l.heard_at).or(self.printed.map(|(_, heard_at)| heard_at));
+        heard_at.map(|heard_at| heard_at + grace)
     }
 }
 
@@ -57,6 +78,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn there_is_no_room_until_another_call_goes_out_or_is_refused_for_good() {
+        let refused = |code: &str| Seen::Refused { code: code.into(), message: String::new(), hint: None };
+        let check = |seen: &[Seen], wanted: bool| {
+            let mut heard = Limited::default();
+            seen.iter().for_each(|seen| heard.note(seen));
+            assert_eq!(heard.no_room(), wanted, "{seen:?}");
+        };
+        check(&[], false);
+        check(&[refused("admission_timeout")], true);
+        check(&[refused("admission_timeout"), Seen::Opened { seq: Seq(1) }], false);
+        check(&[Seen::Opened { seq: Seq(1) }, refused("admission_timeout")], true);
+        check(&[refused("admission_timeout"), refused("dollar_budget_exceeded")], false);
+    }
+
+    #[test]
     fn a_limit_stands_until_a_later_call_is_answered() {
         let limited = |seq, until| Seen::Limited { seq: Seq(seq), until: Micros(until) };
         let settled = |seq, answered| Seen::Settled { seq: Seq(seq), status: Status::Running, answered };
@@ -64,7 +100,7 @@ mod tests {
             let mut heard = Limited::default();
             seen.iter().for_each(|seen| heard.note(seen));
             assert_eq!(heard.until().map(|at| at.0), until, "{seen:?}");
-            assert_eq!(heard.patience().is_some(), until.is_some());
+            assert_eq!(heard.patience(GRACE).is_some(), until.is_some());
         };
         check(&[settled(1, true)], None);
         check(&[settled(2, false), limited(2, 90)], Some(90));
@@ -74,5 +110,19 @@ mod tests {
         check(&[limited(2, 90), settled(1, true)], Some(90));
         check(&[limited(2, 90), limited(4, 70), settled(3, true)], Some(90));
         check(&[limited(2, 90), settled(3, true), limited(4, 70)], Some(70));
+    }
+
+    #[test]
+    fn what_the_agent_prints_of_a_limit_counts_after_what_its_provider_says() {
+        let limited = Seen::Limited { seq: Seq(2), until: Micros(90) };
+        let settled = Seen::Settled { seq: Seq(3), status: Status::Running, answered: true };
+        let mut heard = Limited::default();
+        heard.read(Micros(50));
+        heard.read(Micros(60));
+        assert_eq!((heard.until(), heard.patience(GRACE).is_some()), (Some(Micros(60)), true));
+        heard.note(&limited);
+        assert_eq!(heard.until(), Some(Micros(90)));
+        heard.note(&settled);
+        assert_eq!((heard.until(), heard.patience(GRACE).is_some()), (None, false));
     }
 }

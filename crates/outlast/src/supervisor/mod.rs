@@ -9,6 +9,7 @@ mod front;
 mod limited;
 mod output;
 mod progress;
+mod questions;
 mod state;
 mod story;
 mod turn;
@@ -16,7 +17,7 @@ mod within;
 
 pub use choose::{current_umask, view as view_of};
 
-use std::{net::SocketAddr, process::Stdio, sync::Arc};
+use std::{net::SocketAddr, process::Stdio, sync::Arc, time::Duration};
 
 use outlast_core::{
     engine::{
@@ -36,6 +37,7 @@ use outlast_server::node::Node;
 use self::front::{Asked, Role, Show};
 use crate::{
     agent::{self, Choice},
+    budgets,
     cli::{
         ResumeArgs, RunArgs,
         shared::{GrpcArgs, ProxyArgs},
@@ -46,7 +48,7 @@ use crate::{
     error::CliError,
     exit_code,
     keys::Keys,
-    log, prices,
+    log, masks, prices,
     process::{nondumpable, reap},
     proxy_setup,
     say::say,
@@ -71,8 +73,12 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     }
     // A mistake in what was typed makes no run.
     let prices = prices::to_keep(&args.proxy)?;
+    let masks = masks::load(&context.around)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
     agent::find(&Choice::read(&args.agent), &args.command, &context.around)?;
+    if around.is_none() {
+        budgets::sync(store.as_ref(), &context.around)?;
+    }
     let node = proxy_setup::join(store.clone(), &context, "outlast run")?;
     // What the surrounding run's agent has are that run's address and token.
     let own = around.is_none();
@@ -80,6 +86,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
         upstreams: if own { proxy_setup::to_keep(&fresh) } else { Default::default() },
         keys: keys.names().filter(|_| own).map(str::to_owned).collect(),
         prices,
+        masks,
         parent: around.as_ref().map(|a| a.run),
     };
     let through = around.map(|a| a.proxy);
@@ -87,7 +94,8 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let done = (|| {
         let view = choose::run(&args, &context, &node, begun_with)?;
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let served = Served { proxy: args.proxy, grpc, kill_at: args.kill_at, through, show };
+        let grace = args.grace_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
+        let served = Served { proxy: args.proxy, grpc, kill_at: args.kill_at, grace, through, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -116,6 +124,9 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let through = within::surrounding(&context)?.map(|a| a.proxy);
     if through.is_some() {
         within::show_keys(&mut keys, &context.around);
+    }
+    if through.is_none() {
+        budgets::sync(store.as_ref(), &context.around)?;
     }
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
@@ -150,7 +161,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             say(&format!("resuming {id}"));
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let served = Served { proxy: args.proxy, grpc, kill_at: None, through, show };
+        let served = Served { proxy: args.proxy, grpc, kill_at: None, grace: None, through, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -170,6 +181,8 @@ struct Served {
     /// Where the state is served over gRPC, and what decides between its transactions.
     grpc: Option<(SocketAddr, Conflicts)>,
     kill_at: Option<KillAt>,
+    /// How long an agent may end by itself, if not as long as usual.
+    grace: Option<Duration>,
     /// The proxy of the run around this one.
     through: Option<SocketAddr>,
     show: Show,

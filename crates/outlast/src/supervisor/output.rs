@@ -15,7 +15,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use outlast_core::id::AttemptNo;
+use outlast_core::{clock::Clock, id::AttemptNo};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec},
     fs::FileType,
@@ -24,6 +24,7 @@ use rustix::{
 };
 
 use crate::{
+    agent::eyes::{Patterns, Screen, Sight},
     attach::stage::Stage,
     logs::AttemptLog,
     process::{pty::Pty, spawn},
@@ -121,14 +122,22 @@ pub fn log(directory: &Path, attempt: AttemptNo) -> Option<AttemptLog> {
 }
 
 impl Output {
-    /// Reads the streams until they end.
-    pub fn begin(streams: Vec<Stream>, log: Option<AttemptLog>, stage: Arc<Stage>) -> io::Result<Output> {
+    /// Reads the streams until they end. What `eyes` see is told before it is passed on.
+    pub fn begin(
+        streams: Vec<Stream>,
+        log: Option<AttemptLog>,
+        stage: Arc<Stage>,
+        eyes: Option<Eyes>,
+    ) -> io::Result<Output> {
+        let eyes = eyes.map(Arc::new);
         let mut output =
             Output { threads: Vec::new(), over: Arc::new(Bell::new()?), hurry: Arc::new(Bell::new()?) };
         let kept = Arc::new(Kept { log: Mutex::new(log), stage, hurry: output.hurry.clone() });
         for Stream { from, to } in streams {
             let onward = to.map(|to| Way::new(to, output.hurry.clone()));
-            let pump = Pump { from: File::from(from), onward, kept: kept.clone(), over: output.over.clone() };
+            let (kept, over) = (kept.clone(), output.over.clone());
+            let look = eyes.clone().map(|eyes| (eyes, Screen::default()));
+            let pump = Pump { from: File::from(from), onward, kept, look, over };
             let thread = std::thread::Builder::new().name("outlast-output".into());
             output.threads.push(thread.stack_size(256 << 10).spawn(move || pump.run())?);
         }
@@ -207,11 +216,32 @@ struct Pump {
     from: File,
     onward: Option<Way>,
     kept: Arc<Kept>,
+    look: Option<(Arc<Eyes>, Screen)>,
     over: Arc<Bell>,
+}
+
+/// Reads off a stream what is looked for in it.
+pub struct Eyes {
+    pub patterns: Patterns,
+    pub clock: Arc<dyn Clock>,
+    pub tell: Box<dyn Fn(Sight) + Send + Sync>,
+}
+
+impl Eyes {
+    fn tell(&self, sights: Vec<Sight>) {
+        sights.into_iter().for_each(|sight| (self.tell)(sight));
+    }
 }
 
 impl Pump {
     fn run(mut self) {
+        self.pass_on();
+        if let Some((eyes, screen)) = &mut self.look {
+            eyes.tell(screen.end(&eyes.patterns, eyes.clock.now()));
+        }
+    }
+
+    fn pass_on(&mut self) {
         let mut bytes = vec![0; 32 << 10];
         let mut after = None;
         loop {
@@ -231,6 +261,9 @@ impl Pump {
                 *after += read;
             }
             self.kept.take(&bytes[..read]);
+            if let Some((eyes, screen)) = &mut self.look {
+                eyes.tell(screen.print(&bytes[..read], &eyes.patterns, eyes.clock.now()));
+            }
             // Nobody reads us any more: the agent is to learn it as it would from a pipe of its own.
             if self.onward.as_mut().is_some_and(|onward| !onward.pass(&bytes[..read])) {
                 return;

@@ -43,6 +43,13 @@ pub fn end(view: &RunView, attempts: &[Attempt]) {
     say(&parts.join(" · "));
 }
 
+/// For which budget it waits, and what makes room there.
+pub fn waits(view: &RunView) {
+    let Some(refusal) = &view.run.halt else { return };
+    say(&format!("waiting for room ({}): {}", refusal.code, refusal.message()));
+    say(&format!("hint: {}", refusal.hint(view.run.id.as_str())));
+}
+
 /// Why it is halted, and what lets it go on.
 pub fn halted(view: &RunView) {
     let Some(halt) = &view.run.halt else { return };

@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -239,14 +240,13 @@ impl Proc {
 
     #[track_caller]
     pub fn done(mut self) -> Done {
-        let began = Instant::now();
-        let status = loop {
-            match self.child.try_wait().unwrap() {
-                Some(status) => break status,
-                None if began.elapsed() > LONGEST => panic!("it does not end: {}", self.output()),
-                None => std::thread::sleep(Duration::from_millis(5)),
-            }
-        };
+        // Not reaped yet, it is still who it was.
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let end = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        let longest = Timespec { tv_sec: LONGEST.as_secs() as i64, tv_nsec: 0 };
+        let ready = rustix::event::poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&longest));
+        assert!(ready.unwrap() > 0, "it does not end: {}", self.output());
+        let status = self.child.wait().unwrap();
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap());
         Done { code, text: self.output() }
     }

@@ -258,12 +258,12 @@ while (status := ask("two")) != 200:
     time.sleep(0.1)
 while not os.path.exists("../go"): time.sleep(0.02)
 "#;
-    let run = bed.start(script(&bed, &["--run", "r", "--calls", "1"], agent, &[]));
+    let run = bed.start(script(&bed, &["--run", "r", "--calls", "1", "--grace", "2s"], agent, &[]));
     bed.until_file("refused");
     let halted_at = bed.spent("r", "active_ms");
     bed.does(&["budget", "r", "--add-calls", "1"]).code(0);
     until("the grace after a halt is over", || {
-        (bed.spent("r", "active_ms") > halted_at + 7000).then_some(())
+        (bed.spent("r", "active_ms") > halted_at + 3000).then_some(())
     });
     bed.write("go", "");
     run.done().code(0);

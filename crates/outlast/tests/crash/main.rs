@@ -8,6 +8,8 @@ mod agents;
 mod bad_input;
 mod bed;
 mod cli_agents;
+mod declared_agents;
+mod fleet;
 mod kept;
 mod kills;
 mod limits;

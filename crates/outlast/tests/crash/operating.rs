@@ -99,6 +99,10 @@ fn drain_loses_no_call() {
     starts(get(at, "/livez", &[]), "200");
     let refused = post(at, &[("x-outlast-run", "r")], &call("late")).unwrap();
     assert_eq!((refused.status, refused.code().as_str()), (503, "draining"), "{refused:?}");
+    // RiskKernel's clients hear it in their words, and their probe is of the process.
+    let refused = starts(get(at, "/v1/runs/r", &[]), "503");
+    assert!(refused.contains(r#"{"code":"draining","message":"#), "{refused}");
+    starts(get(at, "/healthz", &[]), "200");
     let refused = starts(get(at, "/v1/models", &[]), "503");
     assert!(
         refused.contains("\r\nretry-after: 5\r\n") && refused.contains("x-should-retry: true"),

@@ -15,7 +15,7 @@ const CONT: i32 = 18;
 /// One call; what its provider is to say is the first argument, its dialect the second. With a third it waits
 /// for its provider by itself, as an interactive agent does.
 const ONE_CALL: &str = r#"
-import http.client, json, os, sys, time, urllib.parse
+import http.client, json, os, signal, sys, urllib.parse
 openai = sys.argv[2] == "openai"
 open("../lives", "a").write("x\n")
 base = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL" if openai else "ANTHROPIC_BASE_URL"])
@@ -31,7 +31,7 @@ else:
 connection.request("POST", base.path + ("/chat/completions" if openai else "/v1/messages"), json.dumps(body), headers)
 answer = connection.getresponse()
 open("../told", "a").write(f"{answer.status} {answer.getheader('retry-after')}\n")
-while answer.status == 429 and len(sys.argv) > 3: time.sleep(0.05)
+if answer.status == 429 and len(sys.argv) > 3: signal.pause()
 if answer.status != 200: sys.exit(1)
 "#;
 
@@ -135,7 +135,7 @@ fn stopped_by_a_person_it_is_interrupted_and_by_the_machine_it_sleeps_on() {
 #[test]
 fn agent_that_waits_at_a_limit_is_stopped_there_only_if_asked() {
     let bed = Bed::new();
-    let flags = ["--run", "r", "--stop-at-limit"];
+    let flags = ["--run", "r", "--stop-at-limit", "--grace", "200ms"];
     let run = bed.start(script(&bed, &flags, ONE_CALL, &["limit 5h 1", "openai", "waits"]));
     bed.until_file("lives");
     bed.until_status("r", "sleeping");

@@ -43,14 +43,14 @@ impl Drop for Stopped<'_> {
 }
 
 /// A person at a terminal, on which one program runs.
-struct Desk {
+pub struct Desk {
     ours: fs::File,
     child: Child,
     shown: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Desk {
-    fn start(mut command: Command) -> Desk {
+    pub fn start(mut command: Command) -> Desk {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = rustix::pty::openpt(flags).unwrap();
         rustix::pty::unlockpt(&ours).unwrap();
@@ -91,22 +91,22 @@ impl Desk {
         Desk::start(command)
     }
 
-    fn types(&mut self, keys: &str) {
+    pub fn types(&mut self, keys: &str) {
         self.ours.write_all(keys.as_bytes()).unwrap();
     }
 
-    fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
     }
 
     #[track_caller]
-    fn until_shown(&self, text: &str) {
+    pub fn until_shown(&self, text: &str) {
         until(&format!("{text:?} is shown"), || self.shown().contains(text).then_some(()));
     }
 
     /// It ends with this code, and all of this is shown.
     #[track_caller]
-    fn ends(&mut self, code: i32, shown: &[&str]) {
+    pub fn ends(&mut self, code: i32, shown: &[&str]) {
         let status = until("it ends", || self.child.try_wait().unwrap());
         assert_eq!(status.code(), Some(code), "{}", self.shown());
         for text in shown {

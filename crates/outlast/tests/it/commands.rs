@@ -6,6 +6,7 @@ use outlast::{
     commands,
     error::CliError,
     render::look::{Look, Page},
+    surroundings::Surroundings,
 };
 use outlast_core::{
     engine::tell::{Tell, Word},
@@ -27,6 +28,11 @@ pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
         }
         Command::Budget(args) => commands::budget::budget(store, &args, page).map(done),
         Command::Spend(args) => commands::spend::spend(store, &args, page).map(done),
+        Command::Approvals(args) => commands::approvals::approvals(store, &args, page).map(done),
+        Command::Approve(args) => {
+            let around = Surroundings::new(&[("USER", "ann")], std::path::Path::new("/"));
+            commands::approvals::approve(store, &around, &args, page).map(done)
+        }
         Command::Resolve(args) => commands::resolve::resolve(store, &args, page).map(done),
         Command::Cancel(args) => commands::cancel::cancel(store, &args, page),
         Command::Stop(args) => {

@@ -1,6 +1,7 @@
 //! The command line from outside, and its commands on a story in a memory store.
 #![allow(clippy::unwrap_used)]
 
+mod approvals;
 mod commands;
 mod follow;
 mod help;

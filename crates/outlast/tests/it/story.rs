@@ -130,6 +130,7 @@ impl Story {
             },
             priced: true,
             taken: Vec::new(),
+            in_hand: Vec::new(),
             retry_count: 0,
             answered_with_error: false,
             behind: false,

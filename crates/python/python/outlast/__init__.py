@@ -24,6 +24,7 @@ _HOMES = {
     "job": "batch.jobs",
     "Job": "batch.jobs",
     "Runtime": "runtime",
+    "Approval": "approvals",
     "Run": "runs",
     "RunView": "views",
     "Budget": "budget",
@@ -33,6 +34,7 @@ _HOMES = {
     "Current": "scope",
     "openai": "clients",
     "anthropic": "clients",
+    "gemini": "clients",
     "endpoint": "clients",
     "Endpoint": "clients",
     "reserve": "reservation",
@@ -57,6 +59,7 @@ _HOMES = {
     "Error": "errors",
     "AlreadySettled": "errors",
     "AlreadyTaken": "errors",
+    "ApprovalDenied": "errors",
     "BadLimit": "errors",
     "BudgetChanged": "errors",
     "BudgetExceeded": "errors",
@@ -93,11 +96,12 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 if TYPE_CHECKING:
+    from .approvals import Approval as Approval
     from .batch.handles import AsyncBatch as AsyncBatch, Batch as Batch, amap as amap, map as map
     from .batch.jobs import Job as Job, job as job
     from .batch.results import Result as Result
     from .budget import Budget as Budget
-    from .clients import Endpoint as Endpoint, anthropic as anthropic, endpoint as endpoint, openai as openai
+    from .clients import Endpoint as Endpoint, anthropic as anthropic, endpoint as endpoint, gemini as gemini, openai as openai
     from .scope import Current as Current, current as current
     from .errors import *  # noqa: F403
     from .reservation import Reservation as Reservation, reserve as reserve, settle as settle

@@ -57,6 +57,23 @@ def anthropic(aio: bool = False, *, max_retries: int = 2) -> dict[str, Any]:
     return {"base_url": _base(), **_arguments(sdk, aio, max_retries)}
 
 
+def gemini() -> dict[str, Any]:
+    """Arguments for `google.genai.Client(**…)`, for its methods and for those of its `.aio`: see `openai`.
+
+    This SDK does not try again by itself.
+    """
+    import httpx  # type: ignore[import-not-found,unused-ignore]
+    from google.genai import types  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    # As the SDK's own clients: an answer may take as long as it takes.
+    options = types.HttpOptions(
+        base_url=_base(),
+        httpx_client=httpx.Client(event_hooks=_hooks(False), timeout=None),
+        httpx_async_client=httpx.AsyncClient(event_hooks=_hooks(True), timeout=None),
+    )
+    return {"api_key": "outlast", "http_options": options}
+
+
 def _arguments(sdk: Any, aio: bool, max_retries: int) -> dict[str, Any]:
     client = sdk.DefaultAsyncHttpxClient if aio else sdk.DefaultHttpxClient
     return {"api_key": "outlast", "http_client": client(event_hooks=_hooks(aio)), "max_retries": SdkRetries(max_retries)}
@@ -114,8 +131,9 @@ def _bind(request: Any) -> None:
     parts = urlsplit(url)
     request.url = request.url.copy_with(scheme=parts.scheme, host=parts.hostname, port=parts.port)
     request.headers["Host"] = parts.netloc
-    if "x-api-key" in request.headers:
-        request.headers["x-api-key"] = token
+    key = next((name for name in ("x-api-key", "x-goog-api-key") if name in request.headers), None)
+    if key is not None:
+        request.headers[key] = token
     else:
         request.headers["Authorization"] = f"Bearer {token}"
     if seq is not None:

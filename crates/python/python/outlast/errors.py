@@ -70,6 +70,33 @@ class BudgetExceeded(RunHalted):
     code = "budget_exceeded"
 
 
+class ApprovalDenied(Error):
+    """A tool call that was asked about may not be made. `code` and `status` say why: `approval_denied` by a person,
+    `approval_timeout` when nobody decided in time, `approval_blocked` where the run's policy has no such tool."""
+
+    code = "approval_denied"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        status: str = "denied",
+        reason: str | None = None,
+        by: str | None = None,
+        id: str | None = None,
+        hint: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, code=code or f"approval_{status}")
+        #: `denied`, `timeout` or `blocked`.
+        self.status = status
+        #: What the person gave as the reason, and who it was.
+        self.reason = reason
+        self.by = by
+        #: As `outlast approvals --all` prints it.
+        self.id = id
+
+
 class BudgetChanged(Error):
     """The run has another limit than the one asked for; nothing was changed."""
 

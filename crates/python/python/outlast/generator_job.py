@@ -165,7 +165,7 @@ class GeneratorJob:
 
     def _held_elsewhere(self, newest: dict[str, Any]) -> bool:
         # Then `RunHeld` is the news, and the claim raises it.
-        return newest["status"] == "running" and self.run.id in self.runtime._live
+        return newest["status"] in ("running", "waiting") and self.run.id in self.runtime._live
 
     def _all_inputs(self) -> str | None:
         """The digest of all inputs, where they can be gone through twice."""

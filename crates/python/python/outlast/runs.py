@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Literal, TypeVar, overload
 
-from . import _native, budget as budgets, codec, doubt, scope, steps
+from . import _native, approvals, budget as budgets, codec, doubt, scope, steps
 from .budget import Budget
 from .errors import BudgetChanged, LeaseLost, RunCompleted, RunEnded, RunHalted, RunHeld, RunNotOpen, StopRequested, StoreError, of
 from .retry import Retry
@@ -43,6 +43,7 @@ class Run:
         on_divergence: Literal["live", "halt"] | None,
         if_held: Literal["raise", "takeover"],
         lazy: bool = False,
+        policy: str | None = None,
     ) -> None:
         if on_divergence not in (None, "live", "halt"):
             raise ValueError(f"on_divergence wants 'live' or 'halt', had {on_divergence!r}")
@@ -56,6 +57,7 @@ class Run:
         self._name = name
         self._on_divergence = on_divergence
         self._if_held = if_held
+        self._policy = policy
         # Opened by the first step or loop.
         self._lazy = lazy
         # The name of the batch that it is, and where steps of an item are kept.
@@ -74,6 +76,9 @@ class Run:
         self.steps = steps.Memory(self)
         self.state = State(self)
         self.context = Context(self)
+
+    # Opened by `async with`.
+    _is_async = False
 
     # --- what it is
 
@@ -119,6 +124,7 @@ class Run:
         self._leave(_how(kind), quiet=kind is not None)
 
     async def __aenter__(self) -> "Run":
+        self._is_async = True
         if not self._lazy:
             # A run may be held for a lease: the loop goes on meanwhile.
             await asyncio.to_thread(self._open)
@@ -179,9 +185,9 @@ class Run:
             budget = DEFAULT
         limits = budget.limits() if budget else {}
         self._no, self._id, created, status = self._engine.start(
-            self._id, limits, self._tags, self._name, self._on_divergence, parent, self._job
+            self._id, limits, self._tags, self._name, self._on_divergence, parent, self._job, self._policy, budget is DEFAULT
         )
-        if created and budget is DEFAULT:
+        if created and budget is DEFAULT and self._policy is None:
             print(f"outlast: {'run' if self._job is None else 'job'} {self._id} may spend 5.00 usd (budget=outlast.Budget(usd=…) sets it)", file=sys.stderr)
         if not created and self._budget is not None:
             status = self._compare(self._budget, status)
@@ -346,6 +352,22 @@ class Run:
             return seat.count_loop(None if key is None else str(key)).wait()  # type: ignore[no-any-return]
         except RunHalted as e:
             raise self._halted(e) from None
+
+    def approve(
+        self, tool: str, arguments: Any = None, *, side_effect: str | None = None, timeout: float | None = None, key: str | None = None
+    ) -> Any:
+        """Asks a person whether `tool` may be called with these arguments, and waits for the answer: an `Approval`.
+
+        In a run opened by `async with` it is awaitable. A person decides with `outlast approve ID`, or over REST; the
+        run is `waiting` meanwhile. The question and the answer are on disk: asked again with the same arguments, also
+        by a later life, it finds the pending question, or its answer. `key` asks under a name of its own; the same key
+        with other arguments is refused (code `other_arguments`). Nobody has to be asked where the run's policy says so.
+
+        `arguments`: JSON, dataclasses, pydantic models; at most 256 KiB. `timeout`: in seconds, a day without it; nobody
+        can decide after it. Errors: `ApprovalDenied`; `RunHalted`, `StopRequested`, `LeaseLost` while it waits.
+        """
+        question = approvals.Question(self, tool, arguments, side_effect, timeout, key)
+        return question.ask_async() if self._is_async else question.ask()
 
     def checkpoint(self, name: str, value: Any) -> None:
         """Saves a value under a name; the newest one counts. On disk before it returns."""

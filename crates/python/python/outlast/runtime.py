@@ -53,6 +53,7 @@ class Runtime:
         on_divergence: Literal["live", "halt"] | None = None,
         if_held: Literal["raise", "takeover"] = "raise",
         from_snapshot: "int | str | datetime.datetime | None" = None,
+        policy: str | None = None,
     ) -> Run:
         """A run to be opened by `with` or `async with`: created, or resumed where it was.
 
@@ -67,6 +68,9 @@ class Runtime:
         `from_snapshot` opens a fork of run `id` instead: a child that shares what was done by a snapshot's name, the end of
         an attempt (its number) or a time, and goes its own way from there. The same point is the same fork.
 
+        `policy`: of a new run, `[policies.NAME]` of `outlast.toml`, or one that the store keeps: a budget, the tools there
+        are, and what is asked for first (docs/approvals.md). Of its limits and the budget's the lower one counts.
+
         Errors, on entering: `RunHeld`, `BudgetChanged`, `BudgetExceeded` (halted), `RunEnded` (cancelled).
         """
         run = Run(
@@ -77,6 +81,7 @@ class Runtime:
             name=name,
             on_divergence=on_divergence,
             if_held=if_held,
+            policy=policy,
         )
         run._from_snapshot = from_snapshot
         return run

@@ -1,5 +1,9 @@
 //! The canonical form of a request body: what the request digest is taken of.
 
+use std::borrow::Cow;
+
+use outlast_core::masks::Rules;
+
 use super::{
     json_spans::{Kind, Scanner, duplicate},
     json_text::{Part, push_canonical, scan_string},
@@ -15,19 +19,14 @@ type Result<T> = std::result::Result<T, BadRequest>;
 ///
 /// Keys are sorted by the bytes of their canonical encoding, whitespace is gone, strings are as decoded with
 /// the shortest escapes. Numbers keep their text (`1` and `1.0` stay different: some upstreams tell them
-/// apart) but for the exponent: `1E+5` and `1e5` are one. `LEFT_OUT` and `drop_pointers` (JSON pointers, RFC
-/// 6901, from the top of the body; a number names an array's element) are left out, but checked all the same.
-/// Errors: whatever is not a JSON object, duplicate keys, a pointer that is none.
-pub fn canonical(body: &[u8], drop_pointers: &[&str]) -> Result<Vec<u8>> {
+/// apart) but for the exponent: `1E+5` and `1e5` are one. What `LEFT_OUT` and the run's rules point to (a number names
+/// an array's element) is left out, but checked all the same; strings are as the run's masks leave them, keys are not
+/// masked. Errors: whatever is not a JSON object, duplicate keys.
+pub fn canonical(body: &[u8], rules: &Rules) -> Result<Vec<u8>> {
     let pointers: Vec<Vec<String>> =
-        LEFT_OUT.iter().chain(drop_pointers).map(|p| segments(p)).collect::<Result<_>>()?;
+        LEFT_OUT.iter().copied().chain(rules.leave_out()).map(segments).collect();
     let dropped: Vec<&[String]> = pointers.iter().map(Vec::as_slice).collect();
-    let mut writer = Writer {
-        json: Scanner::new(body)?,
-        out: String::with_capacity(body.len()),
-        members: Vec::new(),
-        sorted: String::new(),
-    };
+    let mut writer = Writer::new(body, rules)?;
     match writer.json.kind()? {
         Kind::Object => writer.object(&dropped)?,
         other => return Err(BadRequest::NotAnObject { had: other.name() }),
@@ -36,11 +35,21 @@ pub fn canonical(body: &[u8], drop_pointers: &[&str]) -> Result<Vec<u8>> {
     Ok(writer.out.into_bytes())
 }
 
+/// Any JSON value in one spelling, as `canonical` has it, and whole: what an approval is bound to.
+///
+/// Errors: whatever is no JSON, duplicate keys.
+pub fn canonical_value(json: &[u8]) -> Result<Vec<u8>> {
+    let rules = Rules::default();
+    let mut writer = Writer::new(json, &rules)?;
+    writer.value(&[])?;
+    writer.json.end()?;
+    Ok(writer.out.into_bytes())
+}
+
 /// A pointer's names, each in canonical encoding so that it compares with keys as written.
-fn segments(pointer: &str) -> Result<Vec<String>> {
-    let names =
-        pointer.strip_prefix('/').ok_or_else(|| BadRequest::BadPointer { pointer: pointer.into() })?;
-    Ok(names.split('/').map(|name| encode(&name.replace("~1", "/").replace("~0", "~"))).collect())
+fn segments(pointer: &str) -> Vec<String> {
+    let names = pointer.split('/').skip(1);
+    names.map(|name| encode(&name.replace("~1", "/").replace("~0", "~"))).collect()
 }
 
 fn encode(name: &str) -> String {
@@ -51,6 +60,7 @@ fn encode(name: &str) -> String {
 
 struct Writer<'a> {
     json: Scanner<'a>,
+    rules: &'a Rules,
     out: String,
     /// The members, in `out`, of the objects that are open; innermost last.
     members: Vec<Member>,
@@ -69,6 +79,18 @@ struct Member {
 impl Member {
     fn key<'o>(&self, out: &'o str) -> &'o str {
         &out[self.start + 1..self.key_end - 1]
+    }
+}
+
+impl<'a> Writer<'a> {
+    fn new(json: &'a [u8], rules: &'a Rules) -> Result<Self> {
+        Ok(Self {
+            json: Scanner::new(json)?,
+            rules,
+            out: String::with_capacity(json.len()),
+            members: Vec::new(),
+            sorted: String::new(),
+        })
     }
 }
 
@@ -181,8 +203,21 @@ impl Writer<'_> {
     fn string(&mut self) -> Result<()> {
         let (text, start) = self.json.open_string()?;
         self.out.push('"');
+        let at = self.out.len();
         let out = &mut self.out;
         let end = scan_string(text, start, |part| push_canonical(part, out))?;
+        if self.rules.masks_strings() {
+            let mut decoded = String::with_capacity(end - start);
+            scan_string(text, start, |part| match part {
+                Part::Plain(run) => decoded.push_str(run),
+                Part::Escaped(c) => decoded.push(c),
+                Part::LoneSurrogate(_) => decoded.push(char::REPLACEMENT_CHARACTER),
+            })?;
+            if let Cow::Owned(masked) = self.rules.mask(&decoded) {
+                self.out.truncate(at);
+                self.out.push_str(&encode(&masked));
+            }
+        }
         self.out.push('"');
         self.json.close_string(end);
         Ok(())
@@ -210,12 +245,19 @@ fn below<'p>(dropped: &[&'p [String]], key: &str) -> Vec<&'p [String]> {
 
 #[cfg(test)]
 mod tests {
+    use outlast_core::masks::Masks;
     use proptest::prelude::*;
 
     use super::*;
 
+    fn rules(drop: &[&str], masks: &[(&str, &str)]) -> Rules {
+        let leave_out = drop.iter().map(|p| (*p).to_owned()).collect();
+        let masks = masks.iter().map(|(n, t)| ((*n).to_owned(), (*t).to_owned())).collect();
+        Masks { leave_out, masks }.compile().unwrap()
+    }
+
     fn check(body: &str, drop: &[&str], wanted: &str) {
-        let had = canonical(body.as_bytes(), drop).map(|out| String::from_utf8(out).unwrap());
+        let had = canonical(body.as_bytes(), &rules(drop, &[])).map(|out| String::from_utf8(out).unwrap());
         assert_eq!(had.as_deref(), Ok(wanted), "{body}");
     }
 
@@ -249,6 +291,20 @@ mod tests {
     }
 
     #[test]
+    fn strings_count_as_their_masks_leave_them() {
+        let rules = rules(&[], &[("day", r"\d{4}-\d\d-\d\d"), ("quote", "\"x\"")]);
+        for (body, wanted) in [
+            (r#"{"a":"on 2026-11-20"}"#, r#"{"a":"on <day>"}"#),
+            (r#"{"a":["\u0032026-11-20\n",{"b":"2026-11-21"}]}"#, r#"{"a":["<day>\n",{"b":"<day>"}]}"#),
+            (r#"{"2026-11-20":1,"a":"\"x\" \"y\""}"#, r#"{"2026-11-20":1,"a":"<quote> \"y\""}"#),
+            (r#"{"a":"\ud83d"}"#, r#"{"a":"\ud83d"}"#),
+        ] {
+            let had = canonical(body.as_bytes(), &rules).map(|out| String::from_utf8(out).unwrap());
+            assert_eq!(had.as_deref(), Ok(wanted), "{body}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_one_request_is_refused() {
         for (body, drop, wanted) in [
             (r#"{"a":1,"a":1}"#, "/x", BadRequest::DuplicateKey { key: "a".into() }),
@@ -256,9 +312,26 @@ mod tests {
             (r#"{"user":1,"user":2}"#, "/x", BadRequest::DuplicateKey { key: "user".into() }),
             (r#"{"metadata":{"k":1,"k":2}}"#, "/x", BadRequest::DuplicateKey { key: "k".into() }),
             ("[1]", "/x", BadRequest::NotAnObject { had: "an array" }),
-            ("{}", "x", BadRequest::BadPointer { pointer: "x".into() }),
         ] {
-            assert_eq!(canonical(body.as_bytes(), &[drop]), Err(wanted), "{body}");
+            assert_eq!(canonical(body.as_bytes(), &rules(&[drop], &[])), Err(wanted), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_spelled_alike_and_nothing_of_it_is_left_out() {
+        let check = |json: &str, wanted: &str| {
+            let had = canonical_value(json.as_bytes()).map(|out| String::from_utf8(out).unwrap());
+            assert_eq!(had.as_deref(), Ok(wanted), "{json}");
+        };
+        check(
+            r#" { "user" : "u", "metadata": {"b":1,"a":[ ]} } "#,
+            r#"{"metadata":{"a":[],"b":1},"user":"u"}"#,
+        );
+        check(" null ", "null");
+        check(r#""\u0041""#, r#""A""#);
+        check("[1E+5, 1.0]", "[1e5,1.0]");
+        for bad in ["", "{", "1 2", r#"{"a":1,"a":2}"#, "nul"] {
+            assert!(canonical_value(bad.as_bytes()).is_err(), "{bad}");
         }
     }
 
@@ -293,10 +366,10 @@ mod tests {
         #[test]
         fn order_and_layout_do_not_matter_and_meaning_stays(value in json()) {
             let body = serde_json::json!({ "b": value, "a": 1 });
-            let once = canonical(body.to_string().as_bytes(), &[]).unwrap();
+            let once = canonical(body.to_string().as_bytes(), &Rules::default()).unwrap();
             let pretty = serde_json::to_string_pretty(&reversed(&body)).unwrap();
-            prop_assert_eq!(&canonical(pretty.as_bytes(), &[]).unwrap(), &once);
-            prop_assert_eq!(&canonical(&once, &[]).unwrap(), &once);
+            prop_assert_eq!(&canonical(pretty.as_bytes(), &Rules::default()).unwrap(), &once);
+            prop_assert_eq!(&canonical(&once, &Rules::default()).unwrap(), &once);
             prop_assert_eq!(serde_json::from_slice::<serde_json::Value>(&once).unwrap(), body);
         }
     }

@@ -148,8 +148,6 @@ pub enum BadRequest {
     WrongType { field: String, wanted: &'static str, had: String },
     #[error("{what} is not metered yet; nothing was sent")]
     NotMetered { what: &'static str },
-    #[error("{pointer:?} is not a JSON pointer to a member: wanted / and its name")]
-    BadPointer { pointer: String },
 }
 
 impl BadRequest {
@@ -162,7 +160,6 @@ impl BadRequest {
             Self::DuplicateKey { .. } => "duplicate_key",
             Self::Missing { .. } => "missing_field",
             Self::WrongType { .. } => "wrong_type",
-            Self::BadPointer { .. } => "bad_pointer",
             Self::NotMetered { .. } => "not_metered",
         }
     }

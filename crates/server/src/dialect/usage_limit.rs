@@ -7,7 +7,10 @@ use http::HeaderMap;
 use outlast_core::id::Micros;
 use serde::Deserialize;
 
-use super::Upstream;
+use super::{
+    Upstream,
+    says::{Says, seconds, span_ms},
+};
 
 /// A wait up to which a rate limit is the SDK's own to sit out.
 const SHORT_MS: i64 = 120_000;
@@ -29,96 +32,68 @@ pub fn usage_limit(
     if status != 429 {
         return None;
     }
-    let told = Told { headers, now };
+    let says = Says { headers, now };
     let until = match upstream {
-        Upstream::Anthropic => anthropic(&told),
-        Upstream::OpenAi => openai(&told, body),
+        Upstream::Anthropic => anthropic(&says),
+        Upstream::OpenAi => openai(&says, body),
         // A day's quota: the time to wait tells.
-        Upstream::Gemini => told.long(told.retry_after()),
+        Upstream::Gemini => long(&says, says.retry_after()),
     }?;
     (until > now && until.ms_since(now) <= FARTHEST_MS).then_some(until)
 }
 
 /// A plan's limit says so (`unified`), and when it is over. With an API key the limits are of a minute; the
 /// time to wait tells those of a day.
-fn anthropic(told: &Told<'_>) -> Option<Micros> {
-    if told.text("anthropic-ratelimit-unified-status") == Some("rejected") {
-        return told.moment("anthropic-ratelimit-unified-reset").or_else(|| told.retry_after());
+fn anthropic(says: &Says<'_>) -> Option<Micros> {
+    if says.text("anthropic-ratelimit-unified-status") == Some("rejected") {
+        return says.moment("anthropic-ratelimit-unified-reset").or_else(|| says.retry_after());
     }
-    told.long(told.retry_after().or_else(|| {
-        let used_up = |what: &&&str| told.text(&format!("anthropic-ratelimit-{what}-remaining")) == Some("0");
-        let kinds = ["requests", "tokens", "input-tokens", "output-tokens"];
-        let resets = kinds.iter().filter(used_up);
-        resets.filter_map(|what| told.moment(&format!("anthropic-ratelimit-{what}-reset"))).max()
-    }))
+    long(
+        says,
+        says.retry_after().or_else(|| {
+            let used_up =
+                |what: &&&str| says.text(&format!("anthropic-ratelimit-{what}-remaining")) == Some("0");
+            let kinds = ["requests", "tokens", "input-tokens", "output-tokens"];
+            let resets = kinds.iter().filter(used_up);
+            resets.filter_map(|what| says.moment(&format!("anthropic-ratelimit-{what}-reset"))).max()
+        }),
+    )
 }
 
 /// A plan's limit is named by the error (`usage_limit_reached`); with an API key, the time to wait tells.
-fn openai(told: &Told<'_>, body: &[u8]) -> Option<Micros> {
+fn openai(says: &Says<'_>, body: &[u8]) -> Option<Micros> {
     let error = serde_json::from_slice::<Body>(body).map(|b| b.error).unwrap_or_default();
     let is = |code: &str| error.kind.as_deref() == Some(code) || error.code.as_deref() == Some(code);
     if is("usage_limit_reached") {
         let window = |name: &str| {
-            let used: f64 = told.text(&format!("x-codex-{name}-used-percent"))?.parse().ok()?;
-            let after = told.text(&format!("x-codex-{name}-reset-after-seconds"))?;
-            (used >= 100.0).then(|| told.after(seconds(after)?)).flatten()
+            let used: f64 = says.text(&format!("x-codex-{name}-used-percent"))?.parse().ok()?;
+            let after = says.text(&format!("x-codex-{name}-reset-after-seconds"))?;
+            (used >= 100.0).then(|| says.after(seconds(after)?)).flatten()
         };
         let named = error.resets_at.and_then(|s| s.checked_mul(1_000_000)).map(Micros);
         return named
-            .or_else(|| told.after(error.resets_in_seconds?.checked_mul(1000)?))
-            .or_else(|| told.retry_after())
+            .or_else(|| says.after(error.resets_in_seconds?.checked_mul(1000)?))
+            .or_else(|| says.retry_after())
             .or_else(|| window("primary").max(window("secondary")));
     }
     if is("insufficient_quota") {
         return None;
     }
-    told.long(told.retry_after().or_else(|| {
-        let used_up = |what: &&&str| told.text(&format!("x-ratelimit-remaining-{what}")) == Some("0");
-        let resets = ["requests", "tokens"].iter().filter(used_up);
-        resets.filter_map(|what| told.after(span_ms(told.text(&format!("x-ratelimit-reset-{what}"))?)?)).max()
-    }))
+    long(
+        says,
+        says.retry_after().or_else(|| {
+            let used_up = |what: &&&str| says.text(&format!("x-ratelimit-remaining-{what}")) == Some("0");
+            let resets = ["requests", "tokens"].iter().filter(used_up);
+            resets
+                .filter_map(|what| says.after(span_ms(says.text(&format!("x-ratelimit-reset-{what}"))?)?))
+                .max()
+        }),
+    )
 }
 
-/// What the headers say, at a moment.
-struct Told<'h> {
-    headers: &'h HeaderMap,
-    now: Micros,
-}
-
-impl Told<'_> {
-    fn text(&self, name: &str) -> Option<&str> {
-        self.headers.get(name)?.to_str().ok().map(str::trim)
-    }
-
-    fn after(&self, ms: i64) -> Option<Micros> {
-        (ms >= 0).then(|| self.now.plus_ms(ms))
-    }
-
-    /// `retry-after-ms`, or `retry-after` in seconds or as a date.
-    fn retry_after(&self) -> Option<Micros> {
-        if let Some(ms) = self.text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
-            return self.after(whole(ms)?);
-        }
-        let text = self.text("retry-after")?;
-        match seconds(text) {
-            Some(ms) => self.after(ms),
-            None => http_date(text),
-        }
-    }
-
-    /// A moment in Unix seconds, or as RFC 3339.
-    fn moment(&self, name: &str) -> Option<Micros> {
-        let text = self.text(name)?;
-        match seconds(text) {
-            Some(ms) => Some(Micros(ms.checked_mul(1000)?)),
-            None => rfc_3339(text),
-        }
-    }
-
-    /// Only what no retry of an SDK sits out.
-    fn long(&self, until: Option<Micros>) -> Option<Micros> {
-        until.filter(|until| until.ms_since(self.now) > SHORT_MS)
-    }
+/// Only what no retry of an SDK sits out.
+fn long(says: &Says<'_>, until: Option<Micros>) -> Option<Micros> {
+    until.filter(|until| until.ms_since(says.now) > SHORT_MS)
 }
 
 #[derive(Deserialize)]
@@ -133,69 +108,6 @@ struct ErrorBody {
     code: Option<String>,
     resets_at: Option<i64>,
     resets_in_seconds: Option<i64>,
-}
-
-/// `12` or `12.5` as milliseconds.
-fn seconds(text: &str) -> Option<i64> {
-    let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    whole(text.parse::<f64>().ok().filter(|_| plain)? * 1000.0)
-}
-
-/// A span such as `6m0s`, `1h2m3.5s` or `120ms`, in milliseconds.
-fn span_ms(text: &str) -> Option<i64> {
-    let (mut rest, mut sum) = (text, 0.0);
-    while !rest.is_empty() {
-        let digits = rest.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
-        let (number, tail) = rest.split_at(digits);
-        let letters = tail.bytes().take_while(u8::is_ascii_alphabetic).count();
-        let (unit, tail) = tail.split_at(letters);
-        let ms = match unit {
-            "d" => 86_400_000.0,
-            "h" => 3_600_000.0,
-            "m" => 60_000.0,
-            "s" => 1000.0,
-            "ms" => 1.0,
-            _ => return None,
-        };
-        sum += number.parse::<f64>().ok()? * ms;
-        rest = tail;
-    }
-    whole(sum).filter(|_| !text.is_empty())
-}
-
-/// Rounded up: a moment too early is refused again.
-fn whole(ms: f64) -> Option<i64> {
-    (ms.is_finite() && (0.0..1e15).contains(&ms)).then(|| ms.ceil() as i64)
-}
-
-/// `2026-11-20T08:00:00Z`, with or without a fraction.
-fn rfc_3339(text: &str) -> Option<Micros> {
-    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
-    let time = time.split_once('.').map_or(time, |(whole, _)| whole);
-    let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
-    moment([date.next()??, date.next()??, date.next()??], time)
-}
-
-/// `Fri, 20 Nov 2026 08:00:00 GMT`.
-fn http_date(text: &str) -> Option<Micros> {
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let [_, day, month, year, time, "GMT"] = words[..] else { return None };
-    let month = MONTHS.iter().position(|m| *m == month)? as i64 + 1;
-    moment([year.parse().ok()?, month, day.parse().ok()?], time)
-}
-
-fn moment([year, month, day]: [i64; 3], time: &str) -> Option<Micros> {
-    let mut time = time.splitn(3, ':').map(|part| part.parse::<i64>().ok());
-    let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
-    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // Days since 1970-01-01, with years that begin in March so that the leap day is the last.
-    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = y * 365 + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 719_469;
-    Some(Micros((((days * 24 + hour) * 60 + minute) * 60 + second) * 1_000_000))
 }
 
 #[cfg(test)]
@@ -275,25 +187,5 @@ mod tests {
         o(&[("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "120ms")], limited, None);
         o(&[], "not json", None);
         o(&[("retry-after", "600")], "not json", Some(600));
-    }
-
-    #[test]
-    fn spans_and_moments_are_read_and_nothing_else_is() {
-        let spans =
-            [("1h2m3.5s", Some(3_723_500)), ("120ms", Some(120)), ("1d", Some(86_400_000)), ("0s", Some(0))];
-        for (text, ms) in spans.into_iter().chain(["", "5", "x", "1y", "s", "1h2", "-1s"].map(|t| (t, None)))
-        {
-            assert_eq!(span_ms(text), ms, "{text:?}");
-        }
-        for (text, micros) in [
-            ("1970-01-01T00:00:00Z", Some(0)),
-            ("2026-11-20T08:00:00Z", Some(NOW.0)),
-            ("2028-02-29T23:59:59.25Z", Some(1_835_481_599_000_000)),
-            ("2026-11-20T08:00:00", None),
-            ("2026-13-20T08:00:00Z", None),
-            ("2026-11-20", None),
-        ] {
-            assert_eq!(rfc_3339(text).map(|at| at.0), micros, "{text}");
-        }
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! Times are microseconds since the Unix epoch.
 
+pub mod approvals;
 mod item;
 mod keep;
 mod list;
-mod query;
+pub(crate) mod query;
 mod replay;
 mod routes;
 pub mod show;
@@ -16,9 +17,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::query::Query;
+pub(crate) use self::query::decode as decoded;
 pub use self::routes::{ROUTES, Route, Verb};
 use crate::{
     proxy::AnswerBody,
@@ -84,11 +86,16 @@ impl Rest {
 
 /// An error as every route answers it.
 pub(crate) fn refused(error: &Error) -> Response<AnswerBody> {
-    let body = json!({ "error": {
+    refused_with(error, json!({}))
+}
+
+/// The same, with more members.
+fn refused_with(error: &Error, mut body: Value) -> Response<AnswerBody> {
+    body["error"] = json!({
         "code": error.code(),
         "message": error.to_string(),
         "hint": error.hint(),
-    }});
+    });
     let mut response = Response::new(AnswerBody::plain(body.to_string()));
     *response.status_mut() =
         StatusCode::from_u16(error.kind().http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

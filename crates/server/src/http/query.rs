@@ -14,17 +14,34 @@ pub struct Query(Vec<(String, String)>);
 impl Query {
     /// Errors: a word the route does not have, or that is there twice; what is not UTF-8.
     pub fn parse(text: &str, route: &Route) -> Result<Query, Error> {
+        Query::read(text, route.query)
+    }
+
+    /// The same, where a route has these words.
+    pub fn read(text: &str, known: &[&str]) -> Result<Query, Error> {
+        let query = Query::words(text)?;
+        match query.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+            None => Ok(query),
+            Some((name, _)) => {
+                let known = known.join(", ");
+                Err(Error::BadRequest(format!("unknown parameter {name:?} (wanted some of: {known})")))
+            }
+        }
+    }
+
+    /// Leaves words out that are not among `known`. Errors: one that is there twice; what is not UTF-8.
+    pub fn known(text: &str, known: &[&str]) -> Result<Query, Error> {
+        let mut query = Query::words(text)?;
+        query.0.retain(|(name, _)| known.contains(&name.as_str()));
+        Ok(query)
+    }
+
+    fn words(text: &str) -> Result<Query, Error> {
         let mut words: Vec<(String, String)> = Vec::new();
         for pair in text.split('&').filter(|p| !p.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let plain = |t: &str| decode(&t.replace('+', " "));
             let (name, value) = (plain(name)?, plain(value)?);
-            if !route.query.contains(&name.as_str()) {
-                let known = route.query.join(", ");
-                return Err(Error::BadRequest(format!(
-                    "unknown parameter {name:?} (wanted some of: {known})"
-                )));
-            }
             if words.iter().any(|(n, _)| *n == name) {
                 return Err(Error::BadRequest(format!("the parameter {name:?} is there twice")));
             }

@@ -9,17 +9,21 @@ use outlast_core::{
     body::{Base, BodyRecord, diff},
     digest::{Digest, MatchKey, RequestDigest},
     id::{AttemptNo, RunId, RunNo, Seq, Slot},
+    masks::Rules,
     payload::{Codec, Payload},
     price::Bound,
     run::Record,
+    token,
 };
 use tokio::time::Instant;
 
 use super::{
     encoding, headers,
     host::Host,
+    live::leaves_it_to_us,
     named::To,
     prices::Priced,
+    rates::Wants,
     refuse::Refusal,
     upstream::{self, Key, SendFailed},
     who::{Caller, Credential, bare},
@@ -37,6 +41,8 @@ pub struct Seat {
     /// The open item or step it is made in.
     pub within: Option<Seq>,
     pub record: Record,
+    /// What does not count in its run's requests.
+    pub rules: Arc<Rules>,
     /// A header attempt: it has no driver, and counts active time only while a call is in flight.
     pub undriven: bool,
     /// The shared run of the day: nothing is replayed or joined.
@@ -55,6 +61,8 @@ pub struct Call {
     pub bound: Bound,
     pub priced: Priced,
     pub retry_count: u32,
+    /// Its client does not try again itself: we do.
+    pub tried_again: bool,
     pub idempotency_key: Option<String>,
     /// What is stored of it: against a base, when prompts are kept.
     pub record: Option<BodyRecord>,
@@ -83,8 +91,7 @@ impl Call {
         let encoding = headers::text(&headers, "content-encoding");
         let body = encoding::decode(&raw, encoding, host.config.max_body)?;
         let request = dialect.parse(&caller.target, &body)?;
-        let pointers: Vec<&str> = host.config.drop_pointers.iter().map(String::as_str).collect();
-        let canonical = canonical(&body, &pointers)?;
+        let canonical = canonical(&body, &seat.rules)?;
         let (path, query) = match caller.target.split_once('?') {
             Some((path, query)) => (path, Some(query)),
             None => (caller.target.as_str(), None),
@@ -128,7 +135,7 @@ impl Call {
         let retry_count =
             headers::text(&headers, "x-stainless-retry-count").and_then(|v| v.parse().ok()).unwrap_or(0);
         let idempotency_key =
-            headers::text(&headers, "idempotency-key").map(|k| k.chars().take(200).collect());
+            headers::text(&headers, "idempotency-key").map(|k| token::mask(k).chars().take(200).collect());
         Ok(Call {
             path: Arc::from(path),
             arrived: Instant::now(),
@@ -141,6 +148,7 @@ impl Call {
             bound,
             priced,
             retry_count,
+            tried_again: leaves_it_to_us(&headers)?,
             idempotency_key,
             record,
             target: caller.target,
@@ -149,6 +157,22 @@ impl Call {
             raw,
             body,
         })
+    }
+
+    /// What it wants of its upstream's minute.
+    pub fn wants(&self, host: &Host) -> Wants {
+        let key = match &self.credential {
+            Credential::Ours => None,
+            Credential::Passed { digest, .. } => Some(*digest),
+        };
+        Wants {
+            upstream: self.upstream_name().to_owned(),
+            account: (key, self.request.model.clone()),
+            rate: self.to.rate(host.config.upstream_rate),
+            bound: self.bound.full().1,
+            input_bound: self.bound.input_tokens,
+            patience: host.config.admit_wait,
+        }
     }
 
     pub fn upstream_name(&self) -> &str {
@@ -186,7 +210,7 @@ impl Call {
         let url = self.to.url(&host.config.providers, &self.target);
         let pool = host.pool.clone();
         async move {
-            key.map_err(SendFailed::Unreachable)?;
+            key.map_err(SendFailed::Unsendable)?;
             pool.send(Method::POST, &url, headers, body).await
         }
     }

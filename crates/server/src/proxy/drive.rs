@@ -35,9 +35,13 @@ use super::{
     call::Call,
     host::{Host, Seen},
     live::{self, Live},
+    rates::{Later, Turn},
     record::Answer,
     wire::{Client, Wire},
 };
+
+/// Who waits for a turn asks for it at least so often.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a driver is told from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +83,8 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
         long_request: None,
         wait_over: None,
         poll_at: None,
+        turn: None,
+        later: None,
         replayed: false,
     };
     tokio::spawn(drive.run());
@@ -133,6 +139,10 @@ struct Drive {
     long_request: Option<Payload>,
     wait_over: Option<Instant>,
     poll_at: Option<(Instant, Seq)>,
+    /// At its upstream, while it is decided.
+    turn: Option<Turn>,
+    /// It waits for that: when it asks again, and what stands in the way.
+    later: Option<(Instant, Later)>,
     replayed: bool,
 }
 
@@ -152,12 +162,14 @@ impl Drive {
             let event = self.next().await;
             actions.extend(self.machine.on(event));
         }
+        self.leaves_the_line();
         self.host.registry().forget(self.place, self.id);
     }
 
     /// The next thing that happens.
     async fn next(&mut self) -> Event {
         let poll_at = self.poll_at.map(|p| p.0);
+        let asks_at = self.later.as_ref().map(|l| l.0);
         loop {
             // A client that left before its call went out is heard first: then it need not go.
             tokio::select! {
@@ -182,6 +194,12 @@ impl Drive {
                     self.wait_over = None;
                     return Event::WaitOver;
                 }
+                () = sleep_until(asks_at) => {
+                    if let Some((at, _)) = &mut self.later {
+                        *at += ASK_AGAIN;
+                    }
+                    return Event::MayRetry;
+                }
                 () = sleep_until(poll_at) => {
                     let Some((_, seq)) = self.poll_at.take() else { continue };
                     return Event::Polled(self.poll(seq));
@@ -198,6 +216,13 @@ impl Drive {
     }
 
     async fn admitted(&mut self, result: Result<Admission, Error>) -> Event {
+        if !matches!(result, Ok(Admission::Go { .. })) {
+            self.turn = None;
+        }
+        if !matches!(result, Ok(Admission::Wait { .. })) {
+            // What is recorded or in flight serves it: it keeps nobody from going.
+            self.leaves_the_line();
+        }
         match &result {
             Ok(Admission::Go { seq, diverged, .. }) => {
                 self.host.saw(Seen::Opened { seq: *seq });
@@ -254,7 +279,7 @@ impl Drive {
                 registry.tell(told, Signal::MayRetry);
                 self.wait_over = None;
             }
-            Action::Take(seq) => self.host.registry().take(self.place, self.id, seq),
+            Action::Take { seq, replays } => self.host.registry().take(self.place, self.id, seq, replays),
             Action::GiveBack => self.host.registry().give_back(self.place, self.id),
             Action::MarkError => self.host.registry().taken.mark_error(self.place),
             Action::Retried => self.host.registry().taken.retried(self.place),
@@ -310,6 +335,23 @@ impl Drive {
         if registry.waits_for_marks(self.place, self.id) {
             return;
         }
+        let wants = call.wants(&self.host);
+        let behind = registry.waiters.is_behind(seat.run, self.id);
+        let (turn, told) = match behind {
+            true => (None, self.host.rates.leave(self.id, &wants)),
+            false => {
+                let (turn, told) = self.host.rates.turn(self.id, &wants);
+                (Some(turn), told)
+            }
+        };
+        registry.tell(told, Signal::MayRetry);
+        let has_turn = matches!(turn, Some(Ok(_)));
+        (self.turn, self.later) = match turn {
+            None => (None, None),
+            Some(Ok(turn)) => (Some(turn), None),
+            // Not later than that: others may give theirs back.
+            Some(Err(later)) => (None, Some((Instant::now() + later.after.min(ASK_AGAIN), later))),
+        };
         let (request, long) = match call.payload() {
             Some(body) if body.bytes.len() > PART_LEN => (None, Some(body)),
             body => (body, None),
@@ -330,9 +372,10 @@ impl Drive {
             bound: call.bound,
             priced: call.priced.is_known(),
             taken: registry.taken.seqs(self.place),
+            in_hand: registry.taken.in_hand(seat.run, seat.attempt),
             retry_count: call.retry_count,
             answered_with_error: registry.taken.has_error(self.place),
-            behind: registry.waiters.is_behind(seat.run, self.id),
+            behind: !has_turn,
             active_ms,
             request,
         };
@@ -345,13 +388,22 @@ impl Drive {
         });
     }
 
+    /// It waits for no turn any more.
+    fn leaves_the_line(&mut self) {
+        if self.later.take().is_some() {
+            let told = self.host.rates.leave(self.id, &self.call.wants(&self.host));
+            self.host.registry().tell(told, Signal::MayRetry);
+        }
+    }
+
     fn open(&mut self, seq: Seq, cap: Option<u64>) -> Event {
         let live = Live::new(seq, self.instance);
         let key = (self.place.run, seq);
         self.host.registry().exchanges.insert(key, live.clone());
         self.keep_request(seq);
         let progress = live.subscribe();
-        tokio::spawn(live::carry(self.host.clone(), live.clone(), self.call.clone(), cap));
+        let turn = self.turn.take();
+        tokio::spawn(live::carry(self.host.clone(), live.clone(), self.call.clone(), cap, turn));
         self.source = Source::Live(live, progress);
         Event::Progress(self.progress())
     }

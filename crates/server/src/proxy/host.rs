@@ -13,11 +13,12 @@ use std::{
 use bytes::Bytes;
 use outlast_core::{
     body::{Base, BodyBases, BodyRecord, Restoring},
-    call::{ConnectionId, Taken, Waiters, taken::Place},
+    call::{ConnectionId, Taken, Waiters, rate::Rate, taken::Place},
     clock::{Clock, Entropy},
     digest::Digest,
     id::{AttemptNo, Micros, RunId, RunNo, Seq},
     journal::Role,
+    masks::Masks,
     price::PriceTable,
     run::Policy,
     status::Status,
@@ -34,6 +35,8 @@ use super::{
     kept::Kept,
     live::Live,
     metrics::Metrics,
+    rates::Rates,
+    rules,
     sleep::Reading,
     unrecorded::Unrecorded,
     upstream::{Pool, Providers},
@@ -65,8 +68,14 @@ pub struct Config {
     pub silence_after_suspend: Duration,
     /// How many calls may be on their way to one upstream at once, over all runs of this server.
     pub upstream_concurrency: Option<usize>,
-    /// JSON pointers left out of the digest.
-    pub drop_pointers: Vec<String>,
+    /// How many requests and tokens a minute one upstream is asked, over all runs of this server, unless it has a rate
+    /// of its own.
+    pub upstream_rate: Rate,
+    /// How often a call is sent again at most, after its upstream refused it for the moment or was not reached, and
+    /// within `admit_wait`. Not for clients that do so themselves.
+    pub upstream_retries: u32,
+    /// What does not count in the requests of runs that a header names first.
+    pub masks: Option<Masks>,
 }
 
 /// What a supervisor may watch.
@@ -138,6 +147,7 @@ pub struct Memory {
     pub pool: Pool,
     pub metrics: Metrics,
     pub gates: Gates,
+    pub rates: Arc<Rates>,
     draining: AtomicBool,
     arriving: AtomicUsize,
     pub token_keys: Vec<TokenKey>,
@@ -145,6 +155,7 @@ pub struct Memory {
     runs: Mutex<HashMap<RunNo, Arc<RunMemory>>>,
     pub(super) seats: Mutex<HashMap<(RunId, Option<String>), Seat>>,
     tokens: Mutex<HashMap<(RunNo, AttemptNo), Seat>>,
+    pub(super) rules: Mutex<rules::Compiled>,
     next_connection: AtomicU64,
     nonce: AtomicU64,
     /// While there are such, new calls are refused.
@@ -189,9 +200,9 @@ impl Registry {
         self.inboxes.len() <= 1 && self.exchanges.len() <= 1
     }
 
-    pub fn take(&mut self, place: Place, id: ConnectionId, seq: Seq) {
+    pub fn take(&mut self, place: Place, id: ConnectionId, seq: Seq, replays: bool) {
         if !self.left.contains(&id) {
-            self.taken.take(place, id, seq);
+            self.taken.take(place, id, seq, replays);
         }
     }
 
@@ -319,6 +330,7 @@ impl Host {
             pool: Pool::new(),
             metrics: Metrics::default(),
             gates: Gates::default(),
+            rates: Arc::default(),
             draining: AtomicBool::new(false),
             arriving: AtomicUsize::new(0),
             token_keys,
@@ -326,6 +338,7 @@ impl Host {
             runs: Mutex::default(),
             seats: Mutex::default(),
             tokens: Mutex::default(),
+            rules: Mutex::default(),
             next_connection: AtomicU64::new(1),
             nonce: AtomicU64::new(nonce),
             unrecorded,

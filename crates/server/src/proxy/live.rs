@@ -2,6 +2,8 @@
 //!
 //! The task belongs to nobody's connection: the answer outlives the agent.
 
+mod again;
+
 use std::{
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -14,7 +16,7 @@ use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use outlast_core::{
-    call::exchange::{Action, Ending, Event, Exchange, Failure, Frame, Progress, Silence},
+    call::exchange::{Action, Charge, Ending, Event, Exchange, Failure, Frame, Progress, Silence},
     engine::{keep::Keep, settle::Settle},
     id::{InstanceNo, Micros, Seq},
     journal::Role,
@@ -25,16 +27,19 @@ use outlast_core::{
 };
 use tokio::{sync::watch, time::Instant};
 
+use self::again::Rest;
+pub use self::again::leaves_it_to_us;
 use super::{
     call::Call,
     encoding::Decoder,
     headers,
     host::{Host, Seen},
     metrics::Counted,
+    rates::Turn,
     record::Answer,
     upstream::SendFailed,
 };
-use crate::dialect::{self, AnswerStream, FrameKind, Outcome};
+use crate::dialect::{self, AnswerStream, FrameKind, Outcome, says::Says};
 
 /// The pause before a settlement that failed is tried again.
 pub const SETTLE_AGAIN: Duration = Duration::from_millis(500);
@@ -78,9 +83,9 @@ impl Live {
 }
 
 /// Carries the exchange of `live` to its end.
-pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, cap: Option<u64>) {
+pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, cap: Option<u64>, turn: Option<Turn>) {
     let mut task = Carry {
-        machine: Exchange::new(),
+        machine: Exchange::patient(again::patience(&host, &call)),
         host,
         live,
         call,
@@ -92,12 +97,21 @@ pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, cap: Optio
         slow_at: None,
         stuck: None,
         limited: None,
+        began_at: None,
         sent_at: Instant::now(),
         head_at: None,
         settle_began: Instant::now(),
         ending: None,
+        rest: None,
+        asking: None,
+        again: false,
+        retries: 0,
+        turn,
     };
     task.upstream(cap).await;
+    while task.goes_again().await {
+        task.upstream(cap).await;
+    }
     task.settle_down().await;
 }
 
@@ -117,11 +131,24 @@ struct Carry {
     stuck: Option<Stuck>,
     /// Until when the upstream refuses everything, if it said so.
     limited: Option<Micros>,
+    /// When its first try was sent.
+    began_at: Option<Instant>,
+    /// When its last try was.
     sent_at: Instant,
     head_at: Option<Instant>,
     settle_began: Instant,
     /// How the entry closes.
     ending: Option<Ending>,
+    /// The pause that the machine wants.
+    rest: Option<Rest>,
+    /// Tries that are to be on disk before the next one.
+    asking: Option<Vec<Option<u16>>>,
+    /// The request is to be sent again.
+    again: bool,
+    /// How often it was sent again.
+    retries: u32,
+    /// What it counts as in its upstream's minute.
+    turn: Option<Turn>,
 }
 
 /// An answer that waits to be recorded.
@@ -137,8 +164,7 @@ impl Carry {
         let limit = self.host.config.upstream_concurrency;
         // Until the answer has ended. It holds its reservation meanwhile, and is in flight for a drain.
         let _inside = self.host.gates.enter(self.call.upstream_name(), limit).await;
-        self.sent_at = Instant::now();
-        self.host.metrics.queued(self.sent_at - self.call.arrived);
+        self.leaves();
         let send = self.call.send(&self.host, cap);
         let first_byte = self.host.config.first_byte_timeout;
         let after_suspend = self.host.config.silence_after_suspend;
@@ -150,9 +176,13 @@ impl Carry {
             tokio::select! {
                 sent = &mut send => break match sent {
                     Ok(response) => response,
+                    Err(SendFailed::Unsendable(text)) => {
+                        tracing::warn!(run = %self.call.seat.id, error = %text, "cannot be sent");
+                        return self.on(Event::UpstreamError(Failure::BeforeSend));
+                    }
                     Err(SendFailed::Unreachable(text)) => {
                         tracing::warn!(run = %self.call.seat.id, error = %text, "upstream unreachable");
-                        return self.on(Event::UpstreamError(Failure::BeforeSend));
+                        return self.on(Event::Unreachable(self.told(None)));
                     }
                     Err(SendFailed::Lost(text)) => {
                         tracing::warn!(run = %self.call.seat.id, error = %text, "upstream lost");
@@ -167,6 +197,7 @@ impl Carry {
             }
         };
         self.head_at = Some(Instant::now());
+        self.learn(response.status(), response.headers());
         let (head, mut body) = response.into_parts();
         let encoding = headers::text(&head.headers, "content-encoding");
         let decoder = Decoder::of(encoding);
@@ -256,7 +287,12 @@ impl Carry {
         let len = body.len() as u64;
         let body = if status.is_success() { body } else { self.masked(body) };
         self.live.log().frames.push(body);
-        self.on(Event::BodyEnd { len, readable });
+        if status.is_success() {
+            return self.on(Event::BodyEnd { len, readable });
+        }
+        let headers = self.live.log().headers.clone();
+        let told = self.told(Some(&headers));
+        self.on(Event::Refused { len, told });
     }
 
     /// Until when a 429 says that everything is refused. A clock that cannot be read tells nothing.
@@ -327,6 +363,9 @@ impl Carry {
                 Action::Tell(progress) => {
                     self.live.progress.send_replace(progress);
                 }
+                Action::Rest { tries, pause_ms } => self.rest = Some(Rest { tries, pause_ms }),
+                Action::AskAgain { tries } => self.asking = Some(tries),
+                Action::SendAgain => self.begins_again(),
                 // The body is dropped when `upstream` returns.
                 Action::Abort => {}
             }
@@ -443,7 +482,27 @@ impl Carry {
             }
         }
         self.is_recorded();
+        self.gives_its_turn();
         self.host.exchange_over(&self.call, &self.live);
+    }
+
+    /// What the provider says of its limits.
+    fn learn(&self, status: StatusCode, headers: &HeaderMap) {
+        // This process's own: no store is asked for it, and only spans count.
+        let now = self.host.clock.now();
+        let levels = dialect::rate_limits(status.as_u16(), &Says { headers, now });
+        self.host.rates.learn(&self.call.wants(&self.host), levels);
+    }
+
+    /// Its minute has what it came to. Without usage its bound stands; a refusal is no token.
+    fn gives_its_turn(&mut self) {
+        let Some(mut turn) = self.turn.take() else { return };
+        match (self.ending, self.outcome.usage) {
+            (Some(Ending::Void), _) => turn.never_arrived(),
+            (Some(Ending::Failed(Charge::Nothing)), _) => turn.used(0),
+            (_, Some(usage)) => turn.used(usage.total()),
+            _ => {}
+        }
     }
 
     fn note(&self, settled: &Result<Settled, Error>) {
@@ -473,7 +532,7 @@ impl Carry {
                 let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
                 tracing::info!(
                     run = %call.seat.id, seq = %self.live.seq, upstream = call.upstream_name(),
-                    model = %call.request.model, status = self.machine.status(), state,
+                    model = %call.request.model, status = self.machine.status(), state, retries = self.retries,
                     queue_ms = ms(self.sent_at - call.arrived),
                     first_byte_ms = self.head_at.map(|at| ms(at - self.sent_at)),
                     total_ms = ms(call.arrived.elapsed()),

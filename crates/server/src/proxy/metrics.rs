@@ -27,6 +27,8 @@ struct Counts {
     replays: u64,
     saved_nano_usd: i128,
     refusals: BTreeMap<String, u64>,
+    /// By upstream.
+    retries: BTreeMap<String, u64>,
     queue: Histogram,
     commit: Histogram,
 }
@@ -76,6 +78,11 @@ impl Metrics {
     /// A request was refused. `code` is one of ours.
     pub fn refused(&self, code: &str) {
         *self.lock().refusals.entry(code.to_owned()).or_default() += 1;
+    }
+
+    /// A call was sent again.
+    pub fn tried_again(&self, upstream: &str) {
+        *self.lock().retries.entry(upstream.to_owned()).or_default() += 1;
     }
 
     /// A call waited so long from its arrival until it was sent.
@@ -132,6 +139,11 @@ impl Metrics {
         for (code, n) in &counts.refusals {
             line(&mut out, "outlast_refusals_total", &labels(&[("code", code)]), n);
         }
+        let retries = "outlast_upstream_retries_total";
+        family(&mut out, retries, "counter", "Calls sent again after a refusal that passes, by upstream.");
+        for (upstream, n) in &counts.retries {
+            line(&mut out, retries, &labels(&[("upstream", upstream)]), n);
+        }
         counts.queue.write(&mut out, "outlast_queue_seconds", "From a call's arrival until it was sent.");
         counts.commit.write(&mut out, "outlast_commit_seconds", "Commits that a call waited for.");
         out
@@ -168,23 +180,23 @@ impl Histogram {
     }
 }
 
-fn family(out: &mut String, name: &str, kind: &str, help: &str) {
+pub(super) fn family(out: &mut String, name: &str, kind: &str, help: &str) {
     // Writing to a string does not fail.
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-fn line(out: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
+pub(super) fn line(out: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
     let _ = writeln!(out, "{name}{labels} {value}");
 }
 
-fn labels(all: &[(&str, &str)]) -> String {
+pub(super) fn labels(all: &[(&str, &str)]) -> String {
     let escaped = |v: &str| v.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let all: Vec<String> = all.iter().map(|(name, v)| format!("{name}=\"{}\"", escaped(v))).collect();
     format!("{{{}}}", all.join(","))
 }
 
 /// Exact, in dollars.
-fn dollars(nano: i128) -> String {
+pub(super) fn dollars(nano: i128) -> String {
     let per = 1_000_000_000;
     format!("{}.{:09}", nano / per, (nano % per).abs())
 }

@@ -3,10 +3,14 @@
 //! A request is read into a [`call::Call`], its connection is driven by [`drive`], the answer of a
 //! new call is carried by [`live`]. All decisions are in the core: the engine and the call machine.
 
+mod approvals;
 mod body;
+mod budget_metrics;
+mod by_model;
 mod call;
 mod drive;
 mod encoding;
+mod fleet;
 mod gates;
 mod headers;
 mod host;
@@ -16,8 +20,10 @@ mod metrics;
 mod named;
 mod prices;
 mod probes;
+mod rates;
 mod record;
 mod refuse;
+mod rules;
 mod seat;
 mod sleep;
 mod state;
@@ -41,22 +47,28 @@ use outlast_core::{clock::Entropy, store::Error};
 use tokio::net::TcpListener;
 
 pub(crate) use body::{AnswerBody, Piece};
+pub use by_model::{BadPattern, Pattern};
+pub use fleet::FLEET;
+pub(crate) use host::Host;
 pub use host::{Config, Observer, Seen};
 pub use named::{AuthHeader, BadName, Named};
 pub use probes::PROBES;
 pub use record::{Answer as StoredAnswer, BadRecord};
+pub(crate) use refuse::Refusal;
+pub(crate) use seat::{date, forget_run};
 pub use upstream::{BadBase, Key, Provider, Providers};
 pub use who::{Access, NotLetIn, bare};
+pub(crate) use who::{api, bears_token};
 
 use self::{
     call::{Call, credential},
-    host::Host,
     named::To,
-    refuse::Refusal,
+    upstream::SendFailed,
     who::{Caller, Credential, Who},
     wire::{Socket, Wire},
 };
 use crate::{
+    compat::riskkernel::{self, RiskKernel},
     dialect::{HeaderFacts, Route, Upstream, route},
     http::Rest,
     node::Node,
@@ -68,6 +80,7 @@ use crate::{
 pub struct Proxy {
     host: Arc<RwLock<Arc<Host>>>,
     rest: Option<Rest>,
+    riskkernel: Option<RiskKernel>,
 }
 
 impl Proxy {
@@ -79,7 +92,7 @@ impl Proxy {
         observer: Option<Observer>,
     ) -> Result<Proxy, Error> {
         let host = Host::new(node, entropy, config, observer)?;
-        Ok(Proxy { host: Arc::new(RwLock::new(host)), rest: None })
+        Ok(Proxy { host: Arc::new(RwLock::new(host)), rest: None, riskkernel: None })
     }
 
     /// Takes another configuration: requests that come from here on have it, those on their way end under
@@ -93,9 +106,10 @@ impl Proxy {
         self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Serves the state's routes too.
+    /// Serves the state's routes too, and RiskKernel's, whose facts are state.
     pub fn with_state(self, desk: Arc<StateDesk>) -> Proxy {
-        Proxy { rest: Some(Rest::new(desk)), ..self }
+        let riskkernel = Some(RiskKernel::new(desk.clone()));
+        Proxy { rest: Some(Rest::new(desk)), riskkernel, ..self }
     }
 
     /// Serves `listener` until `shutdown` resolves, and then drains: nothing new is begun (`/readyz` and new
@@ -178,13 +192,18 @@ impl Proxy {
             _ if is_google => Upstream::Gemini,
             _ => Upstream::OpenAi,
         };
-        match self.pass(&host, request, facts, wire).await {
+        let speaks = riskkernel::Speaks::of(request.headers());
+        let mut response = match self.pass(&host, request, facts, wire).await {
             Ok(response) => response,
             Err((refusal, upstream)) => {
                 host.metrics.refused(&refusal.code);
                 refusal.response(upstream.unwrap_or(shape))
             }
+        };
+        if let Some(speaks) = speaks {
+            speaks.stamp(&host, &mut response);
         }
+        response
     }
 
     async fn pass(
@@ -202,9 +221,18 @@ impl Proxy {
         if let Some(probe) = probes::answer(host, &parts) {
             return probe.map_err(bare);
         }
+        if let Some(told) = fleet::answer(host, &parts).await {
+            return told.map_err(bare);
+        }
         let _arriving = host.arrives();
+        if let Some(face) = self.riskkernel.as_ref().filter(|_| RiskKernel::takes(parts.uri.path())) {
+            return Ok(self.riskkernel(face, host, &parts, body).await);
+        }
         if host.is_draining() {
             return Err(bare(probes::draining()));
+        }
+        if approvals::route(&parts).is_some() {
+            return approvals::answer(self, host, &parts, body).await.map_err(bare);
         }
         if let Some(rest) = &self.rest
             && let Some(asked) = state::asked(host, &parts)
@@ -288,6 +316,23 @@ impl Proxy {
         }
     }
 
+    async fn riskkernel(
+        &self,
+        face: &RiskKernel,
+        host: &Arc<Host>,
+        parts: &http::request::Parts,
+        body: Incoming,
+    ) -> Response<AnswerBody> {
+        let let_in = match face.let_in(host, parts) {
+            Ok(let_in) => let_in,
+            Err(e) => return riskkernel::refused(&e),
+        };
+        match self.body(host, body).await {
+            Ok(body) => face.answer(host, let_in, body).await,
+            Err(e) => riskkernel::refused(&e.into()),
+        }
+    }
+
     async fn body(&self, host: &Host, body: Incoming) -> Result<Bytes, Refusal> {
         let limit = host.config.max_body;
         match Limited::new(body, limit).collect().await {
@@ -308,6 +353,7 @@ impl Proxy {
         raw: Bytes,
         wire: Wire,
     ) -> Result<Response<AnswerBody>, Refusal> {
+        let to = by_model::route(host, to, &caller.credential, &headers, &raw);
         if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
             return Err(no_key(&to));
         }
@@ -362,7 +408,7 @@ impl Proxy {
             tokio::time::timeout(host.config.first_byte_timeout, host.pool.send(method, &url, out, raw));
         let response = match sent.await {
             Ok(Ok(response)) => response,
-            Ok(Err(upstream::SendFailed::Unreachable(e) | upstream::SendFailed::Lost(e))) => {
+            Ok(Err(SendFailed::Unsendable(e) | SendFailed::Unreachable(e) | SendFailed::Lost(e))) => {
                 let text = format!("the upstream cannot be reached: {e}");
                 return Err(Refusal { retry: Some(true), ..Refusal::new(502, "upstream_unreachable", text) });
             }

@@ -1,13 +1,20 @@
-//! Upstreams that a person has named: servers that speak OpenAI's API, asked for as `/u/NAME/v1/…`.
+//! Upstreams that a person has named: servers that speak OpenAI's API, asked for as `/u/NAME/v1/…`, or by a
+//! model's name.
 //!
 //! A client chooses among the names that are configured, and nothing else.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use http::{HeaderName, header};
-use outlast_core::price::{Found, PriceTable};
+use outlast_core::{
+    call::rate::Rate,
+    price::{Found, PriceTable},
+};
 
-use super::upstream::{BadBase, Key, Provider, Providers};
+use super::{
+    by_model::Pattern,
+    upstream::{BadBase, Key, Provider, Providers},
+};
 use crate::dialect::{CostField, Upstream};
 
 /// One of them.
@@ -22,6 +29,10 @@ pub struct Named {
     pub wants_key: Option<String>,
     /// From a model's name in requests to its name in the price table.
     pub models: BTreeMap<String, String>,
+    /// Models whose calls go here from OpenAI's own path, too.
+    pub models_match: Vec<Pattern>,
+    /// Its own rate, in place of the proxy's.
+    pub rate: Option<Rate>,
     /// Its own prices and their hash, in place of the proxy's.
     pub prices: Option<(PriceTable, Arc<str>)>,
     /// Streams are asked for their usage.
@@ -130,6 +141,14 @@ impl To {
     pub fn lacks_key(&self, providers: &Providers) -> bool {
         let open = matches!(self, To::Named(named) if named.wants_key.is_none());
         self.provider(providers).key.is_none() && !open
+    }
+
+    /// Its own rate, else the one of all.
+    pub fn rate(&self, of_all: Rate) -> Rate {
+        match self {
+            To::Own(_) => of_all,
+            To::Named(named) => named.rate.unwrap_or(of_all),
+        }
     }
 
     pub fn asks_usage(&self) -> bool {

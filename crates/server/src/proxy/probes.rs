@@ -2,7 +2,7 @@
 
 use http::{HeaderValue, Method, Response, StatusCode, header, request::Parts};
 
-use super::{body::AnswerBody, host::Host, refuse::Refusal, who};
+use super::{body::AnswerBody, budget_metrics, host::Host, refuse::Refusal, who};
 
 /// The routes of probes; `docs/openapi.json` is held to them.
 pub const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
@@ -57,6 +57,10 @@ fn metrics(host: &Host) -> Response<AnswerBody> {
         (registry.exchanges.len(), registry.inboxes.len())
     };
     let mut text = host.metrics.text();
+    // A store that cannot be read is `/readyz`'s to tell: what is counted here is told all the same.
+    if let (Ok(budgets), Ok(now)) = (host.store.budgets(), host.store.now()) {
+        text.push_str(&budget_metrics::text(&budgets, now));
+    }
     for (name, help, value) in [
         ("outlast_calls_in_flight", "Calls on their way upstream.", in_flight),
         ("outlast_clients", "Metered requests that have a client now.", clients),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use outlast_core::call::Refused;
+use outlast_core::{call::Refused, token};
 
 use super::{body::AnswerBody, encoding::BadEncoding, who::NotLetIn};
 use crate::dialect::{BadRequest, Upstream, refusal_body};
@@ -36,6 +36,8 @@ impl Refusal {
     pub fn of(refused: &Refused, run: &str) -> Refusal {
         let hint = match refused {
             Refused::Budget(refusal) => Some(refusal.hint(run)),
+            // The run's own budget needs nobody: room comes back by itself.
+            Refused::AdmissionTimeout(refusal) if refusal.whose.is_some() => Some(refusal.hint(run)),
             Refused::NotAllowed(e) => e.hint(),
             Refused::Store(e) => e.hint(),
             _ => None,
@@ -56,6 +58,8 @@ impl Refusal {
             Some(hint) => format!("{} ({hint})", self.message),
             None => self.message.clone(),
         };
+        // What a caller wrote may stand in it, and so its token.
+        let message = token::mask(&message);
         let body: Bytes = refusal_body(shape, self.status, &self.code, &message);
         let mut response = Response::new(AnswerBody::plain(body));
         *response.status_mut() =

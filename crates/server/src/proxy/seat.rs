@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outlast_core::{
     call::Refused,
     engine::{self, enter::Enter, start::Start},
-    id::{RunId, Seq, Slot},
+    id::{RunId, RunNo, Seq, Slot},
     journal::iteration_scope,
     op::Durability,
     run::Spec,
@@ -18,6 +18,7 @@ use super::{
     call::Seat,
     host::{Host, lock},
     refuse::Refusal,
+    rules,
     who::{NotLetIn, Who},
 };
 
@@ -40,6 +41,13 @@ pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
 pub fn forget(host: &Host, seat: &Seat, label: Option<String>) {
     lock(&host.seats).remove(&(seat.id.clone(), label));
     host.registry().taken.forget(seat.run, seat.attempt);
+}
+
+/// The same for all seats of a run: somebody ended it through this process.
+pub(crate) fn forget_run(host: &Host, run: RunNo) {
+    let gone: Vec<Seat> = lock(&host.seats).extract_if(|_, seat| seat.run == run).map(|(_, s)| s).collect();
+    let mut registry = host.registry();
+    gone.iter().for_each(|seat| registry.taken.forget(seat.run, seat.attempt));
 }
 
 /// A supervisor's proxy serves its own run, and the runs that spend of its budget: its children.
@@ -72,6 +80,7 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
         let lost = engine::Error::LeaseLost { id: view.run.id.to_string(), attempt: claims.attempt.0 };
         return Err(Refusal::of(&Refused::of(lost.into()), view.run.id.as_str()));
     }
+    let rules = rules::of(host, &view)?;
     let seat = Seat {
         run: claims.run,
         id: view.run.id,
@@ -80,6 +89,7 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
         scope: iteration_scope(attempt.iteration),
         within: None,
         record: view.run.policy.record,
+        rules,
         undriven: attempt.instance.is_none(),
         shared: false,
     };
@@ -121,7 +131,8 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
         Err(Error::Engine(engine::Error::RunHalted { .. })) => return Err(halted(host, run, &id)?),
         Err(e) => return Err(Refusal::of(&Refused::of(e), id.as_str())),
     };
-    let record = host.store.run(run)?.map(|v| v.run.policy.record).unwrap_or_default();
+    let view = host.store.run(run)?.ok_or_else(|| Error::Corrupt { what: format!("run {id} is gone") })?;
+    let (record, rules) = (view.run.policy.record, rules::of(host, &view)?);
     let seat = Seat {
         run,
         id,
@@ -130,6 +141,7 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
         scope: iteration_scope(entered.iteration),
         within: None,
         record,
+        rules,
         undriven: true,
         shared,
     };
@@ -147,7 +159,7 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
     Ok(seat)
 }
 
-async fn create(host: &Host, id: &RunId, shared: bool) -> Result<outlast_core::id::RunNo, Refusal> {
+async fn create(host: &Host, id: &RunId, shared: bool) -> Result<RunNo, Refusal> {
     let mut limits = host.config.default_limits;
     if shared {
         // Nobody's day has a limit in usd only: its calls are not one loop.
@@ -160,7 +172,7 @@ async fn create(host: &Host, id: &RunId, shared: bool) -> Result<outlast_core::i
         id: id.clone(),
         limits,
         policy: host.config.default_policy,
-        spec: Spec::default(),
+        spec: Spec { masks: host.config.masks.clone(), ..Spec::default() },
         parent: None,
         command_key: None,
         stdin: None,
@@ -170,7 +182,7 @@ async fn create(host: &Host, id: &RunId, shared: bool) -> Result<outlast_core::i
 }
 
 /// The refusal that halted the run, as its calls get it.
-fn halted(host: &Host, run: outlast_core::id::RunNo, id: &RunId) -> Result<Refusal, Refusal> {
+fn halted(host: &Host, run: RunNo, id: &RunId) -> Result<Refusal, Refusal> {
     let halt = host.store.run(run)?.and_then(|v| v.run.halt);
     let halt =
         halt.unwrap_or_else(|| outlast_core::envelope::Refusal::plain("halted", outlast_core::id::Micros(0)));
@@ -178,7 +190,7 @@ fn halted(host: &Host, run: outlast_core::id::RunNo, id: &RunId) -> Result<Refus
 }
 
 /// A count of days since the epoch as `2026-11-20` (Howard Hinnant's civil-from-days).
-fn date(days: i64) -> Arc<str> {
+pub(crate) fn date(days: i64) -> Arc<str> {
     let z = days + 719_468;
     let era = z.div_euclid(146_097);
     let doe = z.rem_euclid(146_097);

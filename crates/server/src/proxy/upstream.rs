@@ -127,6 +127,8 @@ pub fn name(upstream: Upstream) -> &'static str {
 /// How a request upstream failed before its head.
 #[derive(Debug)]
 pub enum SendFailed {
+    /// It cannot be made into a request: no key, or no URL.
+    Unsendable(String),
     /// No byte of it left.
     Unreachable(String),
     /// It may have been seen.
@@ -172,10 +174,10 @@ impl Pool {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<Response<Incoming>, SendFailed> {
-        let unreachable = |e: &dyn std::fmt::Display| SendFailed::Unreachable(e.to_string());
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
-        *request.uri_mut() = url.parse().map_err(|e: http::uri::InvalidUri| unreachable(&e))?;
+        *request.uri_mut() =
+            url.parse().map_err(|e: http::uri::InvalidUri| SendFailed::Unsendable(e.to_string()))?;
         *request.headers_mut() = headers;
         self.client.request(request).await.map_err(|e| {
             let text = chain(&e);

@@ -3,6 +3,8 @@
 //! A run token as the API key or in the path; an API token, or an unprotected loopback listener,
 //! with headers; or nothing, which shares one run per store and UTC day on loopback.
 
+use std::borrow::Cow;
+
 use http::{HeaderMap, Uri};
 use outlast_core::{
     digest::Digest,
@@ -137,12 +139,12 @@ pub fn caller(
     check_origin(access, headers)?;
     let target = uri.path_and_query().map_or("/", |p| p.as_str());
     let (path_token, target) = split_path(target);
-    let (query_token, target) = split_query(&target);
+    let (query_tokens, target) = split_query(&target);
     let credentials = credentials(headers)?;
 
     let mut tokens: Vec<&str> = Vec::new();
     tokens.extend(path_token.as_deref());
-    tokens.extend(query_token.as_deref());
+    tokens.extend(query_tokens.iter().map(String::as_str));
     tokens.extend(credentials.iter().map(|c| c.1).filter(|v| token::looks_like_token(v)));
     let mut claims: Option<Claims> = None;
     for t in tokens {
@@ -175,6 +177,14 @@ pub fn caller(
         return Err(NotLetIn::ScopeWithoutToken);
     }
     Ok(Caller { who, target, credential, within })
+}
+
+/// Whether a request has a run token anywhere, good or not.
+pub fn bears_token(uri: &Uri, headers: &HeaderMap) -> Result<bool, NotLetIn> {
+    let (in_path, target) = split_path(uri.path_and_query().map_or("/", |p| p.as_str()));
+    let (in_query, _) = split_query(&target);
+    let in_header = credentials(headers)?.iter().any(|c| token::looks_like_token(c.1));
+    Ok(in_path.is_some() || !in_query.is_empty() || in_header)
 }
 
 /// Lets a caller of our own routes in: by the API token where there is one, else on loopback.
@@ -261,22 +271,36 @@ fn split_path(target: &str) -> (Option<String>, String) {
     (None, target.to_owned())
 }
 
-/// `?key=ol_…` is taken out, whatever its name; any other query stays as it is.
-fn split_query(target: &str) -> (Option<String>, String) {
-    let Some((path, query)) = target.split_once('?') else { return (None, target.to_owned()) };
-    let mut token = None;
+/// Each `?key=ol_…` is taken out, whatever its name and however it is encoded; any other query stays as it is.
+fn split_query(target: &str) -> (Vec<String>, String) {
+    let Some((path, query)) = target.split_once('?') else { return (Vec::new(), target.to_owned()) };
+    let mut tokens = Vec::new();
     let kept: Vec<&str> = query
         .split('&')
-        .filter(|pair| match pair.split_once('=') {
-            Some((_, value)) if token::looks_like_token(value) => {
-                token = Some(value.to_owned());
-                false
+        .filter(|pair| {
+            let value = decoded(pair.split_once('=').map_or(*pair, |(_, value)| value));
+            let is_token = token::looks_like_token(&value);
+            if is_token {
+                tokens.push(value.into_owned());
             }
-            _ => true,
+            !is_token
         })
         .collect();
     let target = if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) };
-    (token, target)
+    (tokens, target)
+}
+
+/// A value without its percent-encoding. What is none stays as it is: no token has any.
+fn decoded(value: &str) -> Cow<'_, str> {
+    let mut parts = value.split('%');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let byte = part.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).filter(u8::is_ascii);
+        let Some(byte) = byte else { return Cow::Borrowed(value) };
+        out.push(char::from(byte));
+        out.push_str(&part[2..]);
+    }
+    Cow::Owned(out)
 }
 
 /// Gemini's clients may put their key into the query, as `?key=…`: there it would be part of the digest. It is moved to
@@ -347,8 +371,15 @@ fn run_header(headers: &HeaderMap) -> Result<Option<Who>, NotLetIn> {
         return Err(NotLetIn::Disagree);
     }
     let Some(id) = ours.or(alias) else { return Ok(None) };
+    // It would stand in the journal, in the log and in answers.
+    if token::looks_like_token(id) {
+        return Err(NotLetIn::BadRunId("a run token is no run's name: send it as the API key".into()));
+    }
     let run = RunId::new(id).map_err(|e| NotLetIn::BadRunId(e.to_string()))?;
     let label = one("x-outlast-attempt")?.filter(|l| !l.is_empty()).map(str::to_owned);
+    if label.as_ref().is_some_and(|l| token::mask(l) != *l) {
+        return Err(NotLetIn::BadHeader("x-outlast-attempt holds a run token"));
+    }
     if label.as_ref().is_some_and(|l| l.len() > 128) {
         return Err(NotLetIn::BadHeader("x-outlast-attempt is longer than 128 bytes"));
     }

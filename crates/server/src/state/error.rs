@@ -30,6 +30,14 @@ pub enum Error {
     BodyTooLarge { limit: usize },
     #[error("key {key:?} of agent {agent:?} in namespace {namespace:?} is not there{}", deleted(*deleted_in))]
     NoSuchKey { namespace: String, agent: String, key: String, deleted_in: Option<i64> },
+    #[error("a run asks, and a person decides: a run token never does")]
+    NoRunDecides,
+    #[error("this listener has no API token, and anybody could decide over it")]
+    OnlyTheCommandDecides,
+    #[error("a run asks for an approval, and none is named")]
+    NoRunAsks,
+    #[error("no policy {name:?}")]
+    UnknownPolicy { name: String },
     #[error("{method} {path} is no route of the state")]
     NoRoute { method: String, path: String },
 }
@@ -70,6 +78,10 @@ impl Error {
             Error::ReplyTooLarge { .. } => "reply_too_large",
             Error::BodyTooLarge { .. } => "body_too_large",
             Error::NoSuchKey { .. } => "no_such_key",
+            Error::NoRunDecides => "no_run_decides",
+            Error::OnlyTheCommandDecides => "only_the_command_decides",
+            Error::NoRunAsks => "no_run",
+            Error::UnknownPolicy { .. } => "unknown_policy",
             Error::NoRoute { .. } => "no_route",
         }
     }
@@ -86,6 +98,12 @@ impl Error {
             Error::NotJson { .. } => Some("`outlast state get` shows its bytes".into()),
             Error::ReplyTooLarge { instead, .. } => Some(instead.clone()),
             Error::BodyTooLarge { .. } => Some("raise it with --max-body".into()),
+            Error::NoRunDecides | Error::OnlyTheCommandDecides => Some(
+                "decide with `outlast approve ID`, or with the API token of `outlast serve --api-token-file`"
+                    .into(),
+            ),
+            Error::NoRunAsks => Some("send the run's token, or an X-Outlast-Run header".into()),
+            Error::UnknownPolicy { .. } => Some("`GET /v1/policies` lists them".into()),
             Error::NoRoute { .. } => Some("the routes are in docs/openapi.json".into()),
             _ => None,
         }
@@ -111,13 +129,17 @@ impl Kind {
     /// The kind of a code of the engine, the store or a face.
     pub fn of(code: &str) -> Kind {
         match code {
-            "bad_request" | "bad_value" | "bad_keep" | "bad_limit" => Kind::Invalid,
+            "bad_request" | "bad_value" | "bad_keep" | "bad_limit" | "bad_approval" => Kind::Invalid,
             "read_only_namespace"
+            | "no_run_decides"
+            | "only_the_command_decides"
+            | "no_run"
             | "lease_lost"
             | "label_ended"
             | "instance_dead"
             | "no_attempt"
             | "run_ended"
+            | "run_held"
             | "run_halted"
             | "not_running" => Kind::Forbidden,
             "transaction_not_found"
@@ -125,12 +147,14 @@ impl Kind {
             | "transaction_expired"
             | "unknown_run"
             | "no_such_key"
+            | "unknown_approval"
+            | "unknown_policy"
             | "no_route" => Kind::NotFound,
-            "conflict" => Kind::Conflict,
+            "conflict" | "other_arguments" | "already_decided" | "approval_expired" => Kind::Conflict,
             "transaction_exists" => Kind::Exists,
             "compacted" | "not_json" => Kind::Gone,
             "transaction_too_large" | "reply_too_large" | "body_too_large" => Kind::TooLarge,
-            "too_many_transactions" => Kind::TooMany,
+            "too_many_transactions" | "too_many_approvals" => Kind::TooMany,
             "store_full" | "store_io" | "store_refused" | "store_unavailable" | "store_closed" => {
                 Kind::Unavailable
             }

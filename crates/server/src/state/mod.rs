@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use outlast_core::{
     clock::{Clock, Entropy, random},
     engine::put::{Change, Put},
-    id::{Slot, uuid_v7},
+    id::{RunId, Slot, uuid_v7},
     op::{Actor, Durability},
     state::{
         Committed, Name, Position, outcome,
@@ -66,6 +66,11 @@ impl StateDesk {
 
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// An id for a run that nobody named: never used twice.
+    pub fn name_a_run(&self) -> RunId {
+        RunId::generate(self.clock.now(), random(&*self.entropy))
     }
 
     /// The attempt that writes from now on. What an earlier one left open is aborted: it may not be

@@ -6,7 +6,9 @@ use std::sync::{
 };
 
 use outlast_core::{
+    approval,
     attempt::Attempt,
+    budget::BudgetView,
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
@@ -103,8 +105,14 @@ impl Store for Failing {
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
         self.inner.runs(filter)
     }
+    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+        self.inner.approvals(filter)
+    }
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
         self.inner.envelope(no)
+    }
+    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
+        self.inner.budgets()
     }
     fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
         self.inner.attempts(run)

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod approvals;
 mod bad_input;
 mod budget;
 mod chaos;
@@ -9,15 +10,23 @@ mod client;
 mod failing;
 mod faithful;
 mod faults;
+mod fleet;
 mod gemini;
+mod masks;
 mod named;
+mod rates;
 mod replay;
 mod responses;
 mod restart;
 mod rig;
+mod riskkernel;
+mod riskkernel_approvals;
+mod riskkernel_memory;
 mod scope;
 mod scripted;
 mod server_tools;
 mod state_grpc;
 mod state_rest;
 mod stream;
+mod tricks;
+mod tries;

@@ -15,10 +15,12 @@ use serde_json::json;
 
 use crate::{
     client::{Api, Ask, with},
-    rig::{Rig, Server, house, limit},
+    rig::{HOUSE_KEY, Rig, Server, house, limit},
 };
 
 /// A server with upstreams in the manners that the fake provider knows: `router`, `local`, and another `house`.
+///
+/// `router` takes calls for `llama-*` from OpenAI's own path, `keyless` those for `qwen*`.
 async fn serve(rig: &Rig, limits: Limits) -> Server {
     let base = rig.mock.base_url();
     let at = |name: &str, path: &str| {
@@ -28,6 +30,7 @@ async fn serve(rig: &Rig, limits: Limits) -> Server {
     let router = Named {
         auth: AuthHeader::Bearer,
         cost_field: Some("usage.cost".parse().unwrap()),
+        models_match: vec!["llama-*".parse().unwrap()],
         ..at("router", "/api/v1")
     };
     let mut local = Named {
@@ -45,6 +48,7 @@ async fn serve(rig: &Rig, limits: Limits) -> Server {
     let no_key = at("keyless", "/openai/v1");
     let mut keyless = no_key;
     keyless.provider.key = None;
+    keyless.models_match = vec!["qwen*".parse().unwrap()];
     let mut config = Config { default_limits: limits, ..rig.config() };
     config.providers.named.extend([router, local, priced, keyless].map(Arc::new));
     rig.serve_with(config).await
@@ -161,4 +165,74 @@ async fn a_client_chooses_among_names_and_nothing_else() {
     let own = Api::Named.says("x").header("authorization", "Bearer sk-mine").header("api-key", "sk-mine");
     own.to(&server).await.ok();
     assert_eq!(rig.mock.requests().pop().unwrap().headers["api-key"], "sk-mine");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_goes_to_the_upstream_whose_pattern_its_model_matches() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = serve(&rig, Limits::default()).await;
+    let chat = |model: &str| Api::Chat.says_to(model, "mock: usage 400,32");
+    let answer = chat("llama-3").label("one").to(&server).await.ok();
+    chat("gpt-4o-mini").to(&server).await.ok();
+    Api::Embeddings.says_to("llama-embed", "x").to(&server).await.ok();
+    let sent: Vec<String> = rig.mock.requests().iter().map(|r| r.target.clone()).collect();
+    assert_eq!(sent, ["/api/v1/chat/completions", "/v1/chat/completions", "/api/v1/embeddings"]);
+    // With its key, its bill and its name; and as the same call that its path would make.
+    let entry = server.entries("r").remove(0);
+    assert_eq!((entry.spent.cost(), entry.call.unwrap().upstream.as_str()), (432_000, "router"));
+    assert!(rig.mock.requests()[0].headers["authorization"].to_str().unwrap().contains(HOUSE_KEY));
+    let by_path = at("router", chat("llama-3")).label("two").to(&server).await;
+    assert!(by_path.is_replayed());
+    assert_eq!(by_path.ok(), answer);
+    // Without a key for it nothing is sent, and not to OpenAI either.
+    let refused = chat("qwen3").to(&server).await;
+    assert_eq!((refused.status.as_u16(), refused.code()), (401, "no_provider_key".into()));
+    assert!(refused.text().contains("keyless"), "{}", refused.text());
+    // A path that names its upstream is not led elsewhere, and neither is Anthropic's API.
+    at("house", chat("llama-3")).to(&server).await.ok();
+    Api::Messages.says_to("llama-3", "x").to(&server).await.ok();
+    let last: Vec<String> = rig.mock.requests().iter().skip(3).map(|r| r.target.clone()).collect();
+    assert_eq!(last, ["/openai/v1/chat/completions", "/v1/messages"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_ones_own_goes_nowhere_but_where_it_was_sent() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = serve(&rig, Limits::default()).await;
+    let own = Api::Chat.says_to("llama-3", "x").header("authorization", "Bearer sk-my-own");
+    own.to(&server).await.ok();
+    let sent = rig.mock.requests().pop().unwrap();
+    assert_eq!(
+        (sent.target.as_str(), sent.headers["authorization"].to_str().unwrap()),
+        ("/v1/chat/completions", "Bearer sk-my-own")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_else_that_a_client_says_chooses_its_upstream() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = serve(&rig, Limits::default()).await;
+    let evil = "http://127.0.0.1:9/v1";
+    let asks = [
+        Api::Chat.says("a").header("x-outlast-upstream", "router"),
+        Api::Chat.says("b").header("x-upstream", evil).header("x-forwarded-host", "router"),
+        Api::Chat.says("c").header("host", "127.0.0.1:9"),
+        Api::Chat.says("d").header("forwarded", "host=router").header("x-original-url", "/u/router/v1"),
+        Api::Chat.says("e").header("openai-base-url", evil).header("proxy-authorization", "Basic eDp5"),
+        Api::Chat.says("f").target("/v1/chat/completions?base_url=http://127.0.0.1:9&upstream=router"),
+        Api::Chat.sends(&with(Api::Chat.body("g"), json!({"base_url": evil, "api_base": evil}))),
+        Api::Chat.sends(&with(Api::Chat.body("h"), json!({"metadata": {"model": "llama-3"}}))),
+    ];
+    for ask in &asks {
+        ask.to(&server).await.ok();
+        let sent = rig.mock.requests().pop().unwrap();
+        assert!(sent.target.starts_with("/v1/chat/completions"), "{ask:?} went to {}", sent.target);
+    }
+    assert!(server.entries("r").iter().all(|e| e.call.as_ref().unwrap().upstream == "openai"));
+    for (target, code) in
+        [(format!("{evil}/chat/completions"), "absolute_target"), ("*".into(), "bad_target")]
+    {
+        assert_eq!(Api::Chat.says("x").target(&target).to(&server).await.status, 400, "{code}");
+    }
+    assert_eq!(rig.mock.requests().len(), asks.len());
 }

@@ -203,7 +203,9 @@ impl Rig {
             max_unrecorded: 64 << 20,
             silence_after_suspend: PATIENCE,
             upstream_concurrency: None,
-            drop_pointers: Vec::new(),
+            upstream_rate: Default::default(),
+            upstream_retries: 0,
+            masks: None,
         }
     }
 
@@ -286,6 +288,8 @@ pub fn house(base: &str) -> Named {
         auth: AuthHeader::Header("api-key".parse().unwrap()),
         wants_key: Some("HOUSE_KEY".into()),
         models: Default::default(),
+        models_match: Vec::new(),
+        rate: None,
         prices: None,
         asks_usage: true,
         cost_field: None,

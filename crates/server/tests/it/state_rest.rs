@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use outlast_core::{run::Policy, unit::Limits};
 use outlast_server::{
-    http::{ROUTES, Route},
+    compat::riskkernel,
+    http::{ROUTES, Route, approvals},
     mock,
-    proxy::PROBES,
     proxy::{Access, Config},
+    proxy::{FLEET, PROBES},
 };
 use serde_json::{Value, json};
 
@@ -286,7 +287,17 @@ fn the_openapi_file_has_the_routes_and_no_other() {
     let words = |r: &Route| r.query.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
     let state = ROUTES.iter().map(|r| (r.method.to_owned(), r.path.to_owned(), words(r)));
     let probes = PROBES.iter().map(|path| ("GET".to_owned(), (*path).to_owned(), Vec::new()));
-    let routes = state.chain(probes).collect();
+    let riskkernel = riskkernel::ROUTES.iter().map(|r| {
+        let words = r.query.iter().map(|w| (*w).to_owned()).collect();
+        (r.method.to_owned(), r.path.to_owned(), words)
+    });
+    let fleet = FLEET.iter().map(|(path, words)| {
+        ("GET".to_owned(), (*path).to_owned(), words.iter().map(|w| (*w).to_owned()).collect())
+    });
+    let known = |query: &[&str]| query.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+    let approvals =
+        approvals::ROUTES.iter().map(|r| (r.method.to_owned(), r.path.to_owned(), known(r.query)));
+    let routes = state.chain(approvals).chain(probes).chain(riskkernel).chain(fleet).collect();
     assert_eq!(told, routes);
     // Every schema that is named is there, and every one that is there is named.
     let schemas = file["components"]["schemas"].as_object().unwrap();
@@ -295,4 +306,35 @@ fn the_openapi_file_has_the_routes_and_no_other() {
     }
     let named = text.split("#/components/schemas/").skip(1).map(|rest| rest.split('"').next().unwrap());
     named.for_each(|name| assert!(schemas.contains_key(name), "{name}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_route_of_the_openapi_file_is_served_and_its_other_methods_are_not() {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json")).unwrap();
+    let file: Value = serde_json::from_str(&text).unwrap();
+    let (_rig, server) = served().await;
+    for (path, item) in file["paths"].as_object().unwrap() {
+        let open = |segment: &str| if segment.starts_with('{') { "x" } else { segment }.to_owned();
+        let target = path.split('/').map(open).collect::<Vec<_>>().join("/");
+        for method in ["GET", "PUT", "POST", "DELETE", "PATCH"] {
+            let told = item.get(method.to_lowercase()).is_some();
+            // A segment that is a word in one route is any key's in another.
+            let elsewhere = file["paths"].as_object().unwrap().iter().any(|(other, item)| {
+                let fits = |(o, t): (&str, &str)| o.starts_with('{') || o == t;
+                other.split('/').count() == target.split('/').count()
+                    && other.split('/').zip(target.split('/')).all(fits)
+                    && item.get(method.to_lowercase()).is_some()
+            });
+            // Bad requests, most of them: what is asked is whether somebody answers for them.
+            let answer = ask(&server, method, &target, "").await;
+            let code = answer.header("x-outlast-code").unwrap_or_default();
+            let is_none = ["no_route", "unknown_path"].contains(&code);
+            assert_eq!(!is_none, told || elsewhere, "{method} {target}: {} {code}", answer.status);
+        }
+    }
+    for target in ["/v1/state/x", "/v1/state/x/y/z/w", "/livez/x", "/healthz"] {
+        let code = ask(&server, "GET", target, "").await.code();
+        assert!(["no_route", "unknown_path"].contains(&code.as_str()), "{target}: {code}");
+    }
 }

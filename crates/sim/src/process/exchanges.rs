@@ -2,11 +2,14 @@
 
 use outlast_core::{
     call::{
-        Exchange,
+        Exchange, Patience, Told,
         connection::Event as ToConnection,
         exchange::{Action, Ending, Event, Failure, Frame},
     },
-    engine::settle::{Bill, Settle},
+    engine::{
+        retry::Retry,
+        settle::{Bill, Settle},
+    },
     id::{AttemptNo, InstanceNo, RunNo, Seq},
     op::Durability,
     payload::Payload,
@@ -23,6 +26,9 @@ use crate::{
 pub struct Live {
     pub machine: Exchange,
     pub key: (RunNo, Seq),
+    asked: Asked,
+    /// Since when it is tried.
+    began_ms: u64,
     /// The instance that opened the entry: it alone may close it, also after registering anew.
     instance: InstanceNo,
     attempt: AttemptNo,
@@ -50,8 +56,10 @@ impl Process {
             priced: r.ask.priced,
         };
         let live = Live {
-            machine: Exchange::new(),
+            machine: Exchange::patient(patience(out)),
             key: (run, seq),
+            asked,
+            began_ms: out.now_ms(),
             instance: self.instance.unwrap_or_default(),
             attempt: client.attempt.unwrap_or_default(),
             frames: Vec::new(),
@@ -64,6 +72,11 @@ impl Process {
         if !send {
             return self.exchange(run, seq, Event::UpstreamError(Failure::BeforeSend), out);
         }
+        self.send(run, seq, out);
+    }
+
+    fn send(&mut self, run: RunNo, seq: Seq, out: &mut Outside) {
+        let Some(asked) = self.exchanges.get(&(run, seq)).map(|live| live.asked.clone()) else { return };
         let pieces = if !out.provider.behaves && out.rng.chance(4) {
             Provider::unreachable()
         } else {
@@ -99,8 +112,12 @@ impl Process {
                 live.frames.push(frame);
                 Event::Frame { frame, len: 10 }
             }
+            Piece::Body { .. } if live.machine.status().is_some_and(|s| s >= 300) => {
+                Event::Refused { len: 100, told: told(live, out) }
+            }
             Piece::Body { readable } => Event::BodyEnd { len: 100, readable },
             Piece::End => Event::StreamEnd,
+            Piece::Failed(Failure::BeforeSend) => Event::Unreachable(told(live, out)),
             Piece::Failed(failure) => Event::UpstreamError(failure),
             Piece::Silent(silence) => Event::Timeout(silence),
         };
@@ -130,6 +147,26 @@ impl Process {
                         self.feed(c, ToConnection::Progress(progress), out);
                     }
                 }
+                Action::Rest { tries, pause_ms } => {
+                    out.saw("rested");
+                    let Some(retry) = self.retry(run, seq, tries, true) else { return };
+                    self.queue(retry, Durability::Committed, Then::Marked, out);
+                    out.to_process(pause_ms, self.index, Input::Rested(run, seq));
+                }
+                Action::AskAgain { tries } => {
+                    let Some(retry) = self.retry(run, seq, tries, false) else { return };
+                    self.queue(retry, Durability::Synced, Then::MayLeave(run, seq), out);
+                    if out.bug == Some(Bug::TriedBeforeDurable) {
+                        self.exchange(run, seq, Event::MayLeave(Ok(true)), out);
+                    }
+                }
+                Action::SendAgain => {
+                    out.saw("tried again");
+                    if let Some(live) = self.exchanges.get_mut(&(run, seq)) {
+                        live.frames.clear();
+                    }
+                    self.send(run, seq, out);
+                }
                 Action::Abort => {
                     if let Some(live) = self.exchanges.get_mut(&(run, seq)) {
                         live.aborted = true;
@@ -140,6 +177,21 @@ impl Process {
         if self.exchanges.get(&(run, seq)).is_some_and(|live| live.machine.is_over()) {
             self.exchanges.remove(&(run, seq));
         }
+    }
+
+    fn retry(&self, run: RunNo, seq: Seq, tries: Vec<Option<u16>>, resting: bool) -> Option<Retry> {
+        let live = self.exchanges.get(&(run, seq))?;
+        Some(Retry { run, seq, instance: live.instance, tries, resting })
+    }
+
+    /// A pause is over: the next try, if anybody waits for it.
+    pub(super) fn rested(&mut self, run: RunNo, seq: Seq, out: &mut Outside) {
+        let Some(live) = self.exchanges.get(&(run, seq)) else { return };
+        let event = match live.attached.iter().any(|c| self.clients.contains_key(c)) {
+            true => Event::Rested,
+            false => Event::Abandoned,
+        };
+        self.exchange(run, seq, event, out);
     }
 
     pub(super) fn settle_again(&mut self, run: RunNo, seq: Seq, out: &mut Outside) {
@@ -173,4 +225,15 @@ impl Process {
         };
         self.queue(settle, Durability::Synced, Then::Settled(run, seq), out);
     }
+}
+
+fn patience(out: &Outside) -> Patience {
+    let seed = out.rng.between(0, u64::MAX - 1);
+    Patience { tries: out.rng.between(1, 3) as u32, within_ms: 45_000, seed }
+}
+
+fn told(live: &Live, out: &Outside) -> Told {
+    let elapsed_ms = out.now_ms() - live.began_ms;
+    let retry_after_ms = out.rng.chance(30).then(|| out.rng.between(0, 25_000));
+    Told { elapsed_ms, retry_after_ms, lasting: out.rng.chance(10) }
 }

@@ -13,6 +13,7 @@ use outlast_core::{
     },
     id::{InstanceNo, RunNo, Slot},
     instance::{Identity, Life},
+    journal::{Entry, State},
     op::{Admission, Claimed, Durability, Op, Outcome},
     store::{Error, Store},
     unit::{Limits, PerUnit, Unit},
@@ -116,6 +117,7 @@ impl Process {
             if let Some(fault) = out.draw_fault() {
                 self.store.plan(fault);
             }
+            let resting = leaves_resting(&p.op, out);
             let ticket = match &p.stale {
                 Some(stale) => self.store.submit_on_stale(stale, p.op.clone()),
                 None => self.store.submit(p.op.clone(), p.durability),
@@ -123,6 +125,9 @@ impl Process {
             let result = ticket.wait();
             out.say(|| format!("process {} {}: {result:?}", self.index, p.op.name()));
             note(&p.op, &result, out);
+            if resting && result.is_ok() {
+                out.saw("swept at rest");
+            }
             out.oracle.decided(&out.disk, &p.op, &result);
             if let (Op::Delivered(d), Err(_)) = (&p.op, &result) {
                 out.oracle.mark_lost(d.run, d.seq);
@@ -165,6 +170,13 @@ impl Process {
                 if recorded {
                     self.wake(out);
                 }
+            }
+            Then::MayLeave(run, seq) => {
+                let may = result.and_then(|outcome| match outcome {
+                    Outcome::MayLeave(may) => Ok(may),
+                    other => Err(Error::Corrupt { what: format!("{other:?}") }),
+                });
+                self.exchange(run, seq, exchange::Event::MayLeave(may), out);
             }
             Then::Declared | Then::Raised => self.wake(out),
             Then::Marked => {}
@@ -219,6 +231,16 @@ impl Process {
             self.feed(c.0, Event::MayRetry, out);
         }
     }
+}
+
+/// Whether it is the verdict on a process that has a call between two tries.
+fn leaves_resting(op: &Op, out: &Outside) -> bool {
+    let Op::DeclareDead(verdict) = op else { return false };
+    let rests = |e: &Entry| {
+        let resting = e.call.as_ref().is_some_and(|c| c.resting);
+        e.instance == Some(verdict.instance) && e.state == State::Open && resting
+    };
+    out.disk.inspect(|t, _| t.entries.values().any(rests))
 }
 
 /// Counts what the decision came to.

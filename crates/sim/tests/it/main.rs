@@ -14,7 +14,7 @@ fn seeds(default: u64) -> u64 {
 }
 
 /// What the seeds of one test have to meet, or they prove nothing.
-const MET: [&str; 28] = [
+const MET: [&str; 31] = [
     "new call",
     "clamped",
     "retry of a lost call",
@@ -34,6 +34,9 @@ const MET: [&str; 28] = [
     "unknown",
     "late truth",
     "swept to unknown",
+    "rested",
+    "tried again",
+    "swept at rest",
     "settled again",
     "broke off",
     "lease_lost",
@@ -107,6 +110,11 @@ fn finds(bug: Bug, what: &str) {
 #[test]
 fn an_end_shown_before_it_is_durable_is_found() {
     finds(Bug::ShownBeforeDurable, "2: the end of entry");
+}
+
+#[test]
+fn a_call_sent_again_before_that_is_durable_is_found() {
+    finds(Bug::TriedBeforeDurable, "1: entry");
 }
 
 #[test]

@@ -41,6 +41,11 @@ pub async fn apply(client: &Client, l: &Loaded) -> Result<(), Error> {
             _ => update_run(client, r).await?,
         }
     }
+    for (budget, _) in touched(&l.budgets) {
+        let sql = "INSERT INTO outlast.budgets (no, budget) VALUES ($1, $2) \
+                   ON CONFLICT (no) DO UPDATE SET budget = excluded.budget";
+        write_one(client, sql, params![budget.no.0, to_json(budget)?]).await?;
+    }
     for (no, spec) in &l.specs {
         let sql = "INSERT INTO outlast.specs (run_no, spec) VALUES ($1, $2) \
                    ON CONFLICT (run_no) DO UPDATE SET spec = excluded.spec";
@@ -178,7 +183,9 @@ async fn insert_run(client: &Client, r: &Run) -> Result<(), Error> {
             r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
             (!r.origins.is_empty()).then(|| to_json(&r.origins)).transpose()?,
             maybe_json(&r.turns)?,
-            r.wake_at.map(|t| t.0)
+            r.wake_at.map(|t| t.0),
+            (!r.budgets.is_empty()).then(|| to_json(&r.budgets)).transpose()?,
+            maybe_json(&r.approvals)?
         ],
     )
     .await
@@ -189,7 +196,8 @@ async fn update_run(client: &Client, r: &Run) -> Result<(), Error> {
         client,
         "UPDATE outlast.runs SET status = $2, began_at = $3, ended_at = $4, next_seq = $5, next_attempt = $6, \
          fence = $7, iteration = $8, explicit_loops = $9, answers = $10, closed = $11, stop_requested = $12, \
-         replayed = $13, saved_nano_usd = $14, halt = $15, error = $16, counts = $17, turns = $18, wake_at = $19 WHERE no = $1",
+         replayed = $13, saved_nano_usd = $14, halt = $15, error = $16, counts = $17, turns = $18, wake_at = $19, \
+          budgets = $20, approvals = $21 WHERE no = $1",
         params![
             r.no.0,
             r.status as i64,
@@ -209,7 +217,9 @@ async fn update_run(client: &Client, r: &Run) -> Result<(), Error> {
             bytes(&r.error),
             r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
             maybe_json(&r.turns)?,
-            r.wake_at.map(|t| t.0)
+            r.wake_at.map(|t| t.0),
+            (!r.budgets.is_empty()).then(|| to_json(&r.budgets)).transpose()?,
+            maybe_json(&r.approvals)?
         ],
     )
     .await
@@ -273,7 +283,7 @@ async fn insert_entry(client: &Client, e: &Entry) -> Result<(), Error> {
     let ((hc, ht, hn), (sc, st, sn)) = (triple(&e.held), triple(&e.spent));
     write_one(
         client,
-        &insert("entries", &format!("{ENTRY}, model")),
+        &insert("entries", &format!("{ENTRY}, model, upstream")),
         params![
             e.run.0,
             e.seq.0,
@@ -297,7 +307,8 @@ async fn insert_entry(client: &Client, e: &Entry) -> Result<(), Error> {
             e.retried_by.map(|n| n.0),
             e.replayable,
             detail(e)?,
-            e.call.as_ref().map(|c| c.model.as_bytes())
+            e.call.as_ref().map(|c| c.model.as_bytes()),
+            e.call.as_ref().map(|c| c.upstream.as_bytes())
         ],
     )
     .await

@@ -8,6 +8,7 @@ use outlast_core::{
     job,
     journal::{Entry, Kind},
     loaded::{Loaded, Need, Numbers, Row},
+    run::Spec,
     store::Error,
 };
 use tokio_postgres::Client;
@@ -16,7 +17,7 @@ use super::{
     rows, state,
     statement::{all, maybe, params},
 };
-use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, LEASE, RUN, select};
+use crate::columns::{ATTEMPT, BUDGET, ENTRY, ENVELOPE, INSTANCE, LEASE, RUN, select};
 
 /// Loads one operation's needs.
 pub async fn load(client: &Client, needs: &[Need]) -> Result<Loaded, Error> {
@@ -48,7 +49,28 @@ impl Loading<'_> {
                 }
             }
             Need::Run(no) => self.run(*no).await,
+            Need::Envelopes(numbers) => self.envelopes(numbers).await,
+            Need::Budgets => {
+                let sql = select(BUDGET, "outlast.budgets ORDER BY no");
+                let found = all(self.client, &sql, params![], rows::budget).await?;
+                self.l.budgets.extend(found.into_iter().map(Row::read));
+                Ok(())
+            }
+            Need::Budget(no) => {
+                let sql = select(BUDGET, "outlast.budgets WHERE no = $1");
+                let found = maybe(self.client, &sql, params![no.0], rows::budget).await?;
+                self.l.budgets.extend(found.map(Row::read));
+                Ok(())
+            }
+            Need::Windows(_) => Ok(()),
             Need::Attempt(run, no) => self.attempt(*run, *no).await,
+            Need::Spec(run) => {
+                let sql = "SELECT spec FROM outlast.specs WHERE run_no = $1";
+                let spec = |row: &tokio_postgres::Row| rows::json::<Spec>(row, 0);
+                let found = maybe(self.client, sql, params![run.0], spec).await?;
+                self.l.known_specs.extend(found.map(|spec| (*run, spec)));
+                Ok(())
+            }
             Need::OpenAttempts(run) => self.open(*run).await,
             Need::Labelled(run, label) => {
                 let sql =
@@ -156,18 +178,23 @@ impl Loading<'_> {
         }
         let sql = select(RUN, "outlast.runs WHERE no = $1");
         let Some(run) = maybe(self.client, &sql, params![no.0], rows::run).await? else { return Ok(()) };
+        self.envelopes(&run.charges).await?;
+        self.l.runs.push(Row::read(run));
+        Ok(())
+    }
+
+    async fn envelopes(&mut self, numbers: &[EnvelopeNo]) -> Result<(), Error> {
         let missing: Vec<i64> =
-            run.charges.iter().filter(|e| self.l.envelope(**e).is_err()).map(|e| e.0).collect();
+            numbers.iter().filter(|e| self.l.envelope(**e).is_err()).map(|e| e.0).collect();
         if !missing.is_empty() {
             let sql = select(ENVELOPE, "outlast.envelopes WHERE no = ANY ($1) ORDER BY no");
             let found = all(self.client, &sql, params![missing], rows::envelope).await?;
             self.l.envelopes.extend(found.into_iter().map(Row::read));
         }
-        if let Some(e) = run.charges.iter().find(|e| self.l.envelope(**e).is_err()) {
-            return Err(Error::Corrupt { what: format!("envelope {e} is missing") });
+        match numbers.iter().find(|e| self.l.envelope(**e).is_err()) {
+            None => Ok(()),
+            Some(e) => Err(Error::Corrupt { what: format!("envelope {e} is missing") }),
         }
-        self.l.runs.push(Row::read(run));
-        Ok(())
     }
 
     async fn attempt(&mut self, run: RunNo, no: AttemptNo) -> Result<(), Error> {
@@ -230,7 +257,8 @@ impl Loading<'_> {
         let sql = select(LEASE, "outlast.leases WHERE instance = $1 ORDER BY run_no, slot");
         let leases = all(self.client, &sql, params![instance.0], rows::lease).await?;
         let runs: Vec<RunNo> = entries.iter().map(|e| e.run).chain(leases.iter().map(|x| x.run)).collect();
-        let around: Vec<(RunNo, Seq)> = entries.iter().filter_map(|e| Some((e.run, e.within()?))).collect();
+        let around: Vec<(RunNo, Seq)> =
+            entries.iter().flat_map(|e| e.linked().map(|seq| (e.run, seq))).collect();
         entries.into_iter().for_each(|e| self.add_entry(e));
         for (run, seq) in around {
             self.chain(run, seq).await?;

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use outlast_core::{
+    approval,
     attempt::Attempt,
+    budget::{Budget, BudgetView},
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
@@ -23,7 +25,7 @@ use super::{
     writer::NOW,
 };
 use crate::{
-    columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, ITEM_ROW, PAYLOAD, RUN, STEP_ROW, VALUE, select},
+    columns::{ATTEMPT, BUDGET, ENTRY, ENVELOPE, INSTANCE, ITEM_ROW, PAYLOAD, RUN, STEP_ROW, VALUE, select},
     group::Hands,
 };
 
@@ -113,10 +115,42 @@ impl Store for PostgresStore {
         })
     }
 
+    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+        let filter = *filter;
+        self.readers.run(async move |c: &Client| {
+            let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
+            let open = if filter.open { " AND state = 0" } else { "" };
+            let of_run = if filter.run.is_some() { " AND run_no = $2" } else { "" };
+            let run = filter.run.map_or(0, |r| r.0);
+            let mut params: Vec<Param<'_>> = vec![param(&limit)];
+            params.extend(filter.run.map(|_| param(&run)));
+            let rest = format!(
+                "outlast.entries WHERE kind = 7{open}{of_run} ORDER BY opened_at DESC, run_no DESC, seq DESC LIMIT $1"
+            );
+            all(c, &select(ENTRY, &rest), &params, rows::entry).await
+        })
+    }
+
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
         self.readers.run(async move |c: &Client| {
             let sql = select(ENVELOPE, "outlast.envelopes WHERE no = $1");
             maybe(c, &sql, params![no.0], rows::envelope).await
+        })
+    }
+
+    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
+        self.readers.run(async move |c: &Client| {
+            let sql = select(BUDGET, "outlast.budgets ORDER BY no");
+            let budgets = all(c, &sql, params![], rows::budget).await?;
+            let windows: Vec<i64> = budgets.iter().filter_map(|b| b.window).map(|w| w.envelope.0).collect();
+            let sql = select(ENVELOPE, "outlast.envelopes WHERE no = ANY ($1)");
+            let envelopes = all(c, &sql, params![windows], rows::envelope).await?;
+            let view = |budget: Budget| {
+                let window = budget.window.map(|w| w.envelope);
+                let envelope = envelopes.iter().find(|e| Some(e.no) == window).cloned();
+                BudgetView { budget, envelope }
+            };
+            Ok(budgets.into_iter().filter(|b| !b.removed).map(view).collect())
         })
     }
 
@@ -276,11 +310,11 @@ impl Store for PostgresStore {
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
         // Floor division, also before 1970: a clock that was wrong is no reason to lose a line.
         // A sum of bigint is numeric: it is cast back, and one that does not fit is an error.
-        let sql = "SELECT run_no, model, \
+        let sql = "SELECT run_no, upstream, model, \
                    (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) / 86400000000 AS day, \
                    sum(spent_calls)::bigint, sum(spent_tokens)::bigint, sum(spent_cost)::bigint, \
                    sum(CASE WHEN state = 4 THEN held_cost ELSE 0 END)::bigint FROM outlast.entries \
-                   WHERE kind = 0 AND opened_at >= $1 AND opened_at < $2 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3";
+                   WHERE kind = 0 AND opened_at >= $1 AND opened_at < $2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4";
         self.readers
             .run(async move |c: &Client| all(c, sql, params![since.0, until.0], rows::ledger_line).await)
     }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use outlast_core::{
     attempt::Attempt,
+    budget::Budget,
     digest::MatchKey,
     envelope::Envelope,
-    id::{AttemptNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
     instance::{Instance, Lease},
     job::{ItemRow, Job},
     journal::{Entry, Kind, State},
@@ -109,6 +110,7 @@ pub fn run(row: &Row) -> Result<Run> {
         replayed: int(row, 15)?,
         saved_nano_usd: int(row, 16)?,
         charges: Arc::from(charges),
+        budgets: maybe_json::<Vec<BudgetNo>>(row, 27)?.unwrap_or_default().into(),
         policy: json(row, 18)?,
         halt: maybe_json(row, 19)?,
         error: maybe_name(row, 20)?,
@@ -117,6 +119,7 @@ pub fn run(row: &Row) -> Result<Run> {
         origins: maybe_json::<Vec<Origin>>(row, 24)?.unwrap_or_default().into(),
         turns: maybe_json(row, 25)?,
         wake_at: maybe_int(row, 26)?.map(Micros),
+        approvals: maybe_json(row, 28)?,
     })
 }
 
@@ -132,6 +135,10 @@ pub fn envelope(row: &Row) -> Result<Envelope> {
         sum.of_mut(&mut e)[unit] = int(row, 3 + i)?;
     }
     Ok(e)
+}
+
+pub fn budget(row: &Row) -> Result<Budget> {
+    json(row, 1)
 }
 
 pub fn attempt(row: &Row) -> Result<Attempt> {
@@ -191,6 +198,7 @@ pub fn entry(row: &Row) -> Result<Entry> {
         call: None,
         step: None,
         item: None,
+        approval: None,
     };
     columns::put_detail(&mut entry, get(row, 21)?).map_err(|e| bad(row, 21, e))?;
     Ok(entry)
@@ -246,16 +254,17 @@ pub fn step_row(row: &Row) -> Result<(StepRow, Option<Payload>)> {
     Ok((step, value_at(row, 5)?))
 }
 
-/// run, model, day, calls, tokens, spent, doubt.
+/// run, upstream, model, day, calls, tokens, spent, doubt.
 pub fn ledger_line(row: &Row) -> Result<LedgerLine> {
     Ok(LedgerLine {
         run: RunNo(int(row, 0)?),
-        model: name(row, 1)?,
-        day: int(row, 2)?,
-        calls: int(row, 3)?,
-        tokens: int(row, 4)?,
-        spent_nano_usd: int(row, 5)?,
-        doubt_nano_usd: int(row, 6)?,
+        upstream: name(row, 1)?,
+        model: name(row, 2)?,
+        day: int(row, 3)?,
+        calls: int(row, 4)?,
+        tokens: int(row, 5)?,
+        spent_nano_usd: int(row, 6)?,
+        doubt_nano_usd: int(row, 7)?,
     })
 }
 

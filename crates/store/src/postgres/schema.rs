@@ -39,7 +39,7 @@ CREATE TABLE outlast.runs (
     explicit_loops boolean NOT NULL, answers bigint NOT NULL, closed bigint NOT NULL,
     stop_requested boolean NOT NULL, replayed bigint NOT NULL, saved_nano_usd bigint NOT NULL,
     charges text NOT NULL, policy text NOT NULL, halt text, error bytea, command_key bytea, job bytea, counts text, origins text,
-    turns text, wake_at bigint);
+    turns text, wake_at bigint, budgets text, approvals text);
 CREATE INDEX runs_by_command ON outlast.runs (sha256(command_key), no) WHERE command_key IS NOT NULL;
 CREATE INDEX runs_by_status ON outlast.runs (status, no);
 CREATE INDEX runs_of_jobs ON outlast.runs (no) WHERE job IS NOT NULL;
@@ -52,6 +52,8 @@ CREATE TABLE outlast.envelopes (
     doubt_cost bigint NOT NULL, doubt_tokens bigint NOT NULL,
     spent_cost bigint NOT NULL, spent_tokens bigint NOT NULL, spent_calls bigint NOT NULL,
     spent_loops bigint NOT NULL, spent_active_ms bigint NOT NULL, spent_restarts bigint NOT NULL);
+
+CREATE TABLE outlast.budgets (no bigint PRIMARY KEY, budget text NOT NULL);
 
 CREATE TABLE outlast.attempts (
     run_no bigint NOT NULL, no bigint NOT NULL, slot bigint NOT NULL, label bytea,
@@ -73,9 +75,11 @@ CREATE TABLE outlast.entries (
     held_cost bigint NOT NULL, held_tokens bigint NOT NULL, held_calls bigint NOT NULL,
     spent_cost bigint NOT NULL, spent_tokens bigint NOT NULL, spent_calls bigint NOT NULL,
     delivered_to bigint, delivered_count bigint NOT NULL, retried_by bigint, replayable boolean NOT NULL,
-    detail text, model bytea, PRIMARY KEY (run_no, seq));
+    detail text, model bytea, upstream bytea, PRIMARY KEY (run_no, seq));
 CREATE INDEX calls_open ON outlast.entries (instance) WHERE state = 0 AND kind = 0;
 CREATE INDEX entries_of_items ON outlast.entries (run_no, seq) WHERE kind = 2;
+CREATE INDEX approvals ON outlast.entries (opened_at, run_no, seq) WHERE kind = 7;
+CREATE INDEX approvals_open ON outlast.entries (opened_at, run_no, seq) WHERE kind = 7 AND state = 0;
 CREATE INDEX entries_by_match ON outlast.entries (run_no, match_key, seq) WHERE match_key IS NOT NULL;
 CREATE INDEX entries_by_key ON outlast.entries (run_no, kind, sha256(key), sha256(scope), seq)
     WHERE key IS NOT NULL;

@@ -47,9 +47,16 @@ pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
                 if before.runs.get(&row.value.no).is_none_or(|old| old.status != row.value.status) {
                     move_run(conn, &row.value)?;
                 }
+                if before.runs.get(&row.value.no).is_none_or(|old| old.budgets != row.value.budgets) {
+                    charge_run(conn, &row.value)?;
+                }
                 update_run(conn, &row.value)?;
             }
         }
+    }
+    for row in l.budgets.iter().filter(|row| row.touch != Touch::Read) {
+        let sql = "INSERT OR REPLACE INTO budgets (no, budget) VALUES (?1, ?2)";
+        execute(conn, sql, params![row.value.no.0, to_json(&row.value)?])?;
     }
     for (no, spec) in &l.specs {
         execute(
@@ -160,7 +167,7 @@ fn update_envelope(conn: &Connection, e: &Envelope) -> Result<()> {
 fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
     execute(
         conn,
-        &insert("runs", rows::RUN, 27),
+        &insert("runs", rows::RUN, 29),
         params![
             r.no.0,
             r.id.as_str(),
@@ -188,9 +195,16 @@ fn insert_run(conn: &Connection, r: &Run) -> Result<()> {
             r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
             (!r.origins.is_empty()).then(|| to_json(&r.origins)).transpose()?,
             r.turns.as_ref().map(to_json).transpose()?,
-            r.wake_at.map(|t| t.0)
+            r.wake_at.map(|t| t.0),
+            (!r.budgets.is_empty()).then(|| to_json(&r.budgets)).transpose()?,
+            r.approvals.as_ref().map(to_json).transpose()?
         ],
     )
+}
+
+fn charge_run(conn: &Connection, r: &Run) -> Result<()> {
+    let budgets = (!r.budgets.is_empty()).then(|| to_json(&r.budgets)).transpose()?;
+    execute(conn, "UPDATE runs SET budgets = ?2 WHERE no = ?1", params![r.no.0, budgets])
 }
 
 fn move_run(conn: &Connection, r: &Run) -> Result<()> {
@@ -202,7 +216,8 @@ pub fn update_run(conn: &Connection, r: &Run) -> Result<()> {
         conn,
         "UPDATE runs SET began_at = ?2, ended_at = ?3, next_seq = ?4, next_attempt = ?5, fence = ?6, iteration = ?7,
          explicit_loops = ?8, answers = ?9, closed = ?10, stop_requested = ?11, replayed = ?12,
-         saved_nano_usd = ?13, halt = ?14, error = ?15, counts = ?16, turns = ?17, wake_at = ?18 WHERE no = ?1",
+         saved_nano_usd = ?13, halt = ?14, error = ?15, counts = ?16, turns = ?17, wake_at = ?18,
+         approvals = ?19 WHERE no = ?1",
         params![
             r.no.0,
             r.began_at.map(|t| t.0),
@@ -221,7 +236,8 @@ pub fn update_run(conn: &Connection, r: &Run) -> Result<()> {
             r.error,
             r.job.as_ref().map(|j| to_json(&j.counts)).transpose()?,
             r.turns.as_ref().map(to_json).transpose()?,
-            r.wake_at.map(|t| t.0)
+            r.wake_at.map(|t| t.0),
+            r.approvals.as_ref().map(to_json).transpose()?
         ],
     )
 }
@@ -283,8 +299,8 @@ pub fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
         conn,
         "INSERT INTO entries (run_no, seq, kind, state, attempt, instance, scope, key, match_key, opened_at,
          closed_at, held_cost, held_tokens, held_calls, spent_cost, spent_tokens, spent_calls, delivered_to,
-         delivered_count, retried_by, replayable, detail, model) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,
-         ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
+         delivered_count, retried_by, replayable, detail, model, upstream) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,
+         ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)",
         params![
             e.run.0,
             e.seq.0,
@@ -308,7 +324,8 @@ pub fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
             e.retried_by.map(|n| n.0),
             e.replayable,
             detail(e)?,
-            e.call.as_ref().map(|c| c.model.as_str())
+            e.call.as_ref().map(|c| c.model.as_str()),
+            e.call.as_ref().map(|c| c.upstream.as_str())
         ],
     )
 }

@@ -7,6 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use outlast_core::{
     attempt::Attempt,
+    budget::Budget,
     envelope::Envelope,
     id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Slot},
     instance::{Instance, Lease},
@@ -23,6 +24,8 @@ pub struct Cache {
     pub instances: HashMap<InstanceNo, Instance>,
     pub runs: HashMap<RunNo, Run>,
     pub envelopes: HashMap<EnvelopeNo, Envelope>,
+    /// All named budgets.
+    pub budgets: Option<Arc<Vec<Budget>>>,
     pub leases: HashMap<(RunNo, Slot), Lease>,
     /// A run's open attempts; present only when all of them are.
     pub open: HashMap<RunNo, Arc<Vec<Attempt>>>,
@@ -56,6 +59,9 @@ impl Cache {
         }
         for row in l.envelopes.iter().filter(|r| r.touch != Touch::Read) {
             self.envelopes.insert(row.value.no, row.value.clone());
+        }
+        if l.budgets.iter().any(|r| r.touch != Touch::Read) {
+            self.budgets = None;
         }
         for row in l.leases.iter().filter(|r| r.touch != Touch::Read) {
             self.leases.insert((row.value.run, row.value.slot), row.value);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     attempt::Attempt,
+    budget::Budget,
     id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Seq, Slot},
     instance::Lease,
     job,
@@ -68,7 +69,18 @@ impl Loader<'_> {
                 }
             }
             Need::Run(no) => self.run(l, *no)?,
+            Need::Envelopes(numbers) => numbers.iter().try_for_each(|no| self.envelope(l, *no))?,
+            Need::Budgets => l.budgets.extend(self.budgets()?.iter().cloned().map(Row::read)),
+            Need::Budget(no) => {
+                l.budgets.extend(self.budgets()?.iter().find(|b| b.no == *no).cloned().map(Row::read));
+            }
+            Need::Windows(_) => {}
             Need::Attempt(run, no) => self.attempt(l, *run, *no)?,
+            Need::Spec(run) => {
+                let sql = "SELECT spec FROM specs WHERE run_no = ?1";
+                let spec = self.maybe(sql, (run.0,), rows::spec)?;
+                l.known_specs.extend(spec.map(|spec| (*run, spec)));
+            }
             Need::OpenAttempts(run) => {
                 for a in self.open(*run)?.iter() {
                     add_attempt(l, a.clone());
@@ -178,6 +190,17 @@ impl Loader<'_> {
         Ok(())
     }
 
+    /// All of them: they are few, and change seldom.
+    fn budgets(&mut self) -> Result<Arc<Vec<Budget>>, Error> {
+        if let Some(budgets) = &self.cache.budgets {
+            return Ok(budgets.clone());
+        }
+        let sql = select(rows::BUDGET, "budgets ORDER BY no");
+        let budgets = Arc::new(self.all(&sql, (), rows::budget)?);
+        self.cache.budgets = Some(budgets.clone());
+        Ok(budgets)
+    }
+
     fn attempt(&mut self, l: &mut Loaded, run: RunNo, no: AttemptNo) -> Result<(), Error> {
         if l.attempt(run, no).is_some() {
             return Ok(());
@@ -250,7 +273,8 @@ impl Loader<'_> {
         let sql = select(rows::LEASE, "leases WHERE instance = ?1");
         let leases = self.all(&sql, (instance.0,), rows::lease)?;
         let runs: Vec<RunNo> = entries.iter().map(|e| e.run).chain(leases.iter().map(|x| x.run)).collect();
-        let around: Vec<(RunNo, Seq)> = entries.iter().filter_map(|e| Some((e.run, e.within()?))).collect();
+        let around: Vec<(RunNo, Seq)> =
+            entries.iter().flat_map(|e| e.linked().map(|seq| (e.run, seq))).collect();
         l.entries.extend(entries.into_iter().map(Row::read));
         for (run, seq) in around {
             self.chain(l, run, seq)?;

@@ -1,7 +1,9 @@
 //! Reading what is committed.
 
 use outlast_core::{
+    approval,
     attempt::Attempt,
+    budget::{Budget, BudgetView},
     envelope::Envelope,
     id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Instance,
@@ -68,6 +70,22 @@ fn results() -> String {
     select(&columns, &rest)
 }
 
+/// The newest first: an index is walked from its end, until there are enough. Of one run, the index of all of its
+/// entries of a kind is smaller.
+fn approvals(filter: &approval::Filter) -> String {
+    let open = if filter.open { " AND state = 0" } else { "" };
+    let rest = match filter.run {
+        Some(_) => format!(
+            "entries INDEXED BY entries_by_key WHERE run_no = ?2 AND kind = 7 AND key IS NOT NULL{open}"
+        ),
+        None => {
+            let index = if filter.open { "approvals_open" } else { "approvals" };
+            format!("entries INDEXED BY {index} WHERE kind = 7{open}")
+        }
+    };
+    select(rows::ENTRY, &format!("{rest} ORDER BY opened_at DESC, run_no DESC, seq DESC LIMIT ?1"))
+}
+
 fn steps() -> String {
     let columns = format!("{STEP_ROW}, {VALUE}");
     let wanted = "e.run_no = ?1 AND e.kind = 1 AND e.seq > ?2";
@@ -128,9 +146,32 @@ impl Store for SqliteStore {
         })
     }
 
+    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+        let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
+        let sql = approvals(filter);
+        self.with_reader(|c| match filter.run {
+            Some(run) => all(c, &sql, (limit, run.0), rows::entry),
+            None => all(c, &sql, (limit,), rows::entry),
+        })
+    }
+
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
         self.with_reader(|c| {
             maybe(c, &select(rows::ENVELOPE, "envelopes WHERE no = ?1"), (no.0,), rows::envelope)
+        })
+    }
+
+    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
+        self.with_reader(|c| {
+            // One snapshot: a window and what is spent of it.
+            let c = c.unchecked_transaction().map_err(failure)?;
+            let budgets = all(&c, &select(rows::BUDGET, "budgets ORDER BY no"), [], rows::budget)?;
+            let sql = select(rows::ENVELOPE, "envelopes WHERE no = ?1");
+            let view = |budget: Budget| {
+                let window = budget.window.map(|w| maybe(&c, &sql, (w.envelope.0,), rows::envelope));
+                Ok(BudgetView { envelope: window.transpose()?.flatten(), budget })
+            };
+            budgets.into_iter().filter(|b| !b.removed).map(view).collect()
         })
     }
 
@@ -262,20 +303,21 @@ impl Store for SqliteStore {
 
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
         // Floor division, also before 1970: a clock that was wrong is no reason to lose a line.
-        let sql = "SELECT run_no, model, (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) \
+        let sql = "SELECT run_no, upstream, model, (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) \
                    / 86400000000 AS day, sum(spent_calls), sum(spent_tokens), sum(spent_cost), \
                    sum(CASE WHEN state = 4 THEN held_cost ELSE 0 END) FROM entries \
-                   WHERE kind = 0 AND opened_at >= ?1 AND opened_at < ?2 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3";
+                   WHERE kind = 0 AND opened_at >= ?1 AND opened_at < ?2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4";
         self.with_reader(|c| {
             all(c, sql, (since.0, until.0), |r| {
                 Ok(LedgerLine {
                     run: RunNo(r.get(0)?),
-                    model: r.get(1)?,
-                    day: r.get(2)?,
-                    calls: r.get(3)?,
-                    tokens: r.get(4)?,
-                    spent_nano_usd: r.get(5)?,
-                    doubt_nano_usd: r.get(6)?,
+                    upstream: r.get(1)?,
+                    model: r.get(2)?,
+                    day: r.get(3)?,
+                    calls: r.get(4)?,
+                    tokens: r.get(5)?,
+                    spent_nano_usd: r.get(6)?,
+                    doubt_nano_usd: r.get(7)?,
                 })
             })
         })
@@ -337,6 +379,11 @@ mod tests {
         };
         let newest = "SEARCH e USING INDEX entries_of_items (run_no=? AND seq>?)";
         let value = "SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN";
+        let all = |open, run| approvals(&approval::Filter { run, open, limit: 10 });
+        check(&all(true, None), &["SCAN entries USING INDEX approvals_open"]);
+        check(&all(false, None), &["SCAN entries USING INDEX approvals"]);
+        let of_run = "SEARCH entries USING INDEX entries_by_key (run_no=? AND kind=? AND key>?)";
+        check(&all(true, Some(RunNo(1))), &[of_run, "USE TEMP B-TREE FOR ORDER BY"]);
         check(&items(), &[newest]);
         check(&results(), &[newest, value]);
         check(&steps(), &["SEARCH e USING INDEX sqlite_autoindex_entries_1 (run_no=? AND seq>?)", value]);

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use outlast_core::{
     attempt::Attempt,
+    budget::Budget,
     digest::MatchKey,
     envelope::Envelope,
-    id::{AttemptNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
     instance::{Instance, Lease, Life},
     job::{ItemRow, Job},
     journal::{Entry, Kind, State},
     origin::Origin,
     payload::{Codec, Payload},
-    run::Run,
+    run::{Run, Spec},
     status::Status,
     store::StepRow,
     unit::{Amounts, Unit},
@@ -25,7 +26,7 @@ use rusqlite::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::columns::{self, SUMS};
-pub use crate::columns::{ATTEMPT, ENTRY, ENVELOPE, INSTANCE, LEASE, RUN};
+pub use crate::columns::{ATTEMPT, BUDGET, ENTRY, ENVELOPE, INSTANCE, LEASE, RUN};
 
 type Result<T> = rusqlite::Result<T>;
 
@@ -93,6 +94,7 @@ pub fn run(row: &Row<'_>) -> Result<Run> {
         replayed: row.get(15)?,
         saved_nano_usd: row.get(16)?,
         charges: Arc::from(charges),
+        budgets: from_json_or_null::<Vec<BudgetNo>>(row, 27)?.unwrap_or_default().into(),
         policy: from_json(row, 18)?,
         halt: from_json_or_null(row, 19)?,
         error: row.get(20)?,
@@ -101,7 +103,12 @@ pub fn run(row: &Row<'_>) -> Result<Run> {
         origins: from_json_or_null::<Vec<Origin>>(row, 24)?.unwrap_or_default().into(),
         turns: from_json_or_null(row, 25)?,
         wake_at: row.get::<_, Option<i64>>(26)?.map(Micros),
+        approvals: from_json_or_null(row, 28)?,
     })
+}
+
+pub fn spec(row: &Row<'_>) -> Result<Spec> {
+    from_json(row, 0)
 }
 
 /// Apart: the name is indexed and never changes, the counts do with each item.
@@ -116,6 +123,10 @@ pub fn envelope(row: &Row<'_>) -> Result<Envelope> {
         sum.of_mut(&mut e)[unit] = row.get(3 + i)?;
     }
     Ok(e)
+}
+
+pub fn budget(row: &Row<'_>) -> Result<Budget> {
+    from_json(row, 1)
 }
 
 pub fn attempt(row: &Row<'_>) -> Result<Attempt> {
@@ -178,6 +189,7 @@ pub fn entry(row: &Row<'_>) -> Result<Entry> {
         call: None,
         step: None,
         item: None,
+        approval: None,
     };
     columns::put_detail(&mut entry, row.get_ref(21)?.as_str_or_null()?).map_err(|e| bad(21, e))?;
     Ok(entry)

@@ -31,7 +31,7 @@ CREATE TABLE runs (
     explicit_loops INTEGER NOT NULL, answers INTEGER NOT NULL, closed INTEGER NOT NULL,
     stop_requested INTEGER NOT NULL, replayed INTEGER NOT NULL, saved_nano_usd INTEGER NOT NULL,
     charges TEXT NOT NULL, policy TEXT NOT NULL, halt TEXT, error TEXT, command_key TEXT, job TEXT, counts TEXT, origins TEXT,
-    turns TEXT, wake_at INTEGER);
+    turns TEXT, wake_at INTEGER, budgets TEXT, approvals TEXT);
 CREATE INDEX runs_by_command ON runs (command_key) WHERE command_key IS NOT NULL;
 CREATE INDEX runs_by_status ON runs (status, no);
 CREATE INDEX runs_of_jobs ON runs (no) WHERE job IS NOT NULL;
@@ -44,6 +44,8 @@ CREATE TABLE envelopes (
     doubt_cost INTEGER NOT NULL, doubt_tokens INTEGER NOT NULL,
     spent_cost INTEGER NOT NULL, spent_tokens INTEGER NOT NULL, spent_calls INTEGER NOT NULL,
     spent_loops INTEGER NOT NULL, spent_active_ms INTEGER NOT NULL, spent_restarts INTEGER NOT NULL);
+
+CREATE TABLE budgets (no INTEGER PRIMARY KEY, budget TEXT NOT NULL);
 
 CREATE TABLE attempts (
     id INTEGER PRIMARY KEY, run_no INTEGER NOT NULL, no INTEGER NOT NULL, slot INTEGER NOT NULL, label TEXT,
@@ -65,9 +67,11 @@ CREATE TABLE entries (
     held_cost INTEGER NOT NULL, held_tokens INTEGER NOT NULL, held_calls INTEGER NOT NULL,
     spent_cost INTEGER NOT NULL, spent_tokens INTEGER NOT NULL, spent_calls INTEGER NOT NULL,
     delivered_to INTEGER, delivered_count INTEGER NOT NULL, retried_by INTEGER, replayable INTEGER NOT NULL,
-    model TEXT, detail TEXT, UNIQUE (run_no, seq));
+    model TEXT, detail TEXT, upstream TEXT, UNIQUE (run_no, seq));
 CREATE INDEX calls_open ON entries (instance) WHERE state = 0 AND kind = 0;
 CREATE INDEX entries_of_items ON entries (run_no, seq) WHERE kind = 2;
+CREATE INDEX approvals ON entries (opened_at, run_no, seq) WHERE kind = 7;
+CREATE INDEX approvals_open ON entries (opened_at, run_no, seq) WHERE kind = 7 AND state = 0;
 CREATE INDEX entries_by_match ON entries (run_no, match_key, seq) WHERE match_key IS NOT NULL;
 CREATE INDEX entries_by_key ON entries (run_no, kind, key, scope, seq) WHERE key IS NOT NULL;
 

@@ -147,6 +147,7 @@ impl Agent {
                 bound: bound(100, 900),
                 priced: true,
                 taken: self.taken.lock().unwrap().clone(),
+                in_hand: Vec::new(),
                 retry_count: 0,
                 answered_with_error: false,
                 behind: false,

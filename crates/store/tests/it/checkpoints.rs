@@ -1,7 +1,10 @@
 //! Checkpoints: the newest of a name counts.
 
 use outlast_core::{
-    engine::{checkpoint::Checkpoint, claim::Claim},
+    engine::{
+        checkpoint::{Checkpoint, Used, newest_saved},
+        claim::Claim,
+    },
     id::Seq,
     journal::{Kind, Role},
     op::Then,
@@ -65,4 +68,38 @@ pub fn a_step_or_a_loop_of_the_same_name_is_no_checkpoint(s: &Stage) {
     a.ask(a.record(seq, "a step's")).unwrap();
     a.ask(a.turn(Some("draft"))).unwrap();
     assert_eq!(newest(s, &a, "draft"), None);
+}
+
+pub fn the_newest_checkpoint_of_any_name_is_found_behind_what_is_kept_automatically(s: &Stage) {
+    let a = s.process("p").claim(s.run("r").create());
+    let saved = || newest_saved(s.store().as_ref(), a.run).unwrap().map(|e| e.seq);
+    assert_eq!(saved(), None);
+    save(&a, "outlast:session", "{}");
+    assert_eq!(saved(), None, "nobody's agent saved it");
+    let draft = save(&a, "draft", "one");
+    save(&a, "outlast:session:other", "{}");
+    // More entries than one look goes back.
+    (0..300).for_each(|_| drop(a.ask(a.turn(None)).unwrap()));
+    assert_eq!(saved(), Some(draft));
+    let nameless = save(&a, "", "two");
+    assert_eq!(saved(), Some(nameless));
+}
+
+pub fn a_checkpoint_says_what_the_run_had_used_by_then(s: &Stage) {
+    let a = s.process("p").claim(s.run("r").create());
+    let used = |seq: Seq| -> Used {
+        let about = s.store().payload(a.run, seq, Role::About).unwrap().unwrap();
+        serde_json::from_slice(&about.decode().unwrap()).unwrap()
+    };
+    let first = save(&a, "draft", "one");
+    assert_eq!((used(first).tokens, used(first).loops), (0, 0));
+    a.ask(a.turn(None)).unwrap();
+    a.buys("x", 5);
+    let second = save(&a, "draft", "two");
+    let spent = s.envelope(a.run).spent;
+    assert_eq!((used(second).cost_nano_usd, used(second).tokens), (spent.cost(), spent.tokens()));
+    assert_eq!(used(second).loops, 1);
+    assert!(spent.tokens() > 0);
+    a.ask(a.turn(None)).unwrap();
+    assert_eq!(used(second).loops, 1, "what came later is not in it");
 }

@@ -83,6 +83,17 @@ pub fn sixty_four_runs_never_pass_their_parents_limit(s: &Stage) {
     assert!(spent <= 100 * FULL && spent > 0);
 }
 
+pub fn sixty_four_runs_never_pass_a_named_budget(s: &Stage) {
+    crate::budgets::set(s, "team", Unit::CostNanoUsd, 100 * FULL);
+    let process = s.process("p");
+    let agents: Vec<Agent> =
+        (0..THREADS).map(|i| process.claim(s.run(&format!("c{i}")).tag("team", "a").create())).collect();
+    let spent: i64 = together(|i| spends(&agents[i], i)).into_iter().sum();
+    let window = crate::budgets::window(s, "team");
+    assert_eq!((window.reserved.cost(), window.spent.cost()), (0, spent));
+    assert!(spent <= 100 * FULL && spent > 0);
+}
+
 pub fn one_of_sixty_four_processes_gets_a_run(s: &Stage) {
     let run = s.run("r").create();
     let processes: Vec<Process> = (0..THREADS).map(|i| s.process(&format!("p{i}"))).collect();

@@ -5,6 +5,7 @@ use outlast_core::{
         checkpoint::Checkpoint,
         claim_item::ClaimItem,
         fork::{self, Point},
+        put::{Change, Put},
         snapshot::Snapshot,
     },
     id::{AttemptNo, RunId, RunNo, Seq},
@@ -12,6 +13,7 @@ use outlast_core::{
     journal::{Kind, Role},
     op::{Step, Then},
     payload::Payload,
+    state::{Name, Scan},
     unit::{Limits, Unit},
 };
 
@@ -59,6 +61,37 @@ pub fn a_fork_goes_on_from_where_its_origin_was(s: &Stage) {
     assert_eq!(own, Seq(3), "its places follow those it shares");
     assert_eq!(does(&a, "write", "another"), Seq(3), "and its origin goes its own way");
     assert_eq!((value(s, run, own), value(s, a.run, Seq(3))), (b"a text".to_vec(), b"another".to_vec()));
+}
+
+pub fn a_forks_state_begins_with_what_its_origin_knew_then(s: &Stage) {
+    let a = s.process("p").claim(s.run("r").create());
+    let name = |run: &str, key: &str| Name::new(format!("run:{run}"), "writer", key);
+    let put = |a: &Agent, changes: Vec<Change>| {
+        let actor = Some((a.actor(), a.slot));
+        a.ask(Put { actor, changes, transaction: None })
+    };
+    let set = |run: &str, key: &str, value: &str| Change::set(name(run, key), value.as_bytes());
+    put(&a, vec![set("r", "notes", "first"), set("r", "gone", "x")]).unwrap();
+    put(&a, vec![Change::delete(name("r", "gone"))]).unwrap();
+    let point = names(s, a.run, "then");
+    s.wait_a_moment();
+    put(&a, vec![set("r", "notes", "later"), set("r", "new", "y")]).unwrap();
+    let run = fork(s, a.run, point.clone(), "f");
+    s.reopen();
+    let f = s.process("q").claim(run);
+    let scan = |run: &str| {
+        let scan =
+            Scan { namespace: format!("run:{run}"), agent: "writer".into(), limit: 9, ..Scan::default() };
+        let found = s.store().state_scan(&scan).unwrap();
+        found.into_iter().map(|i| (i.key, i.value.unwrap().to_vec(), i.run)).collect::<Vec<_>>()
+    };
+    assert_eq!(scan("f"), [("notes".to_owned(), b"first".to_vec(), Some(run))]);
+    put(&f, vec![set("f", "notes", "its own").expecting(1)]).unwrap();
+    assert_eq!(fork(s, a.run, point, "f"), run, "asked for again, it is as it is");
+    assert_eq!(scan("f")[0].1, b"its own");
+    assert_eq!(scan("r")[1].1, b"later");
+    let refused = put(&f, vec![set("r", "notes", "stolen")]).unwrap_err();
+    assert_eq!(refused.code(), "read_only_namespace");
 }
 
 pub fn what_a_fork_shares_is_read_as_its_own(s: &Stage) {

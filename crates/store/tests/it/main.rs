@@ -20,6 +20,8 @@ mod postgres_database;
 mod shared;
 mod sqlite_file;
 
+mod approvals;
+mod budgets;
 mod calls;
 mod checkpoints;
 mod concurrency;
@@ -35,6 +37,7 @@ mod parents;
 mod reads;
 mod replay;
 mod retention;
+mod retries;
 mod runs;
 mod sleep;
 mod state;
@@ -125,6 +128,16 @@ macro_rules! stories {
                 a_failed_answer_is_not_kept,
                 a_model_without_a_price_is_refused_under_a_dollar_limit_only,
                 what_was_admitted_survives_the_process,
+            ;
+            retries:
+                a_call_holds_its_reservation_between_its_tries_and_is_charged_once,
+                a_call_that_is_given_up_tells_its_earlier_tries,
+                a_death_between_two_tries_leaves_nothing_in_doubt,
+                a_death_behind_a_try_that_left_leaves_it_unknown,
+                a_retry_of_a_lost_call_that_dies_between_its_tries_gives_back_what_it_took,
+                a_call_in_a_step_that_dies_between_its_tries_charges_the_step_nothing,
+                no_try_leaves_in_a_run_that_is_over,
+                only_its_own_process_tries_a_call_again,
             ;
             replay:
                 a_paid_answer_is_replayed_to_a_restarted_agent_at_no_cost,
@@ -225,6 +238,41 @@ macro_rules! stories {
                 a_replay_is_served_while_the_run_waits,
                 a_waiting_run_whose_driver_dies_is_interrupted,
             ;
+            budgets:
+                runs_of_a_tag_share_its_budget_and_no_other_run_does,
+                a_budget_without_a_tag_is_everybodys,
+                a_refusal_by_a_named_budget_makes_runs_wait_and_a_raise_lets_them_go_on,
+                who_waits_and_asks_again_writes_nothing,
+                a_runs_own_limit_halts_it_whatever_a_named_budget_says,
+                a_call_is_clamped_to_what_a_named_budget_has_left,
+                a_call_waits_for_other_runs_calls_in_flight_under_a_named_budget,
+                a_model_without_a_price_is_refused_under_a_named_limit_in_usd,
+                a_child_is_charged_to_the_named_budgets_above_it,
+                what_closes_a_call_closes_it_in_its_window,
+                a_retry_inherits_in_its_window,
+                a_new_budget_counts_for_the_runs_that_are_there,
+                a_budget_that_is_removed_holds_nobody,
+                other_limits_count_at_once_and_keep_what_is_spent,
+                another_tag_makes_another_budget,
+                a_file_that_says_the_same_again_changes_nothing,
+                a_budget_that_cannot_be_is_refused,
+                a_budget_outlives_the_process,
+                starting_a_run_again_charges_it_to_nothing_new,
+            ;
+            approvals:
+                a_run_waits_until_a_person_decides_and_the_decision_is_durable,
+                a_run_waits_for_the_last_of_its_approvals_whatever_it_calls_meanwhile,
+                a_restarted_agent_finds_what_it_asked_for_pending_or_decided,
+                a_decision_is_bound_to_the_arguments_it_was_given_for,
+                an_approval_is_decided_once,
+                a_run_that_is_over_or_halted_is_asked_and_decided_nothing_new,
+                a_stale_attempt_asks_nothing,
+                what_is_approved_in_one_iteration_is_asked_again_in_the_next,
+                a_policy_says_which_tools_there_are_and_which_are_asked_for,
+                bad_requests_for_an_approval_write_nothing,
+                approvals_are_listed_newest_first_by_run_and_by_status,
+                a_fork_shares_what_was_approved_and_asks_for_the_rest,
+            ;
             tools:
                 a_tool_call_is_on_disk_before_it_begins,
                 a_tool_call_that_was_cut_off_is_the_next_attempts_to_close,
@@ -284,6 +332,7 @@ macro_rules! stories {
                 sixty_four_workers_lose_their_process_and_no_item_is_lost_or_run_twice,
             ;
             forks:
+                a_forks_state_begins_with_what_its_origin_knew_then,
                 a_fork_goes_on_from_where_its_origin_was,
                 what_a_fork_shares_is_read_as_its_own,
                 what_was_open_or_came_later_is_not_shared,
@@ -395,6 +444,8 @@ macro_rules! stories {
                 checkpoints_of_other_runs_are_not_found,
                 a_halted_run_still_saves,
                 a_step_or_a_loop_of_the_same_name_is_no_checkpoint,
+                the_newest_checkpoint_of_any_name_is_found_behind_what_is_kept_automatically,
+                a_checkpoint_says_what_the_run_had_used_by_then,
             ;
             loops:
                 a_key_is_counted_once_over_an_iterations_attempts,
@@ -434,12 +485,14 @@ macro_rules! stories {
                 the_newest_done_entry_of_a_key_is_found_in_any_scope,
                 the_newest_request_is_the_newest_that_was_kept,
                 the_ledger_sums_calls_by_run_model_and_day,
+                the_ledger_adds_up_to_what_budgets_say,
                 instances_are_read_as_they_registered,
                 token_keys_outlive_the_process,
             ;
             concurrency:
                 sixty_four_threads_never_pass_a_runs_limit,
                 sixty_four_runs_never_pass_their_parents_limit,
+                sixty_four_runs_never_pass_a_named_budget,
                 one_of_sixty_four_processes_gets_a_run,
                 registering_at_once_gives_everyone_a_number,
                 one_run_is_created_by_many_at_once,
@@ -456,11 +509,25 @@ macro_rules! stories {
 macro_rules! timed_stories {
     ($bed:expr) => {
         tests! { $bed;
+            approvals:
+                an_approval_that_expires_is_a_no_and_lets_its_run_go_on,
+                the_wall_clock_stands_still_while_a_run_waits_where_its_policy_says_so,
+            ;
             limits:
                 after_the_wall_time_nothing_is_admitted_and_downtime_counts,
                 after_the_wall_time_no_attempt_and_no_loop_begins,
                 a_heartbeat_halts_a_run_whose_wall_time_is_over,
                 raising_the_wall_time_lets_the_run_go_on,
+            ;
+            budgets:
+                the_next_window_has_room_again,
+                a_call_is_charged_to_the_window_it_was_admitted_under,
+                a_clock_that_goes_back_opens_no_window_again,
+                a_retry_in_the_next_window_takes_nothing_over,
+                a_raise_is_the_windows_and_a_set_is_for_good,
+            ;
+            retries:
+                no_try_leaves_after_the_wall_time,
             ;
             history:
                 a_key_is_read_as_it_was_at_a_time,

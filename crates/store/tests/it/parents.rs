@@ -45,13 +45,18 @@ pub fn a_refusal_by_a_parent_makes_the_child_wait(s: &Stage) {
         let parent = s.run(&format!("parent-{}", unit.name())).limit(unit, 0).create();
         let child = s.process("p").claim(s.run(&format!("child-{}", unit.name())).under(parent).create());
         assert_eq!(child.request("x").waits().unit, Some(unit));
-        assert_eq!((s.status(child.run), s.halt(child.run)), (Status::Waiting, None));
+        assert_eq!(s.status(child.run), Status::Waiting);
+        assert_eq!(
+            s.halt(child.run).as_deref(),
+            Some(unit.refusal_code()),
+            "what it waits for is remembered"
+        );
         assert_eq!(s.status(parent), Status::Interrupted);
         let mut raise = crate::runs::raising(parent);
         raise.add[unit] = Some(FULL);
         s.ask(raise).unwrap();
         child.call("x");
-        assert_eq!(s.status(child.run), Status::Running);
+        assert_eq!((s.status(child.run), s.halt(child.run)), (Status::Running, None));
     }
 }
 

@@ -7,8 +7,10 @@ use outlast_core::{
     id::{EnvelopeNo, InstanceNo, RunNo, Seq},
     instance::Identity,
     journal::{Kind, Role},
+    masks::Masks,
     op::Then,
     payload::Payload,
+    rules::Rules,
     run::{Command, Grpc, PriceFile, Prices, Spec},
     state::transaction::Conflicts,
     status::Status,
@@ -78,6 +80,10 @@ pub fn runs_are_found_by_status_and_by_command(s: &Stage) {
 
 pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
     let spec = Spec {
+        masks: Some(Masks {
+            leave_out: vec!["/seed".into()],
+            masks: [("day".to_owned(), r"\d{4}".to_owned())].into(),
+        }),
         name: Some("nightly research".into()),
         tags: BTreeMap::from([("team".into(), "search".into())]),
         command: Some(Command {
@@ -99,6 +105,11 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
         }),
         job: None,
         grpc: Some(Grpc { address: "127.0.0.1:50051".into(), conflicts: Conflicts::FirstCommitter }),
+        rules: Some(Rules {
+            policy: "careful".into(),
+            tools: Some(vec!["search".into()]),
+            require: Vec::new(),
+        }),
     };
     let stdin = Some(Payload::encode(b"the input\n"));
     let start = Start { spec: spec.clone(), stdin, ..s.run("r").start };
@@ -188,6 +199,47 @@ pub fn the_ledger_sums_calls_by_run_model_and_day(s: &Stage) {
     ];
     assert_eq!(had, want);
     assert!(lines.iter().all(|l| l.day == day));
+}
+
+/// Whatever became of the calls: what was paid, lost, found again, repeated, refunded or billed beyond its bound.
+pub fn the_ledger_adds_up_to_what_budgets_say(s: &Stage) {
+    crate::budgets::set(s, "team", outlast_core::unit::Unit::CostNanoUsd, 1_000 * FULL);
+    let top = s.run("top").tag("team", "a").create();
+    let child = s.run("child").under(top).create();
+    let refund = s.run("refund").tag("team", "a").in_doubt(outlast_core::run::InDoubt::Refund).create();
+    let runs = [top, child, refund];
+    for run in runs {
+        let agent = s.process("p").claim(run);
+        agent.buys("paid", 70);
+        let overrun = agent.call("overrun");
+        agent.done(overrun, FULL + 7);
+        let failed = agent.call("failed");
+        agent.failed(failed);
+        let void = agent.call("void");
+        agent.void(void);
+        let repeated = agent.call("repeated");
+        agent.lost(repeated);
+        let retry = agent.call("repeated");
+        agent.done(retry, 30);
+        let late = agent.call("late");
+        agent.lost(late);
+        agent.done(late, 11);
+        let lost = agent.call("lost");
+        agent.lost(lost);
+    }
+    let lines = s.store().ledger(outlast_core::id::Micros(0), FOREVER).unwrap();
+    let sum = |of: &[RunNo]| -> (i64, i64, i64) {
+        let mine = lines.iter().filter(|l| of.contains(&l.run));
+        mine.fold((0, 0, 0), |sum, l| (sum.0 + l.spent_nano_usd, sum.1 + l.doubt_nano_usd, sum.2 + l.calls))
+    };
+    let said = |e: &outlast_core::envelope::Envelope| {
+        (e.spent.cost(), e.doubt.cost(), e.spent[outlast_core::unit::Unit::Calls])
+    };
+    assert_eq!(sum(&[top, child]), said(&s.envelope(top)));
+    assert_eq!(sum(&[child]), said(&s.envelope(child)));
+    assert_eq!(sum(&[refund]), said(&s.envelope(refund)));
+    assert_eq!(sum(&runs), said(&crate::budgets::window(s, "team")));
+    assert!(lines.iter().all(|l| l.upstream == "openai"), "{lines:?}");
 }
 
 pub fn the_ledger_is_cut_by_time(s: &Stage) {

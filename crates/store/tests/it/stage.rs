@@ -3,6 +3,7 @@
 use std::{cell::RefCell, sync::Arc};
 
 use outlast_core::{
+    budget::BudgetView,
     engine::{declare_dead::DeclareDead, register::Register, renew::Renew, start::Start},
     envelope::Envelope,
     id::{InstanceNo, Micros, RunId, RunNo, Seq},
@@ -167,6 +168,11 @@ impl NewRun {
         self
     }
 
+    pub fn tag(mut self, key: &str, value: &str) -> Self {
+        self.start.spec.tags.insert(key.into(), value.into());
+        self
+    }
+
     pub fn in_doubt(mut self, policy: InDoubt) -> Self {
         self.start.policy.in_doubt = policy;
         self
@@ -278,6 +284,34 @@ pub fn audit(store: &dyn Store) {
                 "{id}: {} over its limit: {e:?}",
                 u.name()
             );
+        }
+    }
+    audit_windows(store, &views);
+}
+
+/// The same of the newest window of each named budget.
+fn audit_windows(store: &dyn Store, views: &[RunView]) {
+    for BudgetView { budget, envelope } in store.budgets().unwrap() {
+        let Some(e) = envelope else { continue };
+        assert_eq!((e.inconsistency(), Some(e.no)), (None, budget.window.map(|w| w.envelope)));
+        let (mut held, mut doubt, mut spent, mut overrun) =
+            (Amounts::default(), Amounts::default(), Amounts::default(), 0);
+        for view in views {
+            let entries = store.entries(view.run.no, Seq(0), usize::MAX >> 1).unwrap();
+            for entry in entries.iter().filter(|x| x.windows().contains(&e.no)) {
+                held += entry.held;
+                spent += entry.spent;
+                if entry.state == State::Unknown {
+                    doubt += entry.held;
+                }
+                overrun += entry.call.as_ref().map_or(0, |c| c.overrun_nano_usd);
+            }
+        }
+        assert_eq!((e.reserved, e.doubt, e.spent), (held, doubt, spent), "{}", budget.name);
+        for u in [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls] {
+            let over = if u == Unit::Calls { 0 } else { overrun };
+            let fits = e.limits[u].is_none_or(|limit| e.spent[u] + e.reserved[u] <= limit + over);
+            assert!(fits, "{}: {} over its limit: {e:?}", budget.name, u.name());
         }
     }
 }

@@ -57,7 +57,11 @@ fn a_new_call_is_taken_before_the_next_identical_request_is_decided() {
     check(connection(), &[ARRIVED], &[A::LineUp]);
     check(connection(), &[ARRIVED, E::Turn], &[A::Admit]);
     let open = A::Open { seq: SEQ, cap: None };
-    check(connection(), &[ARRIVED, E::Turn, go()], &[A::Take(SEQ), A::LeaveLine, open]);
+    check(
+        connection(),
+        &[ARRIVED, E::Turn, go()],
+        &[A::Take { seq: SEQ, replays: false }, A::LeaveLine, open],
+    );
 }
 
 #[test]
@@ -83,8 +87,11 @@ fn an_error_status_is_passed_on_and_is_no_delivery() {
 
 #[test]
 fn a_recorded_answer_serves_without_an_exchange() {
-    let c =
-        check(connection(), &[ARRIVED, E::Turn, replay()], &[A::Take(SEQ), A::LeaveLine, A::LoadAnswer(SEQ)]);
+    let c = check(
+        connection(),
+        &[ARRIVED, E::Turn, replay()],
+        &[A::Take { seq: SEQ, replays: true }, A::LeaveLine, A::LoadAnswer(SEQ)],
+    );
     let c = check(c, &[E::Loaded(Ok(()))], &[A::Send(Visible::Whole), A::Finish]);
     let mark = A::MarkDelivered { seq: SEQ, count: 0, replayed: true };
     check(c, &[E::Delivered], &[mark, A::GiveBack]);
@@ -99,7 +106,11 @@ fn an_answer_that_cannot_be_read_is_refused_and_not_bought_again() {
 
 #[test]
 fn a_call_in_flight_elsewhere_is_polled_until_it_is_closed() {
-    let c = check(connection(), &[ARRIVED, E::Turn, join(2)], &[A::Take(SEQ), A::LeaveLine, A::Poll(SEQ)]);
+    let c = check(
+        connection(),
+        &[ARRIVED, E::Turn, join(2)],
+        &[A::Take { seq: SEQ, replays: false }, A::LeaveLine, A::Poll(SEQ)],
+    );
     let c = check(c, &[E::Polled(Ok(State::Open))], &[A::Poll(SEQ)]);
     check(c.clone(), &[E::Polled(Ok(State::Done))], &[A::LoadAnswer(SEQ)]);
     for state in [State::Failed, State::Void, State::Unknown] {
@@ -165,7 +176,11 @@ fn a_waiter_decides_again_when_woken_and_is_told_when_its_wait_is_over() {
     let waiting = check(connection(), &[ARRIVED, E::Turn, wait()], &[A::Enqueue, A::LeaveLine]);
     let again = check(waiting.clone(), &[E::MayRetry], &[A::LineUp]);
     let open = A::Open { seq: SEQ, cap: None };
-    check(again.clone(), &[E::Turn, go()], &[A::Take(SEQ), A::LeaveLine, A::Dequeue, open]);
+    check(
+        again.clone(),
+        &[E::Turn, go()],
+        &[A::Take { seq: SEQ, replays: false }, A::LeaveLine, A::Dequeue, open],
+    );
     check(again.clone(), &[E::Turn, wait()], &[A::LeaveLine]);
     let refuse = A::Refuse(Refused::AdmissionTimeout(refusal()));
     let timeout = [A::LeaveLine, A::Dequeue, A::MarkError, refuse];
@@ -212,7 +227,7 @@ fn a_marked_retry_uses_up_the_error_it_stands_for() {
     let c = check(
         marked,
         &[ARRIVED, E::Turn, replay()],
-        &[A::Take(SEQ), A::Retried, A::LeaveLine, A::LoadAnswer(SEQ)],
+        &[A::Take { seq: SEQ, replays: true }, A::Retried, A::LeaveLine, A::LoadAnswer(SEQ)],
     );
     let mark = A::MarkDelivered { seq: SEQ, count: 2, replayed: true };
     check(c, &[E::Loaded(Ok(())), E::Delivered], &[mark, A::GiveBack]);

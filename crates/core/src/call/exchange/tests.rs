@@ -116,6 +116,99 @@ fn what_never_left_is_void_and_what_left_unanswered_is_unknown() {
     }
 }
 
+const PATIENCE: Patience = Patience { tries: 3, within_ms: 45_000, seed: 1 };
+const TOLD: Told = Told { elapsed_ms: 10, retry_after_ms: None, lasting: false };
+
+fn refused(status: u16) -> [Ev; 2] {
+    [Ev::Head { status, streamed: false }, Ev::Refused { len: 10, told: TOLD }]
+}
+
+/// Feeds one try after the other, each but the last followed by a rest, and tells the tries that each action named.
+fn tries(x: &mut Exchange, all: &[&[Ev]]) -> Vec<A> {
+    let mut last = Vec::new();
+    for (i, events) in all.iter().enumerate() {
+        if i > 0 {
+            assert!(matches!(&last[..], [A::Rest { tries, .. }] if tries.len() == i), "{last:?}");
+            assert!(matches!(&x.on(Ev::Rested)[..], [A::AskAgain { tries }] if tries.len() == i));
+            assert_eq!(x.on(Ev::MayLeave(Ok(true))), [A::SendAgain]);
+        }
+        last = events.iter().flat_map(|e| x.on(e.clone())).collect();
+    }
+    last
+}
+
+#[test]
+fn what_is_refused_or_not_reached_is_tried_again_and_the_answer_is_that_of_the_last_try() {
+    let never = [Ev::Unreachable(TOLD)];
+    let whole = [JSON, WHOLE];
+    for (all, ending, error) in [
+        (vec![&refused(429)[..], &whole], E::Done, None),
+        (vec![&never[..], &refused(529), &whole], E::Done, None),
+        (vec![&never[..], &never, &never], E::Void, Some("upstream_unreachable")),
+        (vec![&never[..], &refused(503), &never], E::Failed(Nothing_), Some("upstream_unreachable")),
+        (vec![&refused(429)[..], &refused(429), &refused(503)], E::Failed(Nothing_), Some("upstream_error")),
+        // What does not pass by itself ends it at once.
+        (vec![&refused(400)[..]], E::Failed(Nothing_), Some("upstream_error")),
+        (vec![&refused(429)[..], &refused(500)], E::Failed(Nothing_), Some("upstream_error")),
+        (
+            vec![&refused(429)[..], &[Ev::UpstreamError(Failure::AfterSend)]],
+            E::Unknown,
+            Some("upstream_no_answer"),
+        ),
+        (
+            vec![&refused(429)[..], &[STREAM, frame(F::Data), Ev::StreamEnd]],
+            E::Failed(Metered),
+            Some("upstream_broke_off"),
+        ),
+    ] {
+        let mut x = Exchange::patient(PATIENCE);
+        let last = tries(&mut x, &all);
+        assert_eq!(last.last(), Some(&A::Settle { ending, error }), "{all:?}");
+        x.on(Ev::Settled(Ok(())));
+        assert!(x.is_over(), "{all:?}");
+    }
+}
+
+#[test]
+fn a_rest_ends_where_nobody_waits_or_the_next_try_may_not_leave() {
+    let no = [Ok(false), Err(full()), Err(engine(engine::Error::AlreadySettled { seq: 1, state: "failed" }))];
+    let ends: Vec<Vec<Ev>> = no
+        .into_iter()
+        .map(|no| vec![Ev::Rested, Ev::MayLeave(no)])
+        .chain([vec![Ev::Abandoned], vec![Ev::Rested, Ev::Abandoned]])
+        .collect();
+    for end in ends {
+        for (first, ending) in
+            [(refused(429).to_vec(), E::Failed(Nothing_)), (vec![Ev::Unreachable(TOLD)], E::Void)]
+        {
+            let mut x = Exchange::patient(PATIENCE);
+            first.iter().chain(&end).fold(Vec::new(), |_, e| x.on(e.clone()));
+            let settled = x.on(Ev::MayLeave(Ok(true)));
+            assert_eq!(settled, [], "it is being settled: nothing leaves");
+            x.on(Ev::Settled(Ok(())));
+            let state = x.progress().end;
+            let answered = ending == E::Failed(Nothing_);
+            assert_eq!(matches!(state, Some(End::Answered(State::Failed))), answered, "{end:?} {state:?}");
+        }
+    }
+}
+
+#[test]
+fn once_a_2xx_began_nothing_is_tried_again() {
+    for cut in [Ev::StreamEnd, Ev::UpstreamError(Failure::AfterSend), Ev::Timeout(Silence::Idle)] {
+        for head in [STREAM, JSON] {
+            let mut x = Exchange::patient(PATIENCE);
+            x.on(head);
+            assert!(x.on(cut.clone()).iter().any(|a| matches!(a, A::Settle { .. })), "{cut:?}");
+        }
+    }
+    let mut x = Exchange::patient(PATIENCE);
+    x.on(JSON);
+    // Even if a host asked for it.
+    let done = A::Settle { ending: E::Done, error: None };
+    assert_eq!(x.on(Ev::Refused { len: 1, told: TOLD }), [done]);
+}
+
 #[test]
 fn a_silent_upstream_is_dropped() {
     let mut x = Exchange::new();

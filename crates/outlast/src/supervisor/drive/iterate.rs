@@ -177,7 +177,7 @@ impl Driver {
         self.iteration = Some(finished);
         let claims = self.last_claims()?;
         let env = self.environment(claims).map_err(|e| failed("supervisor", e.to_string()))?;
-        let (ends, output) = self.output(None)?;
+        let (ends, output) = self.output(None, None)?;
         let hold = attempt::Hold::default();
         let command = spawn::Command {
             argv: ["sh", "-c", until].map(Into::into).to_vec(),

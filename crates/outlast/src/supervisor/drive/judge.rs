@@ -100,7 +100,8 @@ impl Driver {
             return Err(failed("strays", format!("{} processes of the agent cannot be ended", outcome.left)));
         }
         // The refusal that halts a run may have come in the agent's last breath.
-        let status = story::view(self.store.as_ref(), &self.view)?.run.status;
+        let run = story::view(self.store.as_ref(), &self.view)?.run;
+        let status = run.status;
         if matches!(status, Status::Halted | Status::Cancelled) {
             self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
             return Ok(Next::Exit(self.finish(status)?));
@@ -111,6 +112,12 @@ impl Driver {
                 Status::Sleeping => Ok(Next::Sleep),
                 status => Ok(Next::Exit(self.finish(status)?)),
             };
+        }
+        // One that waits for a person is started again, and asks again.
+        let waits = status == Status::Waiting && run.halt.is_some();
+        if (waits || outcome.no_room) && gave_up(outcome) {
+            self.end_of(life, exit, Then::Wait).await?;
+            return Ok(Next::Wait);
         }
         let stop_asked = outcome.by != EndedBy::Itself;
         let verdict = exit_policy::judge(exit, stop_asked);
@@ -233,10 +240,15 @@ impl Driver {
             oom: self.oom,
             stopped: matches!(then, Then::Interrupt { .. }),
             at_limit: matches!(then, Then::Sleep { .. }),
+            for_room: matches!(then, Then::Wait),
             ..outlast_core::attempt::Exit::default()
         };
+        // The claim of the next attempt takes this one's end to the disk with it. Should power fail before, the attempt is
+        // found cut off by that, and is a death all the same.
+        let durability =
+            if matches!(then, Then::Restart) { Durability::Committed } else { Durability::Synced };
         let end = EndAttempt { run: self.view.run.no, attempt, instance, exit, active_ms, then };
-        Ok(self.store.ask(end, Durability::Synced).await?)
+        Ok(self.store.ask(end, durability).await?)
     }
 }
 
@@ -247,6 +259,12 @@ fn is_end_at_limit(outcome: &Outcome) -> bool {
         EndedBy::Itself => outcome.exit != Exit::code(0),
         EndedBy::Person | EndedBy::Machine | EndedBy::Halt(_) | EndedBy::LostLease => false,
     }
+}
+
+/// Whether it ended by itself and by no signal, and has not done its work: it was told to come again too often.
+fn gave_up(outcome: &Outcome) -> bool {
+    outcome.by == EndedBy::Itself
+        && matches!(exit_policy::judge(outcome.exit, false), Verdict::Restart(exit_policy::Death::Failed))
 }
 
 fn death(at_us: i64, closed: i64) -> Death {

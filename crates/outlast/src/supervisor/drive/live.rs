@@ -3,16 +3,18 @@
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 use outlast_core::{
-    id::{AttemptNo, InstanceNo},
+    id::{AttemptNo, InstanceNo, Micros},
     op::Actor,
     run::Pty,
     store,
     token::Claims,
 };
 
+use tokio::sync::mpsc;
+
 use super::Driver;
 use crate::{
-    agent::{conduct::Launch, truth},
+    agent::{capture::Capture, conduct::Launch, eyes::Sight, truth},
     attach::listen,
     error::CliError,
     logs::AttemptLog,
@@ -25,7 +27,7 @@ use crate::{
     supervisor::{
         attempt::{self, AttemptError, EndedBy, Hold, Outcome, Watch},
         environment,
-        output::{self, Ends, Output},
+        output::{self, Ends, Eyes, Output},
         state::StateFace,
     },
     task_context::mirror::Mirror,
@@ -70,7 +72,8 @@ impl Driver {
         let mut env = self.environment(claims)?;
         let launch = self.launch(actor, &mut env).await.map_err(std::io::Error::other)?;
         let hold = self.held_together(claims.attempt).map_err(AttemptError::Limits)?;
-        let (ends, output) = self.output(self.log(claims.attempt))?;
+        let (eyes, printed) = self.eyes(claims.attempt);
+        let (ends, output) = self.output(self.log(claims.attempt), eyes)?;
         let on_terminal = ends.terminal.is_some();
         let supervision = &self.command.supervision;
         let command = spawn::Command {
@@ -94,8 +97,10 @@ impl Driver {
         };
         // What was seen before belongs to the attempt before.
         while self.seen.try_recv().is_ok() {}
+        let died = self.died.take();
         let mut watch = self.watch(&hold, claims.attempt);
         watch.goes_on_itself = launch.resumes;
+        (watch.after, watch.printed) = (died, printed);
         // At a terminal it would wait in a menu.
         watch.stop_at_limit |= on_terminal;
         let outcome = attempt::run(command, output, watch).await?;
@@ -117,8 +122,11 @@ impl Driver {
             stage: &self.show.stage,
             who: (self.view.run.id.as_str(), attempt.0),
             kill_at: &mut self.kill_at,
+            grace: self.grace,
             goes_on_itself: false,
             stop_at_limit: self.command.stop_at_limit,
+            after: None,
+            printed: None,
         }
     }
 
@@ -194,15 +202,36 @@ impl Driver {
         output::log(&own.logs(), attempt)
     }
 
+    /// What is read off what a declared agent prints. A session's id is on disk before anybody else reads it.
+    fn eyes(&self, attempt: AttemptNo) -> (Option<Eyes>, Option<mpsc::UnboundedReceiver<Micros>>) {
+        let patterns = self.conduct.as_ref().map(|conduct| conduct.adapter().patterns()).unwrap_or_default();
+        if patterns.is_empty() {
+            return (None, None);
+        }
+        let (sender, printed) = mpsc::unbounded_channel();
+        let (store, run) = (self.store.clone(), self.view.run.no);
+        let tell = move |sight: Sight| match sight {
+            Sight::Session(id) => Capture::read(store.as_ref(), run, attempt, &id),
+            // At the very end nobody listens.
+            Sight::Limit(until) => drop(sender.send(until)),
+        };
+        let eyes = Eyes { patterns, clock: self.context.clock.clone(), tell: Box::new(tell) };
+        (Some(eyes), Some(printed))
+    }
+
     /// Where the agent prints to, and what reads it there.
-    pub(super) fn output(&self, log: Option<AttemptLog>) -> std::io::Result<(Ends, Option<Output>)> {
+    pub(super) fn output(
+        &self,
+        log: Option<AttemptLog>,
+        eyes: Option<Eyes>,
+    ) -> std::io::Result<(Ends, Option<Output>)> {
         let (supervision, show) = (&self.command.supervision, &self.show);
         let pty = match supervision.pty {
             Pty::Never if !show.pty_asked => false,
             Pty::Always if !show.pty_asked => true,
             _ => show.pty,
         };
-        if supervision.no_logs && !pty && !show.is_behind {
+        if supervision.no_logs && !pty && !show.is_behind && eyes.is_none() {
             let inherit = spawn::Output::Inherit;
             return Ok((Ends { terminal: None, stdout: inherit.clone(), stderr: inherit }, None));
         }
@@ -215,7 +244,7 @@ impl Driver {
             show.stage.open(None);
             show.onward.pipes()?
         };
-        Ok((ends, Some(Output::begin(streams, log, show.stage.clone())?)))
+        Ok((ends, Some(Output::begin(streams, log, show.stage.clone(), eyes)?)))
     }
 
     /// Lets others watch: the run is ours now.

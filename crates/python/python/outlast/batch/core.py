@@ -302,7 +302,7 @@ class Core:
             self.stop(
                 NothingMetered(
                     f"{METERED_AFTER} items of job {self.run.id} are finished and nothing was metered: its budget limits nothing",
-                    hint="make clients with outlast.openai(), .anthropic() or .endpoint(); or give no limit of usd or tokens",
+                    hint="make clients with outlast.openai(), .anthropic(), .gemini() or .endpoint(); or give no limit of usd or tokens",
                 )
             )
 

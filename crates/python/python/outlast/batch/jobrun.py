@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,15 @@ class ItemRun(Run):
         self.refused: str | None = None
         #: Answers that passed the proxy.
         self.answers = 0
+
+    @property
+    def _is_async(self) -> bool:  # type: ignore[override]
+        # Whether the item's function is: nobody opened the item by `async with`.
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        return True
 
     @property
     def steps(self) -> steps.Memory:  # type: ignore[override]

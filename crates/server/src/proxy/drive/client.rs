@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use super::{Drive, Source};
 use crate::{
+    compat::riskkernel::Stamped,
     dialect::{error_element, error_frame},
     proxy::{
         body::{AnswerBody, Driver, Piece},
@@ -48,7 +49,7 @@ impl Drive {
                 let (tx, rx) = mpsc::channel(FRAMES_AHEAD);
                 (AnswerBody::frames(rx, driver), Some((tx, frames)))
             };
-            let response = self.response(head.0, head.1, body);
+            let response = self.response(head.0, head.1, body, whole);
             if to.send(response).is_err() {
                 return Some(Event::ClientGone);
             }
@@ -72,8 +73,19 @@ impl Drive {
         None
     }
 
-    fn response(&self, status: StatusCode, headers: HeaderMap, body: AnswerBody) -> Response<AnswerBody> {
+    fn response(
+        &self,
+        status: StatusCode,
+        headers: HeaderMap,
+        body: AnswerBody,
+        whole: bool,
+    ) -> Response<AnswerBody> {
         let mut response = Response::new(body);
+        let paid = match &self.source {
+            Source::Live(live, _) if !self.replayed => Some(live.seq),
+            _ => None,
+        };
+        response.extensions_mut().insert(Stamped { run: self.call.seat.run, paid, whole });
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         let headers = response.headers_mut();
@@ -91,6 +103,12 @@ impl Drive {
         if let (Some(what), "price_unknown") = (&self.call.request.unpriced, refusal.code.as_str()) {
             // The model's price may be known: it does not cover this.
             refusal.message = format!("{what} has no known price, and the run has a limit in usd");
+        }
+        if let (Some((_, later)), Refused::AdmissionTimeout(_)) = (&self.later, refused) {
+            let (name, waited) = (self.call.upstream_name(), self.host.config.admit_wait.as_secs_f64());
+            refusal.code = "upstream_rate".into();
+            refusal.message = format!("{name} had no turn for this call within {waited} s: {}", later.why);
+            refusal.retry_after_s = u32::try_from(later.after.as_secs() + 1).ok();
         }
         self.host.metrics.refused(&refusal.code);
         self.host.saw(Seen::Refused {

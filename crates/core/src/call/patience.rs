@@ -1,0 +1,123 @@
+//! Patience: whether an upstream that refused a call, or was not reached, is asked again, and when.
+//!
+//! Only where nothing can have been billed: no connection was made, or the answer is a refusal that says that it
+//! will pass. Pure: the time and the chance are handed in.
+
+/// The first pause is at most so long; each one after it twice as long as the one before.
+const FIRST_MS: u64 = 500;
+
+/// No pause is longer than this, but where the upstream asks for it.
+const LONGEST_MS: u64 = 8_000;
+
+/// An upstream that asks for more is taken at its word: the client is told, and decides itself.
+const LONGEST_ASKED_MS: u64 = 20_000;
+
+/// How long and how often one call is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// In all, the first one counted.
+    pub tries: u32,
+    /// No try begins later than this after the first.
+    pub within_ms: u64,
+    /// Chance, so that many who were refused together do not come back together.
+    pub seed: u64,
+}
+
+/// What is known of a try that came to nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Since the first try was sent.
+    pub elapsed_ms: u64,
+    /// What the upstream asks to wait.
+    pub retry_after_ms: Option<u64>,
+    /// It refuses everything for long (a usage limit), or this process is about to end.
+    pub lasting: bool,
+}
+
+impl Patience {
+    /// One try.
+    pub const NONE: Patience = Patience { tries: 1, within_ms: 0, seed: 0 };
+
+    /// The pause before the next try, or `None`: the last one counts. `tried` tries came to nothing, the last one
+    /// with `status`, or `None` where the upstream was not reached.
+    pub fn pause_ms(&self, tried: u32, status: Option<u16>, told: Told) -> Option<u64> {
+        let passes = status.is_none_or(|status| matches!(status, 429 | 503 | 529));
+        let asked = told.retry_after_ms.unwrap_or(0);
+        if !passes || told.lasting || tried >= self.tries || asked > LONGEST_ASKED_MS {
+            return None;
+        }
+        let most = LONGEST_MS.min(FIRST_MS << tried.saturating_sub(1).min(10));
+        // Full jitter, on top of what was asked for: never before that.
+        let pause = asked + chance(self.seed, tried) % (most + 1);
+        (told.elapsed_ms.saturating_add(pause) <= self.within_ms).then_some(pause)
+    }
+}
+
+/// A number that looks like chance (splitmix64).
+fn chance(seed: u64, n: u32) -> u64 {
+    let mut z = seed.wrapping_add(u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Patience = Patience { tries: 3, within_ms: 45_000, seed: 7 };
+
+    #[test]
+    fn only_what_passes_and_was_not_billed_is_tried_again() {
+        for (status, again) in [
+            (None, true),
+            (Some(429), true),
+            (Some(503), true),
+            (Some(529), true),
+            (Some(200), false),
+            (Some(301), false),
+            (Some(400), false),
+            (Some(408), false),
+            (Some(500), false),
+            (Some(502), false),
+            (Some(504), false),
+        ] {
+            assert_eq!(PATIENCE.pause_ms(1, status, Told::default()).is_some(), again, "{status:?}");
+        }
+    }
+
+    #[test]
+    fn tries_are_few_within_a_bound_and_end_where_waiting_does_not_help() {
+        let check = |tried, told, again: bool| {
+            assert_eq!(PATIENCE.pause_ms(tried, Some(429), told).is_some(), again, "{tried} {told:?}");
+        };
+        let asked = |ms| Told { retry_after_ms: Some(ms), ..Told::default() };
+        check(2, Told::default(), true);
+        check(3, Told::default(), false);
+        check(1, asked(20_000), true);
+        check(1, asked(20_001), false);
+        check(1, Told { elapsed_ms: 44_000, ..Told::default() }, true);
+        check(1, Told { elapsed_ms: 45_001, ..Told::default() }, false);
+        check(1, Told { elapsed_ms: 30_000, ..asked(15_001) }, false);
+        check(1, Told { lasting: true, ..Told::default() }, false);
+        assert_eq!(Patience::NONE.pause_ms(1, None, Told::default()), None);
+    }
+
+    #[test]
+    fn pauses_grow_by_chance_and_never_fall_short_of_what_is_asked() {
+        let mut longest = [0; 6];
+        for seed in 0..2_000 {
+            let p = Patience { tries: 100, seed, ..PATIENCE };
+            for tried in 1..=6 {
+                let pause = p.pause_ms(tried, Some(429), Told::default()).unwrap();
+                let at = &mut longest[tried as usize - 1];
+                *at = pause.max(*at);
+                let asked = Told { retry_after_ms: Some(3_000), ..Told::default() };
+                assert!(p.pause_ms(tried, Some(429), asked).unwrap() >= 3_000);
+            }
+        }
+        for (had, most) in longest.into_iter().zip([500, 1_000, 2_000, 4_000, 8_000, 8_000]) {
+            assert!(had <= most && had > most * 9 / 10, "{longest:?}");
+        }
+    }
+}

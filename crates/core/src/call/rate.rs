@@ -1,0 +1,363 @@
+//! How fast an upstream may be asked: requests and tokens of a minute, and who goes next.
+//!
+//! A lane is what calls share: all of one upstream under a configured rate, or all of one account's model under what
+//! the provider's answers tell. Pure: the time (in milliseconds, from anywhere) is handed in.
+
+use std::{collections::VecDeque, fmt, str::FromStr};
+
+use crate::call::ConnectionId;
+
+const MINUTE_MS: u64 = 60_000;
+
+/// At most so many in any minute. `None`: any number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rate {
+    pub requests: Option<u64>,
+    pub tokens: Option<u64>,
+}
+
+impl Rate {
+    pub fn is_any(&self) -> bool {
+        *self == Rate::default()
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each = [(self.requests, "request"), (self.tokens, "token")];
+        let some = |(n, what): &(Option<u64>, &str)| {
+            n.map(|n| format!("{n} {what}{}", if n == 1 { "" } else { "s" }))
+        };
+        let said: Vec<String> = each.iter().filter_map(some).collect();
+        write!(f, "{} a minute", said.join(" and "))
+    }
+}
+
+/// A text that is no rate.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not a rate: {text:?} (wanted for example 500rpm, 200000tpm or 500rpm,200000tpm: requests and tokens a minute)"
+)]
+pub struct BadRate {
+    pub text: String,
+}
+
+impl FromStr for Rate {
+    type Err = BadRate;
+
+    fn from_str(text: &str) -> Result<Rate, BadRate> {
+        let bad = || BadRate { text: text.chars().take(80).collect() };
+        let mut rate = Rate::default();
+        for part in text.split(',').map(str::trim) {
+            let (slot, number) = if let Some(number) = part.strip_suffix("rpm") {
+                (&mut rate.requests, number)
+            } else if let Some(number) = part.strip_suffix("tpm") {
+                (&mut rate.tokens, number)
+            } else {
+                return Err(bad());
+            };
+            let number: u64 = number.trim().parse().map_err(|_| bad())?;
+            if number == 0 || slot.replace(number).is_some() {
+                return Err(bad());
+            }
+        }
+        Ok(rate)
+    }
+}
+
+/// What a provider says of one of its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    pub remaining: u64,
+    pub limit: Option<u64>,
+    /// From when it was said until all of it is there again.
+    pub reset_ms: u64,
+}
+
+/// What a provider says of a lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Levels {
+    pub requests: Option<Level>,
+    pub tokens: Option<Level>,
+    /// For so long it refuses everything.
+    pub refuses_ms: Option<u64>,
+}
+
+/// A call on its way: to correct or to take back what it was counted as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(u64);
+
+#[derive(Clone, Copy, Debug)]
+struct Went {
+    ticket: Ticket,
+    at_ms: u64,
+    tokens: u64,
+}
+
+/// A lane. See the module.
+#[derive(Debug, Default)]
+pub struct Lane {
+    rate: Rate,
+    /// What went within the last minute, the oldest first.
+    went: VecDeque<Went>,
+    tickets: u64,
+    levels: Levels,
+    told_at_ms: u64,
+    /// What went since then.
+    requests_since: u64,
+    tokens_since: u64,
+    /// Who waits, the first to go first: one connection of each run, so that no run passes by the others.
+    line: VecDeque<ConnectionId>,
+}
+
+impl Lane {
+    pub fn set_rate(&mut self, rate: Rate) {
+        self.rate = rate;
+    }
+
+    /// The provider said this now.
+    pub fn tell(&mut self, levels: Levels, now_ms: u64) {
+        self.levels = levels;
+        self.told_at_ms = now_ms;
+        (self.requests_since, self.tokens_since) = (0, 0);
+    }
+
+    /// Whether `who` may go now with so many tokens; else after how many milliseconds to ask again at the earliest.
+    ///
+    /// What is more than a whole minute's tokens goes when nothing else does.
+    pub fn may_go(&mut self, who: ConnectionId, tokens: u64, now_ms: u64) -> Result<(), u64> {
+        let ready_ms = self.ready_at(tokens, now_ms).saturating_sub(now_ms);
+        let is_next = self.line.front().is_none_or(|first| *first == who);
+        if ready_ms == 0 && is_next { Ok(()) } else { Err(ready_ms) }
+    }
+
+    /// It goes.
+    pub fn go(&mut self, tokens: u64, now_ms: u64) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        if !self.rate.is_any() {
+            self.went.push_back(Went { ticket, at_ms: now_ms, tokens });
+        }
+        self.requests_since += 1;
+        self.tokens_since = self.tokens_since.saturating_add(tokens);
+        ticket
+    }
+
+    /// What it came to in the end.
+    pub fn used(&mut self, ticket: Ticket, tokens: u64) {
+        if let Some(went) = self.went.iter_mut().find(|w| w.ticket == ticket) {
+            went.tokens = tokens;
+        }
+    }
+
+    /// It did not go after all, with the tokens it was to go with.
+    pub fn take_back(&mut self, ticket: Ticket, tokens: u64) {
+        self.went.retain(|w| w.ticket != ticket);
+        self.requests_since = self.requests_since.saturating_sub(1);
+        self.tokens_since = self.tokens_since.saturating_sub(tokens);
+    }
+
+    /// Lines up, where it is not in the line.
+    pub fn line_up(&mut self, who: ConnectionId) {
+        if !self.line.contains(&who) {
+            self.line.push_back(who);
+        }
+    }
+
+    /// Leaves the line. Returns who is the first now, if that has changed.
+    #[must_use = "whoever is returned has to be told"]
+    pub fn leave(&mut self, who: ConnectionId) -> Option<ConnectionId> {
+        let at = self.line.iter().position(|w| *w == who)?;
+        self.line.remove(at);
+        self.line.front().copied().filter(|_| at == 0)
+    }
+
+    /// Nothing is known of it that counts, and nobody waits.
+    pub fn is_idle(&self, now_ms: u64) -> bool {
+        let over = |level: Option<Level>| level.is_none_or(|l| now_ms >= self.told_at_ms + 2 * l.reset_ms);
+        self.line.is_empty() && over(self.levels.requests) && over(self.levels.tokens)
+    }
+
+    fn ready_at(&mut self, tokens: u64, now_ms: u64) -> u64 {
+        while self.went.front().is_some_and(|w| w.at_ms + MINUTE_MS <= now_ms) {
+            self.went.pop_front();
+        }
+        let refused_until = self.told_at_ms + self.levels.refuses_ms.unwrap_or(0);
+        [
+            self.requests_at(),
+            self.tokens_at(tokens),
+            refused_until,
+            self.level_at(self.levels.requests, 1, self.requests_since),
+            self.level_at(self.levels.tokens, tokens, self.tokens_since),
+        ]
+        .into_iter()
+        .fold(0, u64::max)
+    }
+
+    fn requests_at(&self) -> u64 {
+        let Some(limit) = self.rate.requests else { return 0 };
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let beyond = self.went.len().checked_sub(limit);
+        beyond.and_then(|n| self.went.get(n)).map_or(0, |w| w.at_ms + MINUTE_MS)
+    }
+
+    fn tokens_at(&self, tokens: u64) -> u64 {
+        let Some(limit) = self.rate.tokens else { return 0 };
+        let room_for = limit.saturating_sub(tokens.min(limit));
+        let mut sum: u64 = self.went.iter().map(|w| w.tokens).sum();
+        let mut at = 0;
+        for went in &self.went {
+            if sum <= room_for {
+                break;
+            }
+            sum -= went.tokens;
+            at = went.at_ms + MINUTE_MS;
+        }
+        at
+    }
+
+    /// When so much of a level is there, beyond what went since it was told: it comes back evenly up to its limit; where
+    /// that is not known, one at least is there at its reset. What was told twice a reset ago is forgotten.
+    fn level_at(&self, level: Option<Level>, wanted: u64, since: u64) -> u64 {
+        let Some(Level { remaining, limit, reset_ms }) = level else { return 0 };
+        let most = limit.unwrap_or(1).max(remaining);
+        let wanted = wanted.min(most).saturating_add(since);
+        let missing = wanted.saturating_sub(remaining);
+        if missing == 0 {
+            return 0;
+        }
+        let gone = most - remaining;
+        if missing > gone {
+            return self.told_at_ms + 2 * reset_ms;
+        }
+        let evenly = (u128::from(reset_ms) * u128::from(missing)).div_ceil(u128::from(gone));
+        let after = limit.and_then(|_| u64::try_from(evenly).ok()).unwrap_or(reset_ms);
+        self.told_at_ms + after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ConnectionId = ConnectionId(1);
+    const B: ConnectionId = ConnectionId(2);
+
+    fn lane(requests: Option<u64>, tokens: Option<u64>) -> Lane {
+        let mut lane = Lane::default();
+        lane.set_rate(Rate { requests, tokens });
+        lane
+    }
+
+    #[test]
+    fn a_rate_is_read_and_what_is_none_is_told_apart() {
+        let rate = |requests, tokens| Ok(Rate { requests, tokens });
+        for (text, wanted) in [
+            ("500rpm", rate(Some(500), None)),
+            ("200000tpm", rate(None, Some(200_000))),
+            ("500rpm,200000tpm", rate(Some(500), Some(200_000))),
+            ("7 tpm, 1 rpm", rate(Some(1), Some(7))),
+        ] {
+            assert_eq!(text.parse::<Rate>(), wanted, "{text}");
+        }
+        for bad in ["", "500", "0rpm", "-1rpm", "1.5rpm", "5rpm,5rpm", "5rps", "5rpm,"] {
+            assert!(bad.parse::<Rate>().is_err(), "{bad:?}");
+        }
+        assert_eq!(
+            Rate { requests: Some(5), tokens: Some(9) }.to_string(),
+            "5 requests and 9 tokens a minute"
+        );
+    }
+
+    #[test]
+    fn in_no_minute_are_there_more_requests_than_the_rate() {
+        let mut lane = lane(Some(3), None);
+        let mut went: Vec<u64> = Vec::new();
+        for now in (0..200_000).step_by(700) {
+            if lane.may_go(A, 1, now).is_ok() {
+                lane.go(1, now);
+                went.push(now);
+            }
+        }
+        assert!(went.len() >= 9);
+        assert!(went.windows(4).all(|w| w[3] - w[0] >= MINUTE_MS), "{went:?}");
+    }
+
+    #[test]
+    fn who_may_not_go_is_told_when_to_ask_again() {
+        let mut lane = lane(Some(2), Some(100));
+        lane.go(60, 1_000);
+        assert_eq!(lane.may_go(A, 40, 2_000), Ok(()));
+        assert_eq!(lane.may_go(A, 41, 2_000), Err(59_000));
+        let second = lane.go(10, 2_000);
+        assert_eq!(lane.may_go(A, 1, 5_000), Err(56_000), "two requests went");
+        lane.take_back(second, 10);
+        assert_eq!(lane.may_go(A, 1, 5_000), Ok(()));
+        // More than a minute's tokens waits until nothing else went.
+        assert_eq!(lane.may_go(A, 1_000, 5_000), Err(56_000));
+        assert_eq!(lane.may_go(A, 1_000, 61_000), Ok(()));
+    }
+
+    #[test]
+    fn what_a_call_used_counts_and_not_what_it_was_bound_to() {
+        let mut lane = lane(None, Some(100));
+        let first = lane.go(100, 0);
+        assert_eq!(lane.may_go(A, 50, 10), Err(59_990));
+        lane.used(first, 20);
+        assert_eq!(lane.may_go(A, 50, 10), Ok(()));
+        lane.used(first, 60);
+        assert_eq!(lane.may_go(A, 50, 10), Err(59_990));
+    }
+
+    #[test]
+    fn the_first_in_the_line_goes_first() {
+        let mut lane = lane(Some(1), None);
+        lane.go(1, 0);
+        lane.line_up(A);
+        lane.line_up(B);
+        lane.line_up(A);
+        assert_eq!(lane.may_go(B, 1, 60_000), Err(0), "there is room, and it is not its turn");
+        assert_eq!(lane.may_go(A, 1, 60_000), Ok(()));
+        assert_eq!(lane.leave(A), Some(B));
+        assert_eq!(lane.may_go(B, 1, 60_000), Ok(()));
+        assert_eq!((lane.leave(B), lane.leave(B)), (None, None));
+    }
+
+    #[test]
+    fn what_the_provider_says_is_left_is_kept_to() {
+        let level = |remaining, limit| Some(Level { remaining, limit, reset_ms: 60_000 });
+        let check = |levels: Levels, tokens, now, wanted: Result<(), u64>| {
+            let mut lane = Lane::default();
+            lane.tell(levels, 1_000);
+            assert_eq!(lane.may_go(A, tokens, now), wanted, "{levels:?} {tokens} {now}");
+        };
+        let requests = |l| Levels { requests: l, ..Levels::default() };
+        let tokens = |l| Levels { tokens: l, ..Levels::default() };
+        check(requests(level(1, None)), 0, 1_000, Ok(()));
+        check(requests(level(0, None)), 0, 1_000, Err(60_000));
+        check(requests(level(0, None)), 0, 61_000, Ok(()));
+        // With its limit known, it comes back bit by bit: 60 in 60 s.
+        check(requests(level(0, Some(60))), 0, 1_000, Err(1_000));
+        check(tokens(level(100, Some(700))), 100, 1_000, Ok(()));
+        check(tokens(level(100, Some(700))), 400, 1_000, Err(30_000));
+        // More than there ever is waits for all there is.
+        check(tokens(level(100, Some(700))), 9_000, 1_000, Err(60_000));
+        check(Levels { refuses_ms: Some(5_000), ..Levels::default() }, 1, 2_000, Err(4_000));
+        // What goes is taken from it, also of what has come back, until it is told anew.
+        let mut lane = Lane::default();
+        lane.tell(requests(level(1, None)), 0);
+        lane.go(1, 0);
+        assert_eq!(lane.may_go(A, 1, 10), Err(119_990));
+        lane.tell(requests(level(0, None)), 0);
+        assert_eq!(lane.may_go(A, 1, 10), Err(59_990));
+        let second = lane.go(1, 60_000);
+        assert_eq!(lane.may_go(A, 1, 60_000), Err(60_000));
+        lane.take_back(second, 1);
+        assert_eq!(lane.may_go(A, 1, 60_000), Ok(()));
+        lane.tell(requests(level(0, Some(60))), 60_000);
+        assert_eq!(lane.may_go(A, 1, 61_000), Ok(()));
+        lane.go(1, 61_000);
+        assert_eq!(lane.may_go(A, 1, 61_000), Err(1_000));
+        assert!(!lane.is_idle(179_999) && lane.is_idle(180_000));
+    }
+}

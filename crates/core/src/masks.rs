@@ -1,0 +1,173 @@
+//! Masks: what of a request does not count when it is asked whether two requests are the same.
+//!
+//! A time of day or a temporary path in a prompt would make each restart's request a new one. A run keeps the masks it
+//! was created under for all its life, as they were written: that is their version, too.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use regex::{Regex, RegexBuilder};
+use serde::{Deserialize, Serialize};
+
+use crate::store::{self, RunView, Store};
+
+/// The longest expression, and how large one may become in memory.
+const LONGEST: usize = 1_000;
+const LARGEST: usize = 1 << 20;
+
+/// Masks as they are written and kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Masks {
+    /// JSON pointers (RFC 6901, from the top of the body) to what is left out.
+    pub leave_out: Vec<String>,
+    /// Regular expressions by name: in each string of the body, what one matches counts as its name, whatever it says.
+    pub masks: BTreeMap<String, String>,
+}
+
+/// A mask that cannot be one. `at` is its key: `leave_out`, or `masks.NAME`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct BadMask {
+    pub at: String,
+    pub why: String,
+}
+
+/// Masks to work with.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    leave_out: Vec<String>,
+    masks: Vec<(String, Regex)>,
+}
+
+impl Masks {
+    pub fn is_empty(&self) -> bool {
+        *self == Masks::default()
+    }
+
+    /// Checks all of them.
+    pub fn compile(&self) -> Result<Rules, BadMask> {
+        if let Some(bad) = self.leave_out.iter().find(|p| !is_pointer(p)) {
+            let why = format!("not a JSON pointer: {bad:?} (wanted for example \"/messages/0/content\")");
+            return Err(BadMask { at: "leave_out".into(), why });
+        }
+        let masks = self.masks.iter().map(|(name, text)| {
+            let bad = |why: String| BadMask { at: format!("masks.{name}"), why };
+            let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
+            if !(1..=64).contains(&name.len()) || !name.bytes().all(plain) {
+                return Err(bad("its name is none (wanted up to 64 letters, digits, - and _)".into()));
+            }
+            if text.len() > LONGEST {
+                return Err(bad(format!("it has {} bytes (wanted up to {LONGEST})", text.len())));
+            }
+            let regex = RegexBuilder::new(text).size_limit(LARGEST).build().map_err(|e| bad(reason(&e)))?;
+            if regex.is_match("") {
+                return Err(bad(format!("it matches the empty text: {text:?}")));
+            }
+            Ok((format!("<{name}>"), regex))
+        });
+        Ok(Rules { leave_out: self.leave_out.clone(), masks: masks.collect::<Result<_, _>>()? })
+    }
+}
+
+/// Those of a run: its own, else those of the nearest run above it that has some. A child run is part of its parent's work.
+pub fn of(store: &dyn Store, view: &RunView) -> Result<Masks, store::Error> {
+    let mut masks = view.spec.masks.clone();
+    let mut parent = view.run.parent;
+    while let (None, Some(no)) = (&masks, parent) {
+        let Some(above) = store.run(no)? else { break };
+        masks = above.spec.masks;
+        parent = above.run.parent;
+    }
+    Ok(masks.unwrap_or_default())
+}
+
+/// Kept masks were checked before they were kept.
+impl From<BadMask> for store::Error {
+    fn from(e: BadMask) -> store::Error {
+        store::Error::Corrupt { what: format!("a run's masks, {}: {}", e.at, e.why) }
+    }
+}
+
+/// The last line of what the library says: the others draw the place.
+fn reason(e: &regex::Error) -> String {
+    let text = e.to_string();
+    let last = text.lines().last().unwrap_or_default().trim();
+    format!("not a regular expression: {}", last.trim_start_matches("error: "))
+}
+
+fn is_pointer(text: &str) -> bool {
+    let escapes = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+    text.starts_with('/') && escapes
+}
+
+impl Rules {
+    /// The pointers to what is left out.
+    pub fn leave_out(&self) -> impl Iterator<Item = &str> {
+        self.leave_out.iter().map(String::as_str)
+    }
+
+    /// Whether strings are changed at all.
+    pub fn masks_strings(&self) -> bool {
+        !self.masks.is_empty()
+    }
+
+    /// A string as it counts: mask after mask, by their names.
+    pub fn mask<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let mut masked = Cow::Borrowed(text);
+        for (name, regex) in &self.masks {
+            if let Cow::Owned(changed) = regex.replace_all(&masked, regex::NoExpand(name)) {
+                masked = Cow::Owned(changed);
+            }
+        }
+        masked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn masks(all: &[(&str, &str)]) -> Masks {
+        let masks = all.iter().map(|(n, t)| ((*n).to_owned(), (*t).to_owned())).collect();
+        Masks { masks, ..Masks::default() }
+    }
+
+    #[test]
+    fn what_a_mask_matches_counts_as_its_name() {
+        let rules = masks(&[("day", r"\d{4}-\d{2}-\d{2}"), ("tmp", "/tmp/[a-z0-9]+")]).compile().unwrap();
+        for (text, wanted) in [
+            ("today is 2026-11-20", "today is <day>"),
+            ("2026-11-20 and 2026-11-21 in /tmp/a1b", "<day> and <day> in <tmp>"),
+            ("nothing", "nothing"),
+            ("", ""),
+        ] {
+            assert_eq!(rules.mask(text), wanted);
+        }
+        assert!(matches!(rules.mask("nothing"), Cow::Borrowed(_)));
+        // A name is a name, and no reference to a group.
+        let rules = masks(&[("a", "(x)")]).compile().unwrap();
+        assert_eq!(rules.mask("$1x"), "$1<a>");
+    }
+
+    #[test]
+    fn a_wrong_mask_is_named() {
+        let leave_out = |p: &str| Masks { leave_out: vec!["/ok".into(), p.into()], ..Masks::default() };
+        let long = "x".repeat(1_001);
+        for (bad, at, why) in [
+            (leave_out("messages"), "leave_out", "not a JSON pointer: \"messages\""),
+            (leave_out(""), "leave_out", "not a JSON pointer"),
+            (leave_out("/a~2"), "leave_out", "not a JSON pointer"),
+            (masks(&[("good", "a"), ("open", "(a")]), "masks.open", "unclosed group"),
+            (masks(&[("all", ".*")]), "masks.all", "matches the empty text"),
+            (masks(&[("two words", "a")]), "masks.two words", "its name is none"),
+            (masks(&[("big", r"(\w{1000}){1000}")]), "masks.big", "not a regular expression"),
+            (masks(&[("long", &long)]), "masks.long", "1001 bytes"),
+        ] {
+            let error = bad.compile().unwrap_err();
+            assert_eq!(error.at, at);
+            assert!(error.why.contains(why), "{}", error.why);
+        }
+        let good = Masks { leave_out: vec!["/a~1b~0/0".into(), "/".into()], ..Masks::default() };
+        assert!(good.compile().is_ok() && !good.is_empty());
+    }
+}

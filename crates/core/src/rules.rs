@@ -1,0 +1,99 @@
+//! A policy's rules about tools: which there are, and which want a person's word first.
+
+use serde::{Deserialize, Serialize};
+
+/// What a named policy says of tools. A run keeps the rules it was created with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rules {
+    /// The policy's name.
+    pub policy: String,
+    /// The tools there are; without a list, any. One that ends in `*` stands for all that begin so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+    /// What is asked for first. Without any, nothing is.
+    pub require: Vec<Requirement>,
+}
+
+/// A kind of tool call that wants a person's word: all that is named has to fit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Requirement {
+    /// As in a policy's list of tools. None: whatever the tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// None: whatever its side effect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub side_effect: Option<String>,
+}
+
+impl Rules {
+    /// Whether the tool may be called at all.
+    pub fn allows(&self, tool: &str) -> bool {
+        self.tools.as_ref().is_none_or(|tools| tools.iter().any(|pattern| fits(pattern, tool)))
+    }
+
+    /// Whether a person has to be asked first. A side effect that is not said is any: nobody gets around a rule by
+    /// leaving it out.
+    pub fn requires(&self, tool: &str, side_effect: Option<&str>) -> bool {
+        self.require.iter().any(|r| {
+            r.tool.as_deref().is_none_or(|pattern| fits(pattern, tool))
+                && r.side_effect.as_deref().is_none_or(|wanted| side_effect.is_none_or(|had| had == wanted))
+        })
+    }
+}
+
+fn fits(pattern: &str, tool: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => tool.starts_with(start),
+        None => pattern == tool,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> Rules {
+        let one = |tool: Option<&str>, side_effect: Option<&str>| Requirement {
+            tool: tool.map(str::to_owned),
+            side_effect: side_effect.map(str::to_owned),
+        };
+        Rules {
+            policy: "careful".into(),
+            tools: Some(vec!["search".into(), "db_*".into(), "pay".into()]),
+            require: vec![
+                one(Some("db_drop"), None),
+                one(None, Some("external")),
+                one(Some("pay*"), Some("write")),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_tool_is_allowed_by_its_name_or_its_beginning() {
+        let check = |tool: &str, allowed: bool| assert_eq!(rules().allows(tool), allowed, "{tool}");
+        check("search", true);
+        check("searching", false);
+        check("db_read", true);
+        check("db_", true);
+        check("db", false);
+        check("", false);
+        assert!(Rules::default().allows("anything"));
+        assert!(!Rules { tools: Some(Vec::new()), ..Rules::default() }.allows("anything"));
+    }
+
+    #[test]
+    fn a_person_is_asked_where_all_that_a_requirement_names_fits() {
+        let check = |tool: &str, effect: Option<&str>, asked: bool| {
+            assert_eq!(rules().requires(tool, effect), asked, "{tool} {effect:?}");
+        };
+        check("db_drop", Some("read"), true);
+        check("db_read", Some("read"), false);
+        check("db_read", Some("external"), true);
+        check("search", None, true);
+        check("pay", Some("write"), true);
+        check("pay", Some("read"), false);
+        assert!(!Rules::default().requires("pay", None));
+    }
+}

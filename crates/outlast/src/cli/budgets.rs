@@ -1,0 +1,133 @@
+//! `outlast budgets`: what runs of a tag may spend together.
+
+use clap::{Args, Subcommand, builder::PossibleValuesParser, builder::TypedValueParser as _};
+use outlast_core::{
+    budget::{Name, Per, Terms},
+    unit::{Limits, Unit},
+};
+
+use super::values;
+
+/// Show the named budgets, or change them
+///
+/// What all runs of a tag may spend together, in each hour, day or month of UTC, or for ever. A run whose named
+/// budget is used up waits: a raise, or the next period, lets it go on. They can stand in outlast.toml, too.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct BudgetsArgs {
+    #[command(subcommand)]
+    pub verb: Option<BudgetsVerb>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  outlast budgets set team-search --usd 50 --per day --tag team=search
+  outlast budgets                                 what is left of each, and which runs wait
+  outlast budgets raise team-search --add-usd 10  room for today
+  outlast budgets remove team-search";
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum BudgetsVerb {
+    Set(SetArgs),
+    Raise(RaiseArgs),
+    Remove(RemoveArgs),
+}
+
+/// Make a named budget, or give it other limits
+///
+/// What is spent in its period counts on. Another --per begins a new period; another --tag is another budget.
+/// Runs that are there already are charged to it, too.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  outlast budgets set team-search --usd 50 --per day --tag team=search")]
+pub struct SetArgs {
+    /// Its name
+    #[arg(value_name = "NAME")]
+    pub name: Name,
+    /// When it begins anew: hour, day, month (UTC), or none
+    #[arg(long, value_name = "PERIOD", default_value = "none", value_parser = period(), hide_possible_values = true, hide_default_value = true)]
+    pub per: Per,
+    /// Whose calls count: runs of this tag and their children. Without it every run's
+    #[arg(long, value_name = "KEY=VALUE", value_parser = values::tag)]
+    pub tag: Option<(String, String)>,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Limits, at least one")]
+#[group(required = true, multiple = true)]
+pub struct LimitArgs {
+    /// Dollars
+    #[arg(long, value_name = "AMOUNT", value_parser = values::usd)]
+    pub usd: Option<i64>,
+    /// Tokens
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub tokens: Option<i64>,
+    /// LLM calls
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub calls: Option<i64>,
+}
+
+/// Add to a named budget's limits, in its period of now
+///
+/// Runs that wait for it go on. The next period begins with its own limits again.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  outlast budgets raise team-search --add-usd 10")]
+pub struct RaiseArgs {
+    /// Its name
+    #[arg(value_name = "NAME")]
+    pub name: Name,
+    #[command(flatten)]
+    pub add: AddArgs,
+}
+
+#[derive(Args, Clone, Debug)]
+#[group(required = true, multiple = true)]
+pub struct AddArgs {
+    /// Dollars
+    #[arg(long, value_name = "AMOUNT", value_parser = values::usd)]
+    pub add_usd: Option<i64>,
+    /// Tokens
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub add_tokens: Option<i64>,
+    /// LLM calls
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub add_calls: Option<i64>,
+}
+
+/// Take a named budget away
+///
+/// Runs that wait for it go on. One that also stands in outlast.toml stays away until it is changed there.
+#[derive(Args, Clone, Debug)]
+pub struct RemoveArgs {
+    /// Its name
+    #[arg(value_name = "NAME")]
+    pub name: Name,
+}
+
+impl SetArgs {
+    pub fn terms(&self) -> Terms {
+        let limits = limits(self.limits.usd, self.limits.tokens, self.limits.calls);
+        Terms { limits, per: self.per, tag: self.tag.clone() }
+    }
+}
+
+impl RaiseArgs {
+    pub fn limits(&self) -> Limits {
+        limits(self.add.add_usd, self.add.add_tokens, self.add.add_calls)
+    }
+}
+
+/// The limits of a named budget, by their units.
+pub fn limits(usd: Option<i64>, tokens: Option<i64>, calls: Option<i64>) -> Limits {
+    let mut limits = Limits::default();
+    for (unit, limit) in [(Unit::CostNanoUsd, usd), (Unit::Tokens, tokens), (Unit::Calls, calls)] {
+        limits[unit] = limit;
+    }
+    limits
+}
+
+fn period() -> impl clap::builder::TypedValueParser<Value = Per> {
+    let words = PossibleValuesParser::new(Per::ALL.map(Per::name));
+    words.map(|word| Per::parse(&word).unwrap_or(Per::None))
+}

@@ -1,0 +1,112 @@
+//! `outlast approvals` and `outlast approve ID`: what waits for a person, and what the person says.
+
+use outlast_core::{
+    approval::{self, ApprovalId, Filter, Status, View},
+    engine::{self, decide_approval::DecideApproval},
+    op::Durability,
+    store::{self, Ask, Store},
+};
+use serde_json::{Value, json};
+
+use super::find;
+use crate::{
+    cli::{ApprovalsArgs, ApproveArgs},
+    error::CliError,
+    exit_code,
+    render::{approval as shown, look::Page},
+    surroundings::Surroundings,
+};
+
+pub fn approvals(store: &dyn Store, args: &ApprovalsArgs, page: &mut Page) -> Result<(), CliError> {
+    let run = args.run.as_deref().map(|asked| find::run(store, asked)).transpose()?;
+    let filter = Filter {
+        run: run.as_ref().map(|v| v.run.no),
+        open: !args.all,
+        // Of what is open, some may have expired: they are left out after they are counted.
+        limit: if args.all { args.limit } else { usize::MAX >> 1 },
+    };
+    let mut found = approval::list(store, &filter, (!args.all).then_some(Status::Pending))?;
+    let more = found.len() > args.limit;
+    found.truncate(args.limit);
+    if page.look.json {
+        let all: Vec<Value> = found.iter().map(shown::json).collect();
+        return Ok(page.json(&json!({ "approvals": all }))?);
+    }
+    let now = store.now()?;
+    if found.is_empty() {
+        let which = if args.all { "no approvals" } else { "nothing waits for a decision" };
+        return Ok(page.line(which)?);
+    }
+    for view in &found {
+        page.text(&shown::text(view, now, page.look))?;
+    }
+    if more {
+        page.line(&format!("only the newest {}; see --limit", args.limit))?;
+    }
+    if found.iter().any(|v| v.status == Status::Pending) {
+        page.line("  → outlast approve ID, or outlast approve ID --deny --reason WHY")?;
+    }
+    Ok(())
+}
+
+/// Errors: `not_a_persons` in a process of a run; those of `DecideApproval`.
+pub fn approve(
+    store: &dyn Store,
+    around: &Surroundings,
+    args: &ApproveArgs,
+    page: &mut Page,
+) -> Result<(), CliError> {
+    // Whoever unsets it to get here decides for others than us; whoever forgot where it is does not.
+    for name in ["OUTLAST_MARK", "OUTLAST_TOKEN"] {
+        if around.var(name).is_some() {
+            return Err(CliError::Other {
+                exit: exit_code::REFUSED,
+                code: "not_a_persons",
+                message: format!(
+                    "an agent does not decide on its own tools: this is a process of a run ({name} is set)"
+                ),
+                hint: Some("decide in a shell of your own".into()),
+            });
+        }
+    }
+    let id: ApprovalId = args.id.parse().map_err(|e: approval::BadApprovalId| CliError::Usage {
+        message: e.to_string(),
+        hint: Some("`outlast approvals` lists what waits for a decision".into()),
+    })?;
+    let unknown = || store::Error::from(engine::Error::UnknownApproval { id: args.id.clone() });
+    let view = approval::find(store, id)?.ok_or_else(unknown)?;
+    let decision = DecideApproval {
+        id,
+        // Of what is shown below: should the store hold others by now, nothing is decided.
+        digest: Some(args.digest.unwrap_or(view.detail.digest)),
+        approve: !args.deny,
+        reason: args.reason.clone(),
+        by: args.by.clone().unwrap_or_else(|| user(around)),
+    };
+    store.ask(decision, Durability::Synced).wait()?;
+    let view = approval::find(store, id)?.ok_or_else(unknown)?;
+    if page.look.json {
+        return Ok(page.json(&shown::json(&view))?);
+    }
+    let now = store.now()?;
+    page.text(&shown::text(&view, now, page.look))?;
+    let left = pending(store, &view)?;
+    match left {
+        0 => {}
+        1 => page.line("  run waits for one more decision")?,
+        n => page.line(&format!("  run waits for {n} more decisions"))?,
+    }
+    Ok(())
+}
+
+fn pending(store: &dyn Store, of: &View) -> Result<usize, CliError> {
+    let now = store.now()?;
+    let run = store.run(of.id.run)?;
+    Ok(run.and_then(|v| v.run.approvals).map_or(0, |a| a.pending(now)))
+}
+
+/// The name of whoever types.
+fn user(around: &Surroundings) -> String {
+    let named = |name| around.var(name).and_then(|v| v.to_str()).map(str::to_owned);
+    named("USER").or_else(|| named("LOGNAME")).unwrap_or_else(|| "command".into())
+}

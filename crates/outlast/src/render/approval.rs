@@ -1,0 +1,86 @@
+//! An approval: what a person needs to decide, for people and for programs.
+
+use outlast_core::{
+    approval::{Status, View},
+    id::Micros,
+};
+use serde_json::{Value, json};
+
+use super::{
+    look::{Look, Paint, clean_line},
+    time,
+};
+
+/// The longest excerpt of arguments.
+const ARGUMENTS: usize = 400;
+
+/// Two or three lines: which tool with what, and where it stands.
+pub fn text(view: &View, now: Micros, look: Look) -> String {
+    let d = &view.detail;
+    let effect = d.side_effect.as_ref().map_or_else(String::new, |s| format!("  [{}]", clean_line(s, 40)));
+    let status = look.paint(paint(view.status), view.status.name());
+    let mut out = format!(
+        "{}  {status}  {}{effect}  run {}\n",
+        look.paint(Paint::Strong, &view.id.to_string()),
+        clean_line(&d.tool, 80),
+        view.run
+    );
+    let arguments = String::from_utf8_lossy(&view.arguments);
+    out.push_str(&format!("  {}\n", clean_line(&arguments, ARGUMENTS)));
+    if arguments.chars().count() > ARGUMENTS {
+        // Nobody is to approve what stands behind the end of a line.
+        let bytes = arguments.len();
+        out.push_str(&format!("  these are the first {ARGUMENTS} of {bytes} bytes: --json shows all\n"));
+    }
+    out.push_str(&format!("  {}\n", standing(view, now)));
+    out
+}
+
+fn standing(view: &View, now: Micros) -> String {
+    let d = &view.detail;
+    let asked = format!("asked {} ago", time::age(now.ms_since(view.asked_at)));
+    match (&d.decision, view.status) {
+        (Some(said), _) => {
+            let why = said.reason.as_ref().map_or_else(String::new, |r| format!(": {}", clean_line(r, 200)));
+            let ago = time::age(now.ms_since(said.at));
+            format!("{asked}, {} by {} {ago} ago{why}", view.status.name(), clean_line(&said.by, 80))
+        }
+        (None, Status::Pending) => {
+            format!("{asked}, expires in {}", time::span(d.expires_at.ms_since(now) / 1000 * 1000))
+        }
+        (None, Status::Timeout) => format!("{asked}, expired {} ago", time::age(now.ms_since(d.expires_at))),
+        (None, Status::Blocked) => format!("{asked}, and the run's policy has no such tool"),
+        (None, _) => format!("{asked}, and its run is over"),
+    }
+}
+
+fn paint(status: Status) -> Paint {
+    match status {
+        Status::Pending => Paint::Care,
+        Status::Approved => Paint::Good,
+        Status::Denied | Status::Timeout | Status::Blocked => Paint::Bad,
+        Status::Void => Paint::Faint,
+    }
+}
+
+/// The approval with stable keys.
+pub fn json(view: &View) -> Value {
+    let (d, said) = (&view.detail, view.detail.decision.as_ref());
+    let arguments: Value = serde_json::from_slice(&view.arguments).unwrap_or_default();
+    json!({
+        "id": view.id.to_string(),
+        "run": view.run,
+        "tool": d.tool,
+        "side_effect": d.side_effect,
+        "arguments": arguments,
+        "digest": d.digest,
+        "key": view.key,
+        "status": view.status.name(),
+        "iteration": d.iteration,
+        "asked_at": time::rfc3339(view.asked_at),
+        "expires_at": time::rfc3339(d.expires_at),
+        "reason": said.and_then(|s| s.reason.clone()),
+        "decided_by": said.map(|s| s.by.clone()),
+        "decided_at": said.map(|s| time::rfc3339(s.at)),
+    })
+}

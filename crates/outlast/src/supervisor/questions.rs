@@ -1,0 +1,54 @@
+//! What the agent asks a person about: said once each, to whoever is there.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use outlast_core::{
+    approval::{self, ApprovalId, Filter, Status as Is, View},
+    id::RunNo,
+    status::Status,
+    store::Store,
+};
+use outlast_server::node::HEARTBEAT;
+use tokio::sync::watch;
+
+use super::beat::Word;
+use crate::{render::look::clean_line, say::say};
+
+/// The longest excerpt of a question.
+const EXCERPT: usize = 160;
+
+/// Says what is pending whenever the run waits, until its heart beats no more.
+pub async fn tell(store: Arc<dyn Store>, run: RunNo, mut word: watch::Receiver<Word>) {
+    let mut said: BTreeSet<ApprovalId> = BTreeSet::new();
+    loop {
+        let waits = word.borrow_and_update().pulse.as_ref().is_some_and(|p| p.status == Status::Waiting);
+        if waits {
+            let looked = {
+                let store = store.clone();
+                tokio::task::spawn_blocking(move || pending(&*store, run)).await
+            };
+            // What cannot be read now may be read at the next beat; the heart itself tells of a store that fails.
+            let new = looked.ok().and_then(Result::ok).unwrap_or_default();
+            for view in new.iter().rev().filter(|v| !said.contains(&v.id)) {
+                say(&line(view));
+            }
+            said.extend(new.iter().map(|v| v.id));
+        }
+        // A second question changes nothing in what a beat says.
+        tokio::select! {
+            changed = word.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(HEARTBEAT), if waits => {}
+        }
+    }
+}
+
+fn pending(store: &dyn Store, run: RunNo) -> Result<Vec<View>, outlast_core::store::Error> {
+    let filter = Filter { run: Some(run), open: true, limit: approval::MOST_PENDING };
+    approval::list(store, &filter, Some(Is::Pending))
+}
+
+fn line(view: &View) -> String {
+    let asked = format!("{} {}", view.detail.tool, String::from_utf8_lossy(&view.arguments));
+    let (asked, id) = (clean_line(&asked, EXCERPT), view.id);
+    format!("the agent asks for {asked}: `outlast approve {id}`, or with --deny")
+}

@@ -1,0 +1,110 @@
+//! Asking a person, and looking whether there is an answer.
+
+use outlast_core::{
+    approval::{self, Answer, Filter, Status},
+    digest::Digest,
+    engine::request_approval::{Asker, RequestApproval},
+    id::{RunNo, Seq},
+    journal::Kind,
+    op::Durability,
+    payload::Payload,
+};
+use outlast_server::dialect::canonical_value;
+use pyo3::prelude::*;
+
+use crate::{
+    engine::{Core, Engine},
+    error::Failure,
+    seat::Seat,
+    ticket::Ticket,
+};
+
+/// An answer as Python has it: id, its place, where it stands, whether it was required, reason, who, when (µs).
+pub type Told =
+    (Option<String>, Option<i64>, &'static str, bool, Option<String>, Option<String>, Option<i64>);
+
+pub fn told(answer: Answer) -> Told {
+    let (id, said) = (answer.id, answer.decision);
+    (
+        id.map(|id| id.to_string()),
+        id.map(|id| id.seq.0),
+        answer.status.name(),
+        answer.required,
+        said.as_ref().and_then(|s| s.reason.clone()),
+        said.as_ref().map(|s| s.by.clone()),
+        said.map(|s| s.at.0),
+    )
+}
+
+/// Asks in the name of the attempt: see `RequestApproval`. Synced.
+#[pyfunction]
+pub fn request_approval(
+    seat: &Seat,
+    tool: String,
+    side_effect: Option<String>,
+    arguments: &[u8],
+    key: Option<String>,
+    expires_ms: i64,
+) -> PyResult<Ticket> {
+    let arguments = canonical(arguments)?;
+    let asker = Asker::Attempt { actor: seat.actor(), slot: seat.slot() };
+    let arguments = Payload::encode(&arguments);
+    let request = RequestApproval { asker, key, tool, side_effect, arguments, expires_ms };
+    Ok(seat.submit(request, Durability::Synced)?)
+}
+
+/// Whether an approval is pending still.
+#[pyfunction]
+pub fn is_pending(py: Python<'_>, engine: &Engine, run: i64, seq: i64) -> PyResult<bool> {
+    let core = engine.core()?;
+    let look = || -> Result<bool, Failure> {
+        let entry = core.store.entry(RunNo(run), Seq(seq))?;
+        let detail = entry.as_ref().and_then(|e| Some((e.approval.as_ref()?, e.state)));
+        let now = core.store.now()?;
+        Ok(detail.is_some_and(|(a, state)| a.status(state, now) == Status::Pending))
+    };
+    Ok(py.detach(look)?)
+}
+
+/// What a completed run was answered; None for what it never asked.
+#[pyfunction]
+pub fn recalled_approval(
+    py: Python<'_>,
+    engine: &Engine,
+    run: i64,
+    tool: &str,
+    side_effect: Option<&str>,
+    arguments: &[u8],
+    key: Option<&str>,
+) -> PyResult<Option<Told>> {
+    let core = engine.core()?;
+    let digest = Digest::of(&canonical(arguments)?);
+    let key = key.map_or_else(|| approval::key_of(tool, &digest), str::to_owned);
+    let found = py.detach(|| recall(&core, RunNo(run), tool, side_effect, digest, &key))?;
+    Ok(found.map(told))
+}
+
+fn recall(
+    core: &Core,
+    run: RunNo,
+    tool: &str,
+    side_effect: Option<&str>,
+    digest: Digest,
+    key: &str,
+) -> Result<Option<Answer>, Failure> {
+    let filter = Filter { run: Some(run), open: false, limit: usize::MAX >> 1 };
+    let now = core.store.now()?;
+    let mut asked = core.store.approvals(&filter)?.into_iter();
+    let own = asked.find(|e| e.kind == Kind::Approval && e.key.as_deref() == Some(key));
+    let fits = own.filter(|e| e.approval.as_ref().is_some_and(|a| a.tool == tool && a.digest == digest));
+    if let Some(entry) = fits {
+        return Ok(Answer::of(&entry, now));
+    }
+    let rules = core.store.run(run)?.and_then(|v| v.spec.rules);
+    let free = rules.is_some_and(|r| r.allows(tool) && !r.requires(tool, side_effect));
+    Ok(free.then(Answer::not_required))
+}
+
+fn canonical(arguments: &[u8]) -> Result<Vec<u8>, Failure> {
+    canonical_value(arguments).map_err(|e| Failure::new("bad_approval", format!("the arguments: {e}"), None))
+}

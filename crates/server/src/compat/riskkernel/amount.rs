@@ -1,0 +1,107 @@
+//! Amounts as JSON numbers, read and written without a float: `0.25` is a quarter, and stays one.
+
+use outlast_core::money::NanoUsd;
+use serde_json::value::RawValue;
+
+/// A decimal number that is no amount of `10^-decimals` units: negative, no number, or too large.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is {had}, and a number from 0 is wanted")]
+pub struct BadAmount {
+    pub what: &'static str,
+    pub had: String,
+}
+
+/// Reads the number `raw` in units of `10^-decimals`, rounded to the nearest; what is more than nothing stays so.
+///
+/// Floats come as they are written by people's programs: `0.30000000000000004` is 0.3 dollars.
+pub fn read(what: &'static str, raw: &RawValue, decimals: usize) -> Result<i64, BadAmount> {
+    let text = raw.get().trim();
+    let bad = || BadAmount { what, had: text.chars().take(40).collect() };
+    if !text.starts_with(|c: char| c.is_ascii_digit()) {
+        return Err(bad());
+    }
+    // What follows is a number of JSON's grammar.
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    if digits.bytes().all(|d| d == b'0') {
+        return Ok(0);
+    }
+    let exponent: i64 = exponent.parse().map_err(|_| bad())?;
+    // Where the point stands in `digits`, counted in the unit.
+    let point =
+        exponent.checked_add(i64::try_from(whole.len() + decimals).map_err(|_| bad())?).ok_or_else(bad)?;
+    let kept = usize::try_from(point.max(0)).map_err(|_| bad())?;
+    // Behind a digit that counts, 19 zeros are too large already.
+    let units = digits.bytes().chain(std::iter::repeat(b'0')).take(kept.min(digits.len() + 19));
+    let mut value: i64 = 0;
+    for digit in units {
+        let digit = i64::from(digit - b'0');
+        value = value.checked_mul(10).and_then(|v| v.checked_add(digit)).ok_or_else(bad)?;
+    }
+    let half = point >= 0 && digits.as_bytes().get(kept).is_some_and(|d| *d >= b'5');
+    Ok(value.saturating_add(i64::from(half)).max(1))
+}
+
+/// Dollars as the JSON number they are: at most nine decimals.
+pub fn dollars(nano_usd: i64) -> Box<RawValue> {
+    number(NanoUsd(nano_usd).to_string())
+}
+
+/// Milliseconds as whole seconds where they are, else with their decimals.
+pub fn seconds(ms: i64) -> Box<RawValue> {
+    let (whole, rest) = (ms / 1000, ms.rem_euclid(1000));
+    let text = if rest == 0 { whole.to_string() } else { format!("{whole}.{rest:03}") };
+    number(text)
+}
+
+fn number(text: String) -> Box<RawValue> {
+    // Digits and a point between them are a number of JSON's.
+    RawValue::from_string(text).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dollars_are_read_as_they_are_written() {
+        let check = |text: &str, want: Option<i64>| {
+            let raw = RawValue::from_string(text.into()).unwrap();
+            assert_eq!(read("budget.dollars", &raw, 9).ok(), want, "{text}");
+        };
+        check("0.25", Some(250_000_000));
+        check("5", Some(5_000_000_000));
+        check("5.0", Some(5_000_000_000));
+        check("0.25000000000000006", Some(250_000_000));
+        check("0.30000000000000004", Some(300_000_000));
+        check("0.29999999999999998889776975", Some(300_000_000));
+        check("1e-05", Some(10_000));
+        check("2.5E+2", Some(250_000_000_000));
+        check("1234567.000000001", Some(1_234_567_000_000_001));
+        check("0", Some(0));
+        check("0.0", Some(0));
+        check("0e99999999999999999999", Some(0));
+        // Not nothing: nothing is no limit.
+        check("1e-12", Some(1));
+        check("1e-400", Some(1));
+        check("-1", None);
+        check("-0.0", None);
+        check("1e30", None);
+        check("1e999999999999999999999", None);
+        check("99999999999", None);
+        check("\"5\"", None);
+        check("true", None);
+        check("[1]", None);
+    }
+
+    #[test]
+    fn amounts_are_written_exactly() {
+        let check = |had: Box<RawValue>, want: &str| assert_eq!(had.get(), want);
+        check(dollars(250_000_000), "0.25");
+        check(dollars(0), "0.00");
+        check(dollars(450_001), "0.000450001");
+        check(seconds(3_600_000), "3600");
+        check(seconds(1_500), "1.500");
+    }
+}

@@ -1,0 +1,105 @@
+//! Approvals below a run: asked for by its agent, decided by a person; and what became of its tool calls.
+
+use http::{Response, StatusCode};
+use outlast_core::{
+    approval::{self, ApprovalId, Filter, Status, View},
+    digest::Digest,
+    engine::{self, decide_approval::DecideApproval, request_approval::Asker},
+    id::RunNo,
+    op::Durability,
+    store::{self, Ask as _, Store},
+};
+use serde::Deserialize;
+
+use super::{Asked, Error, answered, run::shown};
+use crate::{
+    http::approvals::{Wanted, ask, may_decide, read_decision, show},
+    proxy::AnswerBody,
+};
+
+/// Tool calls that are listed at most: the newest.
+const MOST: usize = 1_000;
+
+/// Asks for a person's word. 200 where none is wanted, 201 with the approval where one is, or was given before.
+pub async fn request(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let run = asked.run().await?.run.no;
+    let wanted: Wanted = asked.json()?;
+    if wanted.tool.is_empty() {
+        return Err(Error::BadRequest("tool is wanted".into()));
+    }
+    let answer = async {
+        let (actor, entered) = asked.enter(run).await?;
+        let asker = Asker::Attempt { actor, slot: entered.slot };
+        Ok(ask(&asked.host.store, asker, wanted).await?)
+    };
+    match asked.working(run, answer.await).await?.id {
+        None => answered(StatusCode::OK, &show::not_required()),
+        Some(id) => {
+            let found = asked.face.desk.read(move |store| approval::find(store, id)).await?;
+            let found = found.ok_or_else(|| unknown(&id.to_string()))?;
+            answered(StatusCode::CREATED, &show::approval(&found))
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Decision {
+    approval_id: Option<String>,
+    decision: String,
+    reason: Option<String>,
+    decided_by: Option<String>,
+    /// Of the arguments that were looked at, where who decides says so.
+    arguments_digest: Option<Digest>,
+}
+
+/// Decides the approval that is named, or the one that is pending. Never by a run's token, nor without an API token.
+pub async fn decide(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    may_decide(&asked.by)?;
+    let run = asked.run().await?.run;
+    let said: Decision = asked.json()?;
+    let approve = read_decision(&said.decision)?;
+    let id = match said.approval_id.filter(|id| !id.is_empty()) {
+        Some(text) => {
+            text.parse().ok().filter(|id: &ApprovalId| id.run == run.no).ok_or_else(|| unknown(&text))?
+        }
+        None => {
+            let found = asked.face.desk.read(move |store| pending(store, run.no)).await?;
+            match found.as_slice() {
+                [only] => only.id,
+                [] => return Err(Error::NoPendingApproval { run: run.id.to_string() }),
+                several => {
+                    return Err(Error::AmbiguousApproval { run: run.id.to_string(), pending: several.len() });
+                }
+            }
+        }
+    };
+    let by = said.decided_by.filter(|by| !by.is_empty()).unwrap_or_else(|| "api".into());
+    let reason = said.reason.filter(|reason| !reason.is_empty());
+    let decision = DecideApproval { id, digest: said.arguments_digest, approve, reason, by };
+    asked.host.store.ask(decision, Durability::Synced).await?;
+    asked.host.wake();
+    answered(StatusCode::OK, &shown(&asked, run.no).await?)
+}
+
+/// What waits for a person, newest first.
+pub fn pending(store: &dyn Store, run: RunNo) -> Result<Vec<View>, store::Error> {
+    let filter = Filter { run: Some(run), open: true, limit: approval::MOST_PENDING };
+    approval::list(store, &filter, Some(Status::Pending))
+}
+
+/// The run's tool calls that are decided, oldest first.
+pub async fn tool_calls(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let run = asked.run().await?.run.no;
+    let read = asked.face.desk.read(move |store| {
+        let found = approval::list(store, &Filter { run: Some(run), open: false, limit: MOST }, None)?;
+        let decided = found.iter().rev().filter(|view| view.status != Status::Pending);
+        Ok(decided.map(show::tool_call).collect::<Vec<_>>())
+    });
+    answered(StatusCode::OK, &read.await?)
+}
+
+fn unknown(id: &str) -> Error {
+    let id = id.chars().take(80).collect();
+    store::Error::from(engine::Error::UnknownApproval { id }).into()
+}

@@ -1,0 +1,110 @@
+//! Checkpoints: what an agent saved, and the newest of it.
+
+use http::{Response, StatusCode};
+use outlast_core::{
+    engine::checkpoint::{Checkpoint, OURS, Used, newest_saved},
+    id::{RunNo, Seq},
+    journal::Role,
+    op::Durability,
+    payload::Payload,
+    store::{self, Ask as _, Store},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{json, value::RawValue};
+
+use super::{Asked, Error, answered, show::Usage, tokens::Tokens};
+use crate::{http::approvals::show::rfc3339, proxy::AnswerBody};
+
+/// Payloads above this are compressed beside the threads that answer others.
+const LARGE: usize = 64 << 10;
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Wanted {
+    name: Option<String>,
+    payload: Option<Box<RawValue>>,
+}
+
+pub async fn save(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let run = asked.run().await?.run.no;
+    let wanted: Wanted = asked.json()?;
+    let name = wanted.name.unwrap_or_default();
+    if name.starts_with(OURS) {
+        let text = format!("the name {name:?} begins with {OURS}, under which Outlast keeps its own");
+        return Err(Error::BadRequest(text));
+    }
+    let text = wanted.payload.map_or_else(|| "{}".to_owned(), |raw| raw.get().trim().to_owned());
+    if !text.starts_with('{') {
+        return Err(Error::BadRequest("payload has to be a JSON object".into()));
+    }
+    let value = encoded(text).await?;
+    let saved = async {
+        let (actor, entered) = asked.enter(run).await?;
+        let checkpoint = Checkpoint { actor, slot: entered.slot, name, value };
+        Ok(asked.host.store.ask(checkpoint, Durability::Synced).await?)
+    };
+    asked.working(run, saved.await).await?;
+    answered(StatusCode::CREATED, &json!({ "ok": true }))
+}
+
+async fn encoded(text: String) -> Result<Payload, Error> {
+    if text.len() <= LARGE {
+        return Ok(Payload::encode(text.as_bytes()));
+    }
+    let encoding = tokio::task::spawn_blocking(move || Payload::encode(text.as_bytes()));
+    Ok(encoding.await.map_err(|_| store::Error::Closed)?)
+}
+
+/// The newest checkpoint, as it was saved.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Latest {
+    run_id: String,
+    name: String,
+    /// The loops the run had counted by then.
+    step_index: i64,
+    usage: Usage,
+    payload: Box<RawValue>,
+    created_at: String,
+}
+
+pub async fn latest(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let run = asked.run().await?.run;
+    let id = run.id.to_string();
+    let found = asked.face.desk.read(move |store| read(store, run.no, run.id.to_string())).await?;
+    answered(StatusCode::OK, &found.ok_or(Error::NoCheckpoint { run: id })?)
+}
+
+fn read(store: &dyn Store, run: RunNo, run_id: String) -> Result<Option<Latest>, store::Error> {
+    let Some(entry) = newest_saved(store, run)? else { return Ok(None) };
+    let used: Used = of_checkpoint(store, run, entry.seq, Role::About)?;
+    let counted = Tokens::by(store, run, entry.seq, entry.opened_at)?;
+    Ok(Some(Latest {
+        run_id,
+        name: entry.key.unwrap_or_default(),
+        step_index: used.loops,
+        usage: Usage::of(&used, counted),
+        payload: object(of_checkpoint(store, run, entry.seq, Role::Value)?),
+        created_at: rfc3339(entry.opened_at),
+    }))
+}
+
+fn of_checkpoint<T: serde::de::DeserializeOwned>(
+    store: &dyn Store,
+    run: RunNo,
+    seq: Seq,
+    role: Role,
+) -> Result<T, store::Error> {
+    let corrupt = |what: String| store::Error::Corrupt { what: format!("checkpoint {seq}: {what}") };
+    let kept = store.payload(run, seq, role)?.ok_or_else(|| corrupt(format!("its {role:?} is missing")))?;
+    let bytes = kept.decode().map_err(|e| corrupt(e.to_string()))?;
+    serde_json::from_slice(&bytes).map_err(|e| corrupt(e.to_string()))
+}
+
+/// What is no object was saved by another client: it stands as `value` in one.
+fn object(value: Box<RawValue>) -> Box<RawValue> {
+    if value.get().starts_with('{') {
+        return value;
+    }
+    RawValue::from_string(format!("{{\"value\":{}}}", value.get())).unwrap_or(value)
+}

@@ -1,0 +1,121 @@
+//! Why a route did not do what it was asked, as RiskKernel's clients read it: `{"code", "message"}`.
+
+use outlast_core::{engine, envelope::Refusal, store};
+
+use crate::{
+    proxy::{self, NotLetIn},
+    state::{self, Kind},
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A limit, or somebody's cancel: 402, which the SDK raises as `BudgetExceeded` with the code.
+    #[error("the run is halted: {}", refusal.message())]
+    Halted { refusal: Box<Refusal>, run: String },
+    #[error("run {run} was cancelled")]
+    Cancelled { run: String },
+    #[error(transparent)]
+    State(#[from] state::Error),
+    #[error("{0}")]
+    BadRequest(String),
+    #[error("no checkpoint was saved in run {run}")]
+    NoCheckpoint { run: String },
+    #[error("no memory file is named {name:?}: this server keeps facts, and no files")]
+    NoMemory { name: String },
+    #[error("{method} {path} is no route of RiskKernel's that is served here")]
+    NoRoute { method: String, path: String },
+    #[error("no approval of run {run} is pending")]
+    NoPendingApproval { run: String },
+    #[error("{pending} approvals of run {run} are pending, and none is named")]
+    AmbiguousApproval { run: String, pending: usize },
+    #[error("the answer cannot be written: {0}")]
+    Unwritable(String),
+    #[error("the server is about to end and takes no new work; nothing was done")]
+    Draining,
+    #[error("{message}")]
+    Body { status: u16, code: String, message: String },
+}
+
+impl Error {
+    /// The stable code, the same in every face.
+    pub fn code(&self) -> &str {
+        match self {
+            Error::Halted { refusal, .. } => &refusal.code,
+            Error::Cancelled { .. } => "cancelled",
+            Error::State(e) => e.code(),
+            Error::BadRequest(_) => "bad_request",
+            Error::NoCheckpoint { .. } => "no_checkpoint",
+            Error::NoMemory { .. } => "no_memory_file",
+            Error::NoRoute { .. } => "no_route",
+            Error::NoPendingApproval { .. } => "no_pending_approval",
+            Error::AmbiguousApproval { .. } => "ambiguous_approval",
+            Error::Unwritable(_) => "bad_value",
+            Error::Draining => "draining",
+            Error::Body { code, .. } => code,
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Error::Halted { refusal, run } => Some(refusal.hint(run)),
+            Error::Cancelled { .. } => Some("create another run".into()),
+            Error::State(e) => e.hint(),
+            Error::AmbiguousApproval { .. } => Some("say which with approvalId".into()),
+            Error::NoRoute { .. } => Some("the routes are in docs/openapi.json".into()),
+            _ => None,
+        }
+    }
+
+    pub fn status(&self) -> u16 {
+        match self {
+            Error::Halted { .. } | Error::Cancelled { .. } => 402,
+            Error::State(e) => e.kind().http(),
+            Error::NoCheckpoint { .. } | Error::NoMemory { .. } | Error::NoRoute { .. } => {
+                Kind::NotFound.http()
+            }
+            Error::NoPendingApproval { .. } | Error::AmbiguousApproval { .. } => Kind::Conflict.http(),
+            Error::BadRequest(_) => Kind::Invalid.http(),
+            Error::Unwritable(_) => Kind::Internal.http(),
+            Error::Draining => Kind::Unavailable.http(),
+            Error::Body { status, .. } => *status,
+        }
+    }
+
+    /// What stands in the way of a run's work, in this face's words: a halt and a cancel are 402.
+    ///
+    /// `run` is as it was read behind the error.
+    pub fn of_work(error: Error, run: &outlast_core::run::Run) -> Error {
+        use outlast_core::status::Status;
+        let Error::State(state::Error::Store(store::Error::Engine(why))) = &error else { return error };
+        let id = run.id.to_string();
+        match (why, run.status) {
+            (engine::Error::RunHalted { .. }, _) => match &run.halt {
+                Some(halt) => Error::Halted { refusal: Box::new(halt.clone()), run: id },
+                None => error,
+            },
+            (engine::Error::RunEnded { .. } | engine::Error::LeaseLost { .. }, Status::Cancelled) => {
+                Error::Cancelled { run: id }
+            }
+            _ => error,
+        }
+    }
+}
+
+impl From<store::Error> for Error {
+    fn from(e: store::Error) -> Error {
+        Error::State(e.into())
+    }
+}
+
+impl From<NotLetIn> for Error {
+    fn from(e: NotLetIn) -> Error {
+        Error::State(e.into())
+    }
+}
+
+impl From<proxy::Refusal> for Error {
+    fn from(e: proxy::Refusal) -> Error {
+        Error::Body { status: e.status, code: e.code, message: e.message }
+    }
+}

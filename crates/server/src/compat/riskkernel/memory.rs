@@ -1,0 +1,112 @@
+//! What agents know beyond a run: facts, which are state; and files, of which there are none here.
+
+use http::{Response, StatusCode};
+use outlast_core::{
+    id::{Micros, RunId},
+    state::{At, Item, Name, Scan},
+    store::Store,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{Asked, Error, answered, unknown};
+use crate::{
+    http::{approvals::show::rfc3339, show::Runs},
+    proxy::AnswerBody,
+    state::Writer,
+};
+
+/// The agent under whose name facts stand in the state: `outlast state get NAMESPACE facts KEY`.
+const AGENT: &str = "facts";
+
+/// Facts read at once.
+const PAGE: usize = 1000;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Fact {
+    namespace: String,
+    key: String,
+    value: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_id: Option<String>,
+    updated_at: String,
+}
+
+/// All facts of a namespace, in the order of their keys, at one moment.
+pub async fn facts(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let namespace = asked.query.or("namespace", "");
+    let found = asked.face.desk.read(move |store| {
+        let mut scan = Scan {
+            namespace,
+            agent: AGENT.to_owned(),
+            at: At::Position(store.state_position()?),
+            limit: PAGE,
+            ..Scan::default()
+        };
+        let (mut facts, mut runs) = (Vec::new(), Runs::default());
+        loop {
+            let page = store.state_scan(&scan)?;
+            scan.after = page.last().map(|item| item.key.clone());
+            for item in &page {
+                facts.push(fact(store, &mut runs, item)?);
+            }
+            if page.len() < PAGE {
+                return Ok(facts);
+            }
+        }
+    });
+    answered(StatusCode::OK, &found.await?)
+}
+
+fn fact(store: &dyn Store, runs: &mut Runs, item: &Item) -> Result<Fact, outlast_core::store::Error> {
+    let bytes = item.value.as_deref().unwrap_or_default();
+    // What others than this face wrote there may be any JSON: it is shown as its text.
+    let value = serde_json::from_slice(bytes).unwrap_or_else(|_| String::from_utf8_lossy(bytes).into_owned());
+    let (namespace, key) = (item.namespace.clone(), item.key.clone());
+    let run_id = runs.by(store, item)?.run;
+    Ok(Fact { namespace, key, value, run_id, updated_at: rfc3339(item.at) })
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Wanted {
+    namespace: String,
+    key: String,
+    value: String,
+    run_id: String,
+}
+
+/// Writes a fact, in the name of the run that is given.
+pub async fn put_fact(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let wanted: Wanted = asked.json()?;
+    if wanted.key.is_empty() {
+        return Err(Error::BadRequest("key is wanted".into()));
+    }
+    let name = Name::new(wanted.namespace.as_str(), AGENT, wanted.key.as_str());
+    let change = asked.face.desk.set(name, json!(wanted.value).to_string().into_bytes()).await;
+    let (at, run_id) = if wanted.run_id.is_empty() {
+        (asked.face.desk.put(Writer::NoRun, vec![change], None).await?.at, None)
+    } else {
+        let id = RunId::new(&wanted.run_id).map_err(|_| unknown(&wanted.run_id))?;
+        let run = asked.look_up(id).await?.run.no;
+        let put = async {
+            let (actor, entered) = asked.enter(run).await?;
+            let writer = Writer::Run(Some((actor, entered.slot)));
+            Ok::<Micros, Error>(asked.face.desk.put(writer, vec![change], None).await?.at)
+        };
+        (asked.working(run, put.await).await?, Some(wanted.run_id))
+    };
+    let Wanted { namespace, key, value, .. } = wanted;
+    answered(StatusCode::CREATED, &Fact { namespace, key, value, run_id, updated_at: rfc3339(at) })
+}
+
+/// RiskKernel lists Markdown files here. There are none.
+pub fn list(_asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    answered(StatusCode::OK, &json!([]))
+}
+
+pub fn read(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let name = asked.query.wanted("name")?;
+    Err(Error::NoMemory { name: name.chars().take(140).collect() })
+}

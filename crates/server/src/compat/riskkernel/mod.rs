@@ -1,0 +1,226 @@
+//! RiskKernel's REST surface, for its published SDK: runs, steps, checkpoints, approvals, facts.
+//!
+//! A run that is created here is a run like any other, and a run that a header created is found here.
+//! Nothing is decided here: budgets, halts and counts are the engine's. `docs/riskkernel.md` tells how to move.
+
+mod amount;
+mod approval;
+mod checkpoint;
+mod error;
+mod memory;
+mod routes;
+mod run;
+mod show;
+mod stamp;
+mod tokens;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header, request::Parts};
+use outlast_core::{
+    engine::{self, enter::Enter},
+    id::{RunId, RunNo},
+    op::{Actor, Durability, Entered},
+    store::{self, Ask as _, RunView},
+};
+use serde::Serialize;
+use serde_json::json;
+
+pub(crate) use self::stamp::{Speaks, Stamped};
+pub use self::{
+    error::Error,
+    routes::{ROUTES, Route, Verb},
+};
+use self::{query::Query, tokens::Tokens};
+use crate::{
+    http::{approvals::By, query},
+    proxy::{AnswerBody, Host, api, bears_token},
+    state::{self, StateDesk},
+};
+
+/// The routes over one store. Cheap to clone.
+#[derive(Clone)]
+pub struct RiskKernel {
+    desk: Arc<StateDesk>,
+    tokens: Arc<Tokens>,
+}
+
+/// A request on its way through a route.
+struct Asked<'a> {
+    face: &'a RiskKernel,
+    host: &'a Arc<Host>,
+    by: By,
+    query: Query,
+    /// What the path has for `{…}`, decoded.
+    path: Vec<String>,
+    body: Bytes,
+}
+
+/// A request that was let in: its route, and what its path has for `{…}`.
+pub(crate) struct LetIn {
+    route: &'static Route,
+    by: By,
+    path: Vec<String>,
+    query: Query,
+}
+
+impl RiskKernel {
+    pub fn new(desk: Arc<StateDesk>) -> RiskKernel {
+        RiskKernel { desk, tokens: Arc::default() }
+    }
+
+    /// Whether a path is one of these routes', or would be.
+    pub fn takes(path: &str) -> bool {
+        routes::takes(path)
+    }
+
+    /// Lets a request in, before its body is read. What asks after the server itself wants no token.
+    pub(crate) fn let_in(&self, host: &Host, parts: &Parts) -> Result<LetIn, Error> {
+        let path = parts.uri.path();
+        let found = routes::find(&parts.method, path);
+        if !found.as_ref().is_some_and(|(route, _)| route.verb.is_probe()) {
+            api(&host.config.access, &parts.headers)?;
+            if bears_token(&parts.uri, &parts.headers)? {
+                return Err(state::Error::NoRunDecides.into());
+            }
+            if host.is_draining() {
+                return Err(Error::Draining);
+            }
+        }
+        let (route, segments) = found.ok_or_else(|| Error::NoRoute {
+            method: parts.method.to_string(),
+            path: path.chars().take(120).collect(),
+        })?;
+        let path = segments.into_iter().map(query::decode).collect::<Result<_, _>>()?;
+        let query = Query::known(parts.uri.query().unwrap_or_default(), route.query)?;
+        let by = By::Api { protected: host.config.access.api_token.is_some() };
+        Ok(LetIn { route, by, path, query })
+    }
+
+    pub(crate) async fn answer(&self, host: &Arc<Host>, let_in: LetIn, body: Bytes) -> Response<AnswerBody> {
+        let LetIn { route, by, path, query } = let_in;
+        let asked = Asked { face: self, host, by, query, path, body };
+        let answered = match route.verb {
+            Verb::CreateRun => run::create(asked).await,
+            Verb::GetRun => run::get(asked).await,
+            Verb::Step => run::step(asked).await,
+            Verb::Cancel => run::cancel(asked).await,
+            Verb::Complete => run::complete(asked).await,
+            Verb::SaveCheckpoint => checkpoint::save(asked).await,
+            Verb::LatestCheckpoint => checkpoint::latest(asked).await,
+            Verb::RequestApproval => approval::request(asked).await,
+            Verb::DecideApproval => approval::decide(asked).await,
+            Verb::ToolCalls => approval::tool_calls(asked).await,
+            Verb::ListFacts => memory::facts(asked).await,
+            Verb::PutFact => memory::put_fact(asked).await,
+            Verb::ListMemory => memory::list(asked),
+            Verb::ReadMemory => memory::read(asked),
+            Verb::Healthz => answered(StatusCode::OK, &json!({ "status": "ok" })),
+            Verb::Version => answered(StatusCode::OK, &version()),
+        };
+        answered.unwrap_or_else(|e| refused(&e))
+    }
+}
+
+impl Asked<'_> {
+    /// The run that the path names. Errors: `unknown_run`.
+    fn run_id(&self) -> Result<RunId, Error> {
+        let text = self.path.first().map_or("", String::as_str);
+        RunId::new(text).map_err(|_| unknown(text))
+    }
+
+    /// The run that the path names, as committed. Errors: `unknown_run`.
+    async fn run(&self) -> Result<RunView, Error> {
+        self.look_up(self.run_id()?).await
+    }
+
+    async fn look_up(&self, id: RunId) -> Result<RunView, Error> {
+        let of = id.clone();
+        let found = self
+            .face
+            .desk
+            .read(move |store| match store.run_no(&of)? {
+                Some(no) => store.run(no),
+                None => Ok(None),
+            })
+            .await?;
+        found.ok_or_else(|| unknown(id.as_str()))
+    }
+
+    /// The run's attempt of callers without a label, found or opened, as a proxied call of theirs finds it.
+    async fn enter(&self, run: RunNo) -> Result<(Actor, Entered), Error> {
+        let node = &self.host.node;
+        let enter = |instance| {
+            let enter = Enter { run, label: None, instance };
+            self.host.store.ask(enter, Durability::Synced)
+        };
+        let mut instance = node.instance();
+        let mut entered = enter(instance).await;
+        if entered == Err(store::Error::Engine(engine::Error::InstanceDead)) {
+            // The process was stopped for longer than its lease; it goes on under a new number.
+            node.register_anew(instance).await?;
+            instance = node.instance();
+            entered = enter(instance).await;
+        }
+        let entered = entered?;
+        Ok((Actor { run, attempt: entered.attempt, instance }, entered))
+    }
+
+    /// What came of a run's work: that the run is halted or cancelled is said as RiskKernel says it.
+    async fn working<T>(&self, run: RunNo, done: Result<T, Error>) -> Result<T, Error> {
+        let Err(why) = done else { return done };
+        match self.face.desk.read(move |store| store.run(run)).await? {
+            Some(view) => Err(Error::of_work(why, &view.run)),
+            None => Err(why),
+        }
+    }
+
+    /// The JSON body; an empty one is `{}`. Errors: `bad_request`.
+    fn json<'b, T: serde::Deserialize<'b>>(&'b self) -> Result<T, Error> {
+        let body = self.body.trim_ascii();
+        let body = if body.is_empty() { b"{}" } else { body };
+        if !body.starts_with(b"{") {
+            return Err(Error::BadRequest("the body has to be a JSON object".into()));
+        }
+        serde_json::from_slice(body)
+            .map_err(|e| Error::BadRequest(format!("the body is not what is wanted here: {e}")))
+    }
+}
+
+fn unknown(id: &str) -> Error {
+    let id = id.chars().take(140).collect();
+    Error::from(store::Error::from(engine::Error::UnknownRun { id }))
+}
+
+fn version() -> serde_json::Value {
+    json!({ "version": env!("CARGO_PKG_VERSION"), "commit": "unknown", "date": "unknown" })
+}
+
+fn answered(status: StatusCode, body: &impl Serialize) -> Result<Response<AnswerBody>, Error> {
+    let text = serde_json::to_vec(body).map_err(|e| Error::Unwritable(e.to_string()))?;
+    let mut response = Response::new(AnswerBody::plain(text));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// An error as every route answers it. The hint stands in the message: that is all the SDK shows.
+pub(crate) fn refused(error: &Error) -> Response<AnswerBody> {
+    let message = match error.hint() {
+        Some(hint) => format!("{error} ({hint})"),
+        None => error.to_string(),
+    };
+    let body = json!({ "code": error.code(), "message": message });
+    let mut response = Response::new(AnswerBody::plain(body.to_string()));
+    *response.status_mut() =
+        StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Ok(code) = HeaderValue::from_str(error.code()) {
+        headers.insert("x-outlast-code", code);
+    }
+    response
+}

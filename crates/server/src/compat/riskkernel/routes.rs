@@ -1,0 +1,118 @@
+//! The routes, in one table: the router and docs/openapi.json are both held to it.
+
+use http::Method;
+
+/// What a route does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    CreateRun,
+    GetRun,
+    Step,
+    Cancel,
+    Complete,
+    SaveCheckpoint,
+    LatestCheckpoint,
+    RequestApproval,
+    DecideApproval,
+    ToolCalls,
+    ListFacts,
+    PutFact,
+    ListMemory,
+    ReadMemory,
+    Healthz,
+    Version,
+}
+
+impl Verb {
+    /// It asks after the server itself, and tells nothing else.
+    pub fn is_probe(self) -> bool {
+        matches!(self, Verb::Healthz | Verb::Version)
+    }
+}
+
+/// A route: `{…}` in the path is one segment, percent-encoded.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    pub method: &'static str,
+    pub path: &'static str,
+    pub verb: Verb,
+    /// The words of its query that mean something; others are left alone, as RiskKernel does.
+    pub query: &'static [&'static str],
+}
+
+const fn route(method: &'static str, path: &'static str, verb: Verb) -> Route {
+    Route { method, path, verb, query: &[] }
+}
+
+pub const ROUTES: &[Route] = &[
+    route("POST", "/v1/runs", Verb::CreateRun),
+    route("GET", "/v1/runs/{id}", Verb::GetRun),
+    route("POST", "/v1/runs/{id}/steps", Verb::Step),
+    route("POST", "/v1/runs/{id}/cancel", Verb::Cancel),
+    route("POST", "/v1/runs/{id}/complete", Verb::Complete),
+    route("POST", "/v1/runs/{id}/checkpoints", Verb::SaveCheckpoint),
+    route("GET", "/v1/checkpoints/{run_id}", Verb::LatestCheckpoint),
+    route("POST", "/v1/runs/{id}/approvals", Verb::RequestApproval),
+    route("POST", "/v1/runs/{id}/approve", Verb::DecideApproval),
+    route("GET", "/v1/runs/{id}/tool-calls", Verb::ToolCalls),
+    Route { query: &["namespace"], ..route("GET", "/v1/memory/facts", Verb::ListFacts) },
+    route("PUT", "/v1/memory/facts", Verb::PutFact),
+    Route { query: &["namespace", "q"], ..route("GET", "/v1/memory", Verb::ListMemory) },
+    Route { query: &["name", "namespace"], ..route("GET", "/v1/memory/entry", Verb::ReadMemory) },
+    route("GET", "/healthz", Verb::Healthz),
+    route("GET", "/version", Verb::Version),
+];
+
+/// Under which all paths are these routes', whether there is one or not.
+const ROOTS: [&str; 5] = ["/v1/runs", "/v1/checkpoints", "/v1/memory", "/healthz", "/version"];
+
+pub fn takes(path: &str) -> bool {
+    ROOTS
+        .iter()
+        .any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+/// The route of a request, with the segments its path has for `{…}`, as they came.
+pub fn find<'a>(method: &Method, path: &'a str) -> Option<(&'static Route, Vec<&'a str>)> {
+    let segments: Vec<&str> = path.split('/').collect();
+    ROUTES.iter().filter(|r| r.method == method.as_str()).find_map(|route| {
+        let wanted: Vec<&str> = route.path.split('/').collect();
+        let fits = |w: &str, s: &str| if w.starts_with('{') { !s.is_empty() } else { w == s };
+        let same = wanted.len() == segments.len() && wanted.iter().zip(&segments).all(|(w, s)| fits(w, s));
+        let open = wanted.iter().zip(&segments).filter(|(w, _)| w.starts_with('{'));
+        same.then(|| (route, open.map(|(_, s)| *s).collect()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_at_most_one_route() {
+        let check = |method: Method, path: &str, want: Option<(Verb, &[&str])>| {
+            let found = find(&method, path);
+            assert_eq!(found.as_ref().map(|(r, s)| (r.verb, s.as_slice())), want, "{method} {path}");
+        };
+        check(Method::POST, "/v1/runs", Some((Verb::CreateRun, &[])));
+        check(Method::GET, "/v1/runs/r-1", Some((Verb::GetRun, &["r-1"])));
+        check(Method::POST, "/v1/runs/r/steps", Some((Verb::Step, &["r"])));
+        check(Method::GET, "/v1/memory/facts", Some((Verb::ListFacts, &[])));
+        check(Method::GET, "/healthz", Some((Verb::Healthz, &[])));
+        check(Method::GET, "/v1/runs", None);
+        check(Method::GET, "/v1/runs/", None);
+        check(Method::POST, "/v1/runs/r", None);
+        check(Method::DELETE, "/v1/runs/r", None);
+    }
+
+    #[test]
+    fn what_stands_below_a_root_is_taken_and_nothing_else() {
+        let check = |path: &str, want: bool| assert_eq!(takes(path), want, "{path}");
+        check("/v1/runs", true);
+        check("/v1/runs/r/no-such", true);
+        check("/healthz", true);
+        check("/v1/runsx", false);
+        check("/v1/chat/completions", false);
+        check("/v1/state/a/b/c", false);
+    }
+}

@@ -1,0 +1,174 @@
+//! Runs: created, shown, counted, cancelled.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use http::{Response, StatusCode};
+use outlast_core::{
+    engine::{
+        self,
+        count_loop::CountLoop,
+        start::Start,
+        tell::{Tell, Word},
+    },
+    id::RunNo,
+    op::{Durability, Turn},
+    policies::{self, NamedPolicy},
+    run::{Policy, Spec},
+    store::{self, Ask as _},
+    unit::{Limits, Unit},
+};
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
+
+use super::{Asked, Error, amount, answered, show::Shown};
+use crate::{
+    proxy::{AnswerBody, forget_run},
+    state,
+};
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Wanted {
+    name: Option<String>,
+    budget: Option<Budget>,
+    policy_ref: Option<String>,
+    metadata: Option<BTreeMap<String, String>>,
+}
+
+/// Each limit stands for itself; 0, null and what is left out is none.
+///
+/// A map, not a struct: numbers are read as they were written, and a list is no budget.
+type Budget = BTreeMap<String, Box<RawValue>>;
+
+/// The limits a budget names, in whole units of `10^-decimals`.
+const LIMITS: [(&str, Unit, usize); 4] = [
+    ("tokens", Unit::Tokens, 0),
+    ("dollars", Unit::CostNanoUsd, 9),
+    ("loops", Unit::Loops, 0),
+    ("seconds", Unit::WallMs, 3),
+];
+
+/// Errors: `bad_request` for what is no number from 0, or has decimals where things are counted.
+fn limits(budget: &Budget) -> Result<Limits, Error> {
+    let mut limits = Limits::default();
+    for (name, unit, decimals) in LIMITS {
+        let Some(raw) = budget.get(name).filter(|raw| raw.get() != "null") else { continue };
+        let limit =
+            amount::read(name, raw, decimals).map_err(|e| Error::BadRequest(format!("budget: {e}")))?;
+        if decimals == 0 && raw.get().trim().parse() != Ok(limit) {
+            return Err(Error::BadRequest(format!("budget: {name} is {raw}, and a whole number is wanted")));
+        }
+        limits[unit] = Some(limit).filter(|limit| *limit > 0);
+    }
+    Ok(limits)
+}
+
+/// Creates a run and begins it: its time counts from here.
+pub async fn create(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let wanted: Wanted = asked.json()?;
+    let own = limits(&wanted.budget.unwrap_or_default())?;
+    let named = match wanted.policy_ref.filter(|name| !name.is_empty()) {
+        Some(name) => Some(policy(&asked, name).await?),
+        None => None,
+    };
+    let config = &asked.host.config;
+    let limits = under(own, named.as_ref().map(|policy| &policy.limits));
+    let start = Start {
+        id: asked.face.desk.name_a_run(),
+        limits: if limits == Limits::default() { config.default_limits } else { limits },
+        policy: Policy {
+            pause_wall: named.as_ref().map_or(config.default_policy.pause_wall, |policy| policy.pause_wall),
+            ..config.default_policy
+        },
+        spec: Spec {
+            name: wanted.name.filter(|name| !name.is_empty()),
+            tags: wanted.metadata.unwrap_or_default(),
+            rules: named.map(|policy| policy.rules),
+            ..Spec::default()
+        },
+        parent: None,
+        command_key: None,
+        stdin: None,
+    };
+    let started = asked.host.store.ask(start, Durability::Synced).await?;
+    asked.enter(started.run).await?;
+    answered(StatusCode::CREATED, &shown(&asked, started.run).await?)
+}
+
+/// A budget's own limits, and for the other units its policy's.
+fn under(own: Limits, policy: Option<&Limits>) -> Limits {
+    let mut limits = own;
+    for unit in Unit::ALL {
+        limits[unit] = own[unit].or_else(|| policy?[unit]);
+    }
+    limits
+}
+
+/// Errors: `unknown_policy`.
+async fn policy(asked: &Asked<'_>, name: String) -> Result<NamedPolicy, Error> {
+    let wanted = name.clone();
+    let found = asked.face.desk.read(move |store| policies::find(store, &wanted)).await?;
+    found.ok_or_else(|| state::Error::UnknownPolicy { name: name.chars().take(80).collect() }.into())
+}
+
+pub async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let run = asked.run().await?.run.no;
+    answered(StatusCode::OK, &shown(&asked, run).await?)
+}
+
+/// Counts a loop. From the first on, the run's proxied calls are not counted as loops.
+pub async fn step(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let run = asked.run().await?.run;
+    let counted = async {
+        let (actor, entered) = asked.enter(run.no).await?;
+        let turn = CountLoop { actor, slot: entered.slot, iteration: entered.iteration, key: None };
+        Ok(asked.host.store.ask(turn, Durability::Synced).await?)
+    };
+    match asked.working(run.no, counted.await).await? {
+        Turn::Counted { loops } => answered(StatusCode::OK, &json!({ "stepIndex": loops })),
+        Turn::Refused(refusal) => {
+            asked.host.metrics.refused(&refusal.code);
+            // Calls that wait for room have none to wait for any more.
+            asked.host.wake();
+            Err(Error::Halted { refusal: Box::new(refusal), run: run.id.to_string() })
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Cancel {
+    reason: Option<String>,
+}
+
+/// Cancels a run. One that is halted or over stays what it is.
+pub async fn cancel(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let run = asked.run().await?.run.no;
+    let reason = asked.json::<Cancel>()?.reason.filter(|reason| !reason.is_empty());
+    tell(&asked, run, Word::Cancel { reason }).await
+}
+
+/// Says that a run's work is done: RiskKernel has no word for it. One that is over stays what it is.
+pub async fn complete(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let run = asked.run().await?.run.no;
+    tell(&asked, run, Word::Complete).await
+}
+
+async fn tell(asked: &Asked<'_>, run: RunNo, word: Word) -> Result<Response<AnswerBody>, Error> {
+    match asked.host.store.ask(Tell { run, word }, Durability::Synced).await {
+        Ok(_) | Err(store::Error::Engine(engine::Error::RunEnded { .. })) => {}
+        Err(e) => return Err(e.into()),
+    }
+    forget_run(asked.host, run);
+    asked.host.wake();
+    answered(StatusCode::OK, &shown(asked, run).await?)
+}
+
+pub async fn shown(asked: &Asked<'_>, run: RunNo) -> Result<Shown, Error> {
+    let tokens = Arc::clone(&asked.face.tokens);
+    let read = asked.face.desk.read(move |store| {
+        let view = store.run(run)?;
+        view.map(|view| Shown::of(store, &tokens, &view)).transpose()
+    });
+    read.await?.ok_or(Error::State(state::Error::Store(store::Error::Closed)))
+}

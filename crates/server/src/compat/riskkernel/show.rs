@@ -1,0 +1,131 @@
+//! Runs as RiskKernel shows them.
+
+use std::collections::BTreeMap;
+
+use outlast_core::{
+    engine::checkpoint::Used,
+    id::{Micros, Seq},
+    run::Run,
+    status::Status,
+    store::{self, RunView, Store},
+    unit::{Limits, Unit},
+};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{
+    amount,
+    approval::pending,
+    tokens::{Counted, Tokens},
+};
+use crate::http::approvals::show::{Approval, approval, rfc3339};
+
+/// A run, with what it has used.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shown {
+    id: String,
+    name: String,
+    status: &'static str,
+    /// Empty while nothing stopped it.
+    halt_reason: String,
+    budget: Budget,
+    usage: Usage,
+    metadata: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pending_approval: Option<Approval>,
+    created_at: String,
+    updated_at: String,
+}
+
+/// Limits; 0 where there is none, as RiskKernel has it.
+#[derive(Debug, Serialize)]
+struct Budget {
+    tokens: i64,
+    dollars: Box<RawValue>,
+    loops: i64,
+    seconds: Box<RawValue>,
+}
+
+/// What was used. Calls in doubt are in `tokens` and `dollars` at what they are held at.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Usage {
+    tokens: i64,
+    prompt_tokens: u64,
+    completion_tokens: u64,
+    dollars: Box<RawValue>,
+    loops: i64,
+    elapsed_seconds: i64,
+}
+
+impl Usage {
+    pub fn of(used: &Used, counted: Counted) -> Usage {
+        Usage {
+            tokens: used.tokens,
+            prompt_tokens: counted.prompt,
+            completion_tokens: counted.completion,
+            dollars: amount::dollars(used.cost_nano_usd),
+            loops: used.loops,
+            elapsed_seconds: used.wall_ms / 1000,
+        }
+    }
+}
+
+impl Shown {
+    /// Reads what belongs to it. Blocks.
+    pub fn of(store: &dyn Store, tokens: &Tokens, view: &RunView) -> Result<Shown, store::Error> {
+        let run = &view.run;
+        let now = store.now()?;
+        let used = Used::of(run, &view.envelope, now);
+        let awaits = run.awaits_a_person(now);
+        Ok(Shown {
+            id: run.id.to_string(),
+            name: view.spec.name.clone().unwrap_or_default(),
+            status: status(run, awaits),
+            halt_reason: halt_reason(run),
+            budget: budget(&view.envelope.limits),
+            usage: Usage::of(&used, tokens.of(store, run.no)?),
+            metadata: view.spec.tags.clone(),
+            pending_approval: if awaits { pending(store, run.no)?.first().map(approval) } else { None },
+            created_at: rfc3339(run.created_at),
+            updated_at: rfc3339(updated_at(store, run)?),
+        })
+    }
+}
+
+/// In RiskKernel's words, which are fewer: `pending` is what does nothing now, and may go on.
+fn status(run: &Run, awaits: bool) -> &'static str {
+    match run.status {
+        Status::Running | Status::Waiting if awaits => "waiting_approval",
+        Status::Running => "running",
+        Status::Interrupted | Status::Waiting | Status::Sleeping => "pending",
+        status @ (Status::Halted | Status::Completed | Status::Failed | Status::Cancelled) => status.name(),
+    }
+}
+
+fn halt_reason(run: &Run) -> String {
+    match (&run.halt, run.status) {
+        (Some(halt), _) => halt.code.clone(),
+        (None, Status::Cancelled) => "cancelled".into(),
+        (None, _) => String::new(),
+    }
+}
+
+fn budget(limits: &Limits) -> Budget {
+    let limit = |unit: Unit| limits[unit].unwrap_or(0);
+    Budget {
+        tokens: limit(Unit::Tokens),
+        dollars: amount::dollars(limit(Unit::CostNanoUsd)),
+        loops: limit(Unit::Loops),
+        seconds: amount::seconds(limit(Unit::WallMs)),
+    }
+}
+
+/// When its newest entry changed, or its status last.
+fn updated_at(store: &dyn Store, run: &Run) -> Result<Micros, store::Error> {
+    let newest = store.entry(run.no, Seq(run.next_seq.0 - 1))?;
+    let of_entry = newest.map(|e| e.closed_at.unwrap_or(e.opened_at));
+    let times = [Some(run.created_at), run.began_at, run.ended_at, of_entry];
+    Ok(times.into_iter().flatten().max().unwrap_or(run.created_at))
+}

@@ -1,0 +1,92 @@
+//! What RiskKernel's proxy says in headers: to callers that name their run in its header, and to nobody else.
+
+use http::{HeaderMap, HeaderValue, Response};
+use outlast_core::{
+    id::{RunId, RunNo, Seq},
+    store::{self, Store},
+    unit::Unit,
+};
+
+use crate::proxy::{AnswerBody, Host};
+
+/// The header in which a caller names its run.
+const RUN: &str = "x-riskkernel-run-id";
+
+/// A caller that named its run so.
+pub(crate) struct Speaks {
+    run: HeaderValue,
+}
+
+/// What a response to a metered call is of.
+#[derive(Clone, Copy)]
+pub(crate) struct Stamped {
+    pub run: RunNo,
+    /// The call that was paid for it: none when it is given again.
+    pub paid: Option<Seq>,
+    /// It is settled: a stream's head goes out before its cost is known.
+    pub whole: bool,
+}
+
+impl Speaks {
+    pub fn of(headers: &HeaderMap) -> Option<Speaks> {
+        let run = headers.get(RUN)?;
+        RunId::new(run.to_str().ok()?).ok()?;
+        Some(Speaks { run: run.clone() })
+    }
+
+    /// The run, its steps so far, what this call cost, and why it was refused.
+    pub fn stamp(self, host: &Host, response: &mut Response<AnswerBody>) {
+        let refused = response.status() == http::StatusCode::PAYMENT_REQUIRED;
+        let reason = response.headers().get("x-outlast-code").filter(|_| refused).cloned();
+        let stamped = response.extensions().get::<Stamped>().copied();
+        let headers = response.headers_mut();
+        headers.insert(RUN, self.run);
+        if let Some(reason) = reason {
+            headers.insert("x-riskkernel-halt-reason", reason);
+        }
+        if let Some(stamped) = stamped {
+            // The answer is there and paid for: a header that cannot be written takes nothing from it.
+            match told(host.store.as_ref(), stamped) {
+                Ok(told) => headers.extend(told),
+                Err(e) => tracing::warn!(error = %e, "what a call came to cannot be read"),
+            }
+        }
+    }
+}
+
+/// Point reads of hot pages, as those of a replay.
+fn told(store: &dyn Store, of: Stamped) -> Result<HeaderMap, store::Error> {
+    let mut headers = HeaderMap::new();
+    if let Some(view) = store.run(of.run)? {
+        headers.insert("x-riskkernel-step", view.envelope.spent[Unit::Loops].into());
+    }
+    if of.whole {
+        let entry = of.paid.map(|seq| store.entry(of.run, seq)).transpose()?.flatten();
+        let spent = entry.map(|e| e.spent).unwrap_or_default();
+        if let Ok(cost) = HeaderValue::from_str(&six_decimals(spent.cost())) {
+            headers.insert("x-riskkernel-cost-usd", cost);
+        }
+        headers.insert("x-riskkernel-tokens", spent.tokens().into());
+    }
+    Ok(headers)
+}
+
+/// Dollars with six decimals, rounded up: what was paid is never shown as nothing.
+fn six_decimals(nano_usd: i64) -> String {
+    let micro = nano_usd.div_euclid(1000) + i64::from(nano_usd.rem_euclid(1000) != 0);
+    format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dollars_have_six_decimals() {
+        let check = |nano, want: &str| assert_eq!(six_decimals(nano), want);
+        check(0, "0.000000");
+        check(450_000, "0.000450");
+        check(1, "0.000001");
+        check(12_345_678_901, "12.345679");
+    }
+}

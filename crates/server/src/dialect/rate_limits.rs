@@ -1,0 +1,104 @@
+//! What a provider's answer says of its rate limits: how much is left, and until when.
+
+use outlast_core::call::rate::{Level, Levels};
+
+use super::says::{Says, seconds, span_ms};
+
+/// A level further ahead is a day's or a month's quota, not a rate: nobody waits for that.
+const FARTHEST_MS: i64 = 120_000;
+
+/// The limits that an answer tells. `status` is its own.
+///
+/// OpenAI's headers (`x-ratelimit-remaining-requests`, …), which Groq, Azure and others send, too; Anthropic's
+/// (`anthropic-ratelimit-requests-remaining`, …). A 429 with a short time to wait refuses everything until then.
+pub fn rate_limits(status: u16, says: &Says<'_>) -> Levels {
+    let requests = openai(says, "requests").or_else(|| anthropic(says, "requests"));
+    let tokens = openai(says, "tokens")
+        .or_else(|| anthropic(says, "input-tokens"))
+        .or_else(|| anthropic(says, "tokens"));
+    let wait = || says.retry_after().map(|at| at.ms_since(says.now)).filter(|ms| *ms <= FARTHEST_MS);
+    let refuses_ms = (status == 429).then(wait).flatten().and_then(|ms| u64::try_from(ms).ok());
+    Levels { requests, tokens, refuses_ms }
+}
+
+fn openai(says: &Says<'_>, what: &str) -> Option<Level> {
+    let text = |name: &str| says.text(&format!("x-ratelimit-{name}-{what}"));
+    let reset = text("reset")?;
+    level(text("remaining")?, text("limit"), span_ms(reset).or_else(|| seconds(reset))?)
+}
+
+fn anthropic(says: &Says<'_>, what: &str) -> Option<Level> {
+    let text = |name: &str| says.text(&format!("anthropic-ratelimit-{what}-{name}"));
+    let reset = says.moment(&format!("anthropic-ratelimit-{what}-reset"))?;
+    level(text("remaining")?, text("limit"), reset.ms_since(says.now))
+}
+
+fn level(remaining: &str, limit: Option<&str>, reset_ms: i64) -> Option<Level> {
+    let reset_ms = u64::try_from(reset_ms).ok().filter(|ms| *ms <= FARTHEST_MS.unsigned_abs())?;
+    Some(Level { remaining: remaining.parse().ok()?, limit: limit.and_then(|l| l.parse().ok()), reset_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderName, HeaderValue};
+    use outlast_core::id::Micros;
+
+    use super::*;
+
+    /// 2026-11-20 08:00:00 UTC.
+    const NOW: Micros = Micros(1_795_161_600_000_000);
+
+    #[track_caller]
+    fn check(status: u16, headers: &[(&str, &str)], wanted: Levels) {
+        let map: HeaderMap = headers
+            .iter()
+            .map(|(k, v)| (HeaderName::try_from(*k).unwrap(), HeaderValue::try_from(*v).unwrap()))
+            .collect();
+        assert_eq!(rate_limits(status, &Says { headers: &map, now: NOW }), wanted, "{headers:?}");
+    }
+
+    #[test]
+    fn levels_are_read_from_the_headers_of_either_provider() {
+        let level = |remaining, limit, reset_ms| Some(Level { remaining, limit, reset_ms });
+        check(200, &[], Levels::default());
+        check(
+            200,
+            &[
+                ("x-ratelimit-limit-requests", "500"),
+                ("x-ratelimit-remaining-requests", "499"),
+                ("x-ratelimit-reset-requests", "120ms"),
+                ("x-ratelimit-remaining-tokens", "0"),
+                ("x-ratelimit-reset-tokens", "1m12.5s"),
+            ],
+            Levels { requests: level(499, Some(500), 120), tokens: level(0, None, 72_500), refuses_ms: None },
+        );
+        check(
+            200,
+            &[
+                ("anthropic-ratelimit-requests-limit", "50"),
+                ("anthropic-ratelimit-requests-remaining", "0"),
+                ("anthropic-ratelimit-requests-reset", "2026-11-20T08:00:06Z"),
+                ("anthropic-ratelimit-tokens-remaining", "7"),
+                ("anthropic-ratelimit-tokens-reset", "2026-11-20T08:00:09Z"),
+                ("anthropic-ratelimit-input-tokens-remaining", "5"),
+                ("anthropic-ratelimit-input-tokens-reset", "2026-11-20T08:00:10Z"),
+            ],
+            Levels { requests: level(0, Some(50), 6_000), tokens: level(5, None, 10_000), refuses_ms: None },
+        );
+    }
+
+    #[test]
+    fn a_days_quota_and_what_cannot_be_read_are_no_rate() {
+        let one = |remaining, reset| {
+            [("x-ratelimit-remaining-requests", remaining), ("x-ratelimit-reset-requests", reset)]
+        };
+        check(200, &one("0", "8h38m"), Levels::default());
+        check(200, &one("few", "1s"), Levels::default());
+        check(200, &one("0", "soon"), Levels::default());
+        check(200, &[("anthropic-ratelimit-requests-reset", "2026-11-20T07:00:00Z")], Levels::default());
+        let refuses = |ms| Levels { refuses_ms: ms, ..Levels::default() };
+        check(429, &[("retry-after", "7")], refuses(Some(7_000)));
+        check(429, &[("retry-after", "3600")], refuses(None));
+        check(503, &[("retry-after", "7")], refuses(None));
+    }
+}

@@ -1,0 +1,131 @@
+//! What an upstream's headers say of time: how long to wait, and until when.
+
+use http::HeaderMap;
+use outlast_core::id::Micros;
+
+/// What the headers say, at a moment.
+#[derive(Clone, Copy)]
+pub struct Says<'h> {
+    pub headers: &'h HeaderMap,
+    /// When they came.
+    pub now: Micros,
+}
+
+impl Says<'_> {
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok().map(str::trim)
+    }
+
+    pub fn after(&self, ms: i64) -> Option<Micros> {
+        (ms >= 0).then(|| self.now.plus_ms(ms))
+    }
+
+    /// `retry-after-ms`, or `retry-after` in seconds or as a date.
+    pub fn retry_after(&self) -> Option<Micros> {
+        if let Some(ms) = self.text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
+            return self.after(whole(ms)?);
+        }
+        let text = self.text("retry-after")?;
+        match seconds(text) {
+            Some(ms) => self.after(ms),
+            None => http_date(text),
+        }
+    }
+
+    /// A moment in Unix seconds, or as RFC 3339.
+    pub fn moment(&self, name: &str) -> Option<Micros> {
+        let text = self.text(name)?;
+        match seconds(text) {
+            Some(ms) => Some(Micros(ms.checked_mul(1000)?)),
+            None => rfc_3339(text),
+        }
+    }
+}
+
+/// `12` or `12.5` as milliseconds.
+pub fn seconds(text: &str) -> Option<i64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    whole(text.parse::<f64>().ok().filter(|_| plain)? * 1000.0)
+}
+
+/// A span such as `6m0s`, `1h2m3.5s` or `120ms`, in milliseconds.
+pub fn span_ms(text: &str) -> Option<i64> {
+    let (mut rest, mut sum) = (text, 0.0);
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
+        let (number, tail) = rest.split_at(digits);
+        let letters = tail.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let (unit, tail) = tail.split_at(letters);
+        let ms = match unit {
+            "d" => 86_400_000.0,
+            "h" => 3_600_000.0,
+            "m" => 60_000.0,
+            "s" => 1000.0,
+            "ms" => 1.0,
+            _ => return None,
+        };
+        sum += number.parse::<f64>().ok()? * ms;
+        rest = tail;
+    }
+    whole(sum).filter(|_| !text.is_empty())
+}
+
+/// Rounded up: a moment too early is refused again.
+fn whole(ms: f64) -> Option<i64> {
+    (ms.is_finite() && (0.0..1e15).contains(&ms)).then(|| ms.ceil() as i64)
+}
+
+/// `2026-11-20T08:00:00Z`, with or without a fraction.
+fn rfc_3339(text: &str) -> Option<Micros> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let time = time.split_once('.').map_or(time, |(whole, _)| whole);
+    let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
+    moment([date.next()??, date.next()??, date.next()??], time)
+}
+
+/// `Fri, 20 Nov 2026 08:00:00 GMT`.
+fn http_date(text: &str) -> Option<Micros> {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let [_, day, month, year, time, "GMT"] = words[..] else { return None };
+    let month = MONTHS.iter().position(|m| *m == month)? as i64 + 1;
+    moment([year.parse().ok()?, month, day.parse().ok()?], time)
+}
+
+fn moment([year, month, day]: [i64; 3], time: &str) -> Option<Micros> {
+    let mut time = time.splitn(3, ':').map(|part| part.parse::<i64>().ok());
+    let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
+    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Days since 1970-01-01, with years that begin in March so that the leap day is the last.
+    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = y * 365 + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 719_469;
+    Some(Micros((((days * 24 + hour) * 60 + minute) * 60 + second) * 1_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_and_moments_are_read_and_nothing_else_is() {
+        let spans =
+            [("1h2m3.5s", Some(3_723_500)), ("120ms", Some(120)), ("1d", Some(86_400_000)), ("0s", Some(0))];
+        for (text, ms) in spans.into_iter().chain(["", "5", "x", "1y", "s", "1h2", "-1s"].map(|t| (t, None)))
+        {
+            assert_eq!(span_ms(text), ms, "{text:?}");
+        }
+        for (text, micros) in [
+            ("1970-01-01T00:00:00Z", Some(0)),
+            ("2026-11-20T08:00:00Z", Some(1_795_161_600_000_000)),
+            ("2028-02-29T23:59:59.25Z", Some(1_835_481_599_000_000)),
+            ("2026-11-20T08:00:00", None),
+            ("2026-13-20T08:00:00Z", None),
+            ("2026-11-20", None),
+        ] {
+            assert_eq!(rfc_3339(text).map(|at| at.0), micros, "{text}");
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! REST over approvals and policies, below `/v1/approvals` and `/v1/policies`.
+//!
+//! Their words and shapes are RiskKernel's (camel case, times in RFC 3339), with more members. A run asks with its
+//! token and reads its own; who decides is a person, with the API token.
+
+mod ask;
+mod policies;
+pub mod show;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use outlast_core::{
+    approval::{self, ApprovalId, Filter, Status},
+    digest::Digest,
+    engine::{self, decide_approval::DecideApproval, request_approval::Asker},
+    id::RunNo,
+    op::Durability,
+    store::{self, Ask as _, Store},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+pub use ask::{Wanted, ask};
+
+use super::{Query, query};
+use crate::{proxy::AnswerBody, state::Error};
+
+/// What a route does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Does {
+    List,
+    Get,
+    Ask,
+    Decide,
+    Policies,
+    Policy,
+    PutPolicy,
+}
+
+/// A route: `{…}` in the path is one segment, percent-encoded.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    pub method: &'static str,
+    pub path: &'static str,
+    pub does: Does,
+    /// The words of its query. Any other is refused.
+    pub query: &'static [&'static str],
+}
+
+pub const ROUTES: &[Route] = &[
+    Route { method: "GET", path: "/v1/approvals", does: Does::List, query: &["status", "run", "limit"] },
+    Route { method: "POST", path: "/v1/approvals", does: Does::Ask, query: &[] },
+    Route { method: "GET", path: "/v1/approvals/{id}", does: Does::Get, query: &[] },
+    Route { method: "POST", path: "/v1/approvals/{id}", does: Does::Decide, query: &[] },
+    Route { method: "GET", path: "/v1/policies", does: Does::Policies, query: &[] },
+    Route { method: "POST", path: "/v1/policies", does: Does::PutPolicy, query: &[] },
+    Route { method: "GET", path: "/v1/policies/{name}", does: Does::Policy, query: &[] },
+];
+
+/// How many are listed where nobody says, and at most.
+const PAGE: usize = 100;
+const MOST: usize = 1_000;
+
+/// How many, newest first, are looked at for those of one status.
+const LOOKED_AT: usize = 10_000;
+
+/// In whose name a request comes.
+#[derive(Clone, Copy, Debug)]
+pub enum By {
+    /// An attempt of a run: a run token's, or the one a header names.
+    Run(Asker),
+    /// Who is let in for routes of ours. `protected`: by an API token.
+    Api { protected: bool },
+}
+
+impl By {
+    /// The only run whose approvals it reads.
+    fn only(&self) -> Option<RunNo> {
+        match self {
+            By::Run(asker) => Some(asker.run()),
+            By::Api { .. } => None,
+        }
+    }
+}
+
+/// The route of a request, with the segment its path has for `{…}`, as it came.
+pub fn find<'a>(method: &Method, path: &'a str) -> Option<(&'static Route, Option<&'a str>)> {
+    ROUTES.iter().filter(|r| r.method == method.as_str()).find_map(|route| match route.path.split_once('{') {
+        None => (route.path == path).then_some((route, None)),
+        Some((root, _)) => {
+            let segment = path.strip_prefix(root).filter(|s| !s.is_empty() && !s.contains('/'))?;
+            Some((route, Some(segment)))
+        }
+    })
+}
+
+/// A request on its way through a route.
+pub(crate) struct Asked<'a> {
+    pub store: &'a Arc<dyn Store>,
+    pub by: By,
+    pub segment: Option<&'a str>,
+    pub parts: &'a Parts,
+    pub body: Bytes,
+}
+
+/// Answers a request of one of these routes. Who asks is settled before.
+pub(crate) async fn answer(route: &'static Route, asked: Asked<'_>) -> Response<AnswerBody> {
+    let answered = match route.does {
+        Does::List => list(route, asked).await,
+        Does::Get => get(asked).await,
+        Does::Ask => wants(asked).await,
+        Does::Decide => decide(asked).await,
+        Does::Policies => policies::list(asked).await,
+        Does::Policy => policies::get(asked).await,
+        Does::PutPolicy => policies::put(asked).await,
+    };
+    answered.unwrap_or_else(|e| refused(&e))
+}
+
+/// An error as these routes answer it: as all of ours, and besides as RiskKernel's clients read it.
+pub(crate) fn refused(error: &Error) -> Response<AnswerBody> {
+    let message = match error.hint() {
+        Some(hint) => format!("{error} ({hint})"),
+        None => error.to_string(),
+    };
+    super::refused_with(error, json!({ "code": error.code(), "message": message }))
+}
+
+async fn list(route: &Route, asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let query = Query::read(asked.parts.uri.query().unwrap_or_default(), route.query)?;
+    let status = match query.text("status").filter(|s| !s.is_empty()) {
+        None => None,
+        Some(text) => Some(Status::parse(text).ok_or_else(|| {
+            let known = Status::ALL.map(Status::name).join(", ");
+            Error::BadRequest(format!("status is {text:?}, and one of {known} is wanted"))
+        })?),
+    };
+    let limit = query.limit(PAGE, MOST)?;
+    let (named, only) = (query.text("run").map(str::to_owned), asked.by.only());
+    let found = read(asked.store, move |store| {
+        let run = match &named {
+            Some(id) => match run_no(store, id)?.filter(|no| only.is_none_or(|own| own == *no)) {
+                Some(no) => Some(no),
+                None => return Ok(Vec::new()),
+            },
+            None => only,
+        };
+        let open = status == Some(Status::Pending);
+        // Of what is open, some may have expired: they are left out after they are counted.
+        let filter = Filter { run, open, limit: if status.is_some() { LOOKED_AT } else { limit } };
+        let mut found = approval::list(store, &filter, status)?;
+        found.truncate(limit);
+        Ok(found)
+    })
+    .await?;
+    let shown: Vec<_> = found.iter().map(show::approval).collect();
+    answered(StatusCode::OK, &shown)
+}
+
+fn run_no(store: &dyn Store, id: &str) -> Result<Option<RunNo>, store::Error> {
+    outlast_core::id::RunId::new(id).map_or(Ok(None), |id| store.run_no(&id))
+}
+
+async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let id = id(&asked)?;
+    answered(StatusCode::OK, &show::approval(&view(asked.store, id).await?))
+}
+
+/// The id in the path. Another run's is none, to a run.
+fn id(asked: &Asked<'_>) -> Result<ApprovalId, Error> {
+    let text = query::decode(asked.segment.unwrap_or_default())?;
+    let id: Option<ApprovalId> = text.parse().ok();
+    let shown = text.chars().take(80).collect();
+    id.filter(|id| asked.by.only().is_none_or(|own| own == id.run)).ok_or(unknown(shown))
+}
+
+fn unknown(id: String) -> Error {
+    Error::Store(engine::Error::UnknownApproval { id }.into())
+}
+
+async fn view(store: &Arc<dyn Store>, id: ApprovalId) -> Result<approval::View, Error> {
+    read(store, move |s| approval::find(s, id)).await?.ok_or_else(|| unknown(id.to_string()))
+}
+
+async fn wants(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let By::Run(asker) = asked.by else { return Err(Error::NoRunAsks) };
+    let wanted = Wanted::read(&asked.body)?;
+    let answer = ask(asked.store, asker, wanted).await?;
+    match answer.id {
+        None => answered(StatusCode::OK, &show::not_required()),
+        Some(id) => {
+            let status = match answer.status {
+                Status::Pending => StatusCode::CREATED,
+                _ => StatusCode::OK,
+            };
+            answered(status, &show::approval(&view(asked.store, id).await?))
+        }
+    }
+}
+
+/// A decision as it is sent.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Decision {
+    decision: String,
+    reason: Option<String>,
+    decided_by: Option<String>,
+    arguments_digest: Option<Digest>,
+}
+
+async fn decide(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    may_decide(&asked.by)?;
+    let id = id(&asked)?;
+    let said: Decision = serde_json::from_slice(&asked.body).map_err(|e| {
+        Error::BadRequest(format!("the body has to be {{\"decision\": \"approve\" or \"deny\", …}}: {e}"))
+    })?;
+    let approve = read_decision(&said.decision)?;
+    let by = said.decided_by.filter(|by| !by.is_empty()).unwrap_or_else(|| "api".into());
+    let decision = DecideApproval { id, digest: said.arguments_digest, approve, reason: said.reason, by };
+    asked.store.ask(decision, Durability::Synced).await?;
+    answered(StatusCode::OK, &show::approval(&view(asked.store, id).await?))
+}
+
+/// The word for a decision. Errors: any other.
+pub fn read_decision(word: &str) -> Result<bool, Error> {
+    match word {
+        "approve" => Ok(true),
+        "deny" => Ok(false),
+        other => {
+            let shown: String = other.chars().take(80).collect();
+            Err(Error::BadRequest(format!("decision is {shown:?}, and \"approve\" or \"deny\" is wanted")))
+        }
+    }
+}
+
+/// Whether who asks may decide: never a run, and over REST nobody without an API token. An agent can ask whatever
+/// its machine lets anyone ask.
+pub fn may_decide(by: &By) -> Result<(), Error> {
+    match by {
+        By::Api { protected: true } => Ok(()),
+        By::Api { protected: false } => Err(Error::OnlyTheCommandDecides),
+        By::Run(_) => Err(Error::NoRunDecides),
+    }
+}
+
+/// Reads beside the threads that answer others: a store's reads block.
+async fn read<T: Send + 'static>(
+    store: &Arc<dyn Store>,
+    look: impl FnOnce(&dyn Store) -> Result<T, store::Error> + Send + 'static,
+) -> Result<T, Error> {
+    let store = store.clone();
+    let read = tokio::task::spawn_blocking(move || look(&*store)).await;
+    Ok(read.map_err(|_| store::Error::Closed)??)
+}
+
+fn answered(status: StatusCode, body: &impl Serialize) -> Result<Response<AnswerBody>, Error> {
+    let mut response = super::answered(body)?;
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_at_most_one_route() {
+        let check = |method: Method, path: &str, want: Option<(Does, Option<&str>)>| {
+            let found = find(&method, path).map(|(r, s)| (r.does, s));
+            assert_eq!(found, want, "{method} {path}");
+        };
+        check(Method::GET, "/v1/approvals", Some((Does::List, None)));
+        check(Method::POST, "/v1/approvals", Some((Does::Ask, None)));
+        check(Method::GET, "/v1/approvals/apr_1_2", Some((Does::Get, Some("apr_1_2"))));
+        check(Method::POST, "/v1/approvals/apr_1_2", Some((Does::Decide, Some("apr_1_2"))));
+        check(Method::GET, "/v1/policies/careful", Some((Does::Policy, Some("careful"))));
+        check(Method::POST, "/v1/policies", Some((Does::PutPolicy, None)));
+        for path in
+            ["/v1/approvals/", "/v1/approvals/a/b", "/v1/approvalsx", "/v1/policies/a/b", "/v1/approve"]
+        {
+            check(Method::GET, path, None);
+        }
+        check(Method::DELETE, "/v1/approvals/apr_1_2", None);
+    }
+}

@@ -1,0 +1,143 @@
+//! Approvals and policies as JSON.
+
+use outlast_core::{
+    approval::{Status, View},
+    id::Micros,
+    money::NanoUsd,
+    policies::NamedPolicy,
+    unit::{Limits, Unit},
+};
+use serde::Serialize;
+use serde_json::{Value, json, value::RawValue};
+
+/// An approval. Arguments stand as they were given, in canonical JSON.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Approval {
+    pub id: String,
+    pub run_id: String,
+    pub step_index: i64,
+    pub tool: String,
+    pub side_effect: String,
+    pub arguments: Option<Box<RawValue>>,
+    pub arguments_digest: String,
+    pub key: String,
+    /// In RiskKernel's words: what nobody approved in time, or ever could, is denied.
+    pub status: &'static str,
+    /// Where it stands, to the word.
+    pub outcome: &'static str,
+    pub required: bool,
+    pub created_at: String,
+    pub expires_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decided_at: Option<String>,
+}
+
+pub fn approval(view: &View) -> Approval {
+    let (detail, decision) = (&view.detail, view.detail.decision.as_ref());
+    let arguments = std::str::from_utf8(&view.arguments).ok();
+    Approval {
+        id: view.id.to_string(),
+        run_id: view.run.to_string(),
+        step_index: detail.at_loop,
+        tool: detail.tool.clone(),
+        side_effect: detail.side_effect.clone().unwrap_or_default(),
+        arguments: arguments.and_then(|text| RawValue::from_string(text.to_owned()).ok()),
+        arguments_digest: detail.digest.to_string(),
+        key: view.key.clone(),
+        status: status(view.status).name(),
+        outcome: view.status.name(),
+        required: true,
+        created_at: rfc3339(view.asked_at),
+        expires_at: rfc3339(detail.expires_at),
+        reason: decision.map_or_else(|| why(view.status), |d| d.reason.clone()),
+        decided_by: decision.map(|d| d.by.clone()),
+        decided_at: decision.map(|d| rfc3339(d.at)),
+    }
+}
+
+/// Its clients wait until one of these three is there, and know no other.
+fn status(status: Status) -> Status {
+    match status {
+        Status::Pending | Status::Approved | Status::Denied => status,
+        Status::Timeout | Status::Blocked | Status::Void => Status::Denied,
+    }
+}
+
+/// Why it is denied, although nobody said so.
+fn why(status: Status) -> Option<String> {
+    let why = match status {
+        Status::Timeout => "nobody decided in time",
+        Status::Blocked => "the run's policy has no such tool",
+        Status::Void => "the run ended before anybody decided",
+        Status::Pending | Status::Approved | Status::Denied => return None,
+    };
+    Some(why.to_owned())
+}
+
+/// The same as what became of a tool call: `approved`, `denied`, `blocked` or `timeout`.
+pub fn tool_call(view: &View) -> Approval {
+    let status = if view.status == Status::Void { Status::Denied } else { view.status };
+    Approval { status: status.name(), ..approval(view) }
+}
+
+/// The answer where nobody has to be asked.
+pub fn not_required() -> Value {
+    json!({ "status": "approved", "required": false })
+}
+
+/// A policy.
+pub fn policy(policy: &NamedPolicy) -> Value {
+    let require: Vec<Value> = policy
+        .rules
+        .require
+        .iter()
+        .map(|r| json!({ "tool": r.tool.as_deref().unwrap_or(""), "sideEffect": r.side_effect.as_deref().unwrap_or("") }))
+        .collect();
+    json!({
+        "name": policy.name(),
+        "budget": budget(&policy.limits),
+        "toolAllowlist": policy.rules.tools.as_deref().unwrap_or_default(),
+        "approvalPolicy": { "requireFor": require },
+        "pauseWall": policy.pause_wall,
+        "createdAt": rfc3339(policy.created_at),
+        "updatedAt": rfc3339(policy.updated_at),
+    })
+}
+
+/// Limits in RiskKernel's words; 0 is no limit there.
+pub fn budget(limits: &Limits) -> Value {
+    let usd = limits[Unit::CostNanoUsd].map_or_else(|| "0".to_owned(), |nano| NanoUsd(nano).to_string());
+    let dollars: Option<Box<RawValue>> = RawValue::from_string(usd).ok();
+    let whole = |unit: Unit| limits[unit].unwrap_or(0);
+    json!({
+        "tokens": whole(Unit::Tokens),
+        "dollars": dollars,
+        "loops": whole(Unit::Loops),
+        "seconds": whole(Unit::WallMs).div_euclid(1000),
+    })
+}
+
+/// A time as `2026-11-21T09:30:00.000000Z`.
+pub fn rfc3339(at: Micros) -> String {
+    let (days, in_day) = (at.0.div_euclid(86_400_000_000), at.0.rem_euclid(86_400_000_000));
+    let (seconds, micros) = (in_day / 1_000_000, in_day % 1_000_000);
+    let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{}T{h:02}:{m:02}:{s:02}.{micros:06}Z", crate::proxy::date(days))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_written_to_the_microsecond() {
+        assert_eq!(rfc3339(Micros(0)), "1970-01-01T00:00:00.000000Z");
+        assert_eq!(rfc3339(Micros(1_795_132_800_000_001)), "2026-11-20T00:00:00.000001Z");
+        assert_eq!(rfc3339(Micros(-1)), "1969-12-31T23:59:59.999999Z");
+    }
+}

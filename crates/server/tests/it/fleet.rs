@@ -1,0 +1,180 @@
+//! What a fleet may spend: read by whoever runs the server, and set by no client of it.
+
+use outlast_core::{
+    budget::{Name, Per, Terms},
+    engine::set_budget::{SetBudget, Source},
+    op::Durability,
+    run::{Policy, Spec},
+    status::Status,
+    store::{Ask as _, RunView},
+    unit::{Limits, Unit},
+};
+use outlast_server::{
+    mock,
+    proxy::{Access, Config},
+};
+use serde_json::json;
+
+use crate::{
+    client::{Api, Ask},
+    rig::{Rig, Server, limit, until},
+};
+
+async fn set(server: &Server, name: &str, limits: Limits) {
+    let terms = Terms { limits, per: Per::Day, tag: None };
+    let set = SetBudget { name: Name::new(name).unwrap(), terms, source: Source::Command };
+    server.store.ask(set, Durability::Synced).await.unwrap();
+}
+
+/// All that a person decides of a run.
+fn decided(view: &RunView) -> (Limits, Policy, Spec, bool) {
+    (view.envelope.limits, view.run.policy, view.spec.clone(), view.run.budgets.is_empty())
+}
+
+const WORDS: [&str; 12] = [
+    "usd",
+    "tokens",
+    "calls",
+    "budget",
+    "limit",
+    "in-doubt",
+    "record",
+    "prices",
+    "policy",
+    "on-divergence",
+    "admission",
+    "tag",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_with_its_run_token_sets_no_limit_and_no_policy() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    set(&server, "all", limit(Unit::Calls, 1_000)).await;
+    let token = server.driven("r", limit(Unit::Calls, 3), Policy::default()).await;
+    let (before, budgets) = (decided(&server.run("r")), server.store.budgets().unwrap());
+    // By a header of a call, whatever it is called,
+    let mut call = Api::Chat.says("one");
+    for word in WORDS {
+        for name in [format!("x-outlast-{word}"), format!("x-riskkernel-{word}"), format!("outlast-{word}")] {
+            call = call.header(&name, "1000000");
+        }
+    }
+    call.token(&token).to(&server).await.ok();
+    // by a word in its query,
+    let query: Vec<String> = WORDS.iter().map(|w| format!("{w}=1000000")).collect();
+    let target = format!("{}?{}", Api::Chat.path(), query.join("&"));
+    Api::Chat.says("two").target(&target).token(&token).to(&server).await.ok();
+    // and by what REST there is.
+    let body = json!({"usd": 1000, "limits": {"calls": null}, "policy": {"in_doubt": "refund"}}).to_string();
+    let runs = [
+        "/v1/runs/r",
+        "/v1/runs/r/budget",
+        "/v1/runs/r/policy",
+        "/v1/budgets",
+        "/v1/budgets/all",
+        "/v1/spend",
+    ];
+    for path in runs {
+        for method in ["POST", "PUT", "PATCH", "DELETE"] {
+            for target in [path.to_owned(), format!("/run/{token}{path}")] {
+                let ask = Ask::new(method, &target).bytes(body.clone());
+                let refused = ask.header("content-type", "application/json").token(&token).to(&server).await;
+                assert!(
+                    refused.status.is_client_error(),
+                    "{method} {target}: {} {}",
+                    refused.status,
+                    refused.text()
+                );
+            }
+        }
+    }
+    assert_eq!(decided(&server.run("r")), before);
+    let terms = |views: Vec<outlast_core::budget::BudgetView>| {
+        views.into_iter().map(|v| (v.budget.name, v.budget.terms)).collect::<Vec<_>>()
+    };
+    assert_eq!(terms(server.store.budgets().unwrap()), terms(budgets));
+    Api::Chat.says("three").token(&token).to(&server).await.ok();
+    let refused = Api::Chat.says("four").header("x-outlast-calls", "9").token(&token).to(&server).await;
+    assert_eq!((refused.status.as_u16(), refused.code()), (402, "call_budget_exceeded".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn budgets_and_spend_are_read_with_the_api_token_alone() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let access = Access { api_token: Some("the-api-token".into()), loopback: true, ..Access::default() };
+    let server = rig.serve_with(Config { access, ..rig.config() }).await;
+    set(&server, "all", limit(Unit::Calls, 2)).await;
+    let token = server.driven("r", Limits::default(), Policy::default()).await;
+    for text in ["one", "two"] {
+        Api::Chat.says(text).token(&token).to(&server).await.ok();
+    }
+    let waits = Api::Chat.says("three").token(&token).throw(server.addr).await;
+    until("the run waits", || server.status("r") == Status::Waiting).await;
+    let get = |target: &str| Ask::new("GET", target).header("authorization", "Bearer the-api-token");
+    let told = get("/v1/budgets").to(&server).await.json();
+    let mut one = told["budgets"][0].clone();
+    let (period, until_at) = (one["period"].take(), one["until"].take());
+    assert!(period.as_str().is_some_and(|p| p.len() == 10) && until_at.as_i64().is_some(), "{told}");
+    assert_eq!(
+        one,
+        json!({
+            "name": "all", "per": "day", "tag": null, "period": null, "until": null, "waiting": ["r"],
+            "units": [{"unit": "calls", "limit": 2, "spent": 2, "reserved": 0, "in_doubt": 0, "remaining": 0}],
+        })
+    );
+    let spend = get("/v1/spend?by=upstream,model,run,tag.team").to(&server).await.json();
+    let line = &spend["lines"][0];
+    assert_eq!(
+        (&line["upstream"], &line["run"], &line["tag.team"]),
+        (&json!("openai"), &json!("r"), &json!(null))
+    );
+    let spent = server.envelope("r").spent;
+    for sum in [line, &spend["total"]] {
+        assert_eq!((&sum["calls"], &sum["spent_nano_usd"]), (&json!(2), &json!(spent.cost())), "{spend}");
+    }
+    assert_eq!(get("/v1/spend?since=1&until=2").to(&server).await.json()["lines"], json!([]));
+    for (target, code) in [
+        ("/v1/spend?by=team", "bad_request"),
+        ("/v1/spend?from=1", "bad_request"),
+        ("/v1/spend?since=yesterday", "bad_request"),
+        ("/v1/spend?since=1&since=2", "bad_request"),
+        ("/v1/budgets?by=day", "bad_request"),
+    ] {
+        let refused = get(target).to(&server).await;
+        assert_eq!((refused.status.as_u16(), refused.code()), (400, code.into()), "{target}");
+    }
+    for target in ["/v1/budgets", "/v1/spend"] {
+        for credential in ["wrong", token.as_str()] {
+            let ask = Ask::new("GET", target).header("authorization", &format!("Bearer {credential}"));
+            let refused = ask.to(&server).await;
+            assert_eq!((refused.status.as_u16(), refused.code()), (401, "no_token".into()), "{target}");
+        }
+        let refused = Ask { ..get(target) }.header("origin", "https://elsewhere.example").to(&server).await;
+        assert_eq!(refused.status, 403, "{target}");
+    }
+    let metrics = get("/metrics").to(&server).await;
+    let wanted = "outlast_budget_spent{budget=\"all\",per=\"day\",unit=\"calls\"} 2\n";
+    assert!(metrics.text().contains(wanted), "{}", metrics.text());
+    drop(waits);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_too_long_is_told_to_come_again_and_its_run_is_not_halted() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let wait = std::time::Duration::from_millis(50);
+    let server = rig.serve_with(Config { admit_wait: wait, ..rig.config() }).await;
+    set(&server, "all", limit(Unit::Calls, 0)).await;
+    let token = server.driven("r", Limits::default(), Policy::default()).await;
+    for api in [Api::Chat, Api::Messages] {
+        let told = api.says("one").token(&token).to(&server).await;
+        assert_eq!((told.status.as_u16(), told.header("retry-after")), (429, Some("5")), "{}", told.text());
+        assert!(
+            told.text().contains("the budget all for ") && told.text().contains("outlast budgets raise all")
+        );
+        assert_eq!(server.status("r"), Status::Waiting);
+    }
+    set(&server, "all", limit(Unit::Calls, 5)).await;
+    Api::Chat.says("one").token(&token).to(&server).await.ok();
+    assert_eq!(server.status("r"), Status::Running);
+}
