@@ -42,25 +42,43 @@ impl Pending {
 
     /// Whether all that was changed can wait. `before` is what was loaded.
     ///
-    /// Not in forks, whose changes of shared entries are inserted behind newer ones; and not a run's move to another
-    /// status, which is found by an index.
+    /// Not in forks, whose changes of shared entries are inserted behind newer ones; and not what is found by an index
+    /// or written by a statement of its own: a run's move to another status or under other budgets.
     pub fn takes(&self, l: &Loaded, before: &Cache) -> bool {
         fn read<T>(rows: &[Row<T>]) -> bool {
             rows.iter().all(|r| r.touch == Touch::Read)
         }
+        // All of it by name: what comes to it later is not to be overlooked here.
+        let Loaded {
+            numbers: _,
+            instances,
+            runs,
+            specs,
+            known_specs: _,
+            envelopes,
+            budgets,
+            attempts,
+            leases,
+            entries: _,
+            payloads: _,
+            state,
+            forgotten,
+        } = l;
         let waits = |row: &Row<Run>| {
             let run = &row.value;
-            let stays = || before.runs.get(&run.no).is_some_and(|old| old.status == run.status);
-            run.origins.is_empty() && (row.touch == Touch::Read || (row.touch == Touch::Update && stays()))
+            let stays = |old: &Run| old.status == run.status && old.budgets == run.budgets;
+            let is_update = row.touch == Touch::Update && before.runs.get(&run.no).is_some_and(stays);
+            run.origins.is_empty() && (row.touch == Touch::Read || is_update)
         };
-        l.runs.iter().all(waits)
-            && read(&l.instances)
-            && read(&l.envelopes)
-            && read(&l.attempts)
-            && read(&l.leases)
-            && l.specs.is_empty()
-            && l.forgotten.is_empty()
-            && !l.state.is_touched()
+        runs.iter().all(waits)
+            && read(instances)
+            && read(envelopes)
+            && read(budgets)
+            && read(attempts)
+            && read(leases)
+            && specs.is_empty()
+            && forgotten.is_empty()
+            && !state.is_touched()
     }
 
     pub fn add(&mut self, l: Loaded) {
