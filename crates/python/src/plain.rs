@@ -14,6 +14,9 @@ use crate::recorded::{Recorded, base_of};
 const EACH: usize = 80;
 const WHOLE: usize = 320;
 
+/// A key taken to begin, the base of keys, a recorded value.
+type Entered<'py> = (Option<String>, Option<String>, Option<Bound<'py, PyAny>>);
+
 /// What a step that is asked for is: its recorded value, as (None, None, value); else (key, base, None), with the key
 /// it has taken to begin, where that `begins` it and nothing about it is unusual.
 #[pyfunction]
@@ -24,7 +27,7 @@ pub fn enter<'py>(
     args: &Bound<'py, PyTuple>,
     kwargs: &Bound<'py, PyDict>,
     begins: bool,
-) -> PyResult<(Option<String>, Option<String>, Option<Bound<'py, PyAny>>)> {
+) -> PyResult<Entered<'py>> {
     let base = base_of(name, identity(py, args, kwargs)?.to_str()?);
     if let Some(value) = recorded.replay(py, &base)? {
         return Ok((None, None, Some(read(py, &value)?)));
