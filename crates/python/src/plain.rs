@@ -3,6 +3,7 @@
 //! The same as `codec.py` does, for the values that most steps have; anything else is asked there.
 
 use pyo3::{
+    exceptions::PyValueError,
     prelude::*,
     sync::PyOnceLock,
     types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyString, PyTuple},
@@ -14,7 +15,7 @@ use crate::recorded::{Recorded, base_of};
 const EACH: usize = 80;
 const WHOLE: usize = 320;
 
-/// A key taken to begin, the base of keys, a recorded value.
+/// Key, base and value, as `enter` says.
 type Entered<'py> = (Option<String>, Option<String>, Option<Bound<'py, PyAny>>);
 
 /// What a step that is asked for is: its recorded value, as (None, None, value); else (key, base, None), with the key
@@ -145,7 +146,15 @@ fn shown(whole: &mut Vec<u8>, args: &Bound<'_, PyTuple>) -> PyResult<bool> {
 /// Adds a text as JSON, with the escapes of Python's own.
 fn quoted(whole: &mut Vec<u8>, text: &str) -> PyResult<()> {
     whole.reserve(text.len() + 2);
-    serde_json::to_writer(whole, text).map_err(|e| pyo3::exceptions::PyValueError::new_err(e.to_string()))
+    // Without an early end, so that many bytes are looked at at once.
+    let is_escaped = text.bytes().fold(false, |any, b| any | (b < 0x20) | (b == b'"') | (b == b'\\'));
+    if is_escaped {
+        return serde_json::to_writer(whole, text).map_err(|e| PyValueError::new_err(e.to_string()));
+    }
+    whole.push(b'"');
+    whole.extend_from_slice(text.as_bytes());
+    whole.push(b'"');
+    Ok(())
 }
 
 /// The value of what was `written`.

@@ -97,35 +97,41 @@ impl Wake for Awaited {
     }
 }
 
-/// Each loop is told once, with a list of (future, answer, error).
+/// Each loop is told once, with a list of (future, answer, error). What one of them raises is no other's matter.
 fn tell(py: Python<'_>, letters: Vec<Told>) -> PyResult<()> {
     static RESOLVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let resolve = RESOLVE.import(py, "outlast.waiting", "resolve")?;
     let mut loops: Vec<(Bound<'_, PyAny>, Bound<'_, PyList>)> = Vec::new();
-    let mut failed = Ok(());
+    let mut told = Ok(());
     for (letter, outcome) in letters {
-        let (value, error) = match answer(py, outcome, &letter.run) {
-            Ok(value) => (value, py.None()),
-            Err(error) => (py.None(), error.into_value(py).into_any()),
-        };
-        let to = letter.to.bind(py);
-        if letter.is_called {
-            failed = failed.and(to.call1((value, error)).map(drop));
-            continue;
-        }
-        let its = to.call_method0("get_loop")?;
-        let told = match loops.iter().find(|(known, _)| known.is(&its)) {
-            Some((_, told)) => told.clone(),
-            None => {
-                let told = PyList::empty(py);
-                loops.push((its, told.clone()));
-                told
-            }
-        };
-        told.append((to, value, error))?;
+        told = told.and(sort(py, &mut loops, letter, outcome));
     }
-    for (its, told) in loops {
-        failed = failed.and(its.call_method1("call_soon_threadsafe", (resolve, told)).map(drop));
+    for (its, letters) in loops {
+        told = told.and(its.call_method1("call_soon_threadsafe", (resolve, letters)).map(drop));
     }
-    failed
+    told
+}
+
+/// Puts a letter to the others of its loop, or calls who is called at once.
+fn sort<'py>(
+    py: Python<'py>,
+    loops: &mut Vec<(Bound<'py, PyAny>, Bound<'py, PyList>)>,
+    letter: Letter,
+    outcome: Result<Outcome, store::Error>,
+) -> PyResult<()> {
+    let (value, error) = match answer(py, outcome, &letter.run) {
+        Ok(value) => (value, py.None()),
+        Err(error) => (py.None(), error.into_value(py).into_any()),
+    };
+    let to = letter.to.bind(py);
+    if letter.is_called {
+        return to.call1((value, error)).map(drop);
+    }
+    let its = to.call_method0("get_loop")?;
+    if let Some((_, letters)) = loops.iter().find(|(known, _)| known.is(&its)) {
+        return letters.append((to, value, error));
+    }
+    let letters = PyList::new(py, [(to, value, error)])?;
+    loops.push((its, letters));
+    Ok(())
 }

@@ -11,57 +11,21 @@ use std::{
 };
 
 use outlast_core::{
-    engine::windows,
+    engine::{self, windows},
     id::{InstanceNo, Micros},
-    loaded::{Loaded, Need},
+    loaded::Loaded,
     op::{self, Durability, Op, Outcome},
     origin,
     store::{Error, Promise, Ticket},
 };
+
+use crate::backend::{Backend, CommitFailed, Ground};
 
 /// At most this many operations share a commit.
 const LARGEST_GROUP: usize = 512;
 
 /// A lazy operation waits this long for a commit to ride with.
 const LAZY_AFTER: Duration = Duration::from_millis(100);
-
-/// Why a commit did not succeed.
-pub enum CommitFailed {
-    /// Nothing of the group is there.
-    RolledBack(Error),
-    /// It may be there.
-    Unclear(Error),
-}
-
-/// One database, as the writer thread sees it.
-pub trait Backend: Send {
-    /// Begins a write transaction and returns the store's `now`.
-    fn begin(&mut self, synced: bool) -> Result<Micros, Error>;
-    /// Begins a transaction that only reads, and returns the store's `now`.
-    fn begin_read(&mut self) -> Result<Micros, Error>;
-    fn load(&mut self, needs: &[Need]) -> Result<Loaded, Error>;
-    /// Writes back the touched rows.
-    fn apply(&mut self, loaded: Loaded) -> Result<(), Error>;
-    /// Writes the highest operation counter of the group into the instance's row.
-    fn count(&mut self, instance: InstanceNo, counter: i64) -> Result<(), Error>;
-    fn commit(&mut self) -> Result<(), CommitFailed>;
-    fn rollback(&mut self);
-    /// Ends a transaction that wrote nothing.
-    fn release(&mut self) {
-        self.rollback();
-    }
-    /// Whether the group that ended with `counter` is committed, asked on a fresh connection.
-    /// `None`: it cannot be told.
-    fn is_committed(&mut self, instance: InstanceNo, counter: i64) -> Option<bool>;
-    /// Room was short: what may still be written? Called after `Error::Full`.
-    fn free_ballast(&mut self) -> bool {
-        false
-    }
-    /// Whether room is still short, and only closings are taken.
-    fn is_short_of_room(&mut self) -> bool {
-        false
-    }
-}
 
 /// Who may do the work.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,6 +41,8 @@ struct Job {
     durability: Durability,
     promise: Option<Promise>,
     queued: Instant,
+    /// It was answered ahead.
+    is_foreseen: bool,
 }
 
 #[derive(Default)]
@@ -117,7 +83,7 @@ pub struct Writer {
 impl Writer {
     /// Starts the writer on `backend`.
     pub fn start(backend: impl Backend + 'static) -> std::io::Result<Writer> {
-        let turn = Turn { backend, instance: None, counter: 0, refused: None };
+        let turn = Turn { backend, instance: None, counter: 0, refused: None, foreseen: None };
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             wake: Condvar::new(),
@@ -146,7 +112,13 @@ impl Writer {
         if queue.closing {
             return Ticket::ready(Err(Error::Closed));
         }
-        queue.push(Job { op, durability, promise: Some(promise), queued: Instant::now() });
+        queue.push(Job {
+            op,
+            durability,
+            promise: Some(promise),
+            queued: Instant::now(),
+            is_foreseen: false,
+        });
         if !queue.busy && queue.eager == 1 && durability != Durability::Lazy && hands == Hands::Mine {
             let group = queue.take();
             drop(queue);
@@ -183,6 +155,7 @@ impl Writer {
                 durability: Durability::Lazy,
                 promise: None,
                 queued: Instant::now(),
+                is_foreseen: true,
             });
         }
         let wake = queue.wants_the_writer();
@@ -289,6 +262,8 @@ struct Turn<B> {
     counter: i64,
     /// After an I/O error everything is refused until the store is opened anew.
     refused: Option<String>,
+    /// The decision that was answered ahead last: it is not made anew where the ground is the same.
+    foreseen: Option<(Ground, Loaded, Outcome)>,
 }
 
 /// What became of a group.
@@ -308,8 +283,11 @@ impl<B: Backend> Run for Turn<B> {
             return Err(short_of_room());
         }
         let now = self.backend.begin_read()?;
-        let foreseen = load(&mut self.backend, op, now)
-            .and_then(|mut loaded| op::decide(op, &mut loaded, now).map_err(Error::Engine));
+        let foreseen = load(&mut self.backend, op, now).and_then(|mut loaded| {
+            let outcome = op::decide(op, &mut loaded, now).map_err(Error::Engine)?;
+            self.foreseen = self.backend.ground().map(|ground| (ground, loaded, outcome.clone()));
+            Ok(outcome)
+        });
         self.backend.release();
         foreseen
     }
@@ -367,6 +345,18 @@ impl<B: Backend> Turn<B> {
         group.iter_mut().for_each(|job| answer(job, Err(unknown.clone())));
     }
 
+    /// The rows as `job` leaves them, and its outcome.
+    fn decide(&mut self, job: &Job, now: Micros) -> Result<Result<(Loaded, Outcome), engine::Error>, Error> {
+        if job.is_foreseen
+            && let Some((ground, loaded, outcome)) = self.foreseen.take()
+            && self.backend.ground() == Some(ground)
+        {
+            return Ok(Ok((loaded, outcome)));
+        }
+        let mut loaded = load(&mut self.backend, &job.op, now)?;
+        Ok(op::decide(&job.op, &mut loaded, now).map(|outcome| (loaded, outcome)))
+    }
+
     fn try_group(&mut self, group: &[Job]) -> Fate {
         let synced = group.iter().any(|j| j.durability == Durability::Synced);
         let short = self.backend.is_short_of_room();
@@ -382,16 +372,14 @@ impl<B: Backend> Turn<B> {
                 outcomes.push(Err(short_of_room()));
                 continue;
             }
-            let decided = load(&mut self.backend, &job.op, now).and_then(|mut loaded| {
-                match op::decide(&job.op, &mut loaded, now) {
-                    Err(e) => Ok(Err(Error::Engine(e))),
-                    Ok(outcome) => {
-                        if loaded.is_touched() {
-                            wrote = true;
-                            self.backend.apply(loaded)?;
-                        }
-                        Ok(Ok(outcome))
+            let decided = self.decide(job, now).and_then(|decided| match decided {
+                Err(e) => Ok(Err(Error::Engine(e))),
+                Ok((loaded, outcome)) => {
+                    if loaded.is_touched() {
+                        wrote = true;
+                        self.backend.apply(loaded)?;
                     }
+                    Ok(Ok(outcome))
                 }
             });
             match decided {

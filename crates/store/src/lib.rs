@@ -1,6 +1,7 @@
 //! SQLite (the embedded default) and PostgreSQL behind the one store trait.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod backend;
 mod ballast;
 mod columns;
 mod format;

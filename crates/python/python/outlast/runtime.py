@@ -9,7 +9,7 @@ import threading
 import weakref
 from typing import Any, Literal, Mapping
 
-from . import _native
+from . import _native, scope
 from .budget import Budget
 from .errors import UnknownRun
 from .runs import Run
@@ -162,6 +162,7 @@ def _after_fork() -> None:
     # The child has the parent's handles, and none of its threads: they are told apart by their pid.
     global _lock
     _lock = threading.Lock()
+    scope.InStep._lock = threading.Lock()
     _open.clear()
 
 

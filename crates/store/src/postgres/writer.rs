@@ -24,8 +24,8 @@ use super::{
 };
 use crate::{
     Durability,
+    backend::{Backend, CommitFailed},
     columns::{INSTANCE, select},
-    group::{Backend, CommitFailed},
 };
 
 /// The pauses between attempts to reach the database, before its absence is told.

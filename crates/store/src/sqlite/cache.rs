@@ -11,7 +11,7 @@ use outlast_core::{
     envelope::Envelope,
     id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Slot},
     instance::{Instance, Lease},
-    loaded::{Loaded, Need, Touch},
+    loaded::{Loaded, Touch},
     run::Run,
 };
 
@@ -29,8 +29,6 @@ pub struct Cache {
     pub leases: HashMap<(RunNo, Slot), Lease>,
     /// A run's open attempts; present only when all of them are.
     pub open: HashMap<RunNo, Arc<Vec<Attempt>>>,
-    /// The key of which no entry was found last: who asks ahead asks again when it is written.
-    pub absent: Option<Need>,
 }
 
 impl Cache {
@@ -53,9 +51,6 @@ impl Cache {
 
     /// Takes over what an operation wrote.
     pub fn remember(&mut self, l: &Loaded) {
-        if l.entries.iter().any(|r| r.touch != Touch::Read) {
-            self.absent = None;
-        }
         for row in l.instances.iter().filter(|r| r.touch != Touch::Read) {
             self.instances.insert(row.value.no, row.value.clone());
         }

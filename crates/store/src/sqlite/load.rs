@@ -120,15 +120,15 @@ impl Loader<'_> {
                 }
             }
             Need::Keyed(run, kind, scope, key) => {
-                if let Some(e) = self.pending.keyed(*run, *kind, scope, key) {
-                    l.entries.push(Row::read(e.clone()));
-                } else if self.cache.absent.as_ref() != Some(need) {
-                    let sql = select(rows::ENTRY, KEYED);
-                    let found = self.maybe(&sql, (run.0, kind.code(), key, scope), rows::entry)?;
-                    self.cache.absent = found.is_none().then(|| need.clone());
-                    let found = found.map(|e| self.pending.entry(e.run, e.seq).cloned().unwrap_or(e));
-                    l.entries.extend(found.map(Row::read));
-                }
+                let found = match self.pending.keyed(*run, *kind, scope, key) {
+                    Some(e) => Some(e.clone()),
+                    None => {
+                        let sql = select(rows::ENTRY, KEYED);
+                        let found = self.maybe(&sql, (run.0, kind.code(), key, scope), rows::entry)?;
+                        found.map(|e| self.pending.entry(e.run, e.seq).cloned().unwrap_or(e))
+                    }
+                };
+                l.entries.extend(found.map(Row::read));
             }
             Need::KeyedUpTo(run, kind, scope, key, upto) => {
                 let sql = select(rows::ENTRY, KEYED_UP_TO);

@@ -13,8 +13,8 @@ use rusqlite::Connection;
 use super::{apply, cache::Cache, failure, load::Loader, pending::Pending};
 use crate::{
     Durability,
+    backend::{Backend, CommitFailed, Ground},
     ballast::Ballast,
-    group::{Backend, CommitFailed},
 };
 
 pub struct SqliteWriter {
@@ -24,6 +24,8 @@ pub struct SqliteWriter {
     ballast: Ballast,
     cache: Cache,
     pending: Pending,
+    /// How often something was written or taken back: see `Ground`.
+    writes: u64,
     /// What `synchronous` is set to: FULL or NORMAL.
     synced: bool,
 }
@@ -31,7 +33,7 @@ pub struct SqliteWriter {
 impl SqliteWriter {
     pub fn new(conn: Connection, clock: Arc<dyn Clock>, durability: Durability, ballast: Ballast) -> Self {
         let (cache, pending) = (Cache::default(), Pending::default());
-        Self { conn, clock, durability, ballast, cache, pending, synced: true }
+        Self { conn, clock, durability, ballast, cache, pending, writes: 0, synced: true }
     }
 
     /// What was remembered is forgotten if another connection has committed since.
@@ -84,7 +86,12 @@ impl Backend for SqliteWriter {
         Loader { conn: &self.conn, cache: &mut self.cache, pending: &self.pending }.load(needs)
     }
 
+    fn ground(&self) -> Option<Ground> {
+        Some(Ground { version: self.cache.version, writes: self.writes })
+    }
+
     fn apply(&mut self, loaded: Loaded) -> Result<(), Error> {
+        self.writes += 1;
         if self.pending.takes(&loaded, &self.cache) {
             self.cache.remember(&loaded);
             self.pending.add(loaded);
@@ -118,6 +125,7 @@ impl Backend for SqliteWriter {
     }
 
     fn rollback(&mut self) {
+        self.writes += 1;
         self.cache.forget();
         self.pending.clear();
         self.release();
