@@ -18,14 +18,9 @@ def python(*words, **options):
     return subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, timeout=60, **options)
 
 
-def test_importing_it_loads_no_engine_and_takes_no_time():
-    program = (
-        "import sys, time; t = time.perf_counter(); import outlast; ms = (time.perf_counter() - t) * 1e3; "
-        "print(ms, sorted(m for m in sys.modules if m.startswith(('outlast.', 'asyncio', 'json'))))"
-    )
-    best, modules = min((line.split(" ", 1) for line in (python("-c", program).stdout for _ in range(3))), key=lambda x: float(x[0]))
-    assert float(best) < 50
-    assert modules.strip() == "[]"
+def test_importing_it_loads_no_engine_and_no_more_of_itself_than_is_used():
+    program = "import sys, outlast; print(sorted(m for m in sys.modules if m.startswith(('outlast.', 'asyncio', 'json'))))"
+    assert python("-c", program).stdout.strip() == "[]"
 
 
 def test_every_public_name_is_there_and_documented():

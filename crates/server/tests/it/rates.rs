@@ -102,7 +102,10 @@ async fn one_that_joins_a_call_in_flight_keeps_nobody_from_his_turn() {
     // No turn is there now, and this one needs none.
     let _joiner = hang.label("two").throw(server.addr).await;
     until("it has joined", || server.proxy.in_progress() == 2).await;
+    let began = std::time::Instant::now();
     Api::Chat.says("b").run("third").to(&server).await.ok();
+    let waited = began.elapsed();
+    assert!(waited < Duration::from_secs(10), "{waited:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

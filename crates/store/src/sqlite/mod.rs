@@ -10,7 +10,6 @@ mod read;
 mod rows;
 mod schema;
 mod state;
-mod wal;
 mod writer;
 
 use std::{
