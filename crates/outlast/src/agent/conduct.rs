@@ -252,7 +252,8 @@ impl Conduct {
     }
 
     /// The agent died before it had kept its session, and a tool of it was in flight: begun anew, its model would be
-    /// given the recorded answer that asks for the tool, and have it run again.
+    /// given the recorded answer that asks for the tool, and have it run again. One that has no session to have lost is
+    /// begun anew because it had finished: what is in flight is another's.
     async fn tell_anew(
         &self,
         store: &dyn Store,
@@ -261,7 +262,10 @@ impl Conduct {
         strays: &[Left],
         env: &mut BTreeMap<OsString, OsString>,
     ) -> Result<(), store::Error> {
-        let lost = self.session.as_ref().map(|s| s.id.as_str());
+        let Some(lost) = self.session.as_ref().filter(|s| !s.spoiled).map(|s| s.id.as_str()) else {
+            return Ok(());
+        };
+        let lost = Some(lost);
         truth::settle(store, actor, before.no, lost, strays).await?;
         let told = truth::in_flight(store, self.run, before.no, lost)?;
         if !told.is_empty() && self.with.settings.is_some() {
