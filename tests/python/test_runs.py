@@ -337,7 +337,15 @@ def test_an_exit_with_work_in_flight_neither_hangs_nor_crashes(life, home):
     rt.close()
 
 
-def test_keyboard_interrupt_in_a_step_leaves_it_to_be_run_again(rt):
+@pytest.fixture
+def interruptible():
+    """A shell's background job ignores SIGINT, and so does what it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_keyboard_interrupt_in_a_step_leaves_it_to_be_run_again(rt, interruptible):
     def interrupt():
         signal.raise_signal(signal.SIGINT)
 
