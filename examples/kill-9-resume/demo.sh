@@ -7,51 +7,8 @@
 # its run in a header. Run it again with another budget: the ceiling holds. Exits non-zero at the first promise
 # that is not kept. OUTLAST_BIN and PYTHON choose the programs; else they are built by `make`.
 set -euo pipefail
-
-usd=0.25
-while [ $# -gt 0 ]; do
-    case $1 in
-    --usd) usd=${2:?--usd wants an amount}; shift 2 ;;
-    --usd=*) usd=${1#*=}; shift ;;
-    *) echo "usage: demo.sh [--usd 0.25]" >&2; exit 2 ;;
-    esac
-done
-
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
-root=$(cd "$here/../.." && pwd -P)
-if [ -z "${OUTLAST_BIN:-}" ] || [ -z "${PYTHON:-}" ]; then make -s -C "$root" build venv; fi
-outlast=${OUTLAST_BIN:-${CARGO_TARGET_DIR:-$root/target}/debug/outlast}
-python=${PYTHON:-$root/.venv/bin/python}
-
-dir=$(mktemp -d)
-server='' provider='' agent=''
-# What a failure leaves behind is worth a look; after a success nothing is.
-finish() {
-    local code=$?
-    for pid in $agent $server $provider; do kill -9 "$pid" 2>/dev/null || true; done
-    if [ $code = 0 ]; then rm -rf "$dir"; else echo "what happened is in $dir" >&2; fi
-}
-trap finish EXIT
-
-say() { printf '  %s\n' "$*"; }
-fail() {
-    printf 'PROMISE BROKEN: %s\n' "$*" >&2
-    exit 1
-}
-free_port() { "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-paid() { if [ -e "$dir/paid" ]; then wc -l <"$dir/paid"; else echo 0; fi; }
-is_up() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-lives() { kill -0 "$1" 2>/dev/null; }
-
-# wait_for SECONDS COMMAND…: until it is true.
-wait_for() {
-    local tries=$(($1 * 50))
-    shift
-    until "$@"; do
-        ((tries-- > 0)) || fail "waited in vain for: $*"
-        sleep 0.02
-    done
-}
+# shellcheck source=examples/stage.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../stage.sh"
 
 # show RUN EXPRESSION: a fact of the run's story, t.
 show() {
