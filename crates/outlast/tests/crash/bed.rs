@@ -102,6 +102,13 @@ impl Bed {
         self.path(name)
     }
 
+    /// A gate that an agent waits at, by reading it, until it is written to.
+    pub fn gate(&self, name: &str) {
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, self.path(name), kind, mode, 0).unwrap();
+    }
+
     /// `outlast …` in the directory `work`, with keys, the provider, the store, and nothing else around it.
     pub fn outlast(&self, args: &[&str]) -> Command {
         let mut command = Command::new(OUTLAST);

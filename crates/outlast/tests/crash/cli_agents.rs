@@ -47,8 +47,7 @@ impl When {
 
 fn bed() -> Bed {
     let bed = Bed::new();
-    let gate = bed.path("gate");
-    rustix::fs::mknodat(rustix::fs::CWD, &gate, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    bed.gate("gate");
     bed
 }
 
@@ -190,6 +189,15 @@ fn claude_code_killed_with_its_supervisor_is_told_by_the_next_one() {
     let script = model("Bash", "command", When::After.command(), 1);
     let mut run = bed.start(claude(&bed, &program, &script, &[]));
     agent_of(&bed);
+    // It keeps its session a little later than it begins its tool. Killed before, it is told in a new one: see below.
+    until("its session is kept", || {
+        let mut found = Vec::new();
+        files_below(&bed.path(".claude/projects"), &mut found);
+        found
+            .iter()
+            .any(|path| fs::read_to_string(path).is_ok_and(|t| t.contains("\"tool_use\"")))
+            .then_some(())
+    });
     run.kill();
     let mut resume = bed.outlast(&["resume", "r"]);
     resume.env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1").env("DISABLE_AUTOUPDATER", "1");

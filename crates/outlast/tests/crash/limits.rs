@@ -243,7 +243,7 @@ fn halt_that_is_lifted_in_time_ends_nobody() {
     // Cause: the grace after a halt only waited for the agent's end, and did not look at the run again.
     let bed = Bed::new();
     let agent = r#"
-import http.client, json, os, time, urllib.parse
+import http.client, json, os, urllib.parse
 base = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
 def ask(text):
     connection = http.client.HTTPConnection(base.hostname, base.port, timeout=120)
@@ -252,16 +252,19 @@ def ask(text):
     connection.request("POST", base.path + "/chat/completions", json.dumps(body), headers)
     return connection.getresponse().status
 assert ask("one") == 200
-while (status := ask("two")) != 200:
-    assert status == 402
-    open("../refused", "w").close()
-    time.sleep(0.1)
-while not os.path.exists("../go"): time.sleep(0.02)
+assert ask("two") == 402
+open("../refused", "w").close()
+open("../raised").read()
+assert ask("two") == 200
+open("../go").read()
 "#;
+    bed.gate("raised");
+    bed.gate("go");
     let run = bed.start(script(&bed, &["--run", "r", "--calls", "1", "--grace", "2s"], agent, &[]));
     bed.until_file("refused");
     let halted_at = bed.spent("r", "active_ms");
     bed.does(&["budget", "r", "--add-calls", "1"]).code(0);
+    bed.write("raised", "");
     until("the grace after a halt is over", || {
         (bed.spent("r", "active_ms") > halted_at + 3000).then_some(())
     });
