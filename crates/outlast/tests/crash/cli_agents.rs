@@ -75,6 +75,19 @@ fn agent_of(bed: &Bed) -> u32 {
     until("the tool runs", || bed.text("cli").trim().parse().ok())
 }
 
+/// As `agent_of`, for a Claude Code that has kept its session: it does so a little later than it begins its tool, and one
+/// that is killed before is told in a new session.
+fn claude_of(bed: &Bed) -> u32 {
+    let pid = agent_of(bed);
+    until("its session is kept", || {
+        let mut found = Vec::new();
+        files_below(&bed.path(".claude/projects"), &mut found);
+        let kept = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|text| text.contains("\"tool_use\""));
+        found.iter().any(kept).then_some(())
+    });
+    pid
+}
+
 /// What the provider was asked at last.
 fn last_asked(bed: &Bed, at: usize) -> String {
     let line = bed.text("paid.log").lines().nth(at).map(str::to_owned).unwrap();
@@ -127,7 +140,7 @@ fn claude_is_killed(when: When) {
     let bed = bed();
     let script = model("Bash", "command", when.command(), 1);
     let run = bed.start(claude(&bed, &program, &script, &[]));
-    assert!(kill(agent_of(&bed), 9));
+    assert!(kill(claude_of(&bed), 9));
     went_on(&bed, run, 1, "ended by Outlast", ".claude/projects");
 }
 
@@ -173,7 +186,7 @@ fn claude_code_killed_behind_its_tools_end_is_told_the_exit_code() {
     let settings = bed.write("theirs.json", &json!({"hooks": {"PostToolUse": hook}}).to_string());
     let script = model("Bash", "command", "echo effect >> effects; echo $PPID > ../agent", 1);
     let run = bed.start(claude(&bed, &program, &script, &["--settings", text(&settings)]));
-    agent_of(&bed);
+    claude_of(&bed);
     until("its end is recorded", || {
         bed.journal("r").iter().any(|e| e["kind"] == "tool" && e["state"] == "done").then_some(())
     });
@@ -188,16 +201,7 @@ fn claude_code_killed_with_its_supervisor_is_told_by_the_next_one() {
     let bed = bed();
     let script = model("Bash", "command", When::After.command(), 1);
     let mut run = bed.start(claude(&bed, &program, &script, &[]));
-    agent_of(&bed);
-    // It keeps its session a little later than it begins its tool. Killed before, it is told in a new one: see below.
-    until("its session is kept", || {
-        let mut found = Vec::new();
-        files_below(&bed.path(".claude/projects"), &mut found);
-        found
-            .iter()
-            .any(|path| fs::read_to_string(path).is_ok_and(|t| t.contains("\"tool_use\"")))
-            .then_some(())
-    });
+    claude_of(&bed);
     run.kill();
     let mut resume = bed.outlast(&["resume", "r"]);
     resume.env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1").env("DISABLE_AUTOUPDATER", "1");
@@ -225,7 +229,7 @@ fn interactive_claude_code_that_is_killed_is_back_in_its_session_and_told() {
     command.args(["--append-system-prompt", &script, "--allowedTools", "Bash", "--", "do it once"]);
     command.env("TERM", "xterm-256color");
     let mut desk = crate::terminals::Desk::start(command);
-    assert!(kill(agent_of(&bed), 9));
+    assert!(kill(claude_of(&bed), 9));
     desk.until_shown("goes on in its session");
     // Keys that are typed before it reads them are lost: it says when it does, by its prompt.
     until("it listens, and asks its model", || {
@@ -251,7 +255,7 @@ fn claude_code_that_had_kept_no_session_is_told_in_a_new_one() {
     let bed = bed();
     let script = model("Bash", "command", When::After.command(), 1);
     let mut run = bed.start(claude(&bed, &program, &script, &[]));
-    agent_of(&bed);
+    claude_of(&bed);
     run.kill();
     fs::remove_dir_all(bed.path(".claude/projects")).unwrap();
     let mut resume = bed.outlast(&["resume", "r"]);
@@ -282,7 +286,7 @@ fn an_agent_that_a_script_starts_goes_on_in_its_own_session() {
     let mut command = run(&bed, &["--", "sh", "-c"]);
     command.arg(loops);
     let run = bed.start(command);
-    agent_of(&bed);
+    claude_of(&bed);
     let supervised: u32 = until("the script is found", || {
         marked("OUTLAST_RUN_ID=r").into_iter().find(|pid| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
