@@ -19,6 +19,7 @@ mod killed;
 mod postgres_database;
 mod shared;
 mod sqlite_file;
+mod sqlite_log;
 
 mod approvals;
 mod budgets;
