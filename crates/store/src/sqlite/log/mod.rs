@@ -47,15 +47,22 @@ thread_local! {
 ///
 /// Errors: `commit`'s own; `Io` if it ended well without a sync, which SQLite never does.
 pub fn in_one_write(commit: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+    /// Whatever becomes of the commit, what this thread writes next is not a part of it.
+    struct Within;
+    impl Drop for Within {
+        fn drop(&mut self) {
+            COMMIT.set((0, 0));
+        }
+    }
     // Never used twice in a process: what a commit that failed has left can belong to no other.
     static LAST: AtomicU64 = AtomicU64::new(0);
     COMMIT.set((LAST.fetch_add(1, Ordering::Relaxed) + 1, 0));
-    let done = commit();
-    let (_, unwritten) = COMMIT.replace((0, 0));
-    if unwritten > 0 && done.is_ok() {
-        return Err(Error::Io { why: format!("a commit left {unwritten} bytes unwritten") });
+    let _within = Within;
+    commit()?;
+    match COMMIT.get() {
+        (_, 0) => Ok(()),
+        (_, unwritten) => Err(Error::Io { why: format!("a commit left {unwritten} bytes unwritten") }),
     }
-    done
 }
 
 /// The name to open the writer's connection with. Registers it once in a process.
