@@ -4,6 +4,7 @@
 
 pub mod approval;
 pub mod attempt;
+pub mod audit;
 pub mod body;
 pub mod budget;
 pub mod call;

@@ -363,6 +363,9 @@ macro_rules! stories {
             forget:
                 a_run_that_ended_is_forgotten_with_all_that_was_kept_of_it,
                 what_can_go_on_is_not_forgotten,
+                a_child_stays_while_one_above_it_can_go_on,
+                what_a_forgotten_run_left_in_doubt_stays_charged_to_its_named_budget,
+                a_run_is_not_forgotten_when_others_have_begun_that_may_be_its_forks,
                 a_jobs_counts_are_set_while_nobody_works_on_it,
             ;
             within:
