@@ -7,6 +7,7 @@ pub mod attempt;
 pub mod audit;
 pub mod body;
 pub mod budget;
+pub mod calendar;
 pub mod call;
 pub mod clock;
 pub mod digest;

@@ -164,16 +164,7 @@ fn what_ended_long_ago_is_forgotten_but_what_can_go_on_is_not() {
 
 impl Story {
     fn start_under(&self, id: &str, parent: RunNo) -> RunNo {
-        self.ask(Start {
-            id: RunId::new(id).unwrap(),
-            limits: Default::default(),
-            policy: Default::default(),
-            spec: Spec::default(),
-            parent: Some(parent),
-            command_key: None,
-            stdin: None,
-        })
-        .run
+        self.ask(Start { parent: Some(parent), ..Start::new(RunId::new(id).unwrap()) }).run
     }
 }
 

@@ -58,7 +58,7 @@ pub use named::{AuthHeader, BadName, Named};
 pub use probes::PROBES;
 pub use record::{Answer as StoredAnswer, BadRecord};
 pub(crate) use refuse::Refusal;
-pub(crate) use seat::{date, forget_run};
+pub(crate) use seat::forget_run;
 pub use upstream::{BadBase, Key, Provider, Providers};
 pub use who::{Access, NotLetIn, bare};
 pub(crate) use who::{api, bears_token};

@@ -11,11 +11,11 @@ use outlast_core::{
     instance::Identity,
     journal::Entry,
     op::{Durability, Pulse, Swept, Verb},
-    run::{Admission, InDoubt, OnDivergence, Policy, Run, Spec, Unpriced},
+    run::{Admission, InDoubt, OnDivergence, Run, Unpriced},
     state::EventRange,
     status::Status,
     store::{Ask, Error, RunFilter, RunView, Store},
-    unit::{Limits, Unit},
+    unit::Unit,
 };
 
 use crate::bed::Bed;
@@ -76,18 +76,7 @@ impl Stage {
 
     /// A run to be created: without limits, under the default policy.
     pub fn run(&self, id: &str) -> NewRun {
-        NewRun {
-            store: self.store(),
-            start: Start {
-                id: RunId::new(id).unwrap(),
-                limits: Limits::default(),
-                policy: Policy::default(),
-                spec: Spec::default(),
-                parent: None,
-                command_key: None,
-                stdin: None,
-            },
-        }
+        NewRun { store: self.store(), start: Start::new(RunId::new(id).unwrap()) }
     }
 
     pub fn ask<V: Verb>(&self, verb: V) -> Result<V::Answer, Error> {
