@@ -527,19 +527,24 @@ def test_ctrl_c_finishes_what_runs_and_raises(rt, capfd):
 
 def test_a_cancelled_batch_finishes_what_runs(rt):
     async def main():
-        started = asyncio.Event()
-        ended = []
+        full, cancelled = asyncio.Event(), asyncio.Event()
+        started, ended = [], []
 
         async def fn(i):
-            started.set()
-            await asyncio.sleep(0.05)
+            started.append(i)
+            if len(started) == 4:
+                full.set()
+            await cancelled.wait()
             ended.append(i)
             return i
 
         out = outlast.amap(list(range(100)), fn, job="j", concurrency=4)
         task = asyncio.create_task(out.wait())
-        await started.wait()
+        await full.wait()
         task.cancel()
+        # It hears of it before any item ends.
+        await asyncio.sleep(0)
+        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         return out.stats.done, len(ended)

@@ -40,13 +40,10 @@ impl Fork {
 
     fn start(&self) -> Start {
         Start {
-            id: self.id.clone(),
             limits: self.limits,
-            policy: Default::default(),
             spec: self.spec.clone(),
             parent: Some(self.origin.run),
-            command_key: None,
-            stdin: None,
+            ..Start::new(self.id.clone())
         }
     }
 

@@ -69,7 +69,7 @@ pub struct ExportArgs {
 /// Forget runs that ended long ago, with all that was kept of them
 ///
 /// Completed, failed and cancelled ones; never one that is interrupted, halted or waits, nor one that has a child
-/// which stays.
+/// which stays, nor a child of one that can go on or ended later.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  outlast gc --older-than 30d --dry-run\n  outlast gc --older-than 12h")]
 pub struct GcArgs {

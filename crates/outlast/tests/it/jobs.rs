@@ -8,8 +8,9 @@ use outlast_core::{
         declare_dead::DeclareDead,
         end_attempt::EndAttempt,
         record_item::{ItemEnd, RecordItem},
+        start::Start,
     },
-    id::{InstanceNo, RunNo, Seq, Slot},
+    id::{InstanceNo, RunId, RunNo, Seq, Slot},
     job::{ItemClaim, OnChange, Standing},
     op::{Actor, Then},
     payload::Payload,
@@ -147,16 +148,7 @@ fn an_item_that_is_done_is_made_pending_by_its_key() {
 fn what_ended_long_ago_is_forgotten_but_what_can_go_on_is_not() {
     let story = Story::whole();
     let ids = |line: &str| json(&story, line)["forgotten"].clone();
-    let child = outlast_core::engine::start::Start {
-        id: outlast_core::id::RunId::new("child").unwrap(),
-        limits: Default::default(),
-        policy: Default::default(),
-        spec: Spec::default(),
-        parent: None,
-        command_key: None,
-        stdin: None,
-    };
-    story.ask(child);
+    story.start("newest", None, Spec::default());
     assert_eq!(ids("outlast gc --older-than 30d --json"), serde_json::json!([]));
     story.clock.advance_ms(31 * 86_400_000);
     assert_eq!(ids("outlast gc --older-than 30d --dry-run --json"), serde_json::json!(["research-43"]));
@@ -170,28 +162,46 @@ fn what_ended_long_ago_is_forgotten_but_what_can_go_on_is_not() {
     assert_eq!(ids("outlast gc --older-than 0s --json"), serde_json::json!([]));
 }
 
+impl Story {
+    fn start_under(&self, id: &str, parent: RunNo) -> RunNo {
+        self.ask(Start { parent: Some(parent), ..Start::new(RunId::new(id).unwrap()) }).run
+    }
+}
+
 #[test]
-fn a_parent_stays_while_a_child_of_it_does() {
+fn a_family_is_forgotten_together() {
     let story = Story::empty();
     let parent = story.start("parent", None, Spec::default());
-    let start = outlast_core::engine::start::Start {
-        id: outlast_core::id::RunId::new("child").unwrap(),
-        limits: Default::default(),
-        policy: Default::default(),
-        spec: Spec::default(),
-        parent: Some(parent),
-        command_key: None,
-        stdin: None,
-    };
-    story.ask(start);
+    let done = story.start_under("done", parent);
+    story.start_under("child", parent);
     story.start("newest", None, Spec::default());
-    let cancel = |id: &str| shown(&story, &format!("outlast cancel {id}"));
+    let cancel = |id: &str| {
+        shown(&story, &format!("outlast cancel {id}"));
+        story.clock.advance_ms(1000);
+    };
+    let gc = || json(&story, "outlast gc --older-than 0s --json")["forgotten"].clone();
+    let whole = |runs: &str| {
+        assert_eq!(shown(&story, "outlast verify"), format!("memory: {runs}, no damage\n"));
+    };
+    // One answer that was paid, and one that nobody knows of.
+    let (first, second) = (story.register(7), story.register(8));
+    let actor = story.claim(done, first, false);
+    let paid = story.go(actor, "one");
+    story.answer(actor, paid);
+    story.go(actor, "two");
+    story.dies(first);
+    let actor = story.claim(done, second, false);
+    story.end(actor, Default::default(), Then::Complete);
+    story.clock.advance_ms(1000);
+
+    assert_eq!(gc(), serde_json::json!([]), "what it did is not to be done again by its parent");
     cancel("parent");
-    story.clock.advance_ms(1000);
-    assert_eq!(shown(&story, "outlast gc --older-than 0s"), "0 runs forgotten\n");
+    assert_eq!(gc(), serde_json::json!(["done"]));
+    whole("3 runs");
+    assert!(shown(&story, "outlast show parent").contains("0.003 usd"), "what it spent stays charged");
     cancel("child");
-    story.clock.advance_ms(1000);
-    assert!(shown(&story, "outlast gc --older-than 0s").ends_with("2 runs forgotten\n"));
+    assert_eq!(gc(), serde_json::json!(["child", "parent"]));
+    whole("1 run");
 }
 
 #[test]
