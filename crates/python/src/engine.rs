@@ -246,7 +246,7 @@ impl Engine {
     /// Takes the run: a new attempt in its driver's slot. `force` also from a living process.
     fn claim(&self, py: Python<'_>, id: &str, force: bool) -> PyResult<Seat> {
         let core = self.shared.core()?;
-        let claimed = py.detach(|| {
+        let claimed = py.detach(|| -> PyResult<_> {
             let view = Self::view_of(&core, id)?;
             claim::claim(&core, &view, force)
         })?;
@@ -339,19 +339,20 @@ impl Engine {
         Ok(PyBytes::new(py, &value))
     }
 
-    /// The newest checkpoint of this name, None without one.
+    /// The newest checkpoint of this name as (seq, value), None without one.
     fn latest_checkpoint<'py>(
         &self,
         py: Python<'py>,
         run: i64,
         name: &str,
-    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    ) -> PyResult<Option<(i64, Bound<'py, PyBytes>)>> {
         let core = self.shared.core()?;
         let found = py.detach(|| {
             let newest = core.store.newest(RunNo(run), Kind::Checkpoint, name)?;
-            newest.map(|e| value(core.store.as_ref(), RunNo(run), e.seq)).transpose()
+            let read = |seq| Ok::<_, Failure>((seq, value(core.store.as_ref(), RunNo(run), seq)?));
+            newest.map(|e| read(e.seq)).transpose()
         })?;
-        Ok(found.map(|v| PyBytes::new(py, &v)))
+        Ok(found.map(|(seq, v)| (seq.0, PyBytes::new(py, &v))))
     }
 
     /// A state value with its version: None when it never was or is deleted.

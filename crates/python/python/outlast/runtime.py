@@ -7,7 +7,8 @@ import datetime
 import os
 import threading
 import weakref
-from typing import Any, Literal, Mapping
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from . import _native, scope
 from .budget import Budget
@@ -26,7 +27,9 @@ class Runtime:
 
     place: str
     _engine: _native.Engine
+    # The handles that are open, and held to look at them or change them.
     _live: "weakref.WeakValueDictionary[str, Run]"
+    _opening: threading.Lock
 
     def __new__(cls, store: str | os.PathLike[str] | None = None) -> "Runtime":
         global _newest
@@ -39,6 +42,7 @@ class Runtime:
                 found._engine = _native.Engine.open(asked)
                 found.place = found._engine.place
                 found._live = weakref.WeakValueDictionary()
+                found._opening = threading.Lock()
                 _open[place] = found
             _newest = weakref.ref(found)
             return found
@@ -77,7 +81,7 @@ class Runtime:
             self,
             id,
             budget=budget,
-            tags=dict(tags or {}),
+            tags=_tags(tags),
             name=name,
             on_divergence=on_divergence,
             if_held=if_held,
@@ -126,6 +130,12 @@ def connect(store: str | os.PathLike[str] | None = None) -> Runtime:
     store open, call it again. Errors: `StoreError`.
     """
     return Runtime(store)
+
+
+def _tags(tags: Mapping[str, str] | None) -> dict[str, str]:
+    if tags is not None and not isinstance(tags, Mapping):
+        raise TypeError(f"tags wants texts by name, had {tags!r}")
+    return dict(tags or {})
 
 
 def default() -> Runtime:
