@@ -199,6 +199,86 @@ def test_a_second_handle_in_the_process_is_refused_and_can_take_over(rt):
                 run.step("a", int)
 
 
+def test_one_of_many_threads_opens_a_run(rt):
+    """Bug: two of them did, at the same moment. Cause: a process may claim what it holds, and was asked before it was noted."""
+    for round in range(20):
+        interrupted(rt, f"r{round}")
+        ready, told = threading.Barrier(4), []
+        done = threading.Barrier(4)
+
+        def open_it():
+            ready.wait()
+            try:
+                with rt.run(f"r{round}"):
+                    told.append("open")
+                    done.wait()
+            except outlast.RunHeld:
+                told.append("held")
+                done.wait()
+
+        threads = [threading.Thread(target=open_it) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(told) == ["held"] * 3 + ["open"]
+
+
+def test_a_run_whose_opening_was_cancelled_can_be_opened_again(rt):
+    """Bug: it was open in this process for ever, and nobody had its handle."""
+
+    async def life():
+        async with rt.run("r") as run:
+            return run.step("a", lambda: 1)
+
+    async def impatient():
+        for turns in range(6):
+            interrupted(rt, "r")
+            opening = asyncio.ensure_future(life())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        return await life()
+
+    assert asyncio.run(impatient()) == 1
+    assert rt.get("r").status == "completed"
+
+
+def test_a_handle_whose_opening_failed_leaves_the_run_to_others(rt, monkeypatch):
+    interrupted(rt, "r")
+    from outlast import steps
+
+    def fail(*_):
+        raise OSError("the store went away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(steps.Memory, "begin", fail)
+        run = rt.run("r")
+        with pytest.raises(OSError):
+            run.__enter__()
+    assert rt.get("r").status == "interrupted"
+    with rt.run("r") as again:
+        assert again.step("a", lambda: 2) == 1
+
+
+@pytest.mark.parametrize(
+    "bad, words",
+    [
+        ({"budget": 5}, "budget wants outlast.Budget"),
+        ({"budget": {"usd": 5}}, "budget wants outlast.Budget"),
+        ({"tags": {"n": 1}}, "tag 'n' wants a text, had 1"),
+        ({"tags": "search"}, "tags wants texts by name"),
+        ({"name": 3}, "name wants a text, had 3"),
+        ({"id": 42}, "id wants a text, had 42"),
+    ],
+)
+def test_what_a_run_is_not_made_of_is_told_at_once(rt, bad, words):
+    with pytest.raises(TypeError, match=words):
+        rt.run(**{"id": "r", **bad})
+
+
 HOLDER = """
     import sys, time, outlast
     with outlast.connect(sys.argv[1]).run("r") as run:

@@ -1,7 +1,8 @@
 """Values as they are recorded: JSON, with dataclasses and pydantic models as their class.
 
-A value of a class becomes `{"$outlast": "module:Class", "value": {…}}`. What `decode` gives is what every life of
-the run sees, the first one too: a tuple is a list from the start, not only after a crash.
+A value of a class becomes `{"$outlast": "module:Class", "value": {…}}`, and NaN `{"$outlast": "float", "value": "nan"}`.
+What `decode` gives is what every life of the run sees, the first one too: a tuple is a list from the start, not only
+after a crash.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import types
 from json.encoder import encode_basestring
 from typing import Any
@@ -18,6 +20,8 @@ from . import classes
 from .errors import NotSerializable
 
 TAG = "$outlast"
+# Of a number that JSON has not.
+_FLOAT = "float"
 _QUOTED_TAG = f'"{TAG}"'
 #: Of these exact classes JSON gives back the value itself. No floats: there are those that are not equal to themselves.
 UNCHANGED = frozenset({str, int, bool, type(None)})
@@ -34,6 +38,8 @@ def encode(value: Any) -> str:
         nonlocal tags
         tags += 1
         cls = type(value)
+        if cls is _Endless:
+            return {TAG: _FLOAT, "value": value.text}
         if not (classes.is_model(cls) or dataclasses.is_dataclass(cls)):
             raise NotSerializable(
                 f"a value of class {classes.shown(cls)} cannot be recorded as JSON",
@@ -47,7 +53,14 @@ def encode(value: Any) -> str:
             text = encode_basestring(value)
             text.encode()
             return text
-        text = json.dumps(value, default=tagged, ensure_ascii=False, separators=(",", ":"))
+        try:
+            text = json.dumps(value, default=tagged, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        except ValueError:
+            # JSON has no such numbers, and others than Python read what is recorded.
+            tags, value = 0, _finite(value)
+            text = json.dumps(
+                value, default=lambda v: _finite(tagged(v)), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+            )
         text.encode()
     except NotSerializable:
         raise
@@ -58,6 +71,22 @@ def encode(value: Any) -> str:
     if text.count(_QUOTED_TAG) != tags:
         raise NotSerializable(f"a value uses the key {TAG!r}, which is reserved")
     return text
+
+
+class _Endless:
+    """A number that JSON has not: NaN or an infinity."""
+
+    def __init__(self, number: float) -> None:
+        self.text = repr(float(number))
+
+
+def _finite(value: Any) -> Any:
+    """The same data with no such number in it."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _Endless(value)
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    return [_finite(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def read_back(value: Any, text: str) -> Any:
@@ -75,6 +104,8 @@ def _untag(fields: dict[str, Any]) -> Any:
     name = fields.get(TAG)
     if name is None:
         return fields
+    if name == _FLOAT:
+        return float(fields["value"])
     cls = classes.named(name)
     try:
         return classes.of(cls, fields["value"])
