@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import subprocess
 
 import pytest
 
@@ -196,3 +197,27 @@ def test_a_decorated_asynchronous_function_can_be_a_step_by_name(rt):
 
     assert asyncio.run(life()) == {"url": "u"}
     assert asyncio.iscoroutinefunction(fetch) and asyncio.run(fetch("v")) == {"url": "v"}
+
+
+def test_an_effect_in_doubt_inside_of_a_step_is_resolved_by_its_name_or_by_what_its_error_says(rt):
+    from conftest import outlast_program
+
+    def cut_off():
+        raise KeyboardInterrupt
+
+    def life(id, pay):
+        with rt.run(id) as run:
+            return run.step("order", lambda: run.step("pay", pay, at_most_once=True))
+
+    for id in ("in-python", "at-a-terminal"):
+        with pytest.raises(KeyboardInterrupt):
+            life(id, cut_off)
+        with pytest.raises(outlast.StepInDoubt) as error:
+            life(id, int)
+    command = [outlast_program(), "--store", rt.place, "resolve", "at-a-terminal", "pay", "--result", '"paid"']
+    assert subprocess.run(command, capture_output=True, timeout=20).returncode == 0
+    key = error.value.hint.split("key='")[1].split("'")[0]
+    with pytest.raises(ZeroDivisionError), rt.run("in-python") as run:
+        run.resolve("pay", key=key, result="paid")
+        raise ZeroDivisionError
+    assert [life(id, int) for id in ("in-python", "at-a-terminal")] == ["paid", "paid"]

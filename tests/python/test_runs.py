@@ -107,6 +107,23 @@ def test_a_step_of_a_halted_run_tells_the_limit(rt):
             run.step("a", lambda: 1)
 
 
+def test_a_refusal_says_what_can_be_done_about_it_here(rt):
+    """Bug: the hint named `outlast resume`, which has no command to start for a program that runs by itself."""
+    from conftest import outlast_program
+
+    for _ in range(2):
+        with pytest.raises(outlast.BudgetExceeded) as error:
+            with rt.run("r", budget=outlast.Budget(loops=0)) as run:
+                run.loop()
+        assert error.value.hint == "raise it with `outlast budget r --add-loops 1`, then start the program again"
+    at = [outlast_program(), "--store", rt.place]
+    subprocess.run([*at, "budget", "r", "--add-loops", "1"], check=True, capture_output=True, timeout=20)
+    told = subprocess.run([*at, "resume", "r"], capture_output=True, text=True, timeout=20)
+    assert told.returncode != 0 and "start its program again" in told.stderr
+    with rt.run("r", budget=outlast.Budget(loops=0)) as run:
+        assert run.loop() == 1
+
+
 def test_another_limit_is_never_taken_silently(rt):
     interrupted(rt, "r", budget=outlast.Budget(usd=5, wall="1h"))
     interrupted(rt, "r", budget=outlast.Budget(usd="5.00"))
@@ -348,23 +365,24 @@ def test_a_person_can_stop_a_run(rt):
 
 
 def test_a_forked_child_is_told_and_its_parent_goes_on(rt):
+    interrupted(rt, "r")
     with rt.run("r") as run:
-        run.step("a", lambda: 1)
         told, tell = os.pipe()
         child = os.fork()
         if child == 0:
             words = []
-            try:
-                run.step("b", lambda: 2)
-            except outlast.ForkedHandle as e:
-                words.append(e.code)
+            for recorded in ("a", "b"):
+                try:
+                    run.step(recorded, lambda: 2)
+                except outlast.ForkedHandle as e:
+                    words.append(e.code)
             with outlast.connect(rt.place).run("child") as mine:
                 words.append(str(mine.step("c", lambda: 3)))
             outlast.connect(rt.place).close()
             os.write(tell, " ".join(words).encode())
             os._exit(0)
         os.close(tell)
-        assert os.read(told, 100) == b"forked_handle 3"
+        assert os.read(told, 100) == b"forked_handle forked_handle 3"
         os.waitpid(child, 0)
         assert run.step("b", lambda: 4) == 4
     assert rt.get("child").status == "completed"

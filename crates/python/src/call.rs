@@ -18,7 +18,11 @@ use outlast_core::{
     usage::{ServiceTier, Usage},
 };
 
-use crate::{engine::Core, error::Failure, seat::Seat};
+use crate::{
+    engine::Core,
+    error::{Failure, refused_hint},
+    seat::Seat,
+};
 
 /// Of one nano-USD.
 const PICO: i128 = 1_000;
@@ -77,7 +81,7 @@ pub fn reserve(
 
 fn no_room(seat: &Seat, refusal: &Refusal) -> Failure {
     // Of the run's own budget calls in flight hold the rest: that comes back by itself.
-    let hint = refusal.whose.is_some().then(|| refusal.hint(seat.id_of()));
+    let hint = refusal.whose.is_some().then(|| refused_hint(refusal, seat.id_of()));
     Failure::new(
         "admission_timeout",
         format!("run {}: no room for the reservation: {}", seat.id_of(), refusal.message()),

@@ -39,7 +39,7 @@ use tokio::runtime::{Handle, Runtime};
 use crate::{
     beat::Beat,
     claim,
-    error::Failure,
+    error::{Failure, refused_hint},
     face,
     job::{self, Items, RawItem},
     orphans,
@@ -72,20 +72,26 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Errors: `ForkedHandle` in a child of the process that opened it; `Closed`.
+    /// Errors: `ForkedHandle` in a child of the process that opened it.
+    pub fn is_own(&self) -> Result<(), Failure> {
+        let here = std::process::id();
+        if self.pid == here {
+            return Ok(());
+        }
+        Err(Failure::new(
+            "forked_handle",
+            format!(
+                "this handle was opened by process {}, and this is process {here}, forked from it",
+                self.pid
+            ),
+            Some("call outlast.connect() in the child, or start processes with the `spawn` method"),
+        ))
+    }
+
+    /// Errors: `ForkedHandle`; `Closed`.
     pub fn core(&self) -> Result<Arc<Core>, Failure> {
         // The pid first: a forked child must not touch a lock whose holder does not exist there.
-        if self.pid != std::process::id() {
-            return Err(Failure::new(
-                "forked_handle",
-                format!(
-                    "this handle was opened by process {}, and this is process {}, forked from it",
-                    self.pid,
-                    std::process::id()
-                ),
-                Some("call outlast.connect() in the child, or start processes with the `spawn` method"),
-            ));
-        }
+        self.is_own()?;
         let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         core.as_ref().map(|(core, _)| core.clone()).ok_or_else(Failure::closed)
     }
@@ -287,7 +293,7 @@ impl Engine {
             return Ok(None);
         };
         let halt = run.halt.unwrap_or_else(|| Refusal::plain("run_halted", Micros(0)));
-        Ok(Some((halt.code.clone(), halt.message(), halt.hint(run.id.as_str()))))
+        Ok(Some((halt.code.clone(), halt.message(), refused_hint(&halt, run.id.as_str()))))
     }
 
     /// All recorded items of a job, by key.

@@ -113,6 +113,7 @@ impl Recorded {
             memory.used(at);
             (memory.steps[at].seq, memory.steps[at].value.take())
         };
+        self.shared.is_own()?;
         if let Some(kept) = kept {
             return Ok(Some(decoded(&kept, self.run, seq)?));
         }

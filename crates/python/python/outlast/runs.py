@@ -287,7 +287,8 @@ class Run:
         view = self.view()
         if view.halt_reason is None:
             return error
-        made = of(view.halt_reason, f"run {self.id} is halted: {view.halt_message}", error.hint)
+        halt: dict[str, str] = view.raw["halt"]  # type: ignore[assignment]
+        made = of(view.halt_reason, f"run {self.id} is halted: {view.halt_message}", halt["hint"])
         return made if isinstance(made, RunHalted) else error
 
     def _heard(self, response: Any) -> None:
