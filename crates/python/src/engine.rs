@@ -148,6 +148,11 @@ impl Engine {
         Ok(context(place)?.0.place.to_string())
     }
 
+    /// Whether the store's file still is the one that was opened.
+    fn is_there(&self) -> PyResult<bool> {
+        Ok(self.shared.core()?.beat.is_there())
+    }
+
     /// Says goodbye and closes the store. Idempotent; nothing in a forked child.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.shared.pid != std::process::id() {

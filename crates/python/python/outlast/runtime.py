@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import datetime
 import os
 import threading
@@ -34,7 +35,14 @@ class Runtime:
     def __new__(cls, store: str | os.PathLike[str] | None = None) -> "Runtime":
         global _newest
         asked = None if store is None else os.fspath(store)
+        if not isinstance(asked, str) and asked is not None:
+            asked = os.fsdecode(asked)
         place = _native.Engine.resolve(asked)
+        gone = _open.get(place)
+        if gone is not None and not gone._engine.is_there():
+            # Its file was removed or replaced, as one does to start afresh: what is there now is another store.
+            with contextlib.suppress(Exception):
+                gone.close()
         with _lock:
             found = _open.get(place)
             if found is None:
