@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import subprocess
+import threading
 
 import pytest
 
@@ -181,6 +182,64 @@ def test_a_step_that_failed_in_a_completed_run_is_told_as_that(rt):
     with rt.run("r") as run:
         with pytest.raises(outlast.RunCompleted):
             run.step("new", parse)
+
+
+def test_what_is_under_way_when_the_run_is_left_is_recorded_all_the_same(rt):
+    """Bug: a paid answer was thrown away, and bought again. Cause: the sibling of a step that raised was refused its end."""
+    calls = []
+
+    async def life(bad):
+        ended = asyncio.Event()
+
+        async def slow(x):
+            calls.append(x)
+            await asyncio.sleep(0.05)
+            return x
+
+        async def both(x, **options):
+            try:
+                return await run.step("slow", slow, x, **options)
+            finally:
+                ended.set()
+
+        async def other():
+            if bad:
+                raise ValueError
+            return "fine"
+
+        try:
+            async with rt.run("r") as run:
+                return await asyncio.gather(both(1), both(2, retries=1), run.step("other", other))
+        except ValueError:
+            assert rt.get("r").status == "interrupted"
+            await ended.wait()
+            await asyncio.gather(*(t for t in asyncio.all_tasks() if t is not asyncio.current_task()))
+
+    async def lives():
+        await life(True)
+        return await life(False)
+
+    assert asyncio.run(lives()) == [1, 2, "fine"]
+    assert calls == [1, 2]
+
+
+def test_a_run_that_is_open_again_does_not_hear_from_threads_of_before(rt):
+    started, release, told = threading.Event(), threading.Event(), []
+
+    def late(run):
+        try:
+            told.append(run.step("s", lambda: (started.set(), release.wait(20), "late")[2]))
+        except outlast.RunNotOpen as e:
+            told.append(e.code)
+
+    with pytest.raises(ZeroDivisionError), rt.run("r") as run:
+        thread = threading.Thread(target=late, args=(run,))
+        thread.start()
+        started.wait(20)
+        raise ZeroDivisionError
+    with rt.run("r") as again:
+        assert again.step("s", lambda: (release.set(), thread.join(), "anew")[2]) == "anew"
+    assert told == ["run_not_open"]
 
 
 @outlast.step

@@ -184,6 +184,7 @@ class GeneratorJob:
 
     def _begin(self, scan: Scan, newest: dict[str, Any] | None) -> None:
         # What is recorded is looked up by inputs; no step is out of its turn.
+        assert self.run.steps.recorded is not None
         self.run.steps.recorded.be_concurrent()
         if self._redriving:
             self._note["drive"] += 1

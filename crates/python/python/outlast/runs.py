@@ -79,6 +79,8 @@ class Run:
         # Names of checkpoints that this life has saved itself.
         self._saved: set[str] = set()
         self._seat: _native.Seat | None = None
+        # The attempt that was left: what is under way in it is still recorded, but nothing is begun.
+        self._left: _native.Seat | None = None
         self._no = 0
         # The supervisor's run, of which this may be a child.
         self._parent: int | None = None
@@ -302,6 +304,7 @@ class Run:
                 return
             self._state = "left"
             seat, self._seat = self._seat, None
+            self._left = seat
             self._unregister()
         if seat is None:
             return

@@ -380,8 +380,11 @@ def record_error(
 
 
 def seat_of_entry(run: "Run", name: str) -> "_native.Seat":
-    # Closing is the entry's own right: also of a run that was asked to stop.
+    # Closing is the entry's own right: also of a run that was asked to stop, or left while others were at work in it,
+    # until it is opened again and may do the step anew.
     seat = run._seat
+    if seat is None and run._runtime._live.get(run.id) is None:
+        seat = run._left
     return run._seat_or_raise(f"step {name!r}") if seat is None else seat
 
 
