@@ -2,7 +2,9 @@
 
 import asyncio
 import dataclasses
+import functools
 import json
+import signal
 import threading
 import time
 import warnings
@@ -120,6 +122,10 @@ def test_digests_of_arguments_are_steady():
     check(Point(1), Point(1), True)
     check(Point(1), Point(2), False)
     check(object(), object(), True)
+    check(functools.partial(len, "a"), functools.partial(len, "a"), True)
+    check(functools.partial(len, "a"), functools.partial(len, "b"), False)
+    check(Point(1).__eq__, Point(1).__eq__, True)
+    check(Line(Point(1), Point(2)).__hash__, Line(Point(1), Point(3)).__hash__, False)
     check(len, max, False)
     check("\ud800", "\ud800", True)
     check([{1: "\ud800"}, {(1,): 2}], [{1: "\ud800"}, {(1,): 2}], True)
@@ -282,7 +288,9 @@ def test_which_errors_are_tried_again():
     check(outlast.BudgetExceeded("over"), False)
     check(outlast.Skip("no"), False)
     assert outlast.Retry(3).delay(TimeoutError(), 4) is None
-    assert outlast.Retry(3, on=(KeyError,)).delay(ValueError(), 1) is None
+    for on in ((KeyError,), KeyError, lambda error: isinstance(error, KeyError)):
+        assert outlast.Retry(3, on=on).delay(ValueError(), 1) is None, on
+        assert outlast.Retry(3, on=on).delay(KeyError(), 1) is not None, on
 
 
 def test_retry_after_is_honoured_and_else_the_wait_is_bounded():
@@ -290,6 +298,8 @@ def test_retry_after_is_honoured_and_else_the_wait_is_bounded():
         assert outlast.Retry(3).delay(ApiError(429, headers), 1) == wanted
     date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 30))
     assert 27 < outlast.Retry(3).delay(ApiError(503, {"retry-after": date}), 1) <= 30
+    for endless in ("inf", "nan", "-1"):
+        assert outlast.Retry(3, base=0).delay(ApiError(429, {"retry-after": endless}), 1) == 0
     waits = [outlast.Retry(9, base=1, cap=4).delay(TimeoutError(), n) for n in (1, 2, 3, 4, 9) for _ in range(50)]
     assert 0 <= min(waits) and max(waits) <= 4 and len(set(waits)) > 200
 
@@ -322,6 +332,34 @@ def test_a_refused_payment_is_not_tried_again(rt):
         with pytest.raises(ApiError):
             run.step("f", refused, retries=5)
     assert calls == [1]
+
+
+class NoRepr:
+    def __repr__(self):
+        raise RuntimeError("half made")
+
+
+class NoText(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def test_what_cannot_be_put_in_words_is_no_reason_to_lose_a_step(lives):
+    got = lives(lambda run: run.step("s", lambda *_: 1, NoRepr(), {NoRepr(): 1}), lambda run: run.step("s", lambda *_: 2, NoRepr(), {NoRepr(): 1}))
+    assert got == 1
+
+
+def test_an_exception_without_a_text_is_raised_and_journaled(rt):
+    def fail():
+        raise NoText
+
+    for options in ({}, {"retries": outlast.Retry(1, base=0)}):
+        with pytest.raises(NoText):
+            with rt.run(f"r{len(options)}") as run:
+                run.step("s", fail, **options)
+        no = int(rt.get(f"r{len(options)}").raw["no"])
+        seq, state = rt._engine.recorded(no, 0).find(steps.key_of("s", (), {}))
+        assert state == "failed" and "NoText" in json.loads(rt._engine.value(no, seq))["error"]["type"]
 
 
 def test_a_step_that_takes_too_long_is_told(rt):
@@ -428,6 +466,13 @@ def test_current_outside_of_a_run_is_told(rt):
         (lambda run: run.step("a", int, key=3), TypeError),
         (lambda run: run.step("a", int, retries=2, at_most_once=True), ValueError),
         (lambda run: run.step("a", lambda: _await(None)), TypeError),
+        (lambda run: run.step("a", int, timeout="5"), TypeError),
+        (lambda run: run.step("a", int, timeout=-1), ValueError),
+        (lambda run: run.step("a", int, timeout=float("nan"), at_most_once=True), ValueError),
+        (lambda run: run.step("a", int, retries="3"), TypeError),
+        (lambda run: run.step("a", int, retries=True), TypeError),
+        (lambda run: outlast.Retry(3, on=[KeyError]), TypeError),
+        (lambda run: outlast.Retry(3, base=float("nan")), ValueError),
     ],
 )
 def test_mistakes_are_told(rt, bad, error):
@@ -448,6 +493,52 @@ def test_a_reservation_counts_against_the_budget(rt):
             assert run.view().budget.usd.spent == 0.75
             outlast.reserve(usd=0.26)
     assert rt.get("r").halt_reason == "dollar_budget_exceeded"
+
+
+def test_a_reservation_waits_for_room_that_another_thread_gives_back(rt):
+    with rt.run("r", budget=outlast.Budget(usd=1)):
+        held = outlast.reserve(usd=0.6)
+        giver = threading.Timer(0.2, held.settle, kwargs={"usd": 0.1})
+        giver.start()
+        outlast.reserve(usd=0.6).settle(usd=0.1)
+        giver.join()
+
+
+def test_a_reservation_that_waits_can_be_interrupted(rt):
+    """Bug: Ctrl-C was heard after 45 s. Cause: it waited without the interpreter."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            with rt.run("r", budget=outlast.Budget(usd=1)):
+                outlast.reserve(usd=0.6)
+                threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,)).start()
+                began = time.monotonic()
+                outlast.reserve(usd=0.6)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - began < 20
+
+
+def test_a_loop_does_not_wait_for_what_its_own_tasks_hold(rt):
+    """Bug: the loop stood still for 45 s, and the reservation was refused all the same."""
+
+    async def call(reserve):
+        held = await reserve()
+        await asyncio.sleep(0.1)
+        held.settle(usd=0.1)
+
+    async def at_once():
+        return outlast.reserve(usd=0.6)
+
+    async def life(id, reserve):
+        async with rt.run(id, budget=outlast.Budget(usd=1)):
+            return await asyncio.gather(call(reserve), call(reserve), return_exceptions=True)
+
+    began = time.monotonic()
+    first, second = asyncio.run(life("a", at_once))
+    assert first is None and (second.code, "to_thread" in second.hint) == ("admission_timeout", True)
+    assert asyncio.run(life("b", lambda: asyncio.to_thread(outlast.reserve, usd=0.6))) == [None, None]
+    assert time.monotonic() - began < 20
 
 
 def test_retry_delays_are_recorded_nowhere_else():

@@ -188,6 +188,11 @@ impl Refusal {
 
     /// What lets the run go on.
     pub fn hint(&self, run: &str) -> String {
+        self.hint_then(run, &format!("`outlast resume {run}`"))
+    }
+
+    /// The same, with what else goes on with the run, once it may.
+    pub fn hint_then(&self, run: &str, resume: &str) -> String {
         match self.unit {
             Some(u) => {
                 let short = (self.needs - self.free).max(1);
@@ -201,10 +206,9 @@ impl Refusal {
                     _ => short.to_string(),
                 };
                 match &self.whose {
-                    None => format!(
-                        "raise it with `outlast budget {run} {} {by}`, then `outlast resume {run}`",
-                        u.raise_flag()
-                    ),
+                    None => {
+                        format!("raise it with `outlast budget {run} {} {by}`, then {resume}", u.raise_flag())
+                    }
                     Some(Whose::Parent(_)) => {
                         format!("raise the budget of the run above it, which `outlast show {run}` names")
                     }

@@ -100,13 +100,19 @@ impl Beat {
         }
     }
 
-    async fn now(&self, node: &Node) {
+    /// Whether the store's file still is the one that was opened. What once vanished stays so.
+    pub fn is_there(&self) -> bool {
         // An open file outlives its name: SQLite alone would write on, to nobody's use.
         if let Some((path, id)) = &self.file
             && id_of(path) != *id
         {
             self.vanished.store(true, Ordering::Relaxed);
         }
+        !self.vanished.load(Ordering::Relaxed)
+    }
+
+    async fn now(&self, node: &Node) {
+        self.is_there();
         let now = node.clock().monotonic_ms();
         let me = node.instance();
         let active: Vec<Active> = self

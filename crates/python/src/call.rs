@@ -1,6 +1,6 @@
 //! Reserve and settle for calls that do not pass the proxy: SDKs without a base URL.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use outlast_core::{
     clock::random,
@@ -9,6 +9,7 @@ use outlast_core::{
         admit::Admit,
         settle::{Bill, Close, Settle},
     },
+    envelope::Refusal,
     id::Seq,
     journal::iteration_scope,
     op::{Admission, Durability},
@@ -17,16 +18,25 @@ use outlast_core::{
     usage::{ServiceTier, Usage},
 };
 
-use crate::{engine::Core, error::Failure, seat::Seat};
+use crate::{
+    engine::Core,
+    error::{Failure, refused_hint},
+    seat::Seat,
+};
 
-/// How often it is asked again for room that calls in flight may give back, and for how long.
-const AGAIN: Duration = Duration::from_millis(50);
-const TRIES: u32 = 900;
 /// Of one nano-USD.
 const PICO: i128 = 1_000;
 
-/// Opens a call entry that holds the amounts. Errors: `BudgetExceeded`, and the run halts.
-pub fn reserve(core: &Core, seat: &Seat, label: &str, nano_usd: i64, tokens: i64) -> Result<Seq, Failure> {
+/// Opens a call entry that holds the amounts. Where calls in flight hold the room, None, unless it is the `last` time that
+/// it is asked for: then that is the error. Errors: `BudgetExceeded`, and the run halts.
+pub fn reserve(
+    core: &Core,
+    seat: &Seat,
+    label: &str,
+    nano_usd: i64,
+    tokens: i64,
+    last: bool,
+) -> Result<Option<Seq>, Failure> {
     let scope = iteration_scope(seat.iteration_of());
     // Of its own: what did not pass the proxy cannot be replayed by it.
     let chance: [u8; 32] = random(core.context.entropy.as_ref());
@@ -61,26 +71,22 @@ pub fn reserve(core: &Core, seat: &Seat, label: &str, nano_usd: i64, tokens: i64
         active_ms: 0,
         request: None,
     };
-    let mut refused = None;
-    for _ in 0..TRIES {
-        match core.store.ask(admit.clone(), Durability::Synced).wait()? {
-            Admission::Go { seq, .. } => return Ok(seq),
-            Admission::Refused(refusal) => return Err(Failure::refused(&refusal, seat.id_of())),
-            Admission::Wait { refusal } => {
-                refused = Some(refusal);
-                std::thread::sleep(AGAIN);
-            }
-            Admission::Replay { seq } | Admission::Join { seq, .. } => return Ok(seq),
-        }
+    match core.store.ask(admit, Durability::Synced).wait()? {
+        Admission::Go { seq, .. } | Admission::Replay { seq } | Admission::Join { seq, .. } => Ok(Some(seq)),
+        Admission::Refused(refusal) => Err(Failure::refused(&refusal, seat.id_of())),
+        Admission::Wait { refusal } if last => Err(no_room(seat, &refusal)),
+        Admission::Wait { .. } => Ok(None),
     }
-    let why = refused.as_ref().map_or_else(String::new, |r| format!(": {}", r.message()));
+}
+
+fn no_room(seat: &Seat, refusal: &Refusal) -> Failure {
     // Of the run's own budget calls in flight hold the rest: that comes back by itself.
-    let hint = refused.filter(|r| r.whose.is_some()).map(|r| r.hint(seat.id_of()));
-    Err(Failure::new(
+    let hint = refusal.whose.is_some().then(|| refused_hint(refusal, seat.id_of()));
+    Failure::new(
         "admission_timeout",
-        format!("run {}: no room for the reservation within 45 s{why}", seat.id_of()),
+        format!("run {}: no room for the reservation: {}", seat.id_of(), refusal.message()),
         Some(hint.as_deref().unwrap_or("calls in flight hold the rest of the budget")),
-    ))
+    )
 }
 
 /// Closes it at what it cost; None: it never left, and nothing is charged.

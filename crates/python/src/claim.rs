@@ -12,6 +12,7 @@ use outlast_core::{
     token::{self, Claims},
 };
 use outlast_server::node::{HEARTBEAT, LEASE_MS};
+use pyo3::{PyResult, Python};
 
 use crate::{engine::Core, error::Failure, orphans};
 
@@ -35,7 +36,7 @@ pub struct Claimed {
 ///
 /// Held by a process that is known to live: `RunHeld` at once, unless `force`. By one of which only its
 /// silence can tell (another container, another host): after one lease. By one that is gone: taken over at once.
-pub fn claim(core: &Core, view: &RunView, force: bool) -> Result<Claimed, Failure> {
+pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
     let began = Instant::now();
     let patience = Duration::from_millis(LEASE_MS) + 2 * HEARTBEAT;
     loop {
@@ -49,22 +50,24 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> Result<Claimed, Failur
             restart: died(core, view.run.no)?,
         };
         let held = match core.store.ask(claim, Durability::Synced).wait() {
-            Ok(Answer::Refused(refusal)) => return Err(Failure::refused(&refusal, view.run.id.as_str())),
+            Ok(Answer::Refused(refusal)) => {
+                return Err(Failure::refused(&refusal, view.run.id.as_str()).into());
+            }
             Ok(Answer::Attempt { attempt, fence, iteration, .. }) => {
                 let claims = Claims { run: view.run.no, attempt, slot: Slot::DRIVER, fence: Some(fence) };
                 return Ok(claimed(core, view, claims, iteration, instance, true));
             }
             Err(held @ Error::Engine(engine::Error::RunHeld { .. })) => held,
-            Err(e) => return Err(e.into()),
+            Err(e) => return Err(Failure::from(e).into()),
         };
         // Whoever is certainly gone is found here: the claim then succeeds.
-        if core.node.sweep()?.iter().any(|swept| swept.ended_attempts > 0) {
+        if core.node.sweep().map_err(Failure::from)?.iter().any(|swept| swept.ended_attempts > 0) {
             continue;
         }
         let Some(holder) = holder(core, view.run.no)? else { continue };
         if force {
             // The user's own word that it is a forgotten one: it loses its leases, and is told so.
-            orphans::declare_dead(&*core.store, holder.no)?;
+            orphans::declare_dead(&*core.store, holder.no).map_err(Failure::from)?;
             continue;
         }
         if lives(&holder) || began.elapsed() > patience {
@@ -75,9 +78,12 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> Result<Claimed, Failur
                         .into(),
                 ),
                 ..held.into()
-            });
+            }
+            .into());
         }
         std::thread::sleep(LOOK);
+        // It is waited for a whole lease, if need be: Ctrl-C is heard meanwhile.
+        Python::attach(|py| py.check_signals())?;
     }
 }
 

@@ -39,7 +39,7 @@ use tokio::runtime::{Handle, Runtime};
 use crate::{
     beat::Beat,
     claim,
-    error::Failure,
+    error::{Failure, refused_hint},
     face,
     job::{self, Items, RawItem},
     orphans,
@@ -72,20 +72,26 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Errors: `ForkedHandle` in a child of the process that opened it; `Closed`.
+    /// Errors: `ForkedHandle` in a child of the process that opened it.
+    pub fn is_own(&self) -> Result<(), Failure> {
+        let here = std::process::id();
+        if self.pid == here {
+            return Ok(());
+        }
+        Err(Failure::new(
+            "forked_handle",
+            format!(
+                "this handle was opened by process {}, and this is process {here}, forked from it",
+                self.pid
+            ),
+            Some("call outlast.connect() in the child, or start processes with the `spawn` method"),
+        ))
+    }
+
+    /// Errors: `ForkedHandle`; `Closed`.
     pub fn core(&self) -> Result<Arc<Core>, Failure> {
         // The pid first: a forked child must not touch a lock whose holder does not exist there.
-        if self.pid != std::process::id() {
-            return Err(Failure::new(
-                "forked_handle",
-                format!(
-                    "this handle was opened by process {}, and this is process {}, forked from it",
-                    self.pid,
-                    std::process::id()
-                ),
-                Some("call outlast.connect() in the child, or start processes with the `spawn` method"),
-            ));
-        }
+        self.is_own()?;
         let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         core.as_ref().map(|(core, _)| core.clone()).ok_or_else(Failure::closed)
     }
@@ -140,6 +146,11 @@ impl Engine {
     #[staticmethod]
     fn resolve(place: Option<String>) -> PyResult<String> {
         Ok(context(place)?.0.place.to_string())
+    }
+
+    /// Whether the store's file still is the one that was opened.
+    fn is_there(&self) -> PyResult<bool> {
+        Ok(self.shared.core()?.beat.is_there())
     }
 
     /// Says goodbye and closes the store. Idempotent; nothing in a forked child.
@@ -246,7 +257,7 @@ impl Engine {
     /// Takes the run: a new attempt in its driver's slot. `force` also from a living process.
     fn claim(&self, py: Python<'_>, id: &str, force: bool) -> PyResult<Seat> {
         let core = self.shared.core()?;
-        let claimed = py.detach(|| {
+        let claimed = py.detach(|| -> PyResult<_> {
             let view = Self::view_of(&core, id)?;
             claim::claim(&core, &view, force)
         })?;
@@ -287,7 +298,7 @@ impl Engine {
             return Ok(None);
         };
         let halt = run.halt.unwrap_or_else(|| Refusal::plain("run_halted", Micros(0)));
-        Ok(Some((halt.code.clone(), halt.message(), halt.hint(run.id.as_str()))))
+        Ok(Some((halt.code.clone(), halt.message(), refused_hint(&halt, run.id.as_str()))))
     }
 
     /// All recorded items of a job, by key.
@@ -339,19 +350,20 @@ impl Engine {
         Ok(PyBytes::new(py, &value))
     }
 
-    /// The newest checkpoint of this name, None without one.
+    /// The newest checkpoint of this name as (seq, value), None without one.
     fn latest_checkpoint<'py>(
         &self,
         py: Python<'py>,
         run: i64,
         name: &str,
-    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    ) -> PyResult<Option<(i64, Bound<'py, PyBytes>)>> {
         let core = self.shared.core()?;
         let found = py.detach(|| {
             let newest = core.store.newest(RunNo(run), Kind::Checkpoint, name)?;
-            newest.map(|e| value(core.store.as_ref(), RunNo(run), e.seq)).transpose()
+            let read = |seq| Ok::<_, Failure>((seq, value(core.store.as_ref(), RunNo(run), seq)?));
+            newest.map(|e| read(e.seq)).transpose()
         })?;
-        Ok(found.map(|v| PyBytes::new(py, &v)))
+        Ok(found.map(|(seq, v)| (seq.0, PyBytes::new(py, &v))))
     }
 
     /// A state value with its version: None when it never was or is deleted.

@@ -27,8 +27,16 @@ impl Failure {
         Failure {
             code: refusal.code.clone(),
             message: format!("run {run}: {}", refusal.message()),
-            hint: Some(refusal.hint(run)),
+            hint: Some(refused_hint(refusal, run)),
         }
+    }
+}
+
+/// What to do about a refusal, here: no command of ours started the program, unless a supervisor did.
+pub fn refused_hint(refusal: &Refusal, run: &str) -> String {
+    match std::env::var_os("OUTLAST_RUN_ID") {
+        Some(_) => refusal.hint(run),
+        None => refusal.hint_then(run, "start the program again"),
     }
 }
 

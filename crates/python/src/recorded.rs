@@ -43,6 +43,8 @@ struct Memory {
     unused: Vec<Unused>,
     /// How many of each base this life has begun, and those that came to nothing.
     begun: HashMap<String, Begun>,
+    /// Of those before this place none counts as unused: the program went on from behind them.
+    passed: usize,
     strands: Strands,
 }
 
@@ -111,6 +113,7 @@ impl Recorded {
             memory.used(at);
             (memory.steps[at].seq, memory.steps[at].value.take())
         };
+        self.shared.is_own()?;
         if let Some(kept) = kept {
             return Ok(Some(decoded(&kept, self.run, seq)?));
         }
@@ -192,10 +195,11 @@ impl Memory {
     }
 }
 
-/// The name in a key that has one.
+/// The name in a key that `base_of` made; a caller's own key has none.
 fn name_of(key: &str) -> Option<&str> {
     let (name, rest) = key.rsplit_once('(')?;
-    rest.contains(')').then_some(name)
+    let (digest, _) = rest.split_once(')')?;
+    (digest.len() == 16 && digest.bytes().all(|b| b.is_ascii_hexdigit())).then_some(name)
 }
 
 fn nth(base: &str, n: u64) -> String {
@@ -292,6 +296,16 @@ impl Recorded {
         let count = memory.count(name);
         let step = memory.oldest_unused(name)?;
         Some((step.seq.0, step.key.to_string(), count))
+    }
+
+    /// The program goes on from what it saved at `seq`: it need not ask for what it did before.
+    fn pass_over(&self, seq: i64) {
+        let mut memory = self.memory();
+        while memory.steps.get(memory.passed).is_some_and(|step| step.seq.0 < seq) {
+            let at = memory.passed;
+            memory.used(at);
+            memory.passed += 1;
+        }
     }
 
     /// How many keys there are.

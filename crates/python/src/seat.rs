@@ -196,11 +196,19 @@ impl Seat {
         Ok(if is_of_context { self.with_mirror(ticket)? } else { ticket })
     }
 
-    /// Reserves money for a call that cannot go through the proxy: answers its entry's number, and waits
-    /// where room may come back. Synced.
-    fn reserve(&self, py: Python<'_>, label: &str, nano_usd: i64, tokens: i64) -> PyResult<i64> {
+    /// Reserves money for a call that cannot go through the proxy: answers its entry's number. None where calls in
+    /// flight hold the room, unless it is asked for the `last` time. Synced.
+    fn reserve(
+        &self,
+        py: Python<'_>,
+        label: &str,
+        nano_usd: i64,
+        tokens: i64,
+        last: bool,
+    ) -> PyResult<Option<i64>> {
         let core = self.shared.core()?;
-        Ok(py.detach(|| call::reserve(&core, self, label, nano_usd, tokens))?.0)
+        let reserved = py.detach(|| call::reserve(&core, self, label, nano_usd, tokens, last))?;
+        Ok(reserved.map(|seq| seq.0))
     }
 
     /// Replaces a reservation by what it came to; None: it never left. Synced.

@@ -8,6 +8,8 @@ use outlast_core::{
 };
 use serde_json::{Map, Value, json};
 
+use crate::error::refused_hint;
+
 /// Units: nano-USD, tokens, counts, milliseconds; times in microseconds since the Unix epoch.
 pub fn json(view: &RunView, now_us: i64) -> String {
     let run = &view.run;
@@ -23,7 +25,7 @@ pub fn json(view: &RunView, now_us: i64) -> String {
         "status": run.status.name(),
         // What a run waits for is told by `outlast show`: it is no halt.
         "halt": run.halt.as_ref().filter(|_| run.status == Status::Halted).map(|halt| json!({
-            "code": halt.code, "message": halt.message(), "hint": halt.hint(run.id.as_str()),
+            "code": halt.code, "message": halt.message(), "hint": refused_hint(halt, run.id.as_str()),
         })),
         "error": run.error,
         "created_at_us": run.created_at.0,

@@ -114,7 +114,9 @@ fn in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
 /// The one of them that `asked` names: by its key, or by the name in it.
 fn meant<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<&'a Entry, CliError> {
     let key = |e: &Entry| e.key.clone().unwrap_or_default();
-    let named = |e: &&Entry| key(e).rsplit_once('(').is_some_and(|(name, _)| name == asked);
+    // A step inside of another one has that one's key before its name.
+    let is_name = |name: &str| name == asked || name.rsplit_once(")/").is_some_and(|(_, own)| own == asked);
+    let named = |e: &&Entry| key(e).rsplit_once('(').is_some_and(|(name, _)| is_name(name));
     let mut found: Vec<&Entry> = doubted.iter().filter(|e| e.key.as_deref() == Some(asked)).collect();
     if found.is_empty() {
         found = doubted.iter().filter(named).collect();

@@ -21,7 +21,7 @@ pub struct Next {
 /// What is next for the run, as far as its own rows tell.
 pub fn next(view: &RunView) -> Next {
     let (run, id) = (&view.run, &view.run.id);
-    // A run of header callers has no command to start again: its next request goes on with it.
+    // A run of header callers, or of a program that has the engine inside, has no command of ours to start again.
     let supervised = view.spec.command.is_some();
     let resume = || if supervised { vec![format!("outlast resume {id}")] } else { Vec::new() };
     let is_loop = crate::shell_init::is_loop(view);
@@ -30,7 +30,11 @@ pub fn next(view: &RunView) -> Next {
         false if is_loop => {
             told("start its loop", "start the loop's script again: it goes on with it", Vec::new())
         }
-        false => told("its next request", "its next request goes on with it", Vec::new()),
+        false => told(
+            "its next request",
+            "it goes on when its own program is started again, or with its next request",
+            Vec::new(),
+        ),
     };
     match run.status {
         Status::Running if run.stop_requested => {

@@ -1,21 +1,27 @@
 """Values as they are recorded: JSON, with dataclasses and pydantic models as their class.
 
-A value of a class becomes `{"$outlast": "module:Class", "value": {…}}`. What `decode` gives is what every life of
-the run sees, the first one too: a tuple is a list from the start, not only after a crash.
+A value of a class becomes `{"$outlast": "module:Class", "value": {…}}`, and NaN `{"$outlast": "float", "value": "nan"}`.
+What `decode` gives is what every life of the run sees, the first one too: a tuple is a list from the start, not only
+after a crash.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
-import sys
+import math
+import types
 from json.encoder import encode_basestring
 from typing import Any
 
+from . import classes
 from .errors import NotSerializable
 
 TAG = "$outlast"
+# Of a number that JSON has not.
+_FLOAT = "float"
 _QUOTED_TAG = f'"{TAG}"'
 #: Of these exact classes JSON gives back the value itself. No floats: there are those that are not equal to themselves.
 UNCHANGED = frozenset({str, int, bool, type(None)})
@@ -32,16 +38,14 @@ def encode(value: Any) -> str:
         nonlocal tags
         tags += 1
         cls = type(value)
-        if _is_model(cls):
-            fields = value.model_dump(mode="json", round_trip=True)
-        elif dataclasses.is_dataclass(cls):
-            fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(cls) if hasattr(value, f.name)}
-        else:
+        if cls is _Endless:
+            return {TAG: _FLOAT, "value": value.text}
+        if not (classes.is_model(cls) or dataclasses.is_dataclass(cls)):
             raise NotSerializable(
-                f"a result of class {cls.__module__}.{cls.__qualname__} cannot be recorded as JSON",
+                f"a value of class {classes.shown(cls)} cannot be recorded as JSON",
                 hint="return numbers, texts, lists, dicts, dataclasses or pydantic models",
             )
-        return {TAG: _name(cls), "value": fields}
+        return {TAG: classes.name(cls), "value": classes.fields(value)}
 
     try:
         if type(value) is str:
@@ -49,17 +53,40 @@ def encode(value: Any) -> str:
             text = encode_basestring(value)
             text.encode()
             return text
-        text = json.dumps(value, default=tagged, ensure_ascii=False, separators=(",", ":"))
+        try:
+            text = json.dumps(value, default=tagged, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        except ValueError:
+            # JSON has no such numbers, and others than Python read what is recorded.
+            tags, value = 0, _finite(value)
+            text = json.dumps(
+                value, default=lambda v: _finite(tagged(v)), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+            )
         text.encode()
     except NotSerializable:
         raise
     except UnicodeEncodeError as e:
-        raise NotSerializable(f"a result holds a text that is no Unicode: {e}") from e
+        raise NotSerializable(f"a value holds a text that is no Unicode: {e}") from e
     except (TypeError, ValueError, RecursionError) as e:
-        raise NotSerializable(f"a result cannot be recorded as JSON: {e}") from e
+        raise NotSerializable(f"a value cannot be recorded as JSON: {e}") from e
     if text.count(_QUOTED_TAG) != tags:
-        raise NotSerializable(f"a result uses the key {TAG!r}, which is reserved")
+        raise NotSerializable(f"a value uses the key {TAG!r}, which is reserved")
     return text
+
+
+class _Endless:
+    """A number that JSON has not: NaN or an infinity."""
+
+    def __init__(self, number: float) -> None:
+        self.text = repr(float(number))
+
+
+def _finite(value: Any) -> Any:
+    """The same data with no such number in it."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _Endless(value)
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    return [_finite(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def read_back(value: Any, text: str) -> Any:
@@ -77,54 +104,16 @@ def _untag(fields: dict[str, Any]) -> Any:
     name = fields.get(TAG)
     if name is None:
         return fields
-    cls: Any = _class(name)
-    values = fields["value"]
-    if _is_model(cls):
-        return cls.model_validate(values)
-    # As it was, not as its constructor would make it: what __post_init__ does was done already.
-    made: Any = object.__new__(cls)
-    for field, value in values.items():
-        object.__setattr__(made, field, value)
-    return made
-
-
-def _is_model(cls: type) -> bool:
-    return hasattr(cls, "model_validate") and hasattr(cls, "model_dump")
-
-
-def _name(cls: type) -> str:
-    name = f"{cls.__module__}:{cls.__qualname__}"
+    if name == _FLOAT:
+        return float(fields["value"])
+    cls = classes.named(name)
     try:
-        found = _class(name)
-    except NotSerializable:
-        found = None
-    if found is not cls:
+        return classes.of(cls, fields["value"])
+    except Exception as e:
         raise NotSerializable(
-            f"a result of class {name} cannot be read back: the class is not found under its name",
-            hint="define the class at module level",
-        )
-    return name
-
-
-def _class(name: str) -> type:
-    module_name, _, qualname = name.partition(":")
-    try:
-        module = sys.modules.get(module_name)
-        if module is None:
-            import importlib
-
-            module = importlib.import_module(module_name)
-        found: Any = module
-        for part in qualname.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as e:
-        raise NotSerializable(
-            f"a recorded value is of class {name}, which is not there any more: {e}",
-            hint="put the class back, or start a new run",
+            f"a recorded value does not fit its class {name} any more: {e}",
+            hint="make the class take what it took when this was recorded, or start a new run",
         ) from e
-    if not (isinstance(found, type) and (dataclasses.is_dataclass(found) or _is_model(found))):
-        raise NotSerializable(f"a recorded value names {name}, which is neither a dataclass nor a pydantic model")
-    return found
 
 
 _SIMPLE = frozenset({str, int, float, bool, type(None)})
@@ -146,25 +135,38 @@ def identity(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         return json.dumps(whole, default=_plain, sort_keys=True, ensure_ascii=True)
     except (TypeError, ValueError):
         # Keys that are no texts, or a cycle: what people see of it.
-        return _steady(ascii(whole))
+        return _repr(whole).encode("ascii", "backslashreplace").decode()
 
 
 def _plain(value: Any) -> Any:
     cls: Any = type(value)
     name = f"{cls.__module__}.{cls.__qualname__}"
-    if _is_model(cls):
-        return [name, value.model_dump(mode="json")]
+    if classes.is_model(cls):
+        return [name, value.model_dump(mode="json", warnings=False)]
     if dataclasses.is_dataclass(cls):
         return [name, {f.name: getattr(value, f.name, None) for f in dataclasses.fields(cls)}]
     if isinstance(value, (bytes, bytearray, memoryview)):
         return [name, hashlib.sha256(value).hexdigest()]
     if isinstance(value, (set, frozenset)):
         return [name, sorted(json.dumps(v, default=_plain, sort_keys=True) for v in value)]
+    if isinstance(value, functools.partial):
+        return [name, value.func, list(value.args), value.keywords]
+    if isinstance(value, types.MethodType):
+        return [name, value.__func__, value.__self__]
     if isinstance(value, type) or callable(value):
         return [name, f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"]
     if cls.__repr__ is object.__repr__:
         return [name]
-    return [name, _steady(repr(value))]
+    return [name, _repr(value)]
+
+
+def _repr(value: Any) -> str:
+    """What people see of it, without the address that is another one in each life."""
+    try:
+        return _steady(repr(value))
+    except Exception as e:
+        # No reason to lose a step: half made objects have none.
+        return f"<{classes.shown(type(value))} whose repr raises {type(e).__name__}>"
 
 
 def _steady(text: str) -> str:
@@ -180,7 +182,7 @@ def shown(args: tuple[Any, ...], kwargs: dict[str, Any], each: int = 80, whole: 
     texts: list[str] = []
     for name, value in (*(("", v) for v in args), *kwargs.items()):
         # A large text need not be printed to be cut.
-        text = repr(value[:each]) if isinstance(value, (str, bytes)) else _steady(repr(value))
+        text = repr(value[:each]) if isinstance(value, (str, bytes)) else _repr(value)
         text = f"{name}={text}" if name else text
         if len(text) > each:
             text = text[: each - 1] + "…"

@@ -32,7 +32,7 @@ def check(run: "Run", shown: str, key: str, seq: int, state: str) -> None:
     raise StepInDoubt(
         f"step {shown} of run {run.id} was begun before{came}, and may have had its effect",
         hint=f"look whether it had, then say so: outlast resolve {run.id} {_quoted(key)} --result JSON, --failed WHY or "
-        "--rerun; or in Python run.resolve(name, …, result=…)",
+        f"--rerun; or in Python run.resolve(name, key={key!r}, result=…)",
     )
 
 

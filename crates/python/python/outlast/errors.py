@@ -311,6 +311,9 @@ def of(code: str, message: str, hint: str | None = None) -> Error:
         cls = TransactionError
     else:
         cls = _BY_CODE.get(code, Error)
+    if hint is not None:
+        # The engine speaks of the command line's flag.
+        hint = hint.replace("--store", 'outlast.connect("FILE")')
     return cls(message, hint=hint, code=code)
 
 

@@ -127,7 +127,11 @@ class GeneratorJob:
             self.run._job = self.id
             self._judge(newest, redrive)
             self._said_new = newest is None or run_id != newest["id"]
-            self.run._open()
+            try:
+                self.run._open()
+            except RunHeld as e:
+                e.hint = "one at a time works on a job: wait until that one ends, or close it, with the close() of what resume_or_start gave"
+                raise
             try:
                 self._begin(scan, newest)
             except BaseException:
@@ -180,6 +184,7 @@ class GeneratorJob:
 
     def _begin(self, scan: Scan, newest: dict[str, Any] | None) -> None:
         # What is recorded is looked up by inputs; no step is out of its turn.
+        assert self.run.steps.recorded is not None
         self.run.steps.recorded.be_concurrent()
         if self._redriving:
             self._note["drive"] += 1
@@ -418,7 +423,8 @@ class GeneratorJob:
             raise WouldRepay(self.id, self._skipped, what)
         warnings.warn(
             f"job {self.id} cannot be resumed without computing results again: its generator {what}. "
-            "It wants one plain `for` with one `yield` for each input; or make its calls steps (outlast.step)",
+            "It wants one plain `for` with one `yield` for each input (items= says which argument has them); or make its calls "
+            "steps (outlast.step)",
             OtherShape,
             stacklevel=5,
         )

@@ -23,9 +23,7 @@ def step(run: "Run", name: str, fn: Callable[..., Any], args: tuple[Any, ...], k
     """`run.step` without further parameters, in a run that is open."""
     recorded: Any = run.steps.recorded
     if steps.is_async(fn):
-        # Its key is taken by the task that awaits it, if one does.
-        _, base, value = _native.enter(recorded, name, args, kwargs, False)
-        return steps.ready(value) if base is None else _awaited(run, name, fn, args, kwargs, base)
+        return _awaited(run, name, fn, args, kwargs)
     key, base, value = _native.enter(recorded, name, args, kwargs, True)
     if base is None:
         return value
@@ -78,9 +76,12 @@ def step(run: "Run", name: str, fn: Callable[..., Any], args: tuple[Any, ...], k
     return result if type(result) in codec.UNCHANGED else codec.decode(whole)["value"]
 
 
-async def _awaited(run: "Run", name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], base: str) -> Any:
+async def _awaited(run: "Run", name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # Its place among equals is that of the task that awaits it, if one does: in a replay as when it was done.
     recorded: Any = run.steps.recorded
-    key = recorded.begin(base)
+    key, base, value = _native.enter(recorded, name, args, kwargs, True)
+    if base is None:
+        return value
     if key is None:
         return await _closely(run, name, fn, args, kwargs, base).run_async()
     try:

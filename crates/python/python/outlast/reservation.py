@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
 
 from .budget import _nano
+from .errors import Error
 from .scope import current
+
+if TYPE_CHECKING:
+    from . import _native
+
+# How often it is asked again for room that calls in flight may give back, in seconds, and for how long.
+_AGAIN = 0.05
+_PATIENCE = 45.0
+
+# Where each reservation that is not settled was made: event loops, by the entry it is.
+_in_loops: dict[int, Any] = {}
 
 
 class Reservation:
@@ -17,17 +30,27 @@ class Reservation:
         self._nano_usd = nano_usd
         self._tokens = tokens
         self.is_settled = False
+        loop = _running()
+        if loop is not None:
+            _in_loops[id(self)] = loop
 
     def settle(self, *, usd: Any = None, tokens: int | None = None) -> None:
         """Posts what it came to; without numbers, what was reserved. On disk before it returns. Once."""
         nano = self._nano_usd if usd is None else _nano(usd)
         self._seat.settle(self._seq, nano, self._tokens if tokens is None else tokens)
-        self.is_settled = True
+        self._over()
 
     def void(self) -> None:
         """The call never left: nothing is charged."""
         self._seat.settle(self._seq, None, 0)
+        self._over()
+
+    def _over(self) -> None:
         self.is_settled = True
+        _in_loops.pop(id(self), None)
+
+    def __del__(self) -> None:
+        _in_loops.pop(id(self), None)
 
     def __enter__(self) -> "Reservation":
         return self
@@ -42,12 +65,38 @@ def reserve(*, usd: Any, tokens: int = 0, label: str = "reserved") -> Reservatio
     """Reserves the most a call can cost in the current run's budget, before it is made.
 
     usd: dollars; tokens count too where they are limited. It is one of the run's calls. On disk before it returns.
-    Errors: `BudgetExceeded`, and the run is halted; `NoRun`.
+    Where calls in flight hold the room it waits for them, up to 45 s, and the thread with it; in an event loop
+    `await asyncio.to_thread(outlast.reserve, usd=…)` lets the loop go on.
+    Errors: `BudgetExceeded`, and the run is halted; code `admission_timeout`; `NoRun`.
     """
     run = current().run
     seat = run._seat_or_raise("a reservation")
     nano = _nano(usd)
-    return Reservation(seat, seat.reserve(label, nano, tokens), nano, tokens)
+    return Reservation(seat, _reserved(seat, label, nano, tokens), nano, tokens)
+
+
+def _reserved(seat: "_native.Seat", label: str, nano: int, tokens: int) -> int:
+    loop = _running()
+    # What this loop's own tasks hold cannot come back while it waits here.
+    is_stuck = loop is not None and loop in _in_loops.values()
+    until = time.monotonic() + (0 if is_stuck else _PATIENCE)
+    while True:
+        try:
+            seq = seat.reserve(label, nano, tokens, time.monotonic() >= until)
+        except Error as e:
+            if is_stuck and e.code == "admission_timeout":
+                e.hint = "tasks of this event loop hold the rest; wait for them with `await asyncio.to_thread(outlast.reserve, usd=…)`"
+            raise
+        if seq is not None:
+            return seq
+        time.sleep(_AGAIN)
+
+
+def _running() -> Any:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def settle(reservation: Reservation, *, usd: Any = None, tokens: int | None = None) -> None:

@@ -51,6 +51,8 @@ def resume_or_start(
     """
     if not isinstance(job_id, str) or not job_id:
         raise TypeError(f"job_id wants a text, had {job_id!r}")
+    if not callable(generator_fn):
+        raise TypeError(f"generator_fn wants a generator function, had {generator_fn!r}")
     if not isinstance(store, JsonlStore):
         store = JsonlStore(store)
     job = GeneratorJob(job_id, store, generator_fn, tuple(generator_args), dict(generator_kwargs or {}), redrive, items, budget, from_snapshot)

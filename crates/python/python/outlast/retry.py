@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import time
 from typing import Any, Callable
@@ -23,21 +24,26 @@ class Retry:
     Between them is a random time up to `base * 2**n` seconds, at most `cap` (exponential backoff with full jitter);
     a `Retry-After` that the error carries is honoured instead. An error with an HTTP status is tried again for 408,
     409, 425, 429 and 5xx only, never for a 402, and never when it says `x-should-retry: false`; any other exception
-    always, but not Outlast's own. `on` narrows that: exception classes, or a function of the exception.
+    always, but not Outlast's own. `on` narrows that: an exception class, several, or a function of the exception.
     """
 
     retries: int = 4
     base: float = 0.5
     cap: float = 60.0
-    on: tuple[type[BaseException], ...] | Callable[[BaseException], bool] | None = None
+    on: type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool] | None = None
 
     def __post_init__(self) -> None:
-        if self.retries < 0 or self.base < 0 or self.cap < 0:
+        if isinstance(self.retries, bool) or not isinstance(self.retries, int):
+            raise TypeError(f"Retry wants a whole number of retries, had {self.retries!r}")
+        if not (self.retries >= 0 and self.base >= 0 and self.cap >= 0):
             raise ValueError(f"Retry wants no negative numbers, had {self}")
+        classes = self.on if isinstance(self.on, tuple) else (self.on,)
+        if self.on is not None and not all(callable(on) for on in classes):
+            raise TypeError(f"Retry wants exception classes, or a function of the exception, as on, had {self.on!r}")
 
     @staticmethod
     def of(retries: "Retry | int | None") -> "Retry | None":
-        return Retry(retries) if isinstance(retries, int) else retries
+        return retries if retries is None or isinstance(retries, Retry) else Retry(retries)
 
     def delay(self, error: BaseException, tried: int) -> float | None:
         """Seconds until the next try after `tried` that raised; None: it is not tried again."""
@@ -51,7 +57,7 @@ class Retry:
     def _is_again(self, error: BaseException) -> bool:
         if not is_retryable(error):
             return False
-        if isinstance(self.on, tuple):
+        if isinstance(self.on, (tuple, type)):
             return isinstance(error, self.on)
         return self.on is None or self.on(error)
 
@@ -86,7 +92,9 @@ def retry_after(error: BaseException) -> float | None:
         if text is None:
             continue
         try:
-            return max(0.0, float(text) / unit)
+            seconds = float(text) / unit
+            if math.isfinite(seconds):
+                return max(0.0, seconds)
         except ValueError:
             pass
         try:

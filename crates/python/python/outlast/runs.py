@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import os
 import sys
@@ -49,6 +50,11 @@ class Run:
             raise ValueError(f"on_divergence wants 'live' or 'halt', had {on_divergence!r}")
         if if_held not in ("raise", "takeover"):
             raise ValueError(f"if_held wants 'raise' or 'takeover', had {if_held!r}")
+        if budget is not None and not isinstance(budget, Budget):
+            raise TypeError(f"budget wants outlast.Budget(usd=…), had {budget!r}")
+        for what, text in (("a run's id", id), ("a run's name", name), *((f"tag {tag!r}", text) for tag, text in tags.items())):
+            if text is not None and not isinstance(text, str):
+                raise TypeError(f"{what} wants a text, had {text!r}")
         self._runtime = runtime
         self._engine = runtime._engine
         self._id = id if id is not None else os.environ.get("OUTLAST_RUN_ID") or None
@@ -68,7 +74,13 @@ class Run:
         self._within: int | None = None
         self._lock = threading.RLock()
         self._state: Literal["new", "open", "left"] = "new"
+        # Whoever wanted it open was cancelled while it was being opened.
+        self._unwanted = False
+        # Names of checkpoints that this life has saved itself.
+        self._saved: set[str] = set()
         self._seat: _native.Seat | None = None
+        # The attempt that was left: what is under way in it is still recorded, but nothing is begun.
+        self._left: _native.Seat | None = None
         self._no = 0
         # The supervisor's run, of which this may be a child.
         self._parent: int | None = None
@@ -114,10 +126,16 @@ class Run:
     # --- opening and leaving
 
     def __enter__(self) -> "Run":
-        if not self._lazy:
-            self._open()
-        self._enter_scope()
-        return self
+        try:
+            if not self._lazy:
+                self._open()
+            self._enter_scope()
+            return self
+        except BaseException as e:
+            # Ctrl-C may come when it is open, and nobody then leaves it.
+            if self._state == "open" and not self._tokens and not isinstance(e, Exception):
+                self._leave(_how(type(e)), quiet=True)
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._exit_scope()
@@ -126,8 +144,16 @@ class Run:
     async def __aenter__(self) -> "Run":
         self._is_async = True
         if not self._lazy:
-            # A run may be held for a lease: the loop goes on meanwhile.
-            await asyncio.to_thread(self._open)
+            self._unwanted = False
+            try:
+                # A run may be held for a lease: the loop goes on meanwhile.
+                await asyncio.to_thread(self._open)
+            except asyncio.CancelledError:
+                # The thread goes on: whoever of the two comes later leaves it.
+                self._unwanted = True
+                if self._state == "open":
+                    self._leave("interrupt", quiet=True)
+                raise
         self._enter_scope()
         return self
 
@@ -151,20 +177,49 @@ class Run:
         with self._lock:
             if self._state == "open":
                 raise RunNotOpen(f"run {self._id} is open already by this handle")
-            found = self._runtime._live.get(self._id or "")
-            if found is not None and found is not self:
-                if self._if_held == "raise":
-                    raise RunHeld(
-                        f"run {self._id} is open in this process already",
-                        hint='use that handle, or take it over with if_held="takeover"',
-                    )
-                found._state = "left"
             status = self._create()
-            self._seat = None if status == "completed" else self._claim()
-            iteration = self._seat.iteration if self._seat else int(self.view().raw["iteration"])  # type: ignore[call-overload]
-            self.steps.begin(self._engine.recorded(self._no, iteration))
+            self._register()
+            seat = None
+            try:
+                seat = None if status == "completed" else self._claim()
+                iteration = seat.iteration if seat else int(self.view().raw["iteration"])  # type: ignore[call-overload]
+                self.steps.begin(self._engine.recorded(self._no, iteration))
+                self._saved.clear()
+            except BaseException:
+                self._unregister()
+                if seat is not None:
+                    with contextlib.suppress(Exception):
+                        seat.end("interrupt")
+                raise
+            self._seat = seat
             self._state = "open"
-            self._runtime._live[self.id] = self
+        if self._unwanted:
+            self._leave("interrupt", quiet=True)
+
+    def _register(self) -> None:
+        """One handle of a run in a process: two threads that open it are told apart before either has claimed it."""
+        live = self._runtime._live
+        while True:
+            with self._runtime._opening:
+                found = live.get(self.id)
+                if found is None or found is self or self._if_held == "takeover":
+                    if found is not None and found is not self:
+                        found._state = "left"
+                    live[self.id] = self
+                    return
+            if not found._unwanted:
+                raise RunHeld(
+                    f"run {self._id} is open in this process already",
+                    hint='use that handle, or take it over with if_held="takeover"',
+                )
+            with found._lock:
+                # It is left as soon as it is open.
+                found._leave("interrupt", quiet=True)
+
+    def _unregister(self) -> None:
+        with self._runtime._opening:
+            if self._runtime._live.get(self.id) is self:
+                del self._runtime._live[self.id]
 
     def _create(self) -> str:
         from .runtime import parent_of
@@ -234,7 +289,8 @@ class Run:
         view = self.view()
         if view.halt_reason is None:
             return error
-        made = of(view.halt_reason, f"run {self.id} is halted: {view.halt_message}", error.hint)
+        halt: dict[str, str] = view.raw["halt"]  # type: ignore[assignment]
+        made = of(view.halt_reason, f"run {self.id} is halted: {view.halt_message}", halt["hint"])
         return made if isinstance(made, RunHalted) else error
 
     def _heard(self, response: Any) -> None:
@@ -248,8 +304,8 @@ class Run:
                 return
             self._state = "left"
             seat, self._seat = self._seat, None
-            if self._runtime._live.get(self.id) is self:
-                del self._runtime._live[self.id]
+            self._left = seat
+            self._unregister()
         if seat is None:
             return
         try:
@@ -376,16 +432,25 @@ class Run:
         # A completed run has its checkpoints.
         if seat is not None:
             seat.checkpoint(name, text.encode()).wait()
+            self._saved.add(name)
 
     def snapshot(self, name: str) -> None:
         """Gives the point where the run is now a name, for `rt.run(id, from_snapshot=name)`. On disk before it returns."""
         _native.snapshot(self._engine, self.id, name)
 
     def latest_checkpoint(self, name: str, default: Any = None) -> Any:
-        """The newest value saved under `name` in any life of the run, or `default`."""
+        """The newest value saved under `name` in any life of the run, or `default`.
+
+        Who asks for what an earlier life saved may go on from there: the steps before it need not be done again.
+        """
         self._seat_or_replay()
         found = self._engine.latest_checkpoint(self._no, name)
-        return default if found is None else codec.decode(found)
+        if found is None:
+            return default
+        seq, value = found
+        if name not in self._saved and self.steps.recorded is not None:
+            self.steps.recorded.pass_over(seq)
+        return codec.decode(value)
 
 
 def _how(kind: type[BaseException] | None) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import datetime
 import os
 import threading
 import weakref
-from typing import Any, Literal, Mapping
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from . import _native, scope
 from .budget import Budget
@@ -26,12 +28,21 @@ class Runtime:
 
     place: str
     _engine: _native.Engine
+    # The handles that are open, and held to look at them or change them.
     _live: "weakref.WeakValueDictionary[str, Run]"
+    _opening: threading.Lock
 
     def __new__(cls, store: str | os.PathLike[str] | None = None) -> "Runtime":
         global _newest
         asked = None if store is None else os.fspath(store)
+        if not isinstance(asked, str) and asked is not None:
+            asked = os.fsdecode(asked)
         place = _native.Engine.resolve(asked)
+        gone = _open.get(place)
+        if gone is not None and not gone._engine.is_there():
+            # Its file was removed or replaced, as one does to start afresh: what is there now is another store.
+            with contextlib.suppress(Exception):
+                gone.close()
         with _lock:
             found = _open.get(place)
             if found is None:
@@ -39,6 +50,7 @@ class Runtime:
                 found._engine = _native.Engine.open(asked)
                 found.place = found._engine.place
                 found._live = weakref.WeakValueDictionary()
+                found._opening = threading.Lock()
                 _open[place] = found
             _newest = weakref.ref(found)
             return found
@@ -77,7 +89,7 @@ class Runtime:
             self,
             id,
             budget=budget,
-            tags=dict(tags or {}),
+            tags=_tags(tags),
             name=name,
             on_divergence=on_divergence,
             if_held=if_held,
@@ -126,6 +138,12 @@ def connect(store: str | os.PathLike[str] | None = None) -> Runtime:
     store open, call it again. Errors: `StoreError`.
     """
     return Runtime(store)
+
+
+def _tags(tags: Mapping[str, str] | None) -> dict[str, str]:
+    if tags is not None and not isinstance(tags, Mapping):
+        raise TypeError(f"tags wants texts by name, had {tags!r}")
+    return dict(tags or {})
 
 
 def default() -> Runtime:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
 from . import _native, codec, doubt, scope
 from .buffer import Changes
-from .errors import Conflict, DivergenceWarning, DuplicateKey, Error, StepDiverged, StepInDoubt, StepTimeout, UnrecordedWarning
+from .errors import Conflict, DivergenceWarning, DuplicateKey, Error, StepDiverged, StepFailed, StepInDoubt, StepTimeout, UnrecordedWarning
 from .opening import Opening
 from .retry import Retry
 from .waiting import done
@@ -34,6 +34,9 @@ OTHERS = frozenset({"unknown_entry", "already_taken", "already_settled"})
 
 # A result of this length may need parts.
 LONG = 256 << 10
+
+# Of an outer step's key this much is in those of its inner ones as it is.
+_LONG_KEY = 128
 
 # Waits between tries; tests put their own in.
 _sleep = time.sleep
@@ -112,10 +115,10 @@ class Call:
         self.args = args
         self.kwargs = kwargs
         self.explicit = key is not None
-        self.base = base or (key if key is not None else key_of(name, args, kwargs))
+        self.base = base if key is None else key
         self.retry = retry
-        self.timeout = timeout
-        self.at_most_once = at_most_once
+        self.timeout = _seconds(name, timeout)
+        self.at_most_once = bool(at_most_once)
         self.key = ""
         self._opening = Opening(self)
 
@@ -176,6 +179,7 @@ class Call:
             self._record(self._opening.seq, text, changes).wait()
 
     async def run_async(self) -> Any:
+        # Its place among equals is that of the task that awaits it: in a replay as when it was done.
         recorded, value = self._find()
         if recorded:
             return value
@@ -223,13 +227,19 @@ class Call:
         """The recorded result, if there is one. Errors: `StepInDoubt`, `StepDiverged`, `RunCompleted`."""
         run, memory = self.run_, self.run_.steps
         seat = run._seat_or_replay()
+        assert memory.recorded is not None
+        if self.base is None:
+            _, self.base, value = _native.enter(memory.recorded, self.name, self.args, self.kwargs, False)
+            if self.base is None:
+                return True, value
         self.key = memory.take(self.base, self.explicit)
         try:
-            assert memory.recorded is not None
             found = memory.recorded.find(self.key)
             if found is not None and found[1] == "done":
                 return True, self._value(found[0])
             if seat is None:
+                if found is not None and found[1] == "failed":
+                    self._failed_before(found[0])
                 run._seat_or_raise(f"step {self._shown()}")
             if self.at_most_once and found is not None:
                 self._doubt(found[0], found[1])
@@ -242,6 +252,13 @@ class Call:
 
     def _value(self, seq: int) -> Any:
         return codec.decode(self.run_._engine.value(self.run_._no, seq))["value"]
+
+    def _failed_before(self, seq: int) -> None:
+        error = json.loads(self.run_._engine.value(self.run_._no, seq)).get("error", {})
+        raise StepFailed(
+            f"step {self._shown()} raised {error.get('type', 'an exception')} when run {self.run_.id} was completed: {error.get('message', '')}",
+            hint="a completed run replays, and runs nothing again; open a run with another id, to do that",
+        )
 
     def _doubt(self, seq: int, state: str) -> None:
         doubt.check(self.run_, self._shown(), self.key, seq, state)
@@ -363,8 +380,11 @@ def record_error(
 
 
 def seat_of_entry(run: "Run", name: str) -> "_native.Seat":
-    # Closing is the entry's own right: also of a run that was asked to stop.
+    # Closing is the entry's own right: also of a run that was asked to stop, or left while others were at work in it,
+    # until it is opened again and may do the step anew.
     seat = run._seat
+    if seat is None and run._runtime._live.get(run.id) is None:
+        seat = run._left
     return run._seat_or_raise(f"step {name!r}") if seat is None else seat
 
 
@@ -372,7 +392,15 @@ def told(error: BaseException) -> dict[str, str]:
     """An exception as it is journaled."""
     cls = type(error)
     text = "".join(traceback.format_exception(cls, error, error.__traceback__))
-    return {"type": f"{cls.__module__}.{cls.__qualname__}", "message": str(error)[:4096], "traceback": text[-_TRACEBACK:]}
+    return {"type": f"{cls.__module__}.{cls.__qualname__}", "message": _message(error)[:4096], "traceback": text[-_TRACEBACK:]}
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as e:
+        # What was raised is the news, not that it cannot be put in words.
+        return f"<its text raises {type(e).__name__}>"
 
 
 def _difference(now: list[str], had: list[str]) -> str:
@@ -401,20 +429,25 @@ def begin(
     at_most_once: bool,
 ) -> Any:
     """`Run.step`: as a usual step where it is one."""
-    base = None
     if key is None and run._state == "open" and type(name) is str and callable(fn):
+        around = scope.variable.get()
+        if around is not None and around.step is not None and around.run is run:
+            name = nested(around.step, name)
         if retry is None and timeout is None and not at_most_once:
             return plain.step(run, name, fn, args, kwargs)
-        recorded: Any = run.steps.recorded
-        _, base, value = _native.enter(recorded, name, args, kwargs, False)
-        if base is None:
-            return ready(value) if is_async(fn) else value
-    call = Call(run, name, fn, args, kwargs, key, retry, timeout, at_most_once, base)
+    call = Call(run, name, fn, args, kwargs, key, retry, timeout, at_most_once)
     return call.run_async() if is_async(fn) else call.run()
 
 
-async def ready(value: Any) -> Any:
-    return value
+def nested(outer: str, name: str) -> str:
+    """The name of a step that is begun inside the step `outer`: its equals are those of the same one.
+
+    Where the outer step is replayed its inner ones are not asked for: they are no step's of outside, nor left unused.
+    """
+    if len(outer) > _LONG_KEY:
+        # A recursion's key does not grow with its depth.
+        outer = _native.Recorded.base("", outer)
+    return f"{outer}/{name}"
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
@@ -425,6 +458,16 @@ def is_async(fn: Callable[..., Any]) -> bool:
     while isinstance(fn, functools.partial):
         fn = fn.func
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))
+
+
+def _seconds(name: str, timeout: Any) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"step {name!r}: timeout wants seconds, had {timeout!r}")
+    if not 0 < timeout < threading.TIMEOUT_MAX:
+        raise ValueError(f"step {name!r}: timeout wants a number of seconds above 0, had {timeout!r}")
+    return timeout
 
 
 @overload
@@ -459,10 +502,15 @@ def step(
                 return fn(*args, **kwargs)
             return begin(current.run, label, fn, args, kwargs, None, retry, timeout, at_most_once)
 
-        asynchronous = is_async(fn)
-        if asynchronous and hasattr(inspect, "markcoroutinefunction"):
-            inspect.markcoroutinefunction(called)
-        return called  # type: ignore[return-value]
+        if not is_async(fn):
+            return called  # type: ignore[return-value]
+
+        # A coroutine function, to `run.step` and to whoever else asks.
+        @functools.wraps(fn)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            return await called(*args, **kwargs)
+
+        return awaited  # type: ignore[return-value]
 
     return decorate(fn) if fn is not None else decorate
 

@@ -1,0 +1,171 @@
+"""Dataclasses and pydantic models as they are recorded: a name of the class, and its fields.
+
+What is recorded is tried at once: a value that could not be read back is told while its caller still has it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+import sys
+from typing import Any
+
+from .errors import NotSerializable
+
+_HINT = "return plain data of it, or a class whose fields are enough to make it again"
+
+
+def is_model(cls: Any) -> bool:
+    """Whether it is a pydantic model, by what it can do."""
+    return hasattr(cls, "model_validate") and hasattr(cls, "model_dump")
+
+
+def fields(value: Any) -> Any:
+    """What is recorded of a value's fields. Of a dataclass as they are; of a model as JSON.
+
+    Errors: `NotSerializable` when the value cannot be made of them again.
+    """
+    cls: Any = type(value)
+    if not is_model(cls):
+        made = {f.name: getattr(value, f.name) for f in dataclasses.fields(cls) if hasattr(value, f.name)}
+        _tried(cls, made)
+        return made
+    if _is_lenient(cls):
+        # As it came over the wire, with what this version of its SDK does not know.
+        made = value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
+        _tried(cls, made)
+        return made
+    # Which fields were set is a part of a model, too: APIs refuse a null where nothing was sent.
+    made = value.model_dump(mode="json", round_trip=True, by_alias=not _knows_names(cls), exclude_unset=True)
+    whole = value.model_dump(mode="json", round_trip=True, by_alias=not _knows_names(cls))
+    if made != whole and not _gives(cls, made, whole):
+        # Some default is another one each time.
+        made = whole
+    _tried(cls, made)
+    return made
+
+
+def _gives(cls: Any, made: Any, whole: Any) -> bool:
+    try:
+        again = of(cls, made)
+        return bool(again.model_dump(mode="json", round_trip=True, by_alias=not _knows_names(cls)) == whole)
+    except Exception:
+        return False
+
+
+def _tried(cls: Any, made: Any) -> None:
+    try:
+        of(cls, made)
+    except Exception as e:
+        raise NotSerializable(f"a value of class {shown(cls)} cannot be made again of its fields: {e}", hint=_HINT) from e
+
+
+def of(cls: Any, values: Any) -> Any:
+    """The value of class `cls` of which `values` were recorded. Errors: whatever the class raises."""
+    if is_model(cls):
+        if _is_lenient(cls):
+            return cls.model_construct(**values)
+        # By the names of fields, whatever their aliases are; a text is a time again also where a model is strict.
+        return cls.model_validate(values, strict=False, by_name=True) if _knows_names(cls) else cls.model_validate(values)
+    # As it was, not as its constructor would make it: what __post_init__ does was done already.
+    made = cls.__new__(cls)
+    for field in dataclasses.fields(cls):
+        if field.name in values:
+            object.__setattr__(made, field.name, values[field.name])
+        elif field.default_factory is not dataclasses.MISSING:
+            # A field that the class has got since.
+            object.__setattr__(made, field.name, field.default_factory())
+        elif field.default is not dataclasses.MISSING:
+            object.__setattr__(made, field.name, field.default)
+    return made
+
+
+@functools.lru_cache(maxsize=512)
+def _knows_names(cls: Any) -> bool:
+    """Whether it can be validated by the names of its fields: pydantic from 2.11 on."""
+    return "by_name" in inspect.signature(cls.model_validate).parameters
+
+
+@functools.lru_cache(maxsize=512)
+def _is_lenient(cls: Any) -> bool:
+    """Whether its class builds it without validation, as the SDKs of providers do with answers: those need not be valid."""
+    construct = getattr(getattr(cls, "model_construct", None), "__func__", None)
+    return construct is not None and construct.__module__ != "pydantic.main"
+
+
+# --- names
+
+
+def shown(cls: Any) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def name(cls: Any) -> str:
+    """The name that `named` finds it by: `module:Class`, of a generic model `module:Class[module:Argument]`.
+
+    Errors: `NotSerializable` for a class that is not of module level.
+    """
+    generic = getattr(cls, "__pydantic_generic_metadata__", None)
+    if generic and generic["origin"] is not None:
+        if not all(isinstance(arg, type) for arg in generic["args"]):
+            raise NotSerializable(
+                f"a value of class {shown(cls)} cannot be read back: its arguments are more than classes",
+                hint=f"give it a name at module level: class Named({cls.__qualname__}): pass",
+            )
+        return f"{name(generic['origin'])}[{','.join(name(arg) for arg in generic['args'])}]"
+    made = f"{cls.__module__}:{cls.__qualname__}"
+    try:
+        found = _found(made)
+    except NotSerializable:
+        found = None
+    if found is not cls:
+        raise NotSerializable(
+            f"a value of class {made} cannot be read back: the class is not found under its name",
+            hint="define the class at module level",
+        )
+    return made
+
+
+def named(recorded: str) -> Any:
+    """The dataclass or model of a name. Errors: `NotSerializable`."""
+    found = _found(recorded)
+    if not (isinstance(found, type) and (dataclasses.is_dataclass(found) or is_model(found))):
+        raise NotSerializable(f"a recorded value names {recorded}, which is neither a dataclass nor a pydantic model")
+    return found
+
+
+def _found(recorded: str) -> Any:
+    origin, _, rest = recorded.partition("[")
+    module_name, _, qualname = origin.partition(":")
+    try:
+        module = sys.modules.get(module_name)
+        if module is None:
+            import importlib
+
+            module = importlib.import_module(module_name)
+        found: Any = module
+        for part in qualname.split("."):
+            found = getattr(found, part)
+        if rest:
+            arguments = tuple(_found(argument) for argument in _split(rest[:-1]))
+            found = found[arguments]
+    except (ImportError, AttributeError, TypeError, ValueError) as e:
+        raise NotSerializable(
+            f"a recorded value is of class {recorded}, which is not there any more: {e}",
+            hint="put the class back, or start a new run",
+        ) from e
+    return found
+
+
+def _split(arguments: str) -> list[str]:
+    """At the commas that are in no brackets."""
+    parts, depth = [""], 0
+    for piece in re.split(r"([\[\],])", arguments):
+        depth += (piece == "[") - (piece == "]")
+        if piece == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return parts

@@ -1,0 +1,204 @@
+"""Values of classes: what is recorded of them comes back as they were, or is told while it can still be helped."""
+
+import asyncio
+import dataclasses
+import datetime
+import enum
+import json
+import typing
+
+import pydantic
+import pytest
+from openai._models import construct_type
+from openai.types.chat import ChatCompletion, ParsedChatCompletion
+
+import outlast
+from outlast import codec
+
+T = typing.TypeVar("T")
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    x: int
+    tags: list = dataclasses.field(default_factory=list)
+    near: str = "by"
+
+
+@dataclasses.dataclass
+class Broken(Exception):
+    reason: str
+
+
+@dataclasses.dataclass
+class Box(typing.Generic[T]):
+    value: T
+
+
+class Aliased(pydantic.BaseModel):
+    size: int = pydantic.Field(alias="Size")
+    shape: str = pydantic.Field(validation_alias="in-shape", serialization_alias="out-shape")
+
+
+class Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True, serialize_by_alias=True)
+    at: datetime.datetime
+    color: Color = pydantic.Field(alias="Color")
+    pair: tuple[int, int]
+
+
+class Secret(pydantic.BaseModel):
+    name: str
+    key: str = pydantic.Field(exclude=True)
+
+
+class Stamped(pydantic.BaseModel):
+    at: int = pydantic.Field(default_factory=iter(range(1000)).__next__)
+    note: str | None = None
+
+
+class Page(pydantic.BaseModel, typing.Generic[T]):
+    items: list[T]
+
+
+class Plan(pydantic.BaseModel):
+    steps: list[str]
+
+
+@pytest.fixture
+def again(rt):
+    """`again(value)`: what a step that returns it gives in its first life, and in the next one."""
+    names = iter(range(1000))
+
+    def play(value):
+        id = f"r{next(names)}"
+        with pytest.raises(ZeroDivisionError):
+            with rt.run(id) as run:
+                first = run.step("s", lambda: value)
+                raise ZeroDivisionError
+        with rt.run(id) as run:
+            return first, run.step("s", lambda: pytest.fail("it ran again"))
+
+    return play
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Slots(1, ["a"]),
+        Box(Slots(2)),
+        Aliased(**{"Size": 1, "in-shape": "round"}),
+        Strict(at=datetime.datetime(2026, 5, 24, 3), Color=Color.RED, pair=(1, 2)),
+        Stamped(note="n"),
+        Page[int](items=[1]),
+        Page[Page[Plan]](items=[Page[Plan](items=[Plan(steps=["a"])])]),
+        [Plan(steps=[]), {"p": Slots(3)}],
+        float("inf"),
+        {"a": [float("-inf"), (1.5,)], "b": Box(float("inf"))},
+    ],
+    ids=repr,
+)
+def test_a_value_comes_back_as_it_was(again, value):
+    first, then = again(value)
+    assert first == then
+    assert (repr(first), type(first)) == (repr(value).replace("(1.5,)", "[1.5]"), type(value))
+
+
+def test_an_exception_that_is_a_dataclass_can_be_a_result(again):
+    first, then = again(Broken("x"))
+    assert (type(first), first.reason, then.reason) == (Broken, "x", "x")
+
+
+def test_numbers_that_json_has_not_are_recorded_as_json_all_the_same(rt):
+    def refuse(name):
+        raise ValueError(name)
+
+    for value in (float("nan"), {"a": [float("nan")]}, Box(float("inf"))):
+        text = codec.encode(value)
+        json.loads(text, parse_constant=refuse)
+        assert repr(codec.decode(text)) == repr(value)
+
+
+def test_the_mirror_of_the_context_goes_on_behind_a_number_that_json_has_not(rt, home):
+    """Bug: the file that shows the context was not renewed any more. Cause: NaN was recorded as Python writes it."""
+    with rt.run("r") as run:
+        run.context.set(loss=float("nan"))
+        run.context.set(epoch=2)
+        assert json.loads((home / "runs.db.runs" / "r" / "active_state.json").read_text())["context"]["epoch"] == 2
+        assert run.context.get("loss") != run.context.get("loss")
+
+
+def test_what_cannot_be_made_again_is_told_before_it_is_recorded(rt):
+    """Bug: a step was recorded whose result no life could read. Consequence: the run could not go on, ever."""
+    calls = []
+    with pytest.raises(outlast.NotSerializable, match=r"Secret cannot be made again of its fields(.|\n)*key"):
+        with rt.run("r") as run:
+            run.step("s", lambda: calls.append(1) or Secret(name="n", key="k"))
+    with rt.run("r") as run:
+        assert run.step("s", lambda: calls.append(2) or {"name": "n"}) == {"name": "n"}
+    assert calls == [1, 2]
+
+
+def test_a_generic_model_is_named_by_its_arguments_or_told(rt):
+    text = codec.encode(Page[Plan](items=[]))
+    assert f'"{__name__}:Page[{__name__}:Plan]"' in text
+    assert codec.decode(text) == Page[Plan](items=[])
+    with pytest.raises(outlast.NotSerializable, match="its arguments are more than classes"):
+        codec.encode(Page[list[int]](items=[]))
+
+
+ANSWER = {
+    "id": "a", "object": "chat.completion", "created": 1, "model": "m", "unheard_of": {"x": 1},
+    "choices": [{"index": 0, "finish_reason": "eos", "message": {"role": "assistant", "content": '{"steps": ["a"]}', "refusal": None}}],
+}  # fmt: skip
+
+
+def test_an_answer_of_an_sdk_comes_back_as_it_came_over_the_wire(again):
+    """Bug: its message was sent back to the API with nulls for what it never had; an answer of a provider that says
+    `finish_reason: "eos"` could not be read back at all. Cause: it was validated, which its own SDK does not do."""
+    first, then = again(construct_type(value=ANSWER, type_=ChatCompletion))
+    for read in (first, then):
+        assert read.choices[0].message.model_dump(mode="json", exclude_unset=True) == ANSWER["choices"][0]["message"]
+        assert (read.choices[0].finish_reason, read.unheard_of) == ("eos", {"x": 1})
+    assert first == then
+
+
+def test_a_parsed_answer_of_an_sdk_comes_back_with_what_was_parsed(again):
+    parsed = json.loads(json.dumps(ANSWER))
+    parsed["choices"][0]["message"]["parsed"] = {"steps": ["a"]}
+    first, then = again(construct_type(value=parsed, type_=ParsedChatCompletion[Plan]))
+    assert then.choices[0].message.parsed == Plan(steps=["a"]) == first.choices[0].message.parsed
+
+
+def test_fields_that_were_not_set_are_not_set_again(again):
+    class_of = lambda value: (value.note, value.model_fields_set)
+    first, then = again(Stamped(at=5))
+    assert class_of(first) == class_of(then) == (None, {"at"})
+    # A default that is another one each time is a part of the value.
+    made = Stamped()
+    first, then = again(made)
+    assert first.at == then.at == made.at
+
+
+def test_a_dataclass_that_got_a_field_since_has_its_default(rt):
+    text = codec.encode(Slots(1)).replace(',"tags":[],"near":"by"', "")
+    assert codec.decode(text) == Slots(1)
+    with pytest.raises(outlast.NotSerializable, match="does not fit its class .*Plan any more"):
+        codec.decode(codec.encode(Plan(steps=[])).replace("steps", "stairs"))
+
+
+def test_values_of_asynchronous_steps_are_told_alike(rt):
+    async def secret():
+        return Secret(name="n", key="k")
+
+    async def life():
+        async with rt.run("r") as run:
+            for options in ({}, {"retries": 1}):
+                with pytest.raises(outlast.NotSerializable):
+                    await run.step("s", secret, **options)
+
+    asyncio.run(life())
