@@ -290,6 +290,17 @@ impl Engine {
         Ok(Some((halt.code.clone(), halt.message(), halt.hint(run.id.as_str()))))
     }
 
+    /// The budget above its own, or by the period, that a run waits for; None while it waits for none: (code, message, hint).
+    fn waits(&self, py: Python<'_>, run: i64) -> PyResult<Option<(String, String, String)>> {
+        let core = self.shared.core()?;
+        let view = py.detach(|| core.store.run(RunNo(run))).map_err(Failure::from)?;
+        let waiting = view.map(|v| v.run).filter(|run| run.status == Status::Waiting);
+        Ok(waiting.and_then(|run| {
+            let why = run.halt.as_ref()?;
+            Some((why.code.clone(), why.message(), why.hint(run.id.as_str())))
+        }))
+    }
+
     /// All recorded items of a job, by key.
     fn recorded_items(&self, py: Python<'_>, run: i64) -> PyResult<Items> {
         let core = self.shared.core()?;

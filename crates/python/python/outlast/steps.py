@@ -372,7 +372,15 @@ def told(error: BaseException) -> dict[str, str]:
     """An exception as it is journaled."""
     cls = type(error)
     text = "".join(traceback.format_exception(cls, error, error.__traceback__))
-    return {"type": f"{cls.__module__}.{cls.__qualname__}", "message": str(error)[:4096], "traceback": text[-_TRACEBACK:]}
+    return {"type": f"{cls.__module__}.{cls.__qualname__}", "message": said(error)[:4096], "traceback": text[-_TRACEBACK:]}
+
+
+def said(error: BaseException) -> str:
+    """What an exception says, also where it cannot say it."""
+    try:
+        return str(error)
+    except Exception as e:
+        return f"(its text raised {type(e).__name__})"
 
 
 def _difference(now: list[str], had: list[str]) -> str:
