@@ -229,12 +229,11 @@ class Core:
         Where calls in flight hold the room it comes back by itself, and fewer run until then. Where a budget above the
         job's own is used up, only a person or its next period brings it back: that stops the batch.
         """
-        waits = self.engine.waits(self.run._no)
+        barred = self._barred()
         with self.lock:
             self.queue.ended()
-            if waits is not None:
-                code, message, hint = waits
-                self.stop(of(code, f"job {self.run.id} waits for room: {message}", f"{hint}; then start it again"))
+            if barred is not None:
+                self.stop(barred)
             now = time.monotonic()
             self.width.crowded(began, now)
             self.queue.held(index, now)
@@ -357,17 +356,26 @@ class Core:
 
     def refusal(self, error: BaseException | None, refused: str | None) -> BaseException:
         """What stops the batch when a limit refused something."""
-        halted = self.engine.halted(self.run._no)
-        hint = f"raise it and start again: outlast budget {self.run.id} --add-usd …"
-        if halted is not None:
-            return of(halted[0], f"job {self.run.id} is halted: {halted[1]}", halted[2]) if "budget" in halted[0] else RunHalted(
-                f"job {self.run.id} is halted: {halted[1]}", hint=halted[2], code=halted[0]
-            )
+        barred = self._barred()
+        if barred is not None:
+            return barred
         if isinstance(error, Error):
             return error
         code = refused or "budget_exceeded"
         cls = BudgetExceeded if "budget" in code else RunHalted
+        hint = f"raise it and start again: outlast budget {self.run.id} --add-usd …"
         return cls(f"job {self.run.id}: a call was refused with {code}", hint=hint, code=code)
+
+    def _barred(self) -> Error | None:
+        """The limit or rule that is in the job's way, as an error."""
+        found = self.engine.barred(self.run._no)
+        if found is None:
+            return None
+        status, code, message, hint = found
+        # A script is started, and not resumed by a supervisor.
+        hint = hint.replace(f", then `outlast resume {self.run.id}`", "") + "; then start the script again"
+        text = f"job {self.run.id} {'is halted' if status == 'halted' else 'waits for room'}: {message}"
+        return of(code, text, hint) if "budget" in code else RunHalted(text, hint=hint, code=code)
 
     def stop(self, error: BaseException | None) -> None:
         """Nothing more is claimed; what runs is drained. The first reason stays."""

@@ -272,12 +272,14 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
             # What a late thread still writes commits with nothing: it is told so.
             changed = changes.seal()
         refused = run.refused or no_room(error)
-        if refused == NO_ROOM:
+        certain = error is None and run.answers > 0
+        barred = None if refused or certain else core.engine.barred(core.run._no)
+        is_halted = barred is not None and barred[0] == "halted"
+        # Of a client that was made by hand no answer is seen: what it was told may have been this.
+        if refused == NO_ROOM or (barred is not None and not is_halted):
             yield from _return(core, seat, index, seq, began)
             return
-        certain = error is None and run.answers > 0
-        halted = None if refused or certain else core.engine.halted(core.run._no)
-        if goes_back(error, refused, run.answers, halted is not None):
+        if goes_back(error, refused, run.answers, is_halted):
             yield from _return(core, seat, index, seq)
             core.stop(core.refusal(error, refused))
             return
