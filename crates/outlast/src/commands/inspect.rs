@@ -51,7 +51,7 @@ pub fn inspect(store: &dyn Store, args: &InspectArgs, page: &mut Page) -> Result
 
 /// A file of results that has no record: its lines are all that is known.
 pub fn inspect_lines(path: &Path, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
-    let scan = jsonl::scan(path)?;
+    let scan = jsonl::scan(path).map_err(|e| CliError::unreadable_results(path, &e))?;
     let damage: Vec<usize> = scan.damage.iter().map(|d| d.line).collect();
     if page.look.json {
         let jobs: Vec<Value> = scan

@@ -205,8 +205,8 @@ fn go_on(
         return Err(CliError::Other {
             exit: exit_code::REFUSED,
             code: "no_command",
-            message: format!("run {id} has no command: it was made by requests to a server"),
-            hint: Some("send requests with its X-Outlast-Run header: it goes on with them".into()),
+            message: format!("run {id} has no command: a script made it, or requests to a server"),
+            hint: Some("start its script again, or send requests with its X-Outlast-Run header: it goes on with them".into()),
         });
     }
     all_keys_are_there(&view, keys)?;

@@ -269,8 +269,19 @@ fn a_file_of_results_is_inspected_by_its_lines_where_it_has_no_record() {
     assert!(told(&["verify", "r.jsonl"], 1).contains("damaged: line 4 is torn"));
     assert!(told(&["verify", "r.jsonl", "--repair"], 0).contains("repaired: line 4 is torn"));
     assert_eq!(fs::read_to_string(dir.path().join("r.jsonl")).unwrap(), LINES);
-    told(&["inspect", "none.jsonl"], 1);
-    told(&["retry", "r.jsonl", "--failed"], 69);
+    let refused = |args: &[&str], code: i32, wanted: &str| {
+        let done = outlast(dir.path()).current_dir(dir.path()).args(args).assert().code(code);
+        let said = String::from_utf8(done.get_output().stderr.clone()).unwrap();
+        assert!(said.contains(wanted), "{args:?}: {said}");
+    };
+    for command in ["inspect", "verify"] {
+        refused(&[command, "none.jsonl"], 1, "cannot work on ");
+    }
+    let no_record = "`outlast inspect` reads the lines";
+    refused(&["retry", "r.jsonl", "--failed"], 69, no_record);
+    refused(&["export", "r.jsonl"], 69, no_record);
+    refused(&["snapshot", "r.jsonl", "before"], 69, no_record);
+    refused(&["fork", "r.jsonl", "--from-snapshot", "before"], 69, no_record);
 }
 
 #[test]

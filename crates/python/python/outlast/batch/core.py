@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import collections
-import re
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from ..budget import NANO
-from ..errors import BudgetExceeded, Error, LeaseLost, NothingMetered, RepeatedFailure, RunHalted, StopRequested, StoreError, of
+from ..errors import BudgetExceeded, Error, LeaseLost, NothingMetered, RunHalted, StopRequested, StoreError, of
 from ..say import say
-from .. import steps
 from . import plan as plans, progress, telling
+from .alike import Alike
 from .bell import AsyncBell, Bell
 from .jobrun import JobRun
 from .outfile import OutFile
-from .options import METERED_AFTER, MOST_EQUAL_FAILURES, Options
+from .options import METERED_AFTER, Options
 from .plan import EMITTED, ENDED, FRESH, LEFT_OUT, RECORDED
 from .progress import Stats
 from .queue import Gate, Queue, Take, Wait
@@ -59,7 +58,7 @@ class Core:
         self._arrived: collections.deque[int] = collections.deque()
         self._cursor = 0
         self._workers = 0
-        self._equal: tuple[str, int] = ("", 0)
+        self._alike = Alike()
         self._worked = 0
         self._metered = not options.meters
         self._looked = 0.0
@@ -277,7 +276,7 @@ class Core:
                 self.failed.append(result)
                 self._failure(error)
             else:
-                self._equal = ("", 0)
+                self._alike.ended()
                 self.width.went_well()
             self._arrive(index, result)
             if not self._metered and self._worked >= METERED_AFTER:
@@ -312,17 +311,8 @@ class Core:
     def _failure(self, error: BaseException | None) -> None:
         if self.options.on_error == "raise" and error is not None:
             self.stop(error)
-        # Numbers and addresses differ from item to item: the fault is the same.
-        says = f"{type(error).__name__}: {'' if error is None else steps.said(error)}"
-        shape = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", says[:300])
-        count = self._equal[1] + 1 if self._equal[0] == shape else 1
-        self._equal = (shape, count)
-        if count >= MOST_EQUAL_FAILURES:
-            stop = RepeatedFailure(
-                f"{count} items in a row failed alike: {says}",
-                hint="repair it and start again: failed items run again",
-            )
-            stop.__cause__ = error
+        stop = self._alike.failed(error)
+        if stop is not None:
             self.stop(stop)
 
     def _check_metered(self) -> None:
@@ -415,6 +405,8 @@ class Core:
         """What the runtime does with what is open when it closes: stop, and wait for what runs."""
         self.stop(None)
         if isinstance(self.bell, Bell) and not self.abandoned:
+            if not self.over:
+                say(f"job {self.run.id}: what runs is finished, and no more")
             with self.lock:
                 self.bell.condition.wait_for(lambda: self.over, timeout=60.0)
         self.drop_out()
