@@ -1,6 +1,6 @@
 //! `outlast verify`: the store against its own checksums and sums; or a JSONL file, line by line.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, io, path::Path};
 
 use outlast_core::{
     audit::{Gone, Sums},
@@ -88,11 +88,12 @@ pub fn verify_lines(path: &Path, repair: bool, page: &mut Page) -> Result<u8, Cl
             |torn| if torn { "is torn, and will be cut by the next start" } else { "is no result of a job" };
         scan.damage.iter().map(|d| format!("line {} {}", d.line, what(d.torn))).collect()
     };
-    let scan = jsonl::scan(path)?;
+    let unreadable = |e: io::Error| CliError::unreadable_results(path, &e);
+    let scan = jsonl::scan(path).map_err(unreadable)?;
     let lines: usize = scan.jobs.values().map(|results| results.lines).sum();
     let (mut damage, mut repaired) = (told(&scan), Vec::new());
     if repair && !damage.is_empty() {
-        let moved = jsonl::repair(path)?;
+        let moved = jsonl::repair(path).map_err(unreadable)?;
         repaired = damage.drain(..).map(|line| format!("{line}: moved to {}", moved.display())).collect();
     }
     print(&path.display().to_string(), &some(lines as i64, "result"), &damage, &repaired, page)
