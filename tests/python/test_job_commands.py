@@ -32,6 +32,15 @@ def test_results_are_exported_as_the_function_returned_them(rt, command):
     assert [(x["job_id"], x["key"], x["result"]) for x in lines] == [("j", "0", retry), ("j", "1", {"value": 1}), ("j", "2", {"value": 2})]
 
 
+def test_numbers_that_json_does_not_have_are_exported_as_null(rt, command, home):
+    values = [float("nan"), {"a": [float("inf"), 1.5], "b": "NaN"}, 10**400]
+    batch(rt, range(3), lambda i: values[i], out=home / "out.jsonl").wait()
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in command("export", "j").splitlines()]
+    assert [x["result"] for x in lines] == [None, {"a": [None, 1.5], "b": "NaN"}, 10**400]
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in (home / "out.jsonl").read_text().splitlines()]
+    assert [x["value"] for x in lines] == [None, {"a": [None, 1.5], "b": "NaN"}, 10**400]
+
+
 def test_a_job_tells_what_its_items_raised_and_that_its_script_is_to_be_started(rt, command):
     def fn(i):
         if i == 1:

@@ -66,6 +66,7 @@ class Core:
         self.out: OutFile | None = None
         # The caller left at once: nobody waits for what runs.
         self.abandoned = False
+        self._is_dropped = False
 
     # --- the beginning
 
@@ -405,7 +406,7 @@ class Core:
         """What the runtime does with what is open when it closes: stop, and wait for what runs."""
         self.stop(None)
         if isinstance(self.bell, Bell) and not self.abandoned:
-            if not self.over:
+            if not self.over and not self._is_dropped:
                 say(f"job {self.run.id}: what runs is finished, and no more")
             with self.lock:
                 self.bell.condition.wait_for(lambda: self.over, timeout=60.0)
@@ -415,6 +416,7 @@ class Core:
         """Nobody holds the batch any more: what runs is finished, and no more."""
         with self.lock:
             if not self.over and not self.stopping.is_set() and self.stats.pending:
+                self._is_dropped = True
                 say(telling.dropped(self.run.id, self.stats))
         self.stop(None)
         self.drop_out()
