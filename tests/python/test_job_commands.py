@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -109,3 +111,22 @@ def test_a_file_of_results_is_a_job_for_every_command(home, command):
     assert "a fork of" in command("fork", str(path), "--from-snapshot", "two", store=None)
     done.clear()
     assert len(life(4, from_snapshot="two")) == 4 and done == [2, 3]
+
+
+def test_a_batch_that_a_person_stops_or_cancels_drains_and_says_so(rt, command):
+    def fn(i):
+        begun.set()
+        time.sleep(0.01)
+        return i
+
+    for verb, error, status in (("stop", outlast.StopRequested, "interrupted"), ("cancel", outlast.RunEnded, "cancelled")):
+        begun = threading.Event()
+        out = batch(rt, range(100_000), fn, job=verb)
+        assert begun.wait(20)
+        command(verb, verb)
+        with pytest.raises(error) as raised:
+            out.wait()
+        assert "script again" in raised.value.hint or "job=…" in raised.value.hint
+        assert (rt.get(verb).status, out.stats.failed) == (status, 0) and out.stats.done < 50_000
+    again = batch(rt, range(10), fn, job="stop").wait()
+    assert again.stats.done == 10, "started again, it goes on"

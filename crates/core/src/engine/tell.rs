@@ -5,6 +5,7 @@ use crate::{
     engine::{Error, guard},
     id::{AttemptNo, Micros, RunNo, Slot},
     loaded::{Loaded, Need},
+    run::Run,
     status::{Event, Status},
 };
 
@@ -36,8 +37,7 @@ pub struct Tell {
 
 impl Tell {
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs =
-            vec![Need::Run(self.run), Need::OpenAttempts(self.run), Need::Lease(self.run, Slot::DRIVER)];
+        let mut needs = vec![Need::Run(self.run), Need::OpenAttempts(self.run), Need::Leases(self.run)];
         if let Word::Resume { diverged: Some(attempt) } = self.word {
             needs.push(Need::Attempt(self.run, attempt));
         }
@@ -52,7 +52,7 @@ impl Tell {
             Word::Wake => return self.wake(l, now),
             Word::Resume { diverged } => return self.resume(l, diverged, now),
         };
-        let driven = guard::driver(l, l.run(self.run)?, Slot::DRIVER).is_some();
+        let driven = is_driven(l, l.run(self.run)?);
         let run = l.run_mut(self.run)?;
         if self.word == Word::Stop && !run.status.is_ended() {
             run.stop_requested = true;
@@ -252,4 +252,11 @@ mod tests {
         assert!(matches!(b.admit(actor, Request::of(0, 10), &[]), Ok(Admission::Refused(_))));
         assert_eq!(tell(&b, run, Word::Resume { diverged: Some(actor.attempt) }).unwrap(), Status::Halted);
     }
+}
+
+/// Whether somebody lives who hears of it: the run's driver, or a worker of a job, in a slot of its own.
+fn is_driven(l: &Loaded, run: &Run) -> bool {
+    let open = l.attempts.iter().map(|a| &a.value).filter(|a| a.run == run.no && a.is_open());
+    let mut slots = open.filter(|_| run.job.is_some()).map(|a| a.slot).chain([Slot::DRIVER]);
+    slots.any(|slot| guard::driver(l, run, slot).is_some())
 }

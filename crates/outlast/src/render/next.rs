@@ -36,6 +36,9 @@ pub fn next(view: &RunView) -> Next {
         false => told("its next request", "its next request goes on with it", Vec::new()),
     };
     match run.status {
+        Status::Running if run.stop_requested && run.job.is_some() => {
+            told("stopping", "its script was asked to stop it", Vec::new())
+        }
         Status::Running if run.stop_requested => {
             told("stopping", "its supervisor was asked to stop it", Vec::new())
         }

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from ..budget import NANO
-from ..errors import BudgetExceeded, Error, LeaseLost, NothingMetered, RunHalted, StopRequested, StoreError, of
+from ..errors import BudgetExceeded, Error, LeaseLost, NothingMetered, RunEnded, RunHalted, StopRequested, StoreError, of
 from ..say import say
 from . import plan as plans, progress, telling
 from .alike import Alike
@@ -331,7 +331,11 @@ class Core:
         """A worker's item ended by an error that is not its own: the store's, a halt."""
         with self.lock:
             self.queue.ended()
-            self.stop(self.refusal(error, None) if isinstance(error, RunHalted) else error)
+            if isinstance(error, RunHalted):
+                error = self.refusal(error, None)
+            elif isinstance(error, RunEnded):
+                error = RunEnded(error.message, hint="give the batch another name: job=…")
+            self.stop(error)
             self.bell.ring()
 
     def late(self, thread: threading.Thread) -> None:
