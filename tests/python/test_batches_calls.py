@@ -1,11 +1,16 @@
 """Calls in a batch: the ceiling poisons no item, each try is a scope of its own, and what is not metered is noticed."""
 
 import asyncio
+import os
+import subprocess
+import sys
+import textwrap
 import threading
 
 import pytest
 
 import outlast
+from conftest import SOURCES, outlast_program
 from test_batches_kills import ask, paid, provider  # noqa: F401 (a fixture)
 
 
@@ -193,3 +198,29 @@ def test_a_small_limit_is_told_as_it_is(rt):
     batch(rt, [1], lambda i: i, budget=outlast.Budget(usd="0.002")).wait()
     with pytest.raises(outlast.BudgetChanged, match="has 0.002 usd as its limit, and 12.345 usd was asked for"):
         batch(rt, [1], lambda i: i, budget=outlast.Budget(usd="12.345"))
+
+
+SUPERVISED = """
+    import openai, outlast
+    client = openai.OpenAI(**outlast.openai())
+    rt = outlast.connect()
+
+    def ask(i):
+        answer = client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": f"q{i}"}])
+        return answer.choices[0].message.content
+
+    with rt.run("middle"):
+        assert all(r.ok for r in outlast.map(range(6), ask, job="below", key=str))
+"""
+
+
+def test_a_batch_below_a_run_below_a_supervisor_is_charged_once_to_each(home, provider):  # noqa: F811
+    (home / "agent.py").write_text(textwrap.dedent(SUPERVISED))
+    done = subprocess.run(
+        [outlast_program(), "--store", "mine.db", "run", "--run", "sup", "--", sys.executable, "agent.py"],
+        cwd=home, env={**os.environ, "PYTHONPATH": str(SOURCES)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with outlast.connect(home / "mine.db") as rt:
+        assert {id: rt.get(id).budget.calls.spent for id in ("below", "middle", "sup")} == {"below": 6, "middle": 6, "sup": 6}
+    assert paid(provider) == 6

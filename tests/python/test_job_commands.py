@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -30,6 +32,15 @@ def test_results_are_exported_as_the_function_returned_them(rt, command):
     lines = [json.loads(line) for line in command("export", "j").splitlines()]
     retry = {"retries": 1, "base": 0.5, "cap": 60.0, "on": None}
     assert [(x["job_id"], x["key"], x["result"]) for x in lines] == [("j", "0", retry), ("j", "1", {"value": 1}), ("j", "2", {"value": 2})]
+
+
+def test_numbers_that_json_does_not_have_are_exported_as_null(rt, command, home):
+    values = [float("nan"), {"a": [float("inf"), 1.5], "b": "NaN"}, 10**400]
+    batch(rt, range(3), lambda i: values[i], out=home / "out.jsonl").wait()
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in command("export", "j").splitlines()]
+    assert [x["result"] for x in lines] == [None, {"a": [None, 1.5], "b": "NaN"}, 10**400]
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in (home / "out.jsonl").read_text().splitlines()]
+    assert [x["value"] for x in lines] == [None, {"a": [None, 1.5], "b": "NaN"}, 10**400]
 
 
 def test_a_job_tells_what_its_items_raised_and_that_its_script_is_to_be_started(rt, command):
@@ -100,3 +111,22 @@ def test_a_file_of_results_is_a_job_for_every_command(home, command):
     assert "a fork of" in command("fork", str(path), "--from-snapshot", "two", store=None)
     done.clear()
     assert len(life(4, from_snapshot="two")) == 4 and done == [2, 3]
+
+
+def test_a_batch_that_a_person_stops_or_cancels_drains_and_says_so(rt, command):
+    def fn(i):
+        begun.set()
+        time.sleep(0.01)
+        return i
+
+    for verb, error, status in (("stop", outlast.StopRequested, "interrupted"), ("cancel", outlast.RunEnded, "cancelled")):
+        begun = threading.Event()
+        out = batch(rt, range(100_000), fn, job=verb)
+        assert begun.wait(20)
+        command(verb, verb)
+        with pytest.raises(error) as raised:
+            out.wait()
+        assert "script again" in raised.value.hint or "job=…" in raised.value.hint
+        assert (rt.get(verb).status, out.stats.failed) == (status, 0) and out.stats.done < 50_000
+    again = batch(rt, range(10), fn, job="stop").wait()
+    assert again.stats.done == 10, "started again, it goes on"

@@ -20,6 +20,8 @@ pub fn json(view: &RunView, now_us: i64) -> String {
         "no": run.no.0,
         "id": run.id.as_str(),
         "parent": run.parent.map(|no| no.0),
+        // Its own envelope first, then those above it.
+        "charges": run.charges.iter().map(|no| no.0).collect::<Vec<_>>(),
         "name": view.spec.name,
         "tags": view.spec.tags,
         "status": run.status.name(),

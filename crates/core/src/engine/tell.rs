@@ -5,6 +5,7 @@ use crate::{
     engine::{Error, guard},
     id::{AttemptNo, Micros, RunNo, Slot},
     loaded::{Loaded, Need},
+    run::Run,
     status::{Event, Status},
 };
 
@@ -36,8 +37,7 @@ pub struct Tell {
 
 impl Tell {
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs =
-            vec![Need::Run(self.run), Need::OpenAttempts(self.run), Need::Lease(self.run, Slot::DRIVER)];
+        let mut needs = vec![Need::Run(self.run), Need::OpenAttempts(self.run), Need::Leases(self.run)];
         if let Word::Resume { diverged: Some(attempt) } = self.word {
             needs.push(Need::Attempt(self.run, attempt));
         }
@@ -52,7 +52,7 @@ impl Tell {
             Word::Wake => return self.wake(l, now),
             Word::Resume { diverged } => return self.resume(l, diverged, now),
         };
-        let driven = guard::driver(l, l.run(self.run)?, Slot::DRIVER).is_some();
+        let driven = is_driven(l, l.run(self.run)?);
         let run = l.run_mut(self.run)?;
         if self.word == Word::Stop && !run.status.is_ended() {
             run.stop_requested = true;
@@ -116,19 +116,29 @@ impl Tell {
     }
 }
 
+/// Whether somebody lives who hears of it: the run's driver, or a worker of a job, in a slot of its own.
+fn is_driven(l: &Loaded, run: &Run) -> bool {
+    let open = l.attempts.iter().map(|a| &a.value).filter(|a| a.run == run.no && a.is_open());
+    let mut slots = open.filter(|_| run.job.is_some()).map(|a| a.slot).chain([Slot::DRIVER]);
+    slots.any(|slot| guard::driver(l, run, slot).is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
         engine::{
             bench::{Bench, Request, bill},
+            claim::Claim,
             end_attempt::EndAttempt,
             enter::Enter,
             settle::Close,
+            start::Start,
         },
-        op::{Actor, Admission, Durability, Then},
-        run::{OnDivergence, Policy},
-        store::Ask as _,
+        id::RunId,
+        op::{Actor, Admission, Claimed, Durability, Then},
+        run::{OnDivergence, Policy, Spec},
+        store::{Ask as _, Store as _},
         unit::Limits,
     };
 
@@ -241,6 +251,35 @@ mod tests {
         assert!(matches!(asks(9, &[seq]), Admission::Go { .. }));
         // Given back by a connection that broke, it is untaken.
         assert!(matches!(asks(8, &[]), Admission::Refused(r) if r.code == "diverged"));
+    }
+
+    // Bug: `outlast stop JOB` stopped nothing: the batch went on to its end.
+    // Cause: workers have slots of their own, and only the driver's slot was looked at. The job was interrupted at
+    // once, its workers lost their leases, and took it up again as those do that were thought dead.
+    #[test]
+    fn a_jobs_workers_hear_that_it_is_to_stop() {
+        let b = Bench::new();
+        let instance = b.register();
+        let start = Start {
+            id: RunId::new("job").unwrap(),
+            limits: Limits::default(),
+            policy: Policy::default(),
+            spec: Spec { job: Some("job".into()), ..Spec::default() },
+            parent: None,
+            command_key: None,
+            stdin: None,
+        };
+        let run = b.store.ask(start, Durability::Synced).wait().unwrap().run;
+        assert_eq!(tell(&b, run, Word::Stop).unwrap(), Status::Interrupted, "nobody works on it");
+        let claim = Claim { run, slot: Slot::ANY, instance, label: None, fresh: false, restart: false };
+        let Claimed::Attempt { attempt, .. } = b.store.ask(claim, Durability::Synced).wait().unwrap() else {
+            panic!("refused")
+        };
+        assert_eq!(tell(&b, run, Word::Stop).unwrap(), Status::Running);
+        assert!(b.store.run(run).unwrap().unwrap().run.stop_requested);
+        let (exit, then) = (Exit::default(), Then::Interrupt { by_person: true });
+        let end = EndAttempt { run, attempt, instance, exit, active_ms: 0, then };
+        assert_eq!(b.store.ask(end, Durability::Synced).wait().unwrap(), Status::Interrupted);
     }
 
     #[test]

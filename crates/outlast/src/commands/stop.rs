@@ -56,9 +56,10 @@ pub fn stop(
         }))?;
     } else {
         let id = page.look.paint(Paint::Strong, run.id.as_str());
+        let driver = if run.job.is_some() { "its script" } else { "its supervisor" };
         let said = match stopping {
-            true if waited_in_vain => "its supervisor was asked to stop it, and has not yet".to_owned(),
-            true => "its supervisor was asked to stop it".to_owned(),
+            true if waited_in_vain => format!("{driver} was asked to stop it, and has not yet"),
+            true => format!("{driver} was asked to stop it"),
             false => run.status.name().to_owned(),
         };
         page.line(&format!("{id}  {said}"))?;

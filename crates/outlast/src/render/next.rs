@@ -40,6 +40,9 @@ pub fn next(view: &RunView) -> Next {
         ),
     };
     match run.status {
+        Status::Running if run.stop_requested && run.job.is_some() => {
+            told("stopping", "its script was asked to stop it", Vec::new())
+        }
         Status::Running if run.stop_requested => {
             told("stopping", "its supervisor was asked to stop it", Vec::new())
         }

@@ -84,6 +84,7 @@ class Run:
         self._no = 0
         # The supervisor's run, of which this may be a child.
         self._parent: int | None = None
+        self._below: bool | None = None
         self._tokens: list[Any] = []
         self.steps = steps.Memory(self)
         self.state = State(self)
@@ -114,7 +115,14 @@ class Run:
 
     @property
     def _is_child(self) -> bool:
-        return self._parent is not None and self.view().raw["parent"] == self._parent
+        """Whether it spends of the supervisor's budget, however far below: its calls go through that proxy, and are charged there."""
+        if self._parent is None:
+            return False
+        if self._below is None:
+            above: Any = self._runtime.get(os.environ["OUTLAST_RUN_ID"]).raw["charges"]
+            own: Any = self.view().raw["charges"]
+            self._below = above[0] in own[1:]
+        return self._below
 
     def view(self) -> RunView:
         """The run as it is committed."""

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from ..budget import NANO
-from ..errors import BudgetExceeded, Error, LeaseLost, NothingMetered, RunHalted, StopRequested, StoreError, of
+from ..errors import BudgetExceeded, Error, LeaseLost, NothingMetered, RunEnded, RunHalted, StopRequested, StoreError, of
 from ..say import say
 from . import plan as plans, progress, telling
 from .alike import Alike
@@ -66,6 +66,7 @@ class Core:
         self.out: OutFile | None = None
         # The caller left at once: nobody waits for what runs.
         self.abandoned = False
+        self._is_dropped = False
 
     # --- the beginning
 
@@ -330,7 +331,11 @@ class Core:
         """A worker's item ended by an error that is not its own: the store's, a halt."""
         with self.lock:
             self.queue.ended()
-            self.stop(self.refusal(error, None) if isinstance(error, RunHalted) else error)
+            if isinstance(error, RunHalted):
+                error = self.refusal(error, None)
+            elif isinstance(error, RunEnded):
+                error = RunEnded(error.message, hint="give the batch another name: job=…")
+            self.stop(error)
             self.bell.ring()
 
     def late(self, thread: threading.Thread) -> None:
@@ -405,7 +410,7 @@ class Core:
         """What the runtime does with what is open when it closes: stop, and wait for what runs."""
         self.stop(None)
         if isinstance(self.bell, Bell) and not self.abandoned:
-            if not self.over:
+            if not self.over and not self._is_dropped:
                 say(f"job {self.run.id}: what runs is finished, and no more")
             with self.lock:
                 self.bell.condition.wait_for(lambda: self.over, timeout=60.0)
@@ -415,6 +420,7 @@ class Core:
         """Nobody holds the batch any more: what runs is finished, and no more."""
         with self.lock:
             if not self.over and not self.stopping.is_set() and self.stats.pending:
+                self._is_dropped = True
                 say(telling.dropped(self.run.id, self.stats))
         self.stop(None)
         self.drop_out()

@@ -67,6 +67,7 @@ class ItemRun(Run):
         self._id = job.id
         self._no = job._no
         self._parent = job._parent
+        self._below = job._is_child
         self._on_divergence = None
         self._lazy = False
         self._lock = threading.RLock()

@@ -43,7 +43,8 @@ class OutFile:
             return
         line: dict[str, Any] = {"key": result.key, "index": result.index, "ok": result.ok}
         if result.ok:
-            line["value"] = untagged(json.loads(result.recorded()))
+            # JSON has no numbers for "not a number" and the infinite.
+            line["value"] = untagged(json.loads(result.recorded(), parse_constant=lambda _: None))
         else:
             line["error"] = result.why()
             line["status"] = result.status
