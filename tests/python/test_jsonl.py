@@ -410,8 +410,10 @@ SHAPES = [prefetching, skipping, counting, indexing, numbering, listing, doublin
 @pytest.mark.parametrize("shape", SHAPES)
 def test_another_shape_is_told_in_the_first_run_and_not_paid_for_again(bed, shape):
     clean = list(shape(Bed(bed.path.parent))(DOCUMENTS))
-    with pytest.warns(outlast.OtherShape, match="cannot be resumed without"):
+    with pytest.warns(outlast.OtherShape, match="cannot be resumed without") as warned:
         before = bed.life(fn=shape(bed), fail_at=14)
+    # At the program's own line.
+    assert [w.filename for w in warned] == [__file__]
     assert before == clean[: len(before)] and len(before) >= 8
     calls = bed.calls.copy()
     with pytest.raises(outlast.WouldRepay) as told:

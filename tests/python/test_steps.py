@@ -190,10 +190,10 @@ def test_divergence_can_be_let_live_with_one_warning(lives):
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             got = [run.step("plan", lambda a: a, x) for x in ("b", "c")]
-        return got, [w.category for w in told]
+        return got, [(w.category, w.filename) for w in told]
 
     got = lives(lambda run: [run.step("plan", lambda a: a, x) for x in "a"], then, on_divergence="live")
-    assert got == (["b", "c"], [outlast.DivergenceWarning])
+    assert got == (["b", "c"], [(outlast.DivergenceWarning, __file__)])
 
 
 def test_steps_of_tasks_that_are_ahead_of_others_are_no_divergence(lives):
@@ -431,12 +431,12 @@ def test_a_decorated_function_in_a_bare_thread_warns_that_it_is_not_recorded(rt)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 plain(3)
-                told.extend(w.category for w in caught)
+                told.extend((w.category, w.filename) for w in caught)
 
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-        assert told == [outlast.UnrecordedWarning]
+        assert told == [(outlast.UnrecordedWarning, __file__)]
 
 
 def test_steps_of_many_threads_are_all_recorded(rt):
@@ -469,6 +469,8 @@ def test_current_outside_of_a_run_is_told(rt):
         (lambda run: run.step("a", int, retries="3"), TypeError),
         (lambda run: run.step("a", int, retries=True), TypeError),
         (lambda run: outlast.Retry(3, on=[KeyError]), TypeError),
+        (lambda run: outlast.step("fetch"), TypeError),
+        (lambda run: outlast.step(functools.partial(abs, 1)), TypeError),
         (lambda run: outlast.Retry(3, base=float("nan")), ValueError),
     ],
 )

@@ -10,7 +10,6 @@ import json
 import threading
 import time
 import traceback
-import warnings
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
@@ -20,6 +19,7 @@ from .errors import Conflict, DivergenceWarning, DuplicateKey, Error, StepDiverg
 from .opening import Opening
 from .retry import Retry
 from .waiting import done
+from .warned import warn
 
 if TYPE_CHECKING:
     from .runs import Run
@@ -82,7 +82,7 @@ class Memory:
     def warn_once(self, message: str) -> None:
         if not self._warned:
             self._warned = True
-            warnings.warn(message, DivergenceWarning, stacklevel=5)
+            warn(message, DivergenceWarning)
 
 
 class Call:
@@ -489,7 +489,11 @@ def step(
     """
 
     def decorate(fn: F) -> F:
-        label = name or fn.__name__
+        label = name or getattr(fn, "__name__", None)
+        if not callable(fn):
+            raise TypeError(f"outlast.step wants a function, had {fn!r}; its parameters have names: @outlast.step(name=…)")
+        if not isinstance(label, str):
+            raise TypeError(f"outlast.step wants a name for {fn!r}: outlast.step(name=…)(…)")
         retry = Retry.of(retries)
 
         @functools.wraps(fn)
@@ -519,11 +523,10 @@ def _warn_if_lost(name: str) -> None:
     from .runtime import _open
 
     if threading.current_thread() is not threading.main_thread() and any(r._live for r in _open.values()):
-        warnings.warn(
+        warn(
             f"{name}() was called in a thread that has no current run: it is not recorded. "
             "Start the thread's work with contextvars.copy_context().run(…), or use run.step(…)",
             UnrecordedWarning,
-            stacklevel=3,
         )
 
 
