@@ -323,7 +323,10 @@ class Run:
                     f"run {self._id or '(new)'} is not open: it was left, or never entered",
                     hint="work inside `with rt.run(…) as run:`",
                 )
-            self._open()
+            with self._lock:
+                # Several threads may do its first steps.
+                if self._state == "new":
+                    self._open()
         seat = self._seat
         if seat is not None:
             word = seat.word()
