@@ -211,6 +211,59 @@ def test_steps_of_tasks_that_are_ahead_of_others_are_no_divergence(lives):
     assert got[1] == list(range(100, 110))
 
 
+def test_a_task_that_is_ahead_before_another_has_begun_is_no_divergence(lives):
+    """Bug: `StepDiverged` when the first of several tasks, or threads, had replayed all of its own."""
+
+    async def strand(run, base, count):
+        async def f(x):
+            await asyncio.sleep(0)
+            return x
+
+        return [await run.step("f", f, base + i) for i in range(count)]
+
+    async def both(run, n, m):
+        return await asyncio.gather(strand(run, 0, n), strand(run, 100, m))
+
+    got = lives(lambda run: asyncio.run(both(run, 3, 50)), lambda run: asyncio.run(both(run, 10, 50)))
+    assert got[0] == list(range(10))
+
+
+def test_a_thread_that_is_ahead_before_another_has_begun_is_no_divergence(lives):
+    def strand(run, base, count):
+        return [run.step("f", abs, base + i) for i in range(count)]
+
+    def then(run):
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(strand, run, 0, 10).result()
+            return first + pool.submit(strand, run, 100, 50).result()
+
+    assert lives(lambda run: strand(run, 0, 3) + strand(run, 100, 50), then) == [*range(10), *range(100, 150)]
+
+
+def test_one_task_that_does_all_steps_is_judged_whatever_else_was_there_before(lives):
+    async def life(run, first):
+        async def f(x):
+            return x
+
+        return await run.step("f", f, first)
+
+    async def among_others(runtime):
+        other = asyncio.ensure_future(asyncio.sleep(60))
+        await asyncio.sleep(0)
+        try:
+            async with runtime.run("r") as run:
+                await life(run, 2)
+        finally:
+            other.cancel()
+
+    with pytest.raises(outlast.StepDiverged):
+        lives(lambda run: asyncio.run(life(run, 1)), lambda run: asyncio.run(life(run, 2)))
+    with pytest.raises(outlast.StepDiverged):
+        asyncio.run(among_others(outlast.runtime.default()))
+
+
 def test_more_of_the_same_is_no_divergence(lives):
     assert lives(lambda run: [run.step("f", abs, -i) for i in range(3)], lambda run: [run.step("f", abs, -i) for i in range(5)]) == [0, 1, 2, 3, 4]
 

@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Literal, TypeVar, overload
 
 from . import _native, approvals, budget as budgets, codec, doubt, scope, steps
+from .beside import Beside
 from .budget import Budget
 from .errors import BudgetChanged, LeaseLost, RunCompleted, RunEnded, RunHalted, RunHeld, RunNotOpen, StopRequested, StoreError, of
 from .retry import Retry
@@ -163,6 +164,7 @@ class Run:
         self._leave(_how(kind), quiet=kind is not None)
 
     def _enter_scope(self) -> None:
+        self.steps.beside = Beside()
         self._tokens.append(scope.variable.set(scope.Current(self)))
 
     def _exit_scope(self) -> None:
@@ -327,6 +329,7 @@ class Run:
                 # Several threads may do its first steps.
                 if self._state == "new":
                     self._open()
+                    self.steps.beside = self.steps.beside or Beside()
         seat = self._seat
         if seat is not None:
             word = seat.word()

@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
 from . import _native, codec, doubt, scope
+from .beside import Beside
 from .buffer import Changes
 from .errors import Conflict, DivergenceWarning, DuplicateKey, Error, StepDiverged, StepFailed, StepInDoubt, StepTimeout, UnrecordedWarning
 from .opening import Opening
@@ -49,6 +50,7 @@ class Memory:
         self._run = run
         self._lock = threading.Lock()
         self.recorded: "_native.Recorded | None" = None
+        self.beside: Beside | None = None
         self._explicit: set[str] = set()
         self._warned = False
 
@@ -269,6 +271,9 @@ class Call:
         # Where several tasks or threads do steps, one may well be ahead of what another has yet to replay.
         unused = memory.recorded.unused(self.name) if memory.recorded.is_sequential else None
         if unused is None:
+            return
+        if memory.beside is not None and memory.beside.is_anybody():
+            memory.recorded.be_concurrent()
             return
         seq, _, count = unused
         had = json.loads(self.run_._engine.value(self.run_._no, seq)).get("args", [])
