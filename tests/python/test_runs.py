@@ -275,6 +275,23 @@ def test_a_run_whose_opening_was_cancelled_can_be_opened_again(rt):
     assert rt.get("r").status == "completed"
 
 
+def test_ctrl_c_when_the_run_is_just_open_leaves_it(rt, monkeypatch):
+    interrupted(rt, "r")
+    run = rt.run("r")
+    opened = run._open
+
+    def open_and_interrupt():
+        opened()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "_open", open_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run.__enter__()
+    assert rt.get("r").status == "interrupted"
+    with rt.run("r") as again:
+        assert again.step("a", lambda: 2) == 1
+
+
 def test_a_handle_whose_opening_failed_leaves_the_run_to_others(rt, monkeypatch):
     interrupted(rt, "r")
     from outlast import steps

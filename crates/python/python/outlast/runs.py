@@ -134,7 +134,8 @@ class Run:
             return self
         except BaseException as e:
             # Ctrl-C may come when it is open, and nobody then leaves it.
-            if self._state == "open" and not self._tokens and not isinstance(e, Exception):
+            if self._state == "open" and not isinstance(e, Exception):
+                self._exit_scope()
                 self._leave(_how(type(e)), quiet=True)
             raise
 
