@@ -75,13 +75,7 @@ class Run:
         self._within: int | None = None
         self._lock = threading.RLock()
         self._state: Literal["new", "open", "left"] = "new"
-        # Whoever wanted it open was cancelled while it was being opened.
-        self._unwanted = False
-        # Names of checkpoints that this life has saved itself.
-        self._saved: set[str] = set()
         self._seat: _native.Seat | None = None
-        # The attempt that was left: what is under way in it is still recorded, but nothing is begun.
-        self._left: _native.Seat | None = None
         self._no = 0
         # The supervisor's run, of which this may be a child.
         self._parent: int | None = None
@@ -92,6 +86,12 @@ class Run:
 
     # Opened by `async with`.
     _is_async = False
+    # Whoever wanted it open was cancelled while it was being opened.
+    _unwanted = False
+    # The attempt that was left: what is under way in it is still recorded, but nothing is begun.
+    _left: "_native.Seat | None" = None
+    # Names of checkpoints that this life has saved itself.
+    _saved: frozenset[str] = frozenset()
 
     # --- what it is
 
@@ -187,7 +187,7 @@ class Run:
                 seat = None if status == "completed" else self._claim()
                 iteration = seat.iteration if seat else int(self.view().raw["iteration"])  # type: ignore[call-overload]
                 self.steps.begin(self._engine.recorded(self._no, iteration))
-                self._saved.clear()
+                self._saved = frozenset()
             except BaseException:
                 self._unregister()
                 if seat is not None:
@@ -439,7 +439,7 @@ class Run:
         # A completed run has its checkpoints.
         if seat is not None:
             seat.checkpoint(name, text.encode()).wait()
-            self._saved.add(name)
+            self._saved |= {name}
 
     def snapshot(self, name: str) -> None:
         """Gives the point where the run is now a name, for `rt.run(id, from_snapshot=name)`. On disk before it returns."""
