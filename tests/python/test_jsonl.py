@@ -208,11 +208,19 @@ def test_an_iterator_is_read_no_further_than_its_results(bed):
     results.close()
 
 
+def test_what_is_no_function_is_told_before_anything_is_made(bed):
+    with pytest.raises(TypeError, match="generator_fn wants a generator function, had 5"):
+        outlast.resume_or_start("docs", bed.path, 5, (DOCUMENTS,))
+    assert not bed.path.parent.exists() or not list(bed.path.parent.glob(bed.path.name + "*"))
+
+
 def test_a_held_job_is_refused_to_a_second_caller(bed, life, home):
     results = bed.start()
     next(results)
-    with pytest.raises(outlast.RunHeld):
+    with pytest.raises(outlast.RunHeld) as error:
         bed.start()
+    # A notebook's cell that was interrupted and is run again: there is something that it can do.
+    assert "close()" in error.value.hint and "if_held" not in error.value.hint
     program = f"""
     import outlast
     try:
