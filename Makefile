@@ -2,6 +2,7 @@
 # make test              everything that is checked, as CI does it
 # make python            the wheel of the Python package, with the `outlast` command in it
 # make bench             the cost of it all, beside the disk, nginx and a direct call
+# make power-loss        what a step has returned is there after a loss of power (root, loop devices)
 # make bench-python      steps of the Python package, beside DBOS on SQLite and a JSONL file
 #
 # Each does all set-up itself and can be run again. Debian's packages that are missing are installed when we
@@ -17,7 +18,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 OUTLAST := $(TARGET)/debug/outlast
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test python bench bench-python build system venv clean
+.PHONY: help demo test python power-loss bench bench-python build system venv clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -34,6 +35,9 @@ bench: venv
 	@PYTHON=$(PYTHON) $(TARGET)/release/outlast-bench
 
 # In a place of its own: peers are no part of the tests.
+power-loss: build venv
+	@$(PYTHON) scripts/power-loss.py
+
 bench-python: python
 	@[ -d .venv-bench ] || python3 -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r benches/peers/requirements.txt

@@ -61,6 +61,26 @@ class Jsonl:
         os.fdatasync(fd)
 
 
+class Raw:
+    """What the disk does: 4 KiB more in a file that grows, and a sync; the same loop as in `make bench`."""
+
+    name = "raw fdatasync, 4 KiB"
+
+    def __init__(self, place: Path) -> None:
+        self.path = place / "raw"
+
+    def sequence(self, count: int) -> None:
+        block = random.Random(2).randbytes(4096)
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for _ in range(count):
+            os.write(fd, block)
+            os.fdatasync(fd)
+        os.close(fd)
+
+    def close(self) -> None:
+        pass
+
+
 class Outlast:
     name = "outlast (SQLite)"
 
@@ -163,7 +183,7 @@ class Dbos:
         time.sleep(600)
 
 
-PEERS = {"jsonl": Jsonl, "outlast": Outlast, "dbos": Dbos}
+PEERS = {"raw": Raw, "jsonl": Jsonl, "outlast": Outlast, "dbos": Dbos}
 
 
 def told(value: float) -> None:
@@ -230,7 +250,7 @@ def imports(module: str) -> float | None:
 
 
 def measure(args: argparse.Namespace) -> dict[str, dict[str, float | None]]:
-    installed = [p for p in PEERS if p == "jsonl" or imports(p) is not None]
+    installed = [p for p in PEERS if p in ("raw", "jsonl") or imports(p) is not None]
     for peer in PEERS.keys() - set(installed):
         print(f"{peer} is not installed: left out", file=sys.stderr)
     steps, resumes = (300, (1_000,)) if args.quick else (2_000, (10_000, 100_000))
@@ -242,22 +262,30 @@ def measure(args: argparse.Namespace) -> dict[str, dict[str, float | None]]:
     def row(name: str, peer: str, value: float | None) -> None:
         rows.setdefault(name, {})[PEERS[peer].name] = value
 
-    for peer in installed:
-        sizes: list[float] = []
-
-        def sequence() -> float | None:
-            place = fresh()
-            took = run(peer, "sequence", place, steps)
-            after = size(place)
-            more = fresh()
+    # In turns: a disk is not equally fast at all times.
+    took: dict[str, list[float]] = {peer: [] for peer in installed}
+    sizes: dict[str, list[float]] = {peer: [] for peer in installed}
+    for _ in range(args.times):
+        for peer in installed:
+            place, more = fresh(), fresh()
+            seconds = run(peer, "sequence", place, steps)
             # A second store of one step, so that what every store has is not counted.
             run(peer, "sequence", more, 1)
-            before = size(more)
-            sizes.append((after - before) / (steps - 1))
-            return None if took is None else steps / took
+            sizes[peer].append((size(place) - size(more)) / (steps - 1))
+            if seconds is not None:
+                took[peer].append(steps / seconds)
+    for peer in installed:
+        row("sequential 1 KB steps/s", peer, statistics.median(took[peer]) if took[peer] else None)
+    sequential = rows["sequential 1 KB steps/s"]
+    for other in (Raw, Jsonl):
+        for peer in installed:
+            ours, theirs = sequential[PEERS[peer].name], sequential[other.name]
+            row(f"the same, x {other.name}", peer, ours / theirs if ours and theirs else None)
 
-        row("sequential 1 KB steps/s", peer, median(args.times, sequence))
-        row("bytes per 1 KB step", peer, statistics.median(sizes) if sizes else None)
+    for peer in installed:
+        if peer == "raw":
+            continue
+        row("bytes per 1 KB step", peer, statistics.median(sizes[peer]))
         if peer != "jsonl":
             each = max(4, steps // 40)
 

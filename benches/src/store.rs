@@ -14,9 +14,7 @@ use outlast_core::{
     instance::Identity,
     op::{Actor, Claimed, Durability},
     payload::Payload,
-    run::{Policy, Spec},
     store::{Ask as _, Store},
-    unit::Limits,
 };
 
 use crate::{
@@ -39,15 +37,7 @@ fn register(store: &dyn Store) -> InstanceNo {
 }
 
 fn start(id: &str) -> Start {
-    Start {
-        id: RunId::new(id).expect("an id"),
-        limits: Limits::default(),
-        policy: Policy::default(),
-        spec: Spec::default(),
-        parent: None,
-        command_key: None,
-        stdin: None,
-    }
+    Start::new(RunId::new(id).expect("an id"))
 }
 
 fn driver(store: &dyn Store, id: &str, instance: InstanceNo) -> Actor {

@@ -143,23 +143,13 @@ def test_a_key_stands_for_its_arguments_only(rt, person):
 def test_tasks_wait_beside_each_other_and_the_run_until_the_last(rt, person):
     async def main():
         async with rt.run("r") as run:
-            ticks = 0
-
-            async def tick():
-                nonlocal ticks
-                while True:
-                    ticks += 1
-                    await asyncio.sleep(0.01)
-
-            ticking = asyncio.create_task(tick())
+            # Only while the loop goes round can this task have them answered.
             asked = [asyncio.create_task(run.approve("deploy", n)) for n in range(3)]
             found = await asyncio.to_thread(person.sees, 3)
             for n, one in enumerate(found):
                 assert (await asyncio.to_thread(person.status, "r")) == "waiting"
                 await asyncio.to_thread(person.types, "approve", one["id"], *(["--deny"] if n == 1 else []))
             said = await asyncio.gather(*asked, return_exceptions=True)
-            ticking.cancel()
-            assert ticks > 10
             assert [type(s).__name__ for s in said].count("ApprovalDenied") == 1
             assert run.view().status == "running"
 

@@ -135,7 +135,7 @@ def test_the_cost_so_far_is_told_at_the_resume(rt, provider, capfd):  # noqa: F8
     spent = rt.get("j").budget.usd.spent
     capfd.readouterr()
     out = batch(rt, range(4), ask).wait()
-    assert f"resuming: 3 of 4 done, {spent:.2f} usd spent" in capfd.readouterr().err
+    assert f"resuming: 3 of 4 done, {spent:g} usd spent" in capfd.readouterr().err
     assert out.stats.cost_usd == pytest.approx(rt.get("j").budget.usd.spent) and paid(provider) == 4
 
 
@@ -162,3 +162,34 @@ def test_a_call_of_a_late_thread_is_not_paid_under_an_item_that_is_over(rt, prov
     gate.set()
     assert ended.wait(20)
     assert r.status == "failed" and paid(provider) == 0 and "is not open" in late[0]
+
+
+def test_what_called_nothing_does_not_count_as_not_metered(rt, provider):  # noqa: F811
+    def fn(i):
+        if i < 15:
+            raise outlast.Skip("empty") if i % 2 else ValueError(f"{'ab'[i % 4 // 2]} is broken")
+        return ask(i)
+
+    out = batch(rt, range(20), fn, budget=outlast.Budget(usd=1)).wait()
+    assert (out.stats.done, out.stats.skipped, out.stats.failed) == (5, 7, 8)
+
+
+def test_a_batch_in_a_run_spends_of_its_budget_and_the_ceiling_there_poisons_no_item(rt, provider, home):  # noqa: F811
+    config = home / ".config" / "outlast" / "outlast.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('admit_wait = "300ms"\n')
+    with pytest.raises(outlast.BudgetExceeded, match="a run above it") as error, rt.run("above", budget=outlast.Budget(calls=10)):
+        batch(rt, range(40), swallowing).wait()
+    assert error.value.code == "call_budget_exceeded"
+    counts = outlast.job("j", store=rt).counts
+    assert (counts["failed"], counts["dead"], paid(provider)) == (0, 0, 10) and 6 <= counts["done"] <= 10
+    assert rt.get("j").raw["parent"] == rt.get("above").raw["no"]
+    with rt.run("above", budget=outlast.Budget(calls=100, amend=True)):
+        again = batch(rt, range(40), swallowing)
+        assert all(r.value and r.attempts == 1 for r in again) and paid(provider) == 40
+
+
+def test_a_small_limit_is_told_as_it_is(rt):
+    batch(rt, [1], lambda i: i, budget=outlast.Budget(usd="0.002")).wait()
+    with pytest.raises(outlast.BudgetChanged, match="has 0.002 usd as its limit, and 12.345 usd was asked for"):
+        batch(rt, [1], lambda i: i, budget=outlast.Budget(usd="12.345"))

@@ -437,11 +437,14 @@ async def _await(awaitable):
 def test_a_cancelled_step_is_run_again_later(rt):
     async def first():
         async with rt.run("r") as run:
+            begun = asyncio.Event()
+
             async def forever():
+                begun.set()
                 await asyncio.Event().wait()
 
             task = asyncio.ensure_future(run.step("s", forever))
-            await asyncio.sleep(0.05)
+            await begun.wait()
             task.cancel()
             await task
 

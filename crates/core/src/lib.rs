@@ -4,8 +4,10 @@
 
 pub mod approval;
 pub mod attempt;
+pub mod audit;
 pub mod body;
 pub mod budget;
+pub mod calendar;
 pub mod call;
 pub mod clock;
 pub mod digest;

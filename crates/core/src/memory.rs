@@ -15,6 +15,7 @@ use std::{
 use crate::{
     approval,
     attempt::Attempt,
+    audit::{Gone, Sums},
     budget::{Budget, BudgetView},
     clock::Clock,
     engine::windows,
@@ -30,7 +31,7 @@ use crate::{
     run::{Admission, Run, Spec},
     store::{Error, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
     token::TokenKey,
-    unit::{Amounts, Unit},
+    unit::Unit,
 };
 
 pub use state::StateTables;
@@ -302,43 +303,23 @@ impl Tables {
     /// What is wrong with the tables, if anything: every envelope's sums are those of its entries,
     /// no limit is passed but by an overrun, and no fence stands above its run's.
     pub fn inconsistency(&self) -> Option<String> {
+        let mut gone = Gone::default();
+        let families: BTreeMap<EnvelopeNo, bool> =
+            self.runs.values().rev().map(|run| (run.envelope(), gone.child_of(run))).collect();
         for envelope in self.envelopes.values() {
-            if let Some(wrong) = envelope.inconsistency() {
-                return Some(wrong);
-            }
-            let (mut held, mut doubt, mut spent, mut overrun) =
-                (Amounts::default(), Amounts::default(), Amounts::default(), 0);
-            for e in self.entries.values() {
-                // Items and steps repeat what the calls in them were charged.
-                if e.kind != Kind::Call || !self.is_charged(e, envelope.no) {
-                    continue;
-                }
-                held += e.held;
-                spent += e.spent;
-                if e.state == State::Unknown {
-                    doubt += e.held;
-                }
-                overrun += e.call.as_ref().map_or(0, |c| c.overrun_nano_usd);
-            }
-            for u in [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls] {
-                let (r, d, s) = (envelope.reserved[u], envelope.doubt[u], envelope.spent[u]);
-                if (r, d, s) != (held[u], doubt[u], spent[u]) {
-                    return Some(format!(
-                        "envelope {} {}: reserved {r}, doubt {d}, spent {s}; its entries: {}, {}, {}",
-                        envelope.no,
-                        u.name(),
-                        held[u],
-                        doubt[u],
-                        spent[u]
-                    ));
-                }
+            let mut sums = Sums::default();
+            let charged = || self.entries.values().filter(|e| self.is_charged(e, envelope.no));
+            charged().for_each(|e| sums.add(e));
+            let forgotten = families.get(&envelope.no).copied().unwrap_or_else(|| gone.any());
+            if let Some(wrong) = sums.differ(envelope, forgotten) {
+                return Some(format!("envelope {}: {wrong}", envelope.no));
             }
             // `admission = "observe"` accepts one call's excess for each concurrent call.
             let observed = |e: &Entry| self.runs[&e.run].policy.admission == Admission::Observe;
-            if self.entries.values().any(|e| self.is_charged(e, envelope.no) && observed(e)) {
+            if forgotten || charged().any(observed) {
                 continue;
             }
-            let cost = envelope.spent.cost() + envelope.reserved.cost();
+            let (cost, overrun) = (envelope.spent.cost() + envelope.reserved.cost(), sums.overrun);
             if envelope.limits[Unit::CostNanoUsd].is_some_and(|limit| cost > limit + overrun) {
                 return Some(format!(
                     "envelope {}: {cost} nano-usd spent and reserved, over its limit {:?} by more than its overruns {overrun}",

@@ -1,6 +1,6 @@
 //! Why a command was not done, with a stable code, what to do about it, and an exit code.
 
-use std::io;
+use std::{io, path::Path};
 
 use outlast_core::{engine, store};
 use serde_json::json;
@@ -66,6 +66,16 @@ impl CliError {
         }
     }
 
+    /// A JSONL file of results that cannot be read, or not be repaired.
+    pub fn unreadable_results(path: &Path, why: &io::Error) -> CliError {
+        CliError::Other {
+            exit: exit_code::REFUSED,
+            code: "results_unreadable",
+            message: format!("cannot work on {}: {why}", path.display()),
+            hint: Some("give a JSONL file of results; nothing was changed".into()),
+        }
+    }
+
     /// The stable code.
     pub fn code(&self) -> &'static str {
         match self {
@@ -96,6 +106,11 @@ impl CliError {
             CliError::Place(_) => Some("name another place with --store or OUTLAST_STORE".into()),
             CliError::Keys(e) => e.hint(),
             CliError::Store(e) => e.hint(),
+            CliError::NoStore { place } if place.ends_with(".jsonl.outlast.db") => Some(
+                "the record of a file of results is made by the script that writes it; of an older library's, which has none, \
+                 `outlast inspect` reads the lines"
+                    .into(),
+            ),
             CliError::NoStore { .. } => Some(
                 "`outlast run -- CMD` makes it; or name another place with --store or OUTLAST_STORE".into(),
             ),

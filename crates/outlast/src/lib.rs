@@ -50,7 +50,7 @@ use std::{
 use outlast_core::store::Store;
 
 use crate::{
-    cli::{Cli, Command, ExportArgs, RetryArgs, VerifyArgs},
+    cli::{Cli, Command, ExportArgs, ForkArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     context::Context,
     error::CliError,
     render::look::{Look, Page},
@@ -140,7 +140,10 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             }
             on_store(command, &*context.beside(&path).open(false, Default::default())?, look)
         }
-        Command::Retry(RetryArgs { ref job, .. }) | Command::Export(ExportArgs { ref job })
+        Command::Retry(RetryArgs { ref job, .. })
+        | Command::Export(ExportArgs { ref job })
+        | Command::Snapshot(SnapshotArgs { run: ref job, .. })
+        | Command::Fork(ForkArgs { run: ref job, .. })
             if jsonl::is_file(job) =>
         {
             let path = context.around.directory().join(job);

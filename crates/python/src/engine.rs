@@ -134,6 +134,9 @@ impl Engine {
     }
 }
 
+/// See `Engine::barred`.
+type Barred = (&'static str, String, String, String);
+
 #[pymethods]
 impl Engine {
     /// Opens the store at `place`, the default one without it, and joins it as this process.
@@ -290,15 +293,24 @@ impl Engine {
         Ok(py.detach(|| core.node.sweep()).map(drop).map_err(Failure::from)?)
     }
 
-    /// The limit or rule that has halted a run, None while it has not: (code, message, hint).
-    fn halted(&self, py: Python<'_>, run: i64) -> PyResult<Option<(String, String, String)>> {
+    /// The limit or rule that is in a run's way, None while there is none: ("halted" by it, or "waiting" for a budget
+    /// above its own or of a period; code, message, hint).
+    fn barred(&self, py: Python<'_>, run: i64) -> PyResult<Option<Barred>> {
         let core = self.shared.core()?;
-        let view = py.detach(|| core.store.run(RunNo(run))).map_err(Failure::from)?;
-        let Some(run) = view.map(|v| v.run).filter(|run| run.status == Status::Halted) else {
+        let Some(view) = py.detach(|| core.store.run(RunNo(run))).map_err(Failure::from)? else {
             return Ok(None);
         };
-        let halt = run.halt.unwrap_or_else(|| Refusal::plain("run_halted", Micros(0)));
-        Ok(Some((halt.code.clone(), halt.message(), refused_hint(&halt, run.id.as_str()))))
+        let (status, halt, id) = (view.run.status, view.run.halt, view.run.id);
+        let why = match status {
+            Status::Halted => halt.unwrap_or_else(|| Refusal::plain("run_halted", Micros(0))),
+            // One that waits for a person, or until a time, has none.
+            Status::Waiting => match halt {
+                Some(why) => why,
+                None => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
+        Ok(Some((status.name(), why.code.clone(), why.message(), refused_hint(&why, id.as_str()))))
     }
 
     /// All recorded items of a job, by key.

@@ -10,3 +10,4 @@ pub mod mock;
 pub mod node;
 pub mod proxy;
 pub mod state;
+pub mod version;

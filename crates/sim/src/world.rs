@@ -358,13 +358,11 @@ fn start(
     let tags = of_team.then(team_tag).into_iter().collect();
     let started = RunId::new(id).map(|id| {
         let start = Start {
-            id,
             limits,
             policy: Policy { in_doubt, ..Policy::default() },
             spec: Spec { tags, ..Spec::default() },
             parent,
-            command_key: None,
-            stdin: None,
+            ..Start::new(id)
         };
         out.disk.ask(start, Durability::Synced).wait()
     });

@@ -4,10 +4,10 @@ use outlast_core::store::Error;
 
 /// The format this program writes. A change of what is stored makes a new one, with a step from the one
 /// before it once a release has written that.
-pub const FORMAT: i64 = 2;
+pub const FORMAT: i64 = 3;
 
 /// The oldest format this program reads. What was written before the first release has no steps.
-pub const OLDEST: i64 = 2;
+pub const OLDEST: i64 = 3;
 
 /// Whether a store of format `found` can be read.
 ///

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::Micros;
+use crate::{
+    calendar::{self, DAY},
+    id::Micros,
+};
 
 /// How often a budget begins anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +30,6 @@ pub struct Period {
 }
 
 const HOUR: i64 = 3_600_000_000;
-const DAY: i64 = 24 * HOUR;
 
 impl Per {
     pub const ALL: [Per; 4] = [Per::Hour, Per::Day, Per::Month, Per::None];
@@ -48,7 +50,7 @@ impl Per {
     /// The period in which `at` lies, in UTC.
     pub fn period(self, at: Micros) -> Period {
         let days = at.0.div_euclid(DAY);
-        let (year, month, day) = date(days);
+        let (year, month, day) = calendar::date(days);
         match self {
             Per::Hour => {
                 let since = at.0.div_euclid(HOUR) * HOUR;
@@ -59,41 +61,19 @@ impl Per {
             Per::Day => Period {
                 since: Micros(days * DAY),
                 until: Some(Micros((days + 1) * DAY)),
-                name: format!("{year:04}-{month:02}-{day:02}"),
+                name: calendar::day(days),
             },
             Per::Month => {
                 let (next_year, next) = if month == 12 { (year + 1, 1) } else { (year, month + 1) };
                 Period {
-                    since: Micros(first_day(year, month) * DAY),
-                    until: Some(Micros(first_day(next_year, next) * DAY)),
+                    since: Micros(calendar::days(year, month, 1) * DAY),
+                    until: Some(Micros(calendar::days(next_year, next, 1) * DAY)),
                     name: format!("{year:04}-{month:02}"),
                 }
             }
             Per::None => Period { since: Micros(0), until: None, name: String::new() },
         }
     }
-}
-
-/// Year, month and day of days since 1970-01-01: eras of 400 years, each beginning with a March.
-fn date(days: i64) -> (i64, i64, i64) {
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    (era * 400 + year_of_era + i64::from(month <= 2), month, day)
-}
-
-/// Days since 1970-01-01 of a month's first.
-fn first_day(year: i64, month: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let from_march = if month > 2 { month - 3 } else { month + 9 };
-    let of_era = year.rem_euclid(400);
-    let of_year = (153 * from_march + 2) / 5;
-    year.div_euclid(400) * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
 #[cfg(test)]

@@ -49,6 +49,10 @@ pub enum Error {
     NotAJob { id: String },
     #[error("run {id} has no snapshot {name:?}")]
     UnknownSnapshot { id: String, name: String },
+    #[error("run {id} has no attempt {attempt}")]
+    UnknownAttempt { id: String, attempt: i64 },
+    #[error("a snapshot's name is 1 to 64 of A-Z a-z 0-9 . _ -, had {name:?}")]
+    BadSnapshot { name: String },
     #[error(
         "expected version {expected} of key {key:?} of agent {agent:?} in namespace {namespace:?}, and it is {actual}"
     )]
@@ -109,7 +113,8 @@ impl Error {
             Error::UnknownItem { .. } => "unknown_item",
             Error::ItemRunning { .. } => "item_running",
             Error::NotAJob { .. } => "not_a_job",
-            Error::UnknownSnapshot { .. } => "unknown_snapshot",
+            Error::UnknownSnapshot { .. } | Error::UnknownAttempt { .. } => "unknown_snapshot",
+            Error::BadSnapshot { .. } => "bad_snapshot",
             Error::Conflict { .. } | Error::Changed { .. } => "conflict",
             Error::ReadOnlyNamespace { .. } => "read_only_namespace",
             Error::Compacted { .. } => "compacted",
@@ -131,6 +136,20 @@ impl Error {
         Some(match self {
             Error::UnknownRun { .. } => "list runs with `outlast ls`".into(),
             Error::UnknownBudget { .. } => "list budgets with `outlast budgets`".into(),
+            Error::RunExists { .. } => {
+                "of a fork: give it an id of its own with --id, or its point a name of its own".into()
+            }
+            Error::UnknownItem { id, .. } => {
+                format!("`outlast inspect {id}` and `outlast export {id}` show what there is")
+            }
+            Error::ItemRunning { id, .. } => format!("wait for it, or end it with `outlast stop {id}`"),
+            Error::UnknownSnapshot { id, .. } => {
+                format!(
+                    "name a point with `outlast snapshot {id} NAME`; an attempt's number or a time will do, too"
+                )
+            }
+            Error::UnknownAttempt { id, .. } => format!("`outlast show {id}` lists its attempts"),
+            Error::NotAJob { .. } => "list batch jobs with `outlast jobs`".into(),
             Error::RunHeld { .. } => "stop it there, or give this one another id with `--run`".into(),
             Error::RunEnded { .. } => "start a new run with `--new`".into(),
             Error::RunHalted { id, .. } => {

@@ -40,13 +40,10 @@ impl Fork {
 
     fn start(&self) -> Start {
         Start {
-            id: self.id.clone(),
             limits: self.limits,
-            policy: Default::default(),
             spec: self.spec.clone(),
             parent: Some(self.origin.run),
-            command_key: None,
-            stdin: None,
+            ..Start::new(self.id.clone())
         }
     }
 
@@ -99,8 +96,8 @@ pub fn find(store: &dyn Store, run: RunNo, point: &Point) -> Result<Origin, stor
         Point::Seq(seq) => return Ok(Origin { run, seq: *seq, at: store.now()? }),
         Point::Attempt(no) => {
             let attempts = store.attempts(run)?;
-            let attempt =
-                attempts.iter().find(|a| a.no == *no).ok_or_else(|| missing(format!("attempt {no}")))?;
+            let unknown = || Error::UnknownAttempt { id: view.run.id.to_string(), attempt: no.0 };
+            let attempt = attempts.iter().find(|a| a.no == *no).ok_or_else(unknown)?;
             // One that died ended at its last heartbeat, and may have done something since: all that was
             // done before another attempt began is its work.
             let after =
@@ -126,7 +123,7 @@ pub fn find(store: &dyn Store, run: RunNo, point: &Point) -> Result<Origin, stor
 }
 
 /// A fork of `run` from `point`, ready to be asked for. A page of items at a time is read to count those it shares.
-/// Errors: those of [`find`]; `Compacted` where versions that stood then are not kept.
+/// Errors: those of [`find`]; `RunExists` where the id is another's; `Compacted` where versions that stood then are not kept.
 pub fn prepare(
     store: &dyn Store,
     run: RunNo,
@@ -155,11 +152,20 @@ pub fn prepare(
         }
     }
     let spec = Spec { command: None, ..view.spec };
-    let state = match store.run_no(&id)? {
-        Some(_) => Vec::new(),
+    let there = store.run_no(&id)?.map(|no| store.run(no)).transpose()?.flatten();
+    let state = match there {
+        Some(there) => is_of(&there.run.origins, &origin, point)
+            .then_some(Vec::new())
+            .ok_or_else(|| Error::RunExists { id: id.to_string() })?,
         None => known(store, &view.run.id, At::Time(origin.at), &id)?,
     };
     Ok(Fork { id, origin, limits, spec, counts, state })
+}
+
+/// Whether a run that is there is this fork. A name may mean another point since, which is another fork.
+fn is_of(origins: &[Origin], origin: &Origin, point: &Point) -> bool {
+    let named = matches!(point, Point::Name(_));
+    origins.first().is_some_and(|had| had.run == origin.run && (!named || had.seq == origin.seq))
 }
 
 /// What the run knew then, as changes of the fork's own namespace.

@@ -11,6 +11,7 @@ use crate::{
 };
 
 /// Names where the run's journal is now, and answers that place. A name that is used again means the new point. Synced.
+/// Errors: `BadSnapshot`.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub run: RunNo,
@@ -25,6 +26,11 @@ impl Snapshot {
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
+        // It becomes a part of its forks' ids: no two names may give the same.
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(plain) {
+            return Err(Error::BadSnapshot { name: self.name.chars().take(80).collect() });
+        }
         let seq = Seq(l.run(self.run)?.next_seq.0 - 1);
         let kept = serde_json::to_vec(&Kept { seq, at: now }).map_err(|_| Error::NotLoaded("a snapshot"))?;
         let change = Change::set(self.key(), &kept);

@@ -33,6 +33,19 @@ pub struct Start {
 }
 
 impl Start {
+    /// Nobody's child, without limits, under the default policy.
+    pub fn new(id: RunId) -> Start {
+        Start {
+            id,
+            limits: Limits::default(),
+            policy: Policy::default(),
+            spec: Spec::default(),
+            parent: None,
+            command_key: None,
+            stdin: None,
+        }
+    }
+
     pub fn needs(&self) -> Vec<Need> {
         let mut needs = vec![Need::Numbers, Need::RunById(self.id.clone()), Need::Budgets];
         needs.extend(self.parent.into_iter().flat_map(|parent| [Need::Run(parent), Need::Spec(parent)]));

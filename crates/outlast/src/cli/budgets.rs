@@ -1,12 +1,12 @@
 //! `outlast budgets`: what runs of a tag may spend together.
 
-use clap::{Args, Subcommand, builder::PossibleValuesParser, builder::TypedValueParser as _};
+use clap::{ArgGroup, Args, Subcommand, builder::PossibleValuesParser, builder::TypedValueParser as _};
 use outlast_core::{
     budget::{Name, Per, Terms},
     unit::{Limits, Unit},
 };
 
-use super::values;
+use super::{change::AddSharedArgs, values};
 
 /// Show the named budgets, or change them
 ///
@@ -72,27 +72,16 @@ pub struct LimitArgs {
 ///
 /// Runs that wait for it go on. The next period begins with its own limits again.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Example:\n  outlast budgets raise team-search --add-usd 10")]
+#[command(
+    after_help = "Example:\n  outlast budgets raise team-search --add-usd 10",
+    group = ArgGroup::new("add").required(true).multiple(true).args(["add_usd", "add_tokens", "add_calls"])
+)]
 pub struct RaiseArgs {
     /// Its name
     #[arg(value_name = "NAME")]
     pub name: Name,
     #[command(flatten)]
-    pub add: AddArgs,
-}
-
-#[derive(Args, Clone, Debug)]
-#[group(required = true, multiple = true)]
-pub struct AddArgs {
-    /// Dollars
-    #[arg(long, value_name = "AMOUNT", value_parser = values::usd)]
-    pub add_usd: Option<i64>,
-    /// Tokens
-    #[arg(long, value_name = "N", value_parser = values::count)]
-    pub add_tokens: Option<i64>,
-    /// LLM calls
-    #[arg(long, value_name = "N", value_parser = values::count)]
-    pub add_calls: Option<i64>,
+    pub add: AddSharedArgs,
 }
 
 /// Take a named budget away
@@ -114,17 +103,13 @@ impl SetArgs {
 
 impl RaiseArgs {
     pub fn limits(&self) -> Limits {
-        limits(self.add.add_usd, self.add.add_tokens, self.add.add_calls)
+        values::limits(self.add.limits())
     }
 }
 
 /// The limits of a named budget, by their units.
 pub fn limits(usd: Option<i64>, tokens: Option<i64>, calls: Option<i64>) -> Limits {
-    let mut limits = Limits::default();
-    for (unit, limit) in [(Unit::CostNanoUsd, usd), (Unit::Tokens, tokens), (Unit::Calls, calls)] {
-        limits[unit] = limit;
-    }
-    limits
+    values::limits([(Unit::CostNanoUsd, usd), (Unit::Tokens, tokens), (Unit::Calls, calls)])
 }
 
 fn period() -> impl clap::builder::TypedValueParser<Value = Per> {

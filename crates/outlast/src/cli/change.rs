@@ -34,9 +34,9 @@ Examples:
   outlast budget nightly --add-usd 1
   outlast budget nightly --set-wall 4h --lift loops";
 
+/// What is added to the limits that a run and a named budget both have.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Add to a limit")]
-pub struct AddArgs {
+pub struct AddSharedArgs {
     /// Dollars
     #[arg(long, value_name = "AMOUNT", value_parser = values::usd)]
     pub add_usd: Option<i64>,
@@ -46,6 +46,13 @@ pub struct AddArgs {
     /// LLM calls
     #[arg(long, value_name = "N", value_parser = values::count)]
     pub add_calls: Option<i64>,
+}
+
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Add to a limit")]
+pub struct AddArgs {
+    #[command(flatten)]
+    pub shared: AddSharedArgs,
     /// Turns of the agent's loop
     #[arg(long, value_name = "N", value_parser = values::count)]
     pub add_loops: Option<i64>,
@@ -86,17 +93,21 @@ pub struct SetArgs {
     pub set_restarts: Option<i64>,
 }
 
+impl AddSharedArgs {
+    pub fn limits(&self) -> [(Unit, Option<i64>); 3] {
+        [(Unit::CostNanoUsd, self.add_usd), (Unit::Tokens, self.add_tokens), (Unit::Calls, self.add_calls)]
+    }
+}
+
 impl AddArgs {
     fn limits(&self) -> Limits {
-        values::limits([
-            (Unit::CostNanoUsd, self.add_usd),
-            (Unit::Tokens, self.add_tokens),
-            (Unit::Calls, self.add_calls),
+        let own = [
             (Unit::Loops, self.add_loops),
             (Unit::WallMs, self.add_wall),
             (Unit::ActiveMs, self.add_active),
             (Unit::Restarts, self.add_restarts),
-        ])
+        ];
+        values::limits(self.shared.limits().into_iter().chain(own))
     }
 }
 

@@ -69,7 +69,7 @@ pub struct ExportArgs {
 /// Forget runs that ended long ago, with all that was kept of them
 ///
 /// Completed, failed and cancelled ones; never one that is interrupted, halted or waits, nor one that has a child
-/// which stays.
+/// which stays, nor a child of one that can go on or ended later.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  outlast gc --older-than 30d --dry-run\n  outlast gc --older-than 12h")]
 pub struct GcArgs {
@@ -102,10 +102,10 @@ pub struct VerifyArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  outlast snapshot research-42 before-the-draft")]
 pub struct SnapshotArgs {
-    /// The run or job: its id, the start of its id, or its name
-    #[arg(value_name = "RUN")]
+    /// The run or job: its id, the start of its id, or its name; or a JSONL file of results
+    #[arg(value_name = "RUN|FILE.jsonl")]
     pub run: String,
-    /// The snapshot's name; used again, it means the new point
+    /// The snapshot's name, of A-Z a-z 0-9 . _ -; used again, it means the new point
     #[arg(value_name = "NAME")]
     pub name: String,
 }
@@ -119,8 +119,8 @@ pub struct SnapshotArgs {
     after_help = "Examples:\n  outlast fork research-42 --from-snapshot before-the-draft\n  outlast fork enrich-docs --from-snapshot 2 --id enrich-again\n  outlast fork nightly --from-snapshot 2026-11-20T08:00:00Z"
 )]
 pub struct ForkArgs {
-    /// The run or job: its id, the start of its id, or its name
-    #[arg(value_name = "RUN|JOB")]
+    /// The run or job: its id, the start of its id, or its name; or a JSONL file of results
+    #[arg(value_name = "RUN|JOB|FILE.jsonl")]
     pub run: String,
     /// From where: a snapshot's name, the number of an attempt (its end), or a time
     #[arg(long, value_name = "NAME|ATTEMPT|TIME")]

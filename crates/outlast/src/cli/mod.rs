@@ -18,6 +18,7 @@ pub mod values;
 use std::ffi::OsString;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parser::ValueSource};
+use outlast_server::version;
 
 pub use self::{
     approvals::{ApprovalsArgs, ApproveArgs},
@@ -43,7 +44,7 @@ use crate::{config, error::CliError, surroundings::Surroundings};
 /// kill -9 the agent, the proxy or the machine: the run goes on where it was, without paying twice for a
 /// call, and never past its budget.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "outlast", version, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "outlast", version = version::line(), after_help = AFTER_HELP, max_term_width = 100)]
 pub struct Cli {
     #[command(flatten)]
     pub globals: Globals,

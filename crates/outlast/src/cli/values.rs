@@ -292,7 +292,7 @@ pub fn unit() -> impl TypedValueParser<Value = Unit> {
 }
 
 /// Limits from pairs, `None` where a flag was not given.
-pub fn limits(pairs: [(Unit, Option<i64>); 7]) -> Limits {
+pub fn limits(pairs: impl IntoIterator<Item = (Unit, Option<i64>)>) -> Limits {
     let mut limits = Limits::default();
     for (unit, value) in pairs {
         limits[unit] = value;

@@ -10,6 +10,7 @@ use outlast_core::{
     status::Status,
     store::{RunFilter, Store},
 };
+use outlast_server::version;
 use outlast_store::{FORMAT, sqlite};
 use serde::Serialize;
 use serde_json::json;
@@ -87,7 +88,7 @@ pub fn doctor(context: &Context, page: &mut Page) -> Result<u8, CliError> {
 }
 
 fn examine(context: &Context) -> Vec<Finding> {
-    let mut findings = vec![Finding::new("outlast", Verdict::Well, env!("CARGO_PKG_VERSION"))];
+    let mut findings = vec![Finding::new("outlast", Verdict::Well, version::line())];
     findings.push(settings(context));
     findings.extend(store(context));
     findings.extend(api_keys(context));

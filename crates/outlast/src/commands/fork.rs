@@ -17,6 +17,7 @@ use super::find;
 use crate::{
     cli::{ForkArgs, SnapshotArgs},
     error::CliError,
+    jsonl,
     render::{
         amount::some,
         look::{self, Page, Paint},
@@ -66,6 +67,7 @@ pub fn fork(store: &dyn Store, args: &ForkArgs, page: &mut Page) -> Result<(), C
 fn meant(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
     match find::job(store, asked) {
         Ok(view) => Ok(view),
+        Err(e) if jsonl::is_file(asked) => Err(e),
         Err(_) => find::run(store, asked),
     }
 }

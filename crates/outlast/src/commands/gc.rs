@@ -1,12 +1,13 @@
 //! `outlast gc --older-than TIME`: runs that ended long ago are forgotten.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 
 use outlast_core::{
-    engine::forget::Forget,
-    id::{Micros, RunNo},
+    engine::forget::{Forget, Forgot},
+    id::{Micros, RunId, RunNo},
     op::Durability,
-    store::{Ask, RunFilter, RunView, Store},
+    status::Status,
+    store::{Ask, RunFilter, Store},
 };
 use serde_json::json;
 
@@ -22,43 +23,119 @@ const PAGE: usize = 500;
 pub fn gc(store: &dyn Store, args: &GcArgs, page: &mut Page) -> Result<(), CliError> {
     let now = store.now()?;
     let ended_before = Micros(now.0.saturating_sub(args.older_than_ms.saturating_mul(1000)));
-    let mut forgotten: Vec<RunView> = Vec::new();
-    // Newest first: children come before their parents, and one that stays keeps its parent.
-    let mut parents: HashSet<RunNo> = HashSet::new();
-    let mut before = None;
-    loop {
-        let runs = store.runs(&RunFilter { before, limit: PAGE, ..RunFilter::default() })?;
-        let newest = before.is_none();
-        let whole = runs.len() == PAGE;
-        before = runs.last().map(|view| view.run.no);
-        for (i, view) in runs.into_iter().enumerate() {
-            let run = &view.run;
-            let over = run.status.is_ended() && run.ended_at.is_some_and(|at| at < ended_before);
-            // The newest one keeps the place of the next number.
-            let stays = !over || parents.contains(&run.no) || (newest && i == 0);
-            let gone = !stays && (args.dry_run || forget(store, run.no, ended_before)?);
-            if gone {
-                forgotten.push(view);
-            } else {
-                parents.extend(run.parent);
-            }
-        }
-        if !whole {
-            break;
+    let mut families = Families { runs: BTreeMap::new(), ended_before };
+    families.look(store)?;
+    families.settle();
+    let mut forgotten = Vec::new();
+    // Newest first: children go before their parents, and one that stays keeps its parent.
+    for no in families.numbers() {
+        if families.goes(no) && (args.dry_run || families.forget(store, no)?) {
+            forgotten.extend(families.runs.remove(&no));
+        } else {
+            families.keep_above(no);
         }
     }
     if page.look.json {
-        let runs: Vec<&str> = forgotten.iter().map(|view| view.run.id.as_str()).collect();
+        let runs: Vec<&str> = forgotten.iter().map(|run| run.id.as_str()).collect();
         return Ok(page.json(&json!({ "forgotten": runs, "dry_run": args.dry_run }))?);
     }
-    for view in &forgotten {
-        let ended = view.run.ended_at.map(time::utc).unwrap_or_default();
-        page.line(&format!("{}  {}  {ended}", view.run.id, view.run.status.name()))?;
+    for run in &forgotten {
+        let ended = run.ended_at.map(time::utc).unwrap_or_default();
+        page.line(&format!("{}  {}  {ended}", run.id, run.status.name()))?;
     }
     let what = if args.dry_run { "would be forgotten" } else { "forgotten" };
     Ok(page.line(&format!("{} {what}", some(forgotten.len() as i64, "run")))?)
 }
 
-fn forget(store: &dyn Store, run: RunNo, ended_before: Micros) -> Result<bool, CliError> {
-    Ok(store.ask(Forget { run, ended_before }, Durability::Synced).wait()?)
+/// What of each run decides whether it goes.
+struct Member {
+    id: RunId,
+    parent: Option<RunNo>,
+    status: Status,
+    ended_at: Option<Micros>,
+    stays: bool,
+}
+
+/// All runs, with who is whose child.
+struct Families {
+    runs: BTreeMap<RunNo, Member>,
+    ended_before: Micros,
+}
+
+impl Families {
+    /// Reads the runs that are newer than the newest one that is known, and keeps what is above them.
+    fn look(&mut self, store: &dyn Store) -> Result<(), CliError> {
+        let (known, mut before) = (self.newest(), None);
+        loop {
+            let views = store.runs(&RunFilter { before, limit: PAGE, ..RunFilter::default() })?;
+            let whole = views.len() == PAGE;
+            before = views.last().map(|view| view.run.no);
+            for run in views.into_iter().map(|view| view.run).filter(|run| run.no > known) {
+                let ended_long_ago = run.ended_at.is_some_and(|at| at < self.ended_before);
+                let stays = !(run.status.is_ended() && ended_long_ago);
+                let (id, parent, status, ended_at) = (run.id, run.parent, run.status, run.ended_at);
+                self.runs.insert(run.no, Member { id, parent, status, ended_at, stays });
+            }
+            if !whole || before.is_some_and(|no| no <= known) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn newest(&self) -> RunNo {
+        self.runs.last_key_value().map_or(RunNo(0), |(no, _)| *no)
+    }
+
+    fn numbers(&self) -> Vec<RunNo> {
+        self.runs.keys().rev().copied().collect()
+    }
+
+    /// A child stays with what is above it, from the top down. The newest run keeps the place of the next number.
+    fn settle(&mut self) {
+        for no in self.numbers().into_iter().rev() {
+            let above = self.runs[&no].parent.and_then(|parent| self.runs.get(&parent));
+            let stays = no == self.newest() || above.is_some_and(|parent| parent.stays);
+            self.runs.entry(no).and_modify(|run| run.stays |= stays);
+        }
+    }
+
+    fn goes(&self, no: RunNo) -> bool {
+        self.runs.get(&no).is_some_and(|run| !run.stays)
+    }
+
+    fn keep_above(&mut self, no: RunNo) {
+        if let Some(parent) = self.runs.get(&no).and_then(|run| run.parent) {
+            self.runs.entry(parent).and_modify(|run| run.stays = true);
+        }
+    }
+
+    fn above(&self, no: RunNo) -> Vec<RunNo> {
+        let parent = |no: &RunNo| self.runs.get(no).and_then(|run| run.parent);
+        std::iter::successors(parent(&no), parent).collect()
+    }
+
+    /// Whether it is gone. Runs that others begin meanwhile are read until none is unknown: one may be its child.
+    fn forget(&mut self, store: &dyn Store, no: RunNo) -> Result<bool, CliError> {
+        loop {
+            let verb = Forget {
+                run: no,
+                above: self.above(no),
+                ended_before: self.ended_before,
+                seen: self.newest(),
+            };
+            match store.ask(verb, Durability::Synced).wait()? {
+                Forgot::Gone => return Ok(true),
+                Forgot::Stays => return Ok(false),
+                Forgot::Newer => {
+                    let known = self.newest();
+                    self.look(store)?;
+                    let newer: Vec<RunNo> = self.numbers().into_iter().take_while(|no| *no > known).collect();
+                    newer.into_iter().for_each(|new| self.keep_above(new));
+                    if !self.goes(no) {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
 }

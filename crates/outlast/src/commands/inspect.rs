@@ -6,6 +6,7 @@ use outlast_core::{
     attempt::Attempt,
     id::{Micros, RunNo, Seq},
     job::{ItemRow, Standing},
+    journal::Role,
     store::{RunView, Store},
     unit::Unit,
 };
@@ -50,7 +51,7 @@ pub fn inspect(store: &dyn Store, args: &InspectArgs, page: &mut Page) -> Result
 
 /// A file of results that has no record: its lines are all that is known.
 pub fn inspect_lines(path: &Path, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
-    let scan = jsonl::scan(path)?;
+    let scan = jsonl::scan(path).map_err(|e| CliError::unreadable_results(path, &e))?;
     let damage: Vec<usize> = scan.damage.iter().map(|d| d.line).collect();
     if page.look.json {
         let jobs: Vec<Value> = scan
@@ -98,8 +99,45 @@ struct Told {
     done: Vec<i64>,
     /// How many results each attempt has, and the farthest place of one.
     by_attempt: BTreeMap<i64, (i64, i64)>,
-    failures: Vec<ItemRow>,
+    failures: Vec<Failure>,
     now: Micros,
+}
+
+/// An item that failed or is dead.
+struct Failure {
+    row: ItemRow,
+    /// What it raised last, where that is recorded.
+    error: Option<String>,
+}
+
+impl Failure {
+    fn read(store: &dyn Store, run: RunNo, row: ItemRow) -> Result<Failure, CliError> {
+        let kept = store.payload(run, row.seq, Role::Value)?.and_then(|kept| kept.decode().ok());
+        let told: Option<Value> = kept.and_then(|raw| serde_json::from_slice(&raw).ok());
+        let error = told.as_ref().and_then(|told| {
+            let part = |name: &str| told.pointer(&format!("/error/{name}")).and_then(Value::as_str);
+            let class = part("type")?.trim_start_matches("builtins.");
+            let message = part("message").and_then(|m| m.lines().next()).filter(|m| !m.is_empty());
+            Some(message.map_or_else(|| class.to_owned(), |m| format!("{class}: {m}")))
+        });
+        Ok(Failure { row, error })
+    }
+
+    /// Why it is as it is, for people.
+    fn why(&self) -> String {
+        let parts = [self.row.detail.reason.as_deref(), self.error.as_deref()];
+        let told: Vec<String> = parts.into_iter().flatten().map(|part| cut(&look::clean(part))).collect();
+        if told.is_empty() { String::new() } else { format!(": {}", told.join("; ")) }
+    }
+}
+
+/// The start of a text that may be long.
+fn cut(text: &str) -> String {
+    const LONGEST: usize = 200;
+    match text.char_indices().nth(LONGEST) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
 }
 
 impl Told {
@@ -121,7 +159,7 @@ impl Told {
                     *results += 1;
                     *farthest = (*farthest).max(row.detail.index);
                 }
-                Standing::Failed | Standing::Dead => told.failures.push(row),
+                Standing::Failed | Standing::Dead => told.failures.push(Failure::read(store, no, row)?),
                 Standing::Open => {}
             }
             Ok(())
@@ -168,15 +206,13 @@ impl Told {
         if args.attempts {
             page.text(&self.attempts_table().render(look, 2))?;
         }
-        for row in self.failures.iter().take(if args.gaps { usize::MAX } else { SHORT }) {
-            let d = &row.detail;
-            let why = d.reason.as_deref().map_or_else(String::new, |r| format!(": {}", look::clean(r)));
-            page.line(&format!(
-                "  input {} {} ({}){why}",
-                d.index,
-                d.standing.name(),
-                look::clean(&row.key)
-            ))?;
+        let shown = if args.gaps { usize::MAX } else { SHORT };
+        for failure in self.failures.iter().take(shown) {
+            let (d, key) = (&failure.row.detail, cut(&look::clean(&failure.row.key)));
+            page.line(&format!("  input {} {} ({key}){}", d.index, d.standing.name(), failure.why()))?;
+        }
+        if self.failures.len() > shown {
+            page.line(&format!("  … {} more (see --gaps)", self.failures.len() - shown))?;
         }
         if c.failed + c.dead > 0 {
             page.line(&format!("  → outlast retry {} --failed", run.id))?;
@@ -231,12 +267,13 @@ impl Told {
             });
             o.insert("attempts".into(), attempts.collect());
         }
-        let failures = self.failures.iter().map(|row| {
+        let failures = self.failures.iter().map(|Failure { row, error }| {
             json!({
                 "key": row.key,
                 "index": row.detail.index,
                 "standing": row.detail.standing.name(),
                 "reason": row.detail.reason,
+                "error": error,
             })
         });
         o.insert("failures".into(), failures.collect());

@@ -1,5 +1,7 @@
 //! `outlast retry JOB`: items of a job become pending again; starting its script runs them.
 
+use std::collections::HashSet;
+
 use outlast_core::{
     engine::reset_item::ResetItem,
     job::Standing,
@@ -28,10 +30,13 @@ pub fn retry(store: &dyn Store, args: &RetryArgs, page: &mut Page) -> Result<(),
     }
     let view = find::job(store, &args.job)?;
     let run = view.run.no;
-    let mut keys = args.key.clone();
+    let mut named = HashSet::new();
+    let mut keys: Vec<String> = args.key.iter().filter(|key| named.insert(key.as_str())).cloned().collect();
     if args.failed {
         each_item(store, run, |row| {
-            if matches!(row.detail.standing, Standing::Failed | Standing::Dead) && !keys.contains(&row.key) {
+            if matches!(row.detail.standing, Standing::Failed | Standing::Dead)
+                && !named.contains(row.key.as_str())
+            {
                 keys.push(row.key);
             }
             Ok(())

@@ -1,17 +1,17 @@
 //! `outlast verify`: the store against its own checksums and sums; or a JSONL file, line by line.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, io, path::Path};
 
 use outlast_core::{
+    audit::{Gone, Sums},
     budget::BudgetView,
     engine::recount::Recount,
-    envelope::Envelope,
     id::{EnvelopeNo, RunNo, Seq},
     job::Counts,
-    journal::{Entry, Kind, Role, State},
+    journal::{Entry, Kind, Role},
     op::Durability,
+    status::Status,
     store::{Ask, RunFilter, RunView, Store},
-    unit::{Amounts, Unit},
 };
 use serde_json::json;
 
@@ -24,9 +24,6 @@ use crate::{
 };
 
 const PAGE: usize = 1000;
-
-/// What calls are charged to every envelope of their run.
-const SHARED: [Unit; 3] = [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls];
 
 /// `REFUSED` where damage was found and is still there.
 pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u8, CliError> {
@@ -42,7 +39,7 @@ pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u
     let named = store.budgets()?;
     let mut runs = 0;
     let mut sums: BTreeMap<EnvelopeNo, Sums> = BTreeMap::new();
-    let mut envelopes = Vec::new();
+    let mut seen = Vec::new();
     let mut before = None;
     loop {
         let found = store.runs(&RunFilter { before, limit: PAGE, ..RunFilter::default() })?;
@@ -57,30 +54,31 @@ pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u
             } else {
                 damage.extend(wrong)
             }
-            envelopes.push((view.run.no, view.run.id.to_string(), view.run.envelope()));
+            seen.push((view.run.no, view.run.envelope()));
         }
         if !whole {
             break;
         }
     }
-    for (run, id, envelope) in envelopes {
-        damage.extend(budget(store, run, &id, &sums.remove(&envelope).unwrap_or_default())?);
+    let mut gone = Gone::default();
+    for (run, envelope) in seen {
+        // Read after all entries: one that is gone by now is found by the gap that it leaves.
+        let Some(view) = store.run(run)? else { continue };
+        let child_gone = gone.child_of(&view.run);
+        damage.extend(budget(&view, &sums.remove(&envelope).unwrap_or_default(), child_gone));
     }
     // What moved meanwhile is at work, and may be ahead of the entries that were read.
     for view in store.budgets()?.iter().filter(|view| named.contains(view)) {
-        damage.extend(window(view, &sums));
+        damage.extend(window(view, &sums, gone.any()));
     }
     print(&store.place(), &some(runs, "run"), &damage, &repaired, page)
 }
 
-/// The newest window of a named budget against its entries. It keeps what runs spent that are forgotten since.
-fn window(view: &BudgetView, sums: &BTreeMap<EnvelopeNo, Sums>) -> Option<String> {
+/// The newest window of a named budget against its entries.
+fn window(view: &BudgetView, sums: &BTreeMap<EnvelopeNo, Sums>, run_gone: bool) -> Option<String> {
     let e = view.envelope.as_ref()?;
-    let mut sums = sums.get(&e.no).copied().unwrap_or_default();
-    for unit in SHARED {
-        sums.spent[unit] = sums.spent[unit].max(e.spent[unit]);
-    }
-    wrong(e, &format!("budget {}", view.budget.name), &sums)
+    let wrong = sums.get(&e.no).copied().unwrap_or_default().differ(e, run_gone)?;
+    Some(format!("budget {}: {wrong}", view.budget.name))
 }
 
 /// A JSONL file of results, without its record.
@@ -90,11 +88,12 @@ pub fn verify_lines(path: &Path, repair: bool, page: &mut Page) -> Result<u8, Cl
             |torn| if torn { "is torn, and will be cut by the next start" } else { "is no result of a job" };
         scan.damage.iter().map(|d| format!("line {} {}", d.line, what(d.torn))).collect()
     };
-    let scan = jsonl::scan(path)?;
+    let unreadable = |e: io::Error| CliError::unreadable_results(path, &e);
+    let scan = jsonl::scan(path).map_err(unreadable)?;
     let lines: usize = scan.jobs.values().map(|results| results.lines).sum();
     let (mut damage, mut repaired) = (told(&scan), Vec::new());
     if repair && !damage.is_empty() {
-        let moved = jsonl::repair(path)?;
+        let moved = jsonl::repair(path).map_err(unreadable)?;
         repaired = damage.drain(..).map(|line| format!("{line}: moved to {}", moved.display())).collect();
     }
     print(&path.display().to_string(), &some(lines as i64, "result"), &damage, &repaired, page)
@@ -126,14 +125,6 @@ fn print(
     Ok(code)
 }
 
-/// What the entries charged to an envelope come to.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    held: Amounts,
-    doubt: Amounts,
-    spent: Amounts,
-}
-
 /// Adds up a run's entries, and reads every value that is kept of them.
 fn entries(
     store: &dyn Store,
@@ -151,16 +142,8 @@ fn entries(
             if e.seq >= run.next_seq {
                 damage.push(format!("run {}: entry {} is beyond its journal's end", run.id, e.seq));
             }
-            // Items and steps repeat what the calls in them were charged.
-            if e.kind == Kind::Call {
-                for envelope in run.charges.iter().chain(e.windows()) {
-                    let sum = sums.entry(*envelope).or_default();
-                    sum.held += e.held;
-                    sum.spent += e.spent;
-                    if e.state == State::Unknown {
-                        sum.doubt += e.held;
-                    }
-                }
+            for envelope in run.charges.iter().chain(e.windows()) {
+                sums.entry(*envelope).or_default().add(&e);
             }
             damage.extend(values(store, run.no, &e)?.map(|what| format!("run {}: {what}", run.id)));
         }
@@ -211,29 +194,12 @@ fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<Str
 }
 
 /// A run's budget against its entries and those of its children.
-fn budget(store: &dyn Store, run: RunNo, id: &str, sums: &Sums) -> Result<Option<String>, CliError> {
-    // Read after the entries: a run at work may be ahead of them, and never behind.
-    let Some(view) = store.run(run)? else { return Ok(None) };
+fn budget(view: &RunView, sums: &Sums, child_gone: bool) -> Option<String> {
     let e = &view.envelope;
-    if matches!(
-        view.run.status,
-        outlast_core::status::Status::Running | outlast_core::status::Status::Waiting
-    ) {
-        return Ok(e.inconsistency());
-    }
-    Ok(wrong(e, &format!("run {id}"), sums))
-}
-
-/// The first sum of an envelope that is not that of its entries.
-fn wrong(e: &Envelope, whose: &str, sums: &Sums) -> Option<String> {
-    let of = |unit: Unit, what: &str, has: i64, adds: i64| {
-        (has != adds)
-            .then(|| format!("{whose}: {what} {has} {}, and its entries add up to {adds}", unit.name()))
+    let wrong = match view.run.status {
+        // Read after the entries: a run at work may be ahead of them, and never behind.
+        Status::Running | Status::Waiting => e.inconsistency(),
+        _ => sums.differ(e, child_gone),
     };
-    let wrong = SHARED.into_iter().find_map(|u| {
-        of(u, "spent", e.spent[u], sums.spent[u])
-            .or_else(|| of(u, "reserved", e.reserved[u], sums.held[u]))
-            .or_else(|| of(u, "in doubt", e.doubt[u], sums.doubt[u]))
-    });
-    wrong.or_else(|| e.inconsistency())
+    wrong.map(|wrong| format!("run {}: {wrong}", view.run.id))
 }

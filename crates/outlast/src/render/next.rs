@@ -30,6 +30,9 @@ pub fn next(view: &RunView) -> Next {
         false if is_loop => {
             told("start its loop", "start the loop's script again: it goes on with it", Vec::new())
         }
+        false if run.job.is_some() => {
+            told("start its script", "start its script again: it goes on with it", Vec::new())
+        }
         false => told(
             "its next request",
             "it goes on when its own program is started again, or with its next request",
@@ -41,7 +44,7 @@ pub fn next(view: &RunView) -> Next {
             told("stopping", "its supervisor was asked to stop it", Vec::new())
         }
         Status::Running => told("", "it is running; nothing is to be done", Vec::new()),
-        Status::Interrupted if run.stop_requested && !is_loop => {
+        Status::Interrupted if run.stop_requested && !is_loop && run.job.is_none() => {
             // Also what has no command: its callers are refused until then.
             told("resume", "a person stopped it; resume it by name", vec![format!("outlast resume {id}")])
         }

@@ -14,7 +14,7 @@ use outlast_core::{
     id::{InstanceNo, RunId, RunNo, Slot},
     instance::{Identity, Instance, Life},
     op::{Claimed, Durability, Then},
-    run::{Policy, Spec},
+    run::Spec,
     status::Status,
     store::{self, Ask as _, RunView, Store},
     token::{self, Claims},
@@ -112,17 +112,13 @@ pub fn take(
 
 fn found_or_made(store: &dyn Store, id: RunId) -> Result<RunView, CliError> {
     let start = Start {
-        id: id.clone(),
         // Nothing is metered here: what costs money runs under `outlast run`.
         limits: Limits::default(),
-        policy: Policy::default(),
         spec: Spec {
             tags: [super::KIND].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
             ..Spec::default()
         },
-        parent: None,
-        command_key: None,
-        stdin: None,
+        ..Start::new(id.clone())
     };
     let started = store.run_verb(start, Durability::Synced)?;
     let view = store.run(started.run)?.ok_or_else(|| CliError::NoSuchRun { asked: id.to_string() })?;

@@ -1,11 +1,6 @@
 //! One attempt: the agent is started, watched, and its whole tree ended.
 
-use std::{
-    fs::File,
-    io::{Seek as _, Write as _},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use outlast_core::{id::Micros, status::Status};
 use outlast_server::proxy::Seen;
@@ -14,14 +9,15 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     beat::{self, Beat, HALT_GRACE},
+    ended_by::{EndedBy, asked, heard},
     environment::Mark,
+    kill_point::KillPoint,
     limited::{self, Limited},
     output::Output,
 };
 use crate::{
     agent::truth::{self, Left},
     attach::stage::Stage,
-    cli::values::KillAt,
     process::{
         cgroup::{self, Ground, Group, OomKills},
         end_tree::{Ended, Force, end_tree},
@@ -29,8 +25,8 @@ use crate::{
         ladder::{Ask, Graces},
         proc_table::ProcId,
         reap,
-        signals::{Signals, suspend_self},
-        spawn::{Child, Command, Spawner, Stdin},
+        signals::Signals,
+        spawn::{Child, Command, Spawner},
         start_error,
         tree::Tree,
     },
@@ -43,22 +39,6 @@ const STOPPED_READER: Duration = Duration::from_secs(2);
 
 /// How often it is looked whether orphans have finished.
 const LOOK_FOR_ORPHANS: Duration = Duration::from_millis(200);
-
-/// Who ended the attempt, if not the agent itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndedBy {
-    Itself,
-    /// Ctrl-C, or `outlast stop`.
-    Person,
-    /// SIGTERM or SIGHUP: the machine goes down, the terminal went.
-    Machine,
-    /// A limit, or a cancel.
-    Halt(Status),
-    /// The provider's usage limit: it waited there by itself, and was not to.
-    Limit,
-    /// We had been declared dead: somebody else may drive the run now.
-    LostLease,
-}
 
 /// What became of it.
 #[derive(Clone, Debug)]
@@ -129,37 +109,6 @@ impl Hold {
         let groups = self.group.iter().map(|group| group.path().to_owned()).collect();
         // Those of before us have been ended.
         Ok(Tree { groups, keep: self.keep.clone(), ..Tree::of_ours(mark.marker())? })
-    }
-}
-
-/// Where the agent is to be killed once: people test their own recovery with it.
-#[derive(Clone, Copy, Debug)]
-pub struct KillPoint {
-    pub at: KillAt,
-    /// New calls so far.
-    pub calls: u64,
-    armed: Option<outlast_core::id::Seq>,
-}
-
-impl KillPoint {
-    pub fn new(at: KillAt) -> KillPoint {
-        KillPoint { at, calls: 0, armed: None }
-    }
-
-    /// Whether this is the moment.
-    fn is_now(&mut self, seen: &Seen) -> bool {
-        match seen {
-            Seen::Opened { seq } => {
-                self.calls += 1;
-                if self.calls == self.at.call {
-                    self.armed = Some(*seq);
-                    return !self.at.mid;
-                }
-                false
-            }
-            Seen::Streaming { seq } => self.at.mid && self.armed == Some(*seq),
-            _ => false,
-        }
     }
 }
 
@@ -459,47 +408,6 @@ async fn reached(at: Option<Instant>) {
     }
 }
 
-/// Who asks by these signals that the run stops.
-pub fn asked(signals: &[Signal]) -> Option<EndedBy> {
-    signals.iter().find_map(|signal| match *signal {
-        Signal::INT | Signal::QUIT => Some(EndedBy::Person),
-        Signal::TERM | Signal::HUP => Some(EndedBy::Machine),
-        _ => None,
-    })
-}
-
-/// What signals to the supervisor ask of the attempt.
-fn heard(signals: &[Signal], child: &Child) -> std::io::Result<(Option<Ask>, EndedBy)> {
-    for signal in signals {
-        match *signal {
-            Signal::INT | Signal::QUIT => {
-                // On a terminal its Ctrl-C has reached the agent already.
-                let to_child = child.leads_own_group().then_some(*signal);
-                return Ok((Some(Ask::Stop(to_child)), EndedBy::Person));
-            }
-            Signal::TERM | Signal::HUP => {
-                return Ok((Some(Ask::Stop(Some(Signal::TERM))), EndedBy::Machine));
-            }
-            Signal::TSTP => {
-                if child.leads_own_group() {
-                    child.signal_group(Signal::TSTP)?;
-                }
-                suspend_self()?;
-                if child.leads_own_group() {
-                    child.signal_group(Signal::CONT)?;
-                }
-            }
-            Signal::CHILD => {
-                // Unreaped it would stand before those that are asked about.
-                child.try_wait()?;
-                reap::reap_adopted()?;
-            }
-            _ => {}
-        }
-    }
-    Ok((None, EndedBy::Itself))
-}
-
 async fn note(seen: &Seen, beat: &Beat) {
     match seen {
         Seen::Refused { code, message, hint } => {
@@ -519,24 +427,6 @@ async fn note(seen: &Seen, beat: &Beat) {
 
 fn halts(code: &str) -> bool {
     matches!(code, "diverged" | "price_unknown") || code.ends_with("_budget_exceeded")
-}
-
-/// Where the agent reads from: each attempt from the first byte.
-pub fn stdin(kept: Option<&[u8]>) -> std::io::Result<Stdin> {
-    match kept {
-        Some(bytes) => {
-            let fd = rustix::fs::memfd_create("outlast-stdin", rustix::fs::MemfdFlags::CLOEXEC)?;
-            let mut file = File::from(fd);
-            file.write_all(bytes)?;
-            file.rewind()?;
-            Ok(Stdin::File(Arc::new(file)))
-        }
-        None => {
-            use std::io::IsTerminal as _;
-            let terminal = std::io::stdin().is_terminal();
-            Ok(if terminal { Stdin::Inherit } else { Stdin::Null })
-        }
-    }
 }
 
 /// Why an attempt could not be made.

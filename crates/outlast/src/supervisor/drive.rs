@@ -16,7 +16,6 @@ use outlast_core::{
     attempt::Attempt,
     engine::{self, claim::Claim},
     id::{AttemptNo, InstanceNo, Slot},
-    journal::Role,
     op::{Claimed, Durability, Then, Verb},
     price::PriceTable,
     run::Command,
@@ -32,14 +31,15 @@ use outlast_server::{
 use tokio::{net::TcpListener, sync::mpsc};
 
 use super::{
-    Served,
-    attempt::{self, EndedBy, KillPoint},
+    Served, attempt,
     beat::Beat,
+    ended_by::{self, EndedBy},
     environment::{self, Mark},
     front::{Behind, Show},
+    kill_point::KillPoint,
     questions,
     state::{self, StateFace},
-    story,
+    stdin, story,
 };
 use crate::{
     agent::{
@@ -218,7 +218,7 @@ impl Driver {
         let place = Place { name: None, argv: &command.argv, directory: Path::new(&command.directory) };
         let choice = command.agent.as_deref().map(Choice::read).unwrap_or_default();
         let conduct = Conduct::of(&view, &choice, place, Some(&providers), &context)?;
-        let stdin = kept_stdin(store.as_ref(), &view, &command)?;
+        let stdin = stdin::kept(store.as_ref(), &view, &command)?;
         let mark = Mark::new(&view, &store.token_keys()?);
         let directory = own_directory(&view, &context);
         if show.is_behind {
@@ -278,7 +278,7 @@ impl Driver {
             tokio::select! {
                 _ = &mut self.serving => return,
                 signals = self.signals.next() => {
-                    if signals.is_ok_and(|s| attempt::asked(&s).is_none()) {
+                    if signals.is_ok_and(|s| ended_by::asked(&s).is_none()) {
                         continue;
                     }
                     self.serving.abort();
@@ -460,7 +460,7 @@ impl Driver {
             let look = until.min(tokio::time::Instant::now() + LOOK);
             tokio::select! {
                 () = tokio::time::sleep_until(look) => {}
-                signals = self.signals.next() => match attempt::asked(&signals?) {
+                signals = self.signals.next() => match ended_by::asked(&signals?) {
                     Some(by) => return self.interrupted(by == EndedBy::Person).await.map(Some),
                     None => continue,
                 },
@@ -522,19 +522,6 @@ fn own_directory(view: &RunView, context: &Context) -> Option<RunDirectory> {
         .ok()?;
     own.make().map_err(|e| cannot(format!("{}: {e}", own.path().display()))).ok()?;
     Some(own)
-}
-
-fn kept_stdin(store: &dyn Store, view: &RunView, command: &Command) -> Result<Option<Vec<u8>>, CliError> {
-    if !command.stdin_kept {
-        return Ok(None);
-    }
-    let Some(kept) = store.payload(view.run.no, outlast_core::id::Seq(0), Role::Stdin)? else {
-        return Ok(Some(Vec::new()));
-    };
-    let bytes = kept.decode().map_err(|e| outlast_core::store::Error::Corrupt {
-        what: format!("the kept standard input of {}: {e}", view.run.id),
-    })?;
-    Ok(Some(bytes.to_vec()))
 }
 
 fn failed(code: &'static str, message: String) -> CliError {

@@ -195,10 +195,8 @@ mod tests {
         instance::Identity,
         memory::MemoryStore,
         op::{Actor, Claimed, Durability},
-        run::{Policy, Spec},
         state::Name,
         store::Ask as _,
-        unit::Limits,
     };
 
     use super::*;
@@ -291,15 +289,7 @@ mod tests {
         let instance =
             store.run_verb(Register { identity: Identity::default() }, Durability::Synced).unwrap();
         let id = RunId::new("r").unwrap();
-        let start = Start {
-            id: id.clone(),
-            limits: Limits::default(),
-            policy: Policy::default(),
-            spec: Spec::default(),
-            parent: None,
-            command_key: None,
-            stdin: None,
-        };
+        let start = Start::new(id.clone());
         let run = store.run_verb(start, Durability::Synced).unwrap().run;
         let slot = Slot::DRIVER;
         let claim = Claim { run, slot, instance, label: None, fresh: false, restart: false };

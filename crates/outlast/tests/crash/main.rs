@@ -23,6 +23,7 @@ mod sdk;
 mod secrets;
 mod serve;
 mod shell_loops;
+mod shell_tasks;
 mod signals;
 mod sleeps;
 mod stopped;

@@ -393,7 +393,9 @@ fn orphans_may_finish_where_they_are_let() {
 fn programs_that_are_to_be_kept_are_left_alone() {
     let bed = Bed::without_mock();
     fs::copy("/bin/sleep", bed.path("my-server")).unwrap();
-    let agent = "(setsid ../my-server 60 & echo $! > ../kept); (setsid sleep 60 & echo $! > ../not)";
+    // A program is kept by its name, and has it only once it has begun: before, it is a shell like any other.
+    let agent = "(setsid ../my-server 60 & echo $! > ../kept); (setsid sleep 60 & echo $! > ../not)
+        until [ \"$(cat /proc/$(cat ../kept)/comm)\" = my-server ]; do sleep 0.02; done";
     bed.run(shell(&bed, &["--run", "r", "--keep", "my-server"], agent)).code(0);
     let pid = |name: &str| bed.text(name).trim().parse::<u32>().unwrap();
     assert!(runs(pid("kept")) && !runs(pid("not")));

@@ -8,8 +8,9 @@ use outlast_core::{
         declare_dead::DeclareDead,
         end_attempt::EndAttempt,
         record_item::{ItemEnd, RecordItem},
+        start::Start,
     },
-    id::{InstanceNo, RunNo, Seq, Slot},
+    id::{InstanceNo, RunId, RunNo, Seq, Slot},
     job::{ItemClaim, OnChange, Standing},
     op::{Actor, Then},
     payload::Payload,
@@ -71,7 +72,9 @@ impl Story {
             story.end_item(actor, seq, ItemEnd::Done(Payload::encode(b"null")));
         }
         let seq = story.item(actor, 8);
-        story.end_item(actor, seq, ItemEnd::Failed(Payload::encode(b"ValueError")));
+        let told =
+            br#"{"error":{"type":"builtins.ValueError","message":"no text\nat all","traceback":"..."}}"#;
+        story.end_item(actor, seq, ItemEnd::Failed(Payload::encode(told)));
         let seq = story.item(actor, 9);
         story.end_item(actor, seq, ItemEnd::Skipped { reason: "empty".into() });
         story.ask(EndAttempt {
@@ -136,7 +139,8 @@ fn failed_items_are_made_pending_and_the_script_is_to_be_started() {
 #[test]
 fn an_item_that_is_done_is_made_pending_by_its_key() {
     let (story, run) = Story::of_a_job();
-    let told = json(&story, "outlast retry enrich-docs --key doc-2 --key doc-9 --reuse-answers --json");
+    let line = "outlast retry enrich-docs --key doc-2 --key doc-9 --key doc-2 --reuse-answers --json";
+    let told = json(&story, line);
     assert_eq!(told["reset"], serde_json::json!(["doc-2", "doc-9"]));
     assert_eq!([2, 9].map(|i| standing(&story, run, i)), [Standing::Open; 2]);
     assert_eq!(refused(&story, "outlast retry enrich-docs").code(), "usage");
@@ -147,16 +151,7 @@ fn an_item_that_is_done_is_made_pending_by_its_key() {
 fn what_ended_long_ago_is_forgotten_but_what_can_go_on_is_not() {
     let story = Story::whole();
     let ids = |line: &str| json(&story, line)["forgotten"].clone();
-    let child = outlast_core::engine::start::Start {
-        id: outlast_core::id::RunId::new("child").unwrap(),
-        limits: Default::default(),
-        policy: Default::default(),
-        spec: Spec::default(),
-        parent: None,
-        command_key: None,
-        stdin: None,
-    };
-    story.ask(child);
+    story.start("newest", None, Spec::default());
     assert_eq!(ids("outlast gc --older-than 30d --json"), serde_json::json!([]));
     story.clock.advance_ms(31 * 86_400_000);
     assert_eq!(ids("outlast gc --older-than 30d --dry-run --json"), serde_json::json!(["research-43"]));
@@ -170,28 +165,46 @@ fn what_ended_long_ago_is_forgotten_but_what_can_go_on_is_not() {
     assert_eq!(ids("outlast gc --older-than 0s --json"), serde_json::json!([]));
 }
 
+impl Story {
+    fn start_under(&self, id: &str, parent: RunNo) -> RunNo {
+        self.ask(Start { parent: Some(parent), ..Start::new(RunId::new(id).unwrap()) }).run
+    }
+}
+
 #[test]
-fn a_parent_stays_while_a_child_of_it_does() {
+fn a_family_is_forgotten_together() {
     let story = Story::empty();
     let parent = story.start("parent", None, Spec::default());
-    let start = outlast_core::engine::start::Start {
-        id: outlast_core::id::RunId::new("child").unwrap(),
-        limits: Default::default(),
-        policy: Default::default(),
-        spec: Spec::default(),
-        parent: Some(parent),
-        command_key: None,
-        stdin: None,
-    };
-    story.ask(start);
+    let done = story.start_under("done", parent);
+    story.start_under("child", parent);
     story.start("newest", None, Spec::default());
-    let cancel = |id: &str| shown(&story, &format!("outlast cancel {id}"));
+    let cancel = |id: &str| {
+        shown(&story, &format!("outlast cancel {id}"));
+        story.clock.advance_ms(1000);
+    };
+    let gc = || json(&story, "outlast gc --older-than 0s --json")["forgotten"].clone();
+    let whole = |runs: &str| {
+        assert_eq!(shown(&story, "outlast verify"), format!("memory: {runs}, no damage\n"));
+    };
+    // One answer that was paid, and one that nobody knows of.
+    let (first, second) = (story.register(7), story.register(8));
+    let actor = story.claim(done, first, false);
+    let paid = story.go(actor, "one");
+    story.answer(actor, paid);
+    story.go(actor, "two");
+    story.dies(first);
+    let actor = story.claim(done, second, false);
+    story.end(actor, Default::default(), Then::Complete);
+    story.clock.advance_ms(1000);
+
+    assert_eq!(gc(), serde_json::json!([]), "what it did is not to be done again by its parent");
     cancel("parent");
-    story.clock.advance_ms(1000);
-    assert_eq!(shown(&story, "outlast gc --older-than 0s"), "0 runs forgotten\n");
+    assert_eq!(gc(), serde_json::json!(["done"]));
+    whole("3 runs");
+    assert!(shown(&story, "outlast show parent").contains("0.003 usd"), "what it spent stays charged");
     cancel("child");
-    story.clock.advance_ms(1000);
-    assert!(shown(&story, "outlast gc --older-than 0s").ends_with("2 runs forgotten\n"));
+    assert_eq!(gc(), serde_json::json!(["child", "parent"]));
+    whole("1 run");
 }
 
 #[test]
@@ -266,8 +279,19 @@ fn a_file_of_results_is_inspected_by_its_lines_where_it_has_no_record() {
     assert!(told(&["verify", "r.jsonl"], 1).contains("damaged: line 4 is torn"));
     assert!(told(&["verify", "r.jsonl", "--repair"], 0).contains("repaired: line 4 is torn"));
     assert_eq!(fs::read_to_string(dir.path().join("r.jsonl")).unwrap(), LINES);
-    told(&["inspect", "none.jsonl"], 1);
-    told(&["retry", "r.jsonl", "--failed"], 69);
+    let refused = |args: &[&str], code: i32, wanted: &str| {
+        let done = outlast(dir.path()).current_dir(dir.path()).args(args).assert().code(code);
+        let said = String::from_utf8(done.get_output().stderr.clone()).unwrap();
+        assert!(said.contains(wanted), "{args:?}: {said}");
+    };
+    for command in ["inspect", "verify"] {
+        refused(&[command, "none.jsonl"], 1, "cannot work on ");
+    }
+    let no_record = "`outlast inspect` reads the lines";
+    refused(&["retry", "r.jsonl", "--failed"], 69, no_record);
+    refused(&["export", "r.jsonl"], 69, no_record);
+    refused(&["snapshot", "r.jsonl", "before"], 69, no_record);
+    refused(&["fork", "r.jsonl", "--from-snapshot", "before"], 69, no_record);
 }
 
 #[test]
@@ -300,4 +324,24 @@ fn a_run_is_forked_from_a_snapshot_an_attempt_or_a_time() {
     assert_eq!((told["done"].as_i64(), told["spent_nano_usd"].as_i64()), (Some(7), Some(0)));
     let fork = story.store.run_no(&outlast_core::id::RunId::new("early").unwrap()).unwrap().unwrap();
     assert_eq!(story.store.run(fork).unwrap().unwrap().run.parent, Some(run));
+}
+
+#[test]
+fn a_fork_is_found_again_by_its_own_point_only() {
+    let (story, _) = Story::of_a_job();
+    let check = |line: &str, wanted: &str| assert_eq!(refused(&story, line).code(), wanted, "{line}");
+    story.start("another", None, Spec::default());
+    check("outlast fork enrich-docs:2 --from-snapshot 1 --id another", "run_exists");
+    check("outlast fork enrich-docs:2 --from-snapshot 1 --id enrich-docs:2", "run_exists");
+    check("outlast fork enrich-docs:2 --from-snapshot 9 --id more", "unknown_snapshot");
+    for name in ["a/b", "a:b", "ü", &"x".repeat(65)] {
+        check(&format!("outlast snapshot enrich-docs:2 {name}"), "bad_snapshot");
+    }
+    shown(&story, "outlast snapshot enrich-docs:2 mark");
+    shown(&story, "outlast fork enrich-docs:2 --from-snapshot mark");
+    shown(&story, "outlast retry enrich-docs:2 --key doc-1");
+    shown(&story, "outlast snapshot enrich-docs:2 mark");
+    // The name means another point now: what was forked from the old one is not it.
+    check("outlast fork enrich-docs:2 --from-snapshot mark", "run_exists");
+    shown(&story, "outlast fork enrich-docs:2 --from-snapshot mark --id from-the-new-mark");
 }

@@ -27,7 +27,7 @@ use outlast_core::{
     op::{Actor, Admission, Claimed, Durability, Then, Verb},
     payload::Payload,
     price::Bound,
-    run::{Command, Policy, Spec},
+    run::{Command, Spec},
     store::{Ask, Store},
     unit::{Limits, Unit},
     usage::{ServiceTier, Usage},
@@ -83,15 +83,7 @@ impl Story {
     pub fn start(&self, id: &str, usd: Option<i64>, spec: Spec) -> RunNo {
         let mut limits = Limits::default();
         limits[Unit::CostNanoUsd] = usd;
-        let start = Start {
-            id: RunId::new(id).unwrap(),
-            limits,
-            policy: Policy::default(),
-            spec,
-            parent: None,
-            command_key: None,
-            stdin: None,
-        };
+        let start = Start { limits, spec, ..Start::new(RunId::new(id).unwrap()) };
         self.ask(start).run
     }
 

@@ -84,12 +84,23 @@ def _ms(name: str, value: float | str | datetime.timedelta) -> int:
     return int(seconds * 1000)
 
 
+def usd(nano: int) -> str:
+    """Nano-USD as decimal dollars, exactly: at least two places."""
+    whole, _, places = f"{decimal.Decimal(nano) / NANO:.9f}".partition(".")
+    return f"{whole}.{places.rstrip('0').ljust(2, '0')}"
+
+
+def about(nano: int) -> str:
+    """The same for people who look at it go by: cents, and of less than that all there is."""
+    return f"{nano / NANO:.2f}" if nano == 0 or abs(nano) >= NANO // 10 else usd(nano)
+
+
 def shown(unit: str, value: int | None) -> str:
     """A limit as people read it."""
     if value is None:
         return "no limit"
     if unit == "cost_nano_usd":
-        return f"{decimal.Decimal(value) / NANO:.2f} usd"
+        return f"{usd(value)} usd"
     if unit.endswith("_ms"):
         return f"{value / 1000:g} s"
     return f"{value} {unit}"

@@ -21,6 +21,7 @@ from .errors import Error, OtherShape, RunHeld, WouldRepay
 from .inputs import END, Inputs, Watch
 from .jsonl import JsonlStore, Scan, plain
 from .runs import Run
+from .say import say
 from .warned import warn
 
 #: What `GeneratorJob.next` asks of whoever drives it, besides to wait for a commit.
@@ -165,7 +166,7 @@ class GeneratorJob:
             raise WouldRepay(self.id, done, self._note["shape"])
         self._redriving = True
         if recorded and not redrive:
-            _say(f"{self.id}: its generator runs over all inputs again; its {recorded:,} recorded steps do not")
+            say(f"{self.id}: its generator runs over all inputs again; its {recorded:,} recorded steps do not")
 
     def _held_elsewhere(self, newest: dict[str, Any]) -> bool:
         # Then `RunHeld` is the news, and the claim raises it.
@@ -199,14 +200,14 @@ class GeneratorJob:
         imported = "" if self._imported else self._old_lines()
         if self._said_new:
             old = f"; {newest['counts']['done']:,} results of before are history" if newest is not None else ""
-            _say(f"new job {self.id}{imported}{old}, record {self.store.record}")
+            say(f"new job {self.id}{imported}{old}, record {self.store.record}")
         else:
             spent = view.budget.usd.spent
-            _say(f"resuming {self.id}: {done:,}{of} done, {spent:.2f} usd spent, record {self.store.record}")
+            say(f"resuming {self.id}: {done:,}{of} done, {spent:.2f} usd spent, record {self.store.record}")
         if scan.torn:
-            _say(f"{self.store.path}: a torn last line of {scan.torn} bytes is cut")
+            say(f"{self.store.path}: a torn last line of {scan.torn} bytes is cut")
         if scan.glued:
-            _say(f"{self.store.path}: {scan.glued} lines stand behind the torn beginning of another; they are read")
+            say(f"{self.store.path}: {scan.glued} lines stand behind the torn beginning of another; they are read")
 
     def _old_lines(self) -> str:
         old = sum(line.old for line in self._lines.values())
@@ -292,12 +293,12 @@ class GeneratorJob:
             if what == "run":
                 deaths = rest[2]
                 if deaths:
-                    _say(f"input {taken.index} of {self.id} runs again: its process died in it {_times(deaths)}")
+                    say(f"input {taken.index} of {self.id} runs again: its process died in it {_times(deaths)}")
                 return int(seq)
             standing = rest[0] if what == "ended" else what
             if standing == "dead":
                 # Nothing comes after it until it has a result, and somebody started the script again.
-                _say(f"input {taken.index} of {self.id} failed in its last three starts, and runs again")
+                say(f"input {taken.index} of {self.id} failed in its last three starts, and runs again")
                 yield self._engine.reset_item(self.run._no, taken.key, False)
                 continue
             if standing == "done":
@@ -480,7 +481,7 @@ class GeneratorJob:
                 self._keep_note()
             gone = len(self._rows) - self._skipped if not self._redriving and self._note["shape"] is None else 0
             if gone > 0:
-                _say(f"{self.id}: {gone:,} results are of inputs that are not given any more; they stay in the record")
+                say(f"{self.id}: {gone:,} results are of inputs that are not given any more; they stay in the record")
         self.over = True
         if self.store.exists():
             self.store.sync()
@@ -569,7 +570,3 @@ def _times(n: int) -> str:
 
 def _now_us() -> int:
     return time.time_ns() // 1000
-
-
-def _say(line: str) -> None:
-    print(f"outlast: {line}", file=sys.stderr, flush=True)

@@ -180,14 +180,15 @@ class JsonlStore:
 
 def plain(result: Any) -> str:
     """A result as the file has it: values of classes by their fields."""
-    return json.dumps(_untagged(result), ensure_ascii=False)
+    return json.dumps(untagged(result), ensure_ascii=False)
 
 
-def _untagged(value: Any) -> Any:
+def untagged(value: Any) -> Any:
+    """A recorded value, read as JSON, without the names of its classes."""
     if isinstance(value, dict):
         fields = value["value"] if codec.TAG in value else value
-        return {k: _untagged(v) for k, v in fields.items()} if isinstance(fields, dict) else _untagged(fields)
-    return [_untagged(v) for v in value] if isinstance(value, list) else value
+        return {k: untagged(v) for k, v in fields.items()} if isinstance(fields, dict) else untagged(fields)
+    return [untagged(v) for v in value] if isinstance(value, list) else value
 
 
 def _parse(raw: bytes) -> tuple[int, dict[str, Any] | None]:

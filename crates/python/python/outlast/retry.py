@@ -69,7 +69,7 @@ def is_retryable(error: BaseException) -> bool:
         return True
     if isinstance(error, (Error, Skip)):
         return False
-    if _header(error, "x-should-retry") == "false" and _header(error, SDK_ONLY_HEADER) is None:
+    if header(error, "x-should-retry") == "false" and header(error, SDK_ONLY_HEADER) is None:
         return False
     status = status_of(error)
     return status is None or status in _AGAIN or 500 <= status < 600
@@ -88,7 +88,7 @@ def status_of(error: BaseException) -> int | None:
 def retry_after(error: BaseException) -> float | None:
     """Seconds the error asks to wait: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        text = _header(error, name)
+        text = header(error, name)
         if text is None:
             continue
         try:
@@ -106,7 +106,8 @@ def retry_after(error: BaseException) -> float | None:
     return None
 
 
-def _header(error: BaseException, name: str) -> str | None:
+def header(error: BaseException, name: str) -> str | None:
+    """A header of the answer that an error carries."""
     headers: Any = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
     if headers is None or not hasattr(headers, "get"):
         return None

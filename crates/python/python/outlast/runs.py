@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import datetime
 import os
-import sys
 import threading
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Literal, TypeVar, overload
 
@@ -15,6 +14,7 @@ from .beside import Beside
 from .budget import Budget
 from .errors import BudgetChanged, LeaseLost, RunCompleted, RunEnded, RunHalted, RunHeld, RunNotOpen, StopRequested, StoreError, of
 from .retry import Retry
+from .say import say
 from .state import Context, State
 from .views import RunView
 
@@ -233,6 +233,8 @@ class Run:
             return str(raw["status"])
         parent = parent_of(self._runtime, self._id)
         self._parent = parent
+        # Of the supervisor's the nearer one is a child itself.
+        parent = self._above() or parent
         budget = self._budget
         if self._from_snapshot is not None:
             # A child of the run it was: it spends what that one has left.
@@ -246,10 +248,14 @@ class Run:
             self._id, limits, self._tags, self._name, self._on_divergence, parent, self._job, self._policy, budget is DEFAULT
         )
         if created and budget is DEFAULT and self._policy is None:
-            print(f"outlast: {'run' if self._job is None else 'job'} {self._id} may spend 5.00 usd (budget=outlast.Budget(usd=…) sets it)", file=sys.stderr)
+            say(f"{'run' if self._job is None else 'job'} {self._id} may spend 5.00 usd (budget=outlast.Budget(usd=…) sets it)")
         if not created and self._budget is not None:
             status = self._compare(self._budget, status)
         return status
+
+    def _above(self) -> int | None:
+        """The run of this process that it is created in, and whose budget it spends of, too."""
+        return None
 
     def _compare(self, budget: Budget, status: str) -> str:
         """Holds the limits asked for against the run's own. Returns the run's status, which a raise can change."""

@@ -395,15 +395,15 @@ def told(error: BaseException) -> dict[str, str]:
     """An exception as it is journaled."""
     cls = type(error)
     text = "".join(traceback.format_exception(cls, error, error.__traceback__))
-    return {"type": f"{cls.__module__}.{cls.__qualname__}", "message": _message(error)[:4096], "traceback": text[-_TRACEBACK:]}
+    return {"type": f"{cls.__module__}.{cls.__qualname__}", "message": said(error)[:4096], "traceback": text[-_TRACEBACK:]}
 
 
-def _message(error: BaseException) -> str:
+def said(error: BaseException) -> str:
+    """What an exception says, also where it cannot say it."""
     try:
         return str(error)
     except Exception as e:
-        # What was raised is the news, not that it cannot be put in words.
-        return f"<its text raises {type(e).__name__}>"
+        return f"(its text raised {type(e).__name__})"
 
 
 def _difference(now: list[str], had: list[str]) -> str:

@@ -1,7 +1,7 @@
 //! What an upstream's headers say of time: how long to wait, and until when.
 
 use http::HeaderMap;
-use outlast_core::id::Micros;
+use outlast_core::{calendar, id::Micros};
 
 /// What the headers say, at a moment.
 #[derive(Clone, Copy)]
@@ -99,9 +99,7 @@ fn moment([year, month, day]: [i64; 3], time: &str) -> Option<Micros> {
     if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // Days since 1970-01-01, with years that begin in March so that the leap day is the last.
-    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = y * 365 + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 719_469;
+    let days = calendar::days(year, month, day);
     Some(Micros((((days * 24 + hour) * 60 + minute) * 60 + second) * 1_000_000))
 }
 

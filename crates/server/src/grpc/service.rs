@@ -20,7 +20,10 @@ use super::{
     statehouse_service_server::StatehouseService,
     status, structs,
 };
-use crate::state::{Commits, Error, PAGE, StateDesk};
+use crate::{
+    state::{Commits, Error, PAGE, StateDesk},
+    version::{COMMIT, VERSION},
+};
 
 /// Keys, or items, that are read at once.
 const SCAN: usize = 2_000;
@@ -49,8 +52,8 @@ impl StatehouseService for Statehouse {
     }
 
     async fn version(&self, _: Request<VersionRequest>) -> Result<Response<VersionResponse>, Status> {
-        let version = format!("outlast {}", env!("CARGO_PKG_VERSION"));
-        Ok(Response::new(VersionResponse { version, git_sha: String::new() }))
+        let (version, git_sha) = (format!("outlast {VERSION}"), COMMIT.unwrap_or_default().to_owned());
+        Ok(Response::new(VersionResponse { version, git_sha }))
     }
 
     async fn begin_transaction(

@@ -9,6 +9,7 @@ mod list;
 pub(crate) mod query;
 mod replay;
 mod routes;
+pub(crate) mod segments;
 pub mod show;
 mod transaction;
 

@@ -2,6 +2,8 @@
 
 use http::Method;
 
+use super::segments;
+
 /// What a route does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -64,15 +66,8 @@ pub const ROUTES: &[Route] = &[
 
 /// The route of a request, with the segments its path has for `{…}`, as they came.
 pub fn find<'a>(method: &Method, path: &'a str) -> Option<(&'static Route, Vec<&'a str>)> {
-    let segments: Vec<&str> = path.strip_prefix(ROOT)?.split('/').collect();
-    ROUTES.iter().filter(|r| r.method == method.as_str()).find_map(|route| {
-        let wanted: Vec<&str> = route.path.strip_prefix(ROOT)?.split('/').collect();
-        let is_open = |s: &str| s.starts_with('{');
-        let fits =
-            wanted.len() == segments.len() && wanted.iter().zip(&segments).all(|(w, s)| is_open(w) || w == s);
-        let open = wanted.iter().zip(&segments).filter(|(w, _)| is_open(w));
-        fits.then(|| (route, open.map(|(_, s)| *s).collect()))
-    })
+    let mut routes = ROUTES.iter().filter(|route| route.method == method.as_str());
+    routes.find_map(|route| Some((route, segments::open(route.path, path)?)))
 }
 
 #[cfg(test)]

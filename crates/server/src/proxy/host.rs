@@ -1,7 +1,7 @@
 //! What the proxy keeps in memory: the registries of the call machine, runs' bases, seats.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::HashMap,
     ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -10,14 +10,10 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use outlast_core::{
-    body::{Base, BodyBases, BodyRecord, Restoring},
-    call::{ConnectionId, Taken, Waiters, rate::Rate, taken::Place},
+    call::{ConnectionId, rate::Rate},
     clock::{Clock, Entropy},
-    digest::Digest,
     id::{AttemptNo, Micros, RunId, RunNo, Seq},
-    journal::Role,
     masks::Masks,
     price::PriceTable,
     run::Policy,
@@ -26,16 +22,17 @@ use outlast_core::{
     token::TokenKey,
     unit::Limits,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use super::{
     call::{Call, Seat},
     drive::Signal,
     gates::Gates,
-    kept::Kept,
     live::Live,
     metrics::Metrics,
     rates::Rates,
+    registry::Registry,
+    remembered::RunMemory,
     rules,
     sleep::Reading,
     unrecorded::Unrecorded,
@@ -152,7 +149,7 @@ pub struct Memory {
     arriving: AtomicUsize,
     pub token_keys: Vec<TokenKey>,
     registry: Mutex<Registry>,
-    runs: Mutex<HashMap<RunNo, Arc<RunMemory>>>,
+    pub(super) runs: Mutex<HashMap<RunNo, Arc<RunMemory>>>,
     pub(super) seats: Mutex<HashMap<(RunId, Option<String>), Seat>>,
     tokens: Mutex<HashMap<(RunNo, AttemptNo), Seat>>,
     pub(super) rules: Mutex<rules::Compiled>,
@@ -170,145 +167,6 @@ pub struct Arriving(Arc<Host>);
 impl Drop for Arriving {
     fn drop(&mut self) {
         self.0.arriving.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Under one lock, as the call machine wants it.
-#[derive(Default)]
-pub struct Registry {
-    pub taken: Taken,
-    pub waiters: Waiters,
-    pub inboxes: HashMap<ConnectionId, mpsc::UnboundedSender<Signal>>,
-    pub exchanges: HashMap<(RunNo, Seq), Arc<Live>>,
-    /// Whose clients are gone, and whose drivers do not know it yet: they take nothing any more.
-    left: HashSet<ConnectionId>,
-    /// Where answers are delivered, and their drivers have not marked them yet.
-    marking: HashMap<Place, Marking>,
-}
-
-#[derive(Default)]
-struct Marking {
-    drivers: Vec<ConnectionId>,
-    /// Identical requests, which are decided behind the marks.
-    waiting: Vec<ConnectionId>,
-}
-
-impl Registry {
-    /// Whether one client is all there is: its thread may do the store's work itself, for nobody else's
-    /// request has to wait for it, and none could share its commit.
-    pub fn is_alone(&self) -> bool {
-        self.inboxes.len() <= 1 && self.exchanges.len() <= 1
-    }
-
-    pub fn take(&mut self, place: Place, id: ConnectionId, seq: Seq, replays: bool) {
-        if !self.left.contains(&id) {
-            self.taken.take(place, id, seq, replays);
-        }
-    }
-
-    /// The client of `id` is gone: what it was receiving is given back at once, and not only when its
-    /// driver gets to it. A client that asks again at once finds it.
-    pub fn leave(&mut self, place: Place, id: ConnectionId) {
-        if let Some(inbox) = self.inboxes.get(&id) {
-            // One that is over has no use for it.
-            let _ = inbox.send(Signal::Gone);
-            self.left.insert(id);
-            self.give_back(place, id);
-        }
-    }
-
-    pub fn give_back(&mut self, place: Place, id: ConnectionId) {
-        self.taken.give_back(place, id);
-        self.tell(self.waiters.wake_identical(place), Signal::MayRetry);
-    }
-
-    /// Everything was flushed to the client of `id`.
-    pub fn delivered(&mut self, place: Place, id: ConnectionId) {
-        if let Some(inbox) = self.inboxes.get(&id) {
-            let _ = inbox.send(Signal::Delivered);
-            self.marking.entry(place).or_default().drivers.push(id);
-        }
-    }
-
-    /// Whether a request of `place` has to wait for marks: it gets `Marked` then.
-    pub fn waits_for_marks(&mut self, place: Place, id: ConnectionId) -> bool {
-        match self.marking.get_mut(&place) {
-            Some(marking) => {
-                marking.waiting.push(id);
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// The driver of `id` is over.
-    pub fn forget(&mut self, place: Place, id: ConnectionId) {
-        self.inboxes.remove(&id);
-        self.left.remove(&id);
-        if let Some(marking) = self.marking.get_mut(&place) {
-            marking.drivers.retain(|driver| *driver != id);
-            marking.waiting.retain(|waiter| *waiter != id);
-            if marking.drivers.is_empty()
-                && let Some(marking) = self.marking.remove(&place)
-            {
-                self.tell(marking.waiting, Signal::Marked);
-            }
-        }
-    }
-
-    pub fn tell(&self, who: impl IntoIterator<Item = ConnectionId>, signal: Signal) {
-        for id in who {
-            if let Some(inbox) = self.inboxes.get(&id) {
-                // One that is over has no use for it.
-                let _ = inbox.send(signal);
-            }
-        }
-    }
-}
-
-/// A run's memory in this process.
-pub struct RunMemory(Mutex<Remembered>);
-
-#[derive(Default)]
-pub struct Remembered {
-    pub bases: BodyBases,
-    billed: VecDeque<Billed>,
-    pub(super) kept: Kept,
-    /// Undriven attempts: calls in flight, and up to when their time is posted.
-    in_flight: HashMap<AttemptNo, (usize, u64)>,
-}
-
-/// What a call's input was billed at: in its own model's tokens.
-struct Billed {
-    seq: Seq,
-    upstream: String,
-    model: String,
-    input_tokens: u64,
-}
-
-impl RunMemory {
-    /// Whether more would be lost with it than can be read again.
-    fn is_needed(&self) -> bool {
-        self.0.try_lock().map_or(true, |m| !m.in_flight.is_empty())
-    }
-
-    pub fn lock(&self) -> MutexGuard<'_, Remembered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Remembered {
-    fn bill(&mut self, billed: Billed) {
-        self.billed.push_back(billed);
-        if self.billed.len() > 16 {
-            self.billed.pop_front();
-        }
-    }
-
-    /// The input tokens that call `seq` was billed, if this model of this upstream counted them.
-    pub fn billed(&self, seq: Seq, upstream: &str, model: &str) -> Option<u64> {
-        let same = |b: &&Billed| b.seq == seq && b.upstream == upstream && b.model == model;
-        self.billed.iter().find(same).map(|b| b.input_tokens).filter(|n| *n > 0)
     }
 }
 
@@ -437,136 +295,6 @@ impl Host {
         self.call_ends(&call.seat);
         self.registry().exchanges.remove(&(call.seat.run, live.seq));
         self.wake();
-    }
-
-    /// A call of an undriven attempt goes out.
-    pub fn call_begins(&self, seat: &Seat) {
-        if seat.undriven {
-            let now = self.clock.monotonic_ms();
-            let memory = self.memory(seat.run);
-            memory.lock().in_flight.entry(seat.attempt).or_insert((0, now)).0 += 1;
-        }
-    }
-
-    /// It is over, or never went.
-    pub fn call_ends(&self, seat: &Seat) {
-        if !seat.undriven {
-            return;
-        }
-        let memory = self.memory(seat.run);
-        let mut memory = memory.lock();
-        if let Some(f) = memory.in_flight.get_mut(&seat.attempt) {
-            f.0 = f.0.saturating_sub(1);
-            if f.0 == 0 {
-                memory.in_flight.remove(&seat.attempt);
-            }
-        }
-    }
-
-    /// Active time of an undriven attempt since it was last posted, and takes it as posted.
-    pub fn active_since(&self, seat: &Seat) -> i64 {
-        if !seat.undriven {
-            return 0;
-        }
-        let now = self.clock.monotonic_ms();
-        let memory = self.memory(seat.run);
-        let mut memory = memory.lock();
-        let Some(f) = memory.in_flight.get_mut(&seat.attempt) else { return 0 };
-        let ms = now.saturating_sub(f.1);
-        f.1 = now;
-        i64::try_from(ms).unwrap_or(i64::MAX)
-    }
-
-    /// Active time of an undriven attempt that is not posted yet.
-    pub fn unposted_ms(&self, seat: &Seat) -> i64 {
-        if !seat.undriven {
-            return 0;
-        }
-        let now = self.clock.monotonic_ms();
-        let memory = self.memory(seat.run);
-        let since = memory.lock().in_flight.get(&seat.attempt).map_or(now, |f| f.1);
-        i64::try_from(now.saturating_sub(since)).unwrap_or(i64::MAX)
-    }
-
-    pub fn remember_billed(&self, call: &Call, seq: Seq, input_tokens: u64) {
-        let memory = self.memory(call.seat.run);
-        let mut memory = memory.lock();
-        let (upstream, model) = (call.upstream_name().to_owned(), call.request.model.clone());
-        memory.bill(Billed { seq, upstream, model, input_tokens });
-    }
-
-    /// The run's memory; after a restart its newest stored body is the first base.
-    pub fn memory(&self, run: RunNo) -> Arc<RunMemory> {
-        if let Some(m) = lock(&self.runs).get(&run) {
-            return m.clone();
-        }
-        let remembered = self.load_base(run).unwrap_or_else(|e| {
-            // A base only saves space and gives a closer bound: without it everything still holds.
-            tracing::warn!(run = run.0, error = %e, "the newest body cannot be read as a base");
-            Remembered::default()
-        });
-        let mut runs = lock(&self.runs);
-        if runs.len() > 1024 {
-            runs.retain(|_, m| m.is_needed());
-        }
-        runs.entry(run).or_insert_with(|| Arc::new(RunMemory(Mutex::new(remembered)))).clone()
-    }
-
-    fn load_base(&self, run: RunNo) -> Result<Remembered, String> {
-        let mut remembered = Remembered::default();
-        let newest = self.store.newest_request(run).map_err(|e| e.to_string())?;
-        let Some(seq) = newest else { return Ok(remembered) };
-        let newest = self.stored_body(run, seq)?;
-        let mut restoring = Restoring::new(&newest).map_err(|e| e.to_string())?;
-        while let Some(wanted) = restoring.wants() {
-            restoring.give(&self.stored_body(run, wanted)?).map_err(|e| e.to_string())?;
-        }
-        let body = restoring.finish().map_err(|e| e.to_string())?;
-        remembered.bases.push(Base::new(seq, &newest, body.into()));
-        if let Some(billed) = self.stored_bill(run, seq)? {
-            remembered.bill(billed);
-        }
-        Ok(remembered)
-    }
-
-    fn stored_body(&self, run: RunNo, seq: Seq) -> Result<BodyRecord, String> {
-        let payload = self.store.payload(run, seq, Role::Request).map_err(|e| e.to_string())?;
-        let payload = payload.ok_or_else(|| format!("body {seq} is missing"))?;
-        let bytes = payload.decode().map_err(|e| e.to_string())?;
-        BodyRecord::from_bytes(bytes).map_err(|e| e.to_string())
-    }
-
-    fn stored_bill(&self, run: RunNo, seq: Seq) -> Result<Option<Billed>, String> {
-        let entry = self.store.entry(run, seq).map_err(|e| e.to_string())?;
-        Ok(entry.and_then(|e| e.call).and_then(|call| {
-            let input_tokens = call.usage?.input_total();
-            Some(Billed { seq, upstream: call.upstream, model: call.model, input_tokens })
-        }))
-    }
-
-    /// A replayed request is a base again, as entry `seq` has it stored: with its place in that entry's
-    /// chain, and with what it was billed, so that the next new call gets the bound it would have got
-    /// without the restart. A repetition that differs in what the digest leaves out is none.
-    pub fn recall(&self, run: RunNo, seq: Seq, body: &Bytes) {
-        let memory = self.memory(run);
-        let known = memory.lock().bases.get(seq).cloned();
-        if let Some(base) = known {
-            return memory.lock().bases.push(base);
-        }
-        let stored = self.stored_body(run, seq).and_then(|r| Ok((r, self.stored_bill(run, seq)?)));
-        match stored {
-            Ok((record, billed)) if record.sha256 == Digest::of(body).0 => {
-                let mut memory = memory.lock();
-                memory.bases.push(Base::new(seq, &record, body.clone()));
-                if let Some(billed) = billed {
-                    memory.bill(billed);
-                }
-            }
-            Ok(_) => {}
-            Err(e) => {
-                tracing::warn!(run = run.0, %seq, error = %e, "a replayed body cannot be read as a base");
-            }
-        }
     }
 
     /// The seat of a run token, looked up once.

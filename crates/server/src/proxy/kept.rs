@@ -13,11 +13,7 @@ use outlast_core::{
     journal::{Entry, Kind, Role, State},
 };
 
-use super::{
-    host::{Host, RunMemory},
-    record::Answer,
-    refuse::Refusal,
-};
+use super::{host::Host, record::Answer, refuse::Refusal, remembered::RunMemory};
 use crate::dialect::{Dialect, HeaderFacts, Request, Route, route};
 
 /// How many entries are read at a time.

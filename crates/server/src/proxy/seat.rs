@@ -1,8 +1,7 @@
 //! From a caller to its seat: run, attempt, scope.
 
-use std::sync::Arc;
-
 use outlast_core::{
+    calendar,
     call::Refused,
     engine::{self, enter::Enter, start::Start},
     id::{RunId, RunNo, Seq, Slot},
@@ -30,7 +29,7 @@ pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
         Who::Named { run, label } => header_seat(host, run, label, false).await,
         Who::Nobody => {
             let now = host.store.now()?;
-            let day = RunId::new(&format!("day-{}", date(now.0.div_euclid(86_400_000_000))))
+            let day = RunId::new(&format!("day-{}", calendar::day(now.0.div_euclid(calendar::DAY))))
                 .map_err(|e| Refusal::new(500, "internal", e.to_string()))?;
             header_seat(host, day, None, true).await
         }
@@ -169,13 +168,10 @@ async fn create(host: &Host, id: &RunId, shared: bool) -> Result<RunNo, Refusal>
         limits[Unit::CostNanoUsd] = usd;
     }
     let start = Start {
-        id: id.clone(),
         limits,
         policy: host.config.default_policy,
         spec: Spec { masks: host.config.masks.clone(), ..Spec::default() },
-        parent: None,
-        command_key: None,
-        stdin: None,
+        ..Start::new(id.clone())
     };
     let started = host.store.ask(start, Durability::Synced).await;
     Ok(started.map_err(|e| Refusal::of(&Refused::of(e), id.as_str()))?.run)
@@ -187,32 +183,4 @@ fn halted(host: &Host, run: RunNo, id: &RunId) -> Result<Refusal, Refusal> {
     let halt =
         halt.unwrap_or_else(|| outlast_core::envelope::Refusal::plain("halted", outlast_core::id::Micros(0)));
     Ok(Refusal::of(&Refused::Budget(halt), id.as_str()))
-}
-
-/// A count of days since the epoch as `2026-11-20` (Howard Hinnant's civil-from-days).
-pub(crate) fn date(days: i64) -> Arc<str> {
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let day = doy - (153 * mp + 2) / 5 + 1;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    let year = yoe + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}").into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn days_have_their_dates() {
-        for (days, text) in
-            [(0, "1970-01-01"), (20_777, "2026-11-20"), (11_016, "2000-02-29"), (-1, "1969-12-31")]
-        {
-            assert_eq!(&*date(days), text);
-        }
-    }
 }

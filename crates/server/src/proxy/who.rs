@@ -14,7 +14,7 @@ use outlast_core::{
 use sha2::Digest as _;
 use subtle::ConstantTimeEq as _;
 
-use super::headers::{CREDENTIALS, text};
+use super::{headers::CREDENTIALS, origin};
 
 /// Who is let in, and how.
 #[derive(Clone, Default)]
@@ -136,7 +136,7 @@ pub fn caller(
     uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<Caller, NotLetIn> {
-    check_origin(access, headers)?;
+    origin::check(access, headers)?;
     let target = uri.path_and_query().map_or("/", |p| p.as_str());
     let (path_token, target) = split_path(target);
     let (query_tokens, target) = split_query(&target);
@@ -189,7 +189,7 @@ pub fn bears_token(uri: &Uri, headers: &HeaderMap) -> Result<bool, NotLetIn> {
 
 /// Lets a caller of our own routes in: by the API token where there is one, else on loopback.
 pub fn api(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
-    check_origin(access, headers)?;
+    origin::check(access, headers)?;
     if access.only_run.is_some() {
         return Err(NotLetIn::RunTokenWanted);
     }
@@ -210,48 +210,6 @@ fn digest_of(header: &str, value: &str) -> Digest {
     sha.update([0]);
     sha.update(value.as_bytes());
     Digest(sha.finalize().into())
-}
-
-/// A page of another site sends its own `Origin`; a name that was made to resolve to this machine, to
-/// get around that, is its `Host` (DNS rebinding). An address cannot be made to resolve to another.
-fn check_origin(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
-    let short = |text: &str| text.chars().take(80).collect();
-    let host = text(headers, "host").unwrap_or("");
-    if !is_ours(access, host) {
-        return Err(NotLetIn::ForeignHost { host: short(host) });
-    }
-    let Some(origin) = text(headers, "origin") else { return Ok(()) };
-    let (scheme, from) = origin.split_once("://").unwrap_or_default();
-    // On loopback every page of this machine is let in, whatever its port.
-    let same = if access.loopback { is_ours(access, from) } else { is_same_place(scheme, from, host) };
-    if same { Ok(()) } else { Err(NotLetIn::ForeignOrigin { origin: short(origin) }) }
-}
-
-/// Whether a browser that names `host` has certainly meant this listener.
-fn is_ours(access: &Access, host: &str) -> bool {
-    let name = without_port(host);
-    let address = name.parse::<std::net::IpAddr>();
-    name.eq_ignore_ascii_case("localhost")
-        || address.is_ok_and(|ip| !access.loopback || ip.is_loopback())
-        || access.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
-}
-
-/// Whether an origin's authority is the `Host` that the request was sent to.
-fn is_same_place(scheme: &str, origin: &str, host: &str) -> bool {
-    let default = match scheme {
-        "http" => ":80",
-        "https" => ":443",
-        _ => return false,
-    };
-    let bare = |authority: &str| authority.strip_suffix(default).unwrap_or(authority).to_ascii_lowercase();
-    !origin.is_empty() && bare(origin) == bare(host)
-}
-
-fn without_port(host: &str) -> &str {
-    match host.strip_prefix('[').and_then(|h| h.split_once(']')) {
-        Some((inside, _)) => inside,
-        None => host.split(':').next().unwrap_or(""),
-    }
 }
 
 /// The path that is meant: without a token before it.
@@ -507,55 +465,5 @@ mod tests {
         for host in ["localhost", "localhost:1", "127.0.0.1:7077", "[::1]:7077", "LOCALHOST:80"] {
             assert!(ask(&open(), "/v1/x", &[("host", host)]).is_ok(), "{host}");
         }
-    }
-
-    #[test]
-    fn a_listener_for_others_takes_addresses_and_the_names_it_was_given() {
-        let access = Access {
-            api_token: Some("secret".into()),
-            allowed_hosts: vec!["outlast.internal".into()],
-            ..Access::default()
-        };
-        let check = |host: &str, origin: Option<&str>, wanted: Option<&str>| {
-            let mut headers =
-                vec![("host", host), ("authorization", "Bearer secret"), ("x-outlast-run", "r")];
-            headers.extend(origin.map(|o| ("origin", o)));
-            let refused = ask(&access, "/v1/x", &headers).err().map(|e| e.code());
-            assert_eq!(refused, wanted, "{host} {origin:?}");
-        };
-        for host in
-            ["10.0.0.7:7077", "[fd00::7]:7077", "Outlast.Internal", "outlast.internal:7077", "localhost"]
-        {
-            check(host, None, None);
-        }
-        for host in ["evil.example", "evil.outlast.internal", "10.0.0.7.evil.example", ""] {
-            check(host, None, Some("foreign_host"));
-        }
-        for (host, origin) in [
-            ("10.0.0.7:7077", "http://10.0.0.7:7077"),
-            ("10.0.0.7", "http://10.0.0.7:80"),
-            ("outlast.internal", "https://Outlast.internal"),
-            ("outlast.internal:443", "https://outlast.internal"),
-        ] {
-            check(host, Some(origin), None);
-        }
-        for (host, origin) in [
-            ("10.0.0.7:7077", "http://10.0.0.8:7077"),
-            ("10.0.0.7:7077", "http://10.0.0.7:3000"),
-            ("10.0.0.7:7077", "http://localhost:7077"),
-            ("outlast.internal", "https://evil.example"),
-            ("outlast.internal", "null"),
-            ("outlast.internal", "file://outlast.internal"),
-        ] {
-            check(host, Some(origin), Some("foreign_origin"));
-        }
-        let near = Access { loopback: true, ..access.clone() };
-        assert!(
-            check_origin(
-                &near,
-                &HeaderMap::from_iter([(http::header::HOST, "outlast.internal:1".parse().unwrap())])
-            )
-            .is_ok()
-        );
     }
 }

@@ -21,7 +21,7 @@ use outlast_core::{
     memory::MemoryStore,
     op::{Claimed, Durability},
     price::PriceTable,
-    run::{Policy, Spec},
+    run::Policy,
     state::transaction::Conflicts,
     status::Status,
     store::{Ask as _, RunView, Store},
@@ -377,15 +377,7 @@ impl Server {
     }
 
     async fn start(&self, id: &str, limits: Limits, policy: Policy, parent: Option<RunNo>) -> String {
-        let start = Start {
-            id: RunId::new(id).unwrap(),
-            limits,
-            policy,
-            spec: Spec::default(),
-            parent,
-            command_key: None,
-            stdin: None,
-        };
+        let start = Start { limits, policy, parent, ..Start::new(RunId::new(id).unwrap()) };
         self.store.ask(start, Durability::Synced).await.unwrap();
         self.claim(id).await
     }

@@ -13,9 +13,9 @@ use outlast_core::{
     journal::iteration_scope,
     op::{Actor, Durability, Step},
     payload::Payload,
-    run::{Policy, Spec},
+    run::Spec,
     store::Ask as _,
-    unit::{Limits, Unit},
+    unit::Unit,
 };
 use outlast_server::mock;
 
@@ -34,13 +34,8 @@ struct Worker<'a> {
 impl Worker<'_> {
     async fn new<'a>(server: &'a Server, id: &str) -> Worker<'a> {
         let start = Start {
-            id: RunId::new(id).unwrap(),
-            limits: Limits::default(),
-            policy: Policy::default(),
             spec: Spec { job: Some("enrich".into()), ..Spec::default() },
-            parent: None,
-            command_key: None,
-            stdin: None,
+            ..Start::new(RunId::new(id).unwrap())
         };
         let run = server.store.ask(start, Durability::Synced).await.unwrap().run;
         Worker::again(server, id, run).await

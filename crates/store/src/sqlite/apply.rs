@@ -7,6 +7,7 @@ use outlast_core::{
     instance::Instance,
     journal::Entry,
     loaded::{Loaded, Touch},
+    payload::Payload,
     run::Run,
     unit::{Amounts, Unit},
 };
@@ -84,7 +85,7 @@ pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
     for row in &l.entries {
         match row.touch {
             Touch::Read => {}
-            Touch::Insert => insert_entry(conn, &row.value)?,
+            Touch::Insert => insert_entry(conn, &row.value, None)?,
             Touch::Update => update_entry(conn, &row.value)?,
         }
     }
@@ -293,14 +294,15 @@ fn detail(e: &Entry) -> Result<Option<String>> {
     columns::detail(e).transpose().map_err(failed)
 }
 
-pub fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
+/// With its value, where that is there already and short.
+pub fn insert_entry(conn: &Connection, e: &Entry, value: Option<&Payload>) -> Result<()> {
     let ((hc, ht, hn), (sc, st, sn)) = (triple(&e.held), triple(&e.spent));
     execute(
         conn,
         "INSERT INTO entries (run_no, seq, kind, state, attempt, instance, scope, key, match_key, opened_at,
          closed_at, held_cost, held_tokens, held_calls, spent_cost, spent_tokens, spent_calls, delivered_to,
-         delivered_count, retried_by, replayable, detail, model, upstream) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,
-         ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)",
+         delivered_count, retried_by, replayable, detail, model, upstream, value) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,
+         ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)",
         params![
             e.run.0,
             e.seq.0,
@@ -325,7 +327,8 @@ pub fn insert_entry(conn: &Connection, e: &Entry) -> Result<()> {
             e.replayable,
             detail(e)?,
             e.call.as_ref().map(|c| c.model.as_str()),
-            e.call.as_ref().map(|c| c.upstream.as_str())
+            e.call.as_ref().map(|c| c.upstream.as_str()),
+            value.map(Payload::to_bytes)
         ],
     )
 }

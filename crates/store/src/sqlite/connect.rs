@@ -13,7 +13,7 @@ use outlast_core::store::Error;
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use rustix::fs::{Access, CWD, RenameFlags};
 
-use super::{failure, schema};
+use super::{failure, log, schema};
 
 /// Older versions can silently lose commits in WAL mode with two writers (the WAL-reset bug).
 pub const MIN_SQLITE: i32 = 3_051_003;
@@ -53,9 +53,10 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
     rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK)
         .map_err(|e| open_error(std::io::Error::from(e).to_string()))?;
     refuse_network(path)?;
-    let mut conn = Connection::open_with_flags(
+    let mut conn = Connection::open_with_flags_and_vfs(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        log::name()?,
     )
     .map_err(|e| open_error(e.to_string()))?;
     prepare(&mut conn)?;

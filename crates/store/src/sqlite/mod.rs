@@ -4,6 +4,7 @@ mod apply;
 mod cache;
 mod connect;
 mod load;
+mod log;
 mod payloads;
 mod pending;
 mod read;

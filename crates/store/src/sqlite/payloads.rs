@@ -1,20 +1,27 @@
-//! Stored bytes, found by the row id of their entry.
+//! Stored bytes, found by the row id of their entry; a short value stands in its entry's own row.
 
 use outlast_core::{
     id::{RunNo, Seq},
     journal::Role,
     loaded::NewPayload,
     payload::Payload,
+    store::INLINE_VALUE,
 };
 use rusqlite::{Connection, OptionalExtension as _, Result, params};
 
 use super::rows;
-use crate::columns::{PAYLOAD, select};
+use crate::columns::{self, PAYLOAD, select};
 
 /// Bits of an id that count the parts: 8,192 of 1 MiB.
 const PART_BITS: u32 = 13;
 /// Bits of an id that tell the role.
 const ROLE_BITS: u32 = 3;
+
+/// A value of at most this many stored bytes stands in its entry's row: a step's result then costs its commit no
+/// page of its own. Longer ones would keep the rows apart that are read together.
+const SHORT: usize = 2048;
+// Who asks for values of at most so many bytes gets all of these.
+const _: () = assert!(SHORT as i64 <= INLINE_VALUE);
 
 const ENTRY_ID: &str = "SELECT id FROM entries WHERE run_no = ?1 AND seq = ?2";
 
@@ -23,13 +30,24 @@ fn id(owner: i64, role: Role, part: u32) -> i64 {
     (((owner << ROLE_BITS) | role.code()) << PART_BITS) | i64::from(part)
 }
 
-/// Joins `p`, a payload in one part of at most ?5 stored bytes in role ?4, to `e`, its entry.
+/// Joins `p`, the value in one part of at most ?5 stored bytes in role ?4, to `e`, its entry without one of its own.
 ///
 /// A blob's length is in its row's head: long ones are not read.
 pub fn join() -> String {
     format!(
-        "LEFT JOIN payloads p ON p.id = ((e.id << {ROLE_BITS}) | ?4) << {PART_BITS} AND length(p.bytes) <= ?5"
+        "LEFT JOIN payloads p ON e.value IS NULL AND p.id = ((e.id << {ROLE_BITS}) | ?4) << {PART_BITS} \
+         AND length(p.bytes) <= ?5"
     )
+}
+
+/// The columns of a value that is joined: `rows::value_at` reads them.
+pub fn value() -> String {
+    format!("e.value, {}", columns::VALUE)
+}
+
+/// Whether it stands in its entry's row.
+pub fn is_short_value(p: &NewPayload) -> bool {
+    p.role == Role::Value && p.seq != Seq(0) && p.payload.part == 0 && p.payload.bytes.len() <= SHORT
 }
 
 /// Who owns the bytes of (run, seq). Seq 0 stands for the run itself: its standard input.
@@ -48,6 +66,15 @@ pub fn put(conn: &Connection, p: &NewPayload) -> Result<()> {
 
 /// The same, where the row id of their entry is known.
 pub fn put_of(conn: &Connection, owner: i64, p: &NewPayload) -> Result<()> {
+    if is_short_value(p) {
+        let mut statement = conn.prepare_cached("UPDATE entries SET value = ?2 WHERE id = ?1")?;
+        return statement.execute((owner, p.payload.to_bytes())).map(drop);
+    }
+    if p.role == Role::Value && p.payload.part == 0 {
+        let mut statement =
+            conn.prepare_cached("UPDATE entries SET value = NULL WHERE id = ?1 AND value IS NOT NULL")?;
+        statement.execute((owner,))?;
+    }
     let mut statement = conn.prepare_cached(
         "INSERT OR REPLACE INTO payloads (id, codec, key_id, len, sha256, bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?;
@@ -66,6 +93,12 @@ pub fn put_of(conn: &Connection, owner: i64, p: &NewPayload) -> Result<()> {
 /// The bytes of (run, seq) in one role, whole.
 pub fn get(conn: &Connection, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>> {
     let Some(owner) = owner(conn, run, seq)? else { return Ok(None) };
+    if role == Role::Value && seq != Seq(0) {
+        let mut statement = conn.prepare_cached("SELECT value FROM entries WHERE id = ?1")?;
+        if let Some(value) = statement.query_row((owner,), |row| rows::short_value_at(row, 0))? {
+            return Ok(Some(value));
+        }
+    }
     let sql = select(PAYLOAD, "payloads WHERE id BETWEEN ?1 AND ?2 ORDER BY id");
     let mut statement = conn.prepare_cached(&sql)?;
     let range = (id(owner, role, 0), id(owner, role, (1 << PART_BITS) - 1));
@@ -98,7 +131,7 @@ pub fn newest_request(conn: &Connection, run: RunNo) -> Result<Option<Seq>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::schema, *};
 
     #[test]
     fn ids_of_owners_roles_and_parts_never_meet() {
@@ -110,5 +143,42 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A payload of so many stored bytes.
+    fn of(role: Role, stored: usize) -> NewPayload {
+        let bytes = vec![7; stored];
+        let mut payload = Payload::encode(&[]);
+        payload.bytes = bytes.into();
+        NewPayload { run: RunNo(1), seq: Seq(1), role, payload }
+    }
+
+    fn beside(conn: &Connection) -> i64 {
+        conn.query_row("SELECT count(*) FROM payloads", [], |r| r.get(0)).unwrap()
+    }
+
+    #[test]
+    fn a_short_value_stands_in_its_entrys_row_and_what_is_put_last_counts() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        schema::make(&mut conn, "memory", Vec::new).unwrap();
+        let columns = "run_no, seq, kind, state, attempt, scope, opened_at, held_cost, held_tokens, held_calls, \
+                       spent_cost, spent_tokens, spent_calls, delivered_count, replayable";
+        conn.execute(&format!("INSERT INTO entries ({columns}) VALUES (1, 1{})", ", 0".repeat(13)), [])
+            .unwrap();
+        let check = |role, stored: usize, wants_beside: i64| {
+            put(&conn, &of(role, stored)).unwrap();
+            let got = get(&conn, RunNo(1), Seq(1), role).unwrap().unwrap();
+            assert_eq!(got, of(role, stored).payload, "{role:?} of {stored}");
+            assert_eq!(beside(&conn), wants_beside, "{role:?} of {stored}");
+        };
+        check(Role::Value, 0, 0);
+        check(Role::Value, SHORT, 0);
+        check(Role::Value, SHORT + 1, 1);
+        check(Role::Value, 9, 1);
+        check(Role::Value, SHORT + 2, 1);
+        check(Role::Answer, 5, 2);
+        assert_eq!(get(&conn, RunNo(1), Seq(1), Role::Request).unwrap(), None);
+        forget(&conn, RunNo(1)).unwrap();
+        assert_eq!(beside(&conn), 0);
     }
 }

@@ -111,16 +111,18 @@ impl Pending {
     /// Writes all of it.
     pub fn write(&mut self, conn: &Connection) -> Result<()> {
         let Pending { runs, entries, payloads } = std::mem::take(self);
+        let (short, long): (Vec<_>, Vec<_>) = payloads.iter().partition(|p| payloads::is_short_value(p));
+        let mut short: BTreeMap<_, _> = short.into_iter().map(|p| ((p.run, p.seq), p)).collect();
         let mut owners = BTreeMap::new();
         for (at, row) in &entries {
             if row.touch == Touch::Insert {
-                apply::insert_entry(conn, &row.value)?;
+                apply::insert_entry(conn, &row.value, short.remove(at).map(|p| &p.payload))?;
                 owners.insert(*at, conn.last_insert_rowid());
             } else {
                 apply::update_entry(conn, &row.value)?;
             }
         }
-        for p in &payloads {
+        for p in long.into_iter().chain(short.into_values()) {
             match owners.get(&(p.run, p.seq)) {
                 Some(owner) => payloads::put_of(conn, *owner, p)?,
                 None => payloads::put(conn, p)?,

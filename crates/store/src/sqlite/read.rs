@@ -19,7 +19,7 @@ use rusqlite::{Connection, OptionalExtension as _, Params, params_from_iter, typ
 
 use super::{SqliteStore, connect, failure, payloads, rows};
 use crate::{
-    columns::{ITEM_ROW, STEP_ROW, VALUE, select},
+    columns::{ITEM_ROW, STEP_ROW, select},
     group::Hands,
 };
 
@@ -65,7 +65,7 @@ fn items() -> String {
 }
 
 fn results() -> String {
-    let columns = format!("{ITEM_ROW}, {VALUE}");
+    let columns = format!("{ITEM_ROW}, {}", payloads::value());
     let rest = format!("{ITEMS} {} WHERE {NEWEST} ORDER BY e.seq LIMIT ?3", payloads::join());
     select(&columns, &rest)
 }
@@ -87,7 +87,7 @@ fn approvals(filter: &approval::Filter) -> String {
 }
 
 fn steps() -> String {
-    let columns = format!("{STEP_ROW}, {VALUE}");
+    let columns = format!("{STEP_ROW}, {}", payloads::value());
     let wanted = "e.run_no = ?1 AND e.kind = 1 AND e.seq > ?2";
     let rest = format!("entries e {} WHERE {wanted} ORDER BY e.seq LIMIT ?3", payloads::join());
     select(&columns, &rest)

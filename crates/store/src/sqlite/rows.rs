@@ -215,9 +215,19 @@ fn payload_at(row: &Row<'_>, at: usize) -> Result<Payload> {
     })
 }
 
-/// A joined value that may be absent.
+/// A value that stands in its entry's row.
+pub fn short_value_at(row: &Row<'_>, at: usize) -> Result<Option<Payload>> {
+    let Some(blob) = row.get_ref(at)?.as_blob_or_null()? else { return Ok(None) };
+    Payload::from_bytes(Bytes::copy_from_slice(blob)).map(Some).map_err(|e| bad(at, e))
+}
+
+/// A value, the entry's own or joined to it, that may be absent.
 fn value_at(row: &Row<'_>, at: usize) -> Result<Option<Payload>> {
-    if row.get_ref(at)? == ValueRef::Null { Ok(None) } else { payload_at(row, at).map(Some) }
+    match short_value_at(row, at)? {
+        Some(value) => Ok(Some(value)),
+        None if row.get_ref(at + 1)? == ValueRef::Null => Ok(None),
+        None => payload_at(row, at + 1).map(Some),
+    }
 }
 
 pub fn item_row(row: &Row<'_>) -> Result<ItemRow> {

@@ -15,7 +15,8 @@ const ALL: [&str; 2] = [TABLES, state::schema::TABLES];
 // the tree; a clustered (run, seq) key is 2.7 times slower at many callers. A run's text id is
 // stored once. Indexes end in the order that is asked for, and queries name theirs: left to itself the
 // planner walks a whole run by (run_no, seq) to save a sort. A payload's id is made of its entry's (see
-// `payloads.rs`): no index of its own, one page less in each commit. Indexes on open rows are partial, so that a sweep costs what is open, not what is there.
+// `payloads.rs`): no index of its own, one page less in each commit. A short value stands in its entry's row:
+// another page less. Indexes on open rows are partial, so that a sweep costs what is open, not what is there.
 const TABLES: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 
@@ -67,7 +68,7 @@ CREATE TABLE entries (
     held_cost INTEGER NOT NULL, held_tokens INTEGER NOT NULL, held_calls INTEGER NOT NULL,
     spent_cost INTEGER NOT NULL, spent_tokens INTEGER NOT NULL, spent_calls INTEGER NOT NULL,
     delivered_to INTEGER, delivered_count INTEGER NOT NULL, retried_by INTEGER, replayable INTEGER NOT NULL,
-    model TEXT, detail TEXT, upstream TEXT, UNIQUE (run_no, seq));
+    model TEXT, detail TEXT, upstream TEXT, value BLOB, UNIQUE (run_no, seq));
 CREATE INDEX calls_open ON entries (instance) WHERE state = 0 AND kind = 0;
 CREATE INDEX entries_of_items ON entries (run_no, seq) WHERE kind = 2;
 CREATE INDEX approvals ON entries (opened_at, run_no, seq) WHERE kind = 7;

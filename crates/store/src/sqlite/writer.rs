@@ -10,7 +10,7 @@ use outlast_core::{
 };
 use rusqlite::Connection;
 
-use super::{apply, cache::Cache, failure, load::Loader, pending::Pending};
+use super::{apply, cache::Cache, failure, load::Loader, log, pending::Pending};
 use crate::{
     Durability,
     backend::{Backend, CommitFailed, Ground},
@@ -116,7 +116,9 @@ impl Backend for SqliteWriter {
             self.rollback();
             return Err(CommitFailed::RolledBack(e));
         }
-        let Err(e) = self.batch("COMMIT") else { return Ok(()) };
+        let commit = || self.batch("COMMIT");
+        let done = if self.synced { log::in_one_write(commit) } else { commit() };
+        let Err(e) = done else { return Ok(()) };
         let full = matches!(e, Error::Full { .. });
         self.rollback();
         // A full disk fails before the commit record is written. After any other error the record

@@ -53,13 +53,13 @@ pub fn window(s: &Stage, text: &str) -> Envelope {
 }
 
 /// (reserved, of that in doubt, spent) in nano-USD.
-fn money(s: &Stage, text: &str) -> (i64, i64, i64) {
+pub fn money(s: &Stage, text: &str) -> (i64, i64, i64) {
     let e = window(s, text);
     (e.reserved.cost(), e.doubt.cost(), e.spent.cost())
 }
 
 /// The driver of a new run of `team=a`.
-fn member(s: &Stage, id: &str) -> Agent {
+pub fn member(s: &Stage, id: &str) -> Agent {
     s.process(id).claim(s.run(id).tag("team", "a").create())
 }
 

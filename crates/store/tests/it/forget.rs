@@ -1,17 +1,40 @@
 //! Runs that go, and counts that are put right.
 
 use outlast_core::{
-    engine::{forget::Forget, recount::Recount},
+    engine::{
+        forget::{Forget, Forgot},
+        fork::Fork,
+        recount::Recount,
+    },
     id::{Micros, RunId, RunNo, Seq},
     job::Counts,
     journal::Role,
     op::Then,
+    origin::Origin,
+    run::Spec,
+    store::RunFilter,
+    unit::{Limits, Unit},
 };
 
-use crate::stage::Stage;
+use crate::{
+    agent::FULL,
+    budgets,
+    stage::{FOREVER, Stage, audit},
+};
+
+fn newest(s: &Stage) -> RunNo {
+    s.store().runs(&RunFilter { limit: 1, ..RunFilter::default() }).unwrap()[0].run.no
+}
+
+/// A collector's word on the run, when it has seen every run.
+fn forget(s: &Stage, run: RunNo) -> Forget {
+    let parent = |no: &RunNo| s.store().run(*no).unwrap().and_then(|view| view.run.parent);
+    let above = std::iter::successors(parent(&run), parent).collect();
+    Forget { run, above, ended_before: FOREVER, seen: newest(s) }
+}
 
 fn forgets(s: &Stage, run: RunNo) -> bool {
-    s.ask(Forget { run, ended_before: Micros(i64::MAX) }).unwrap()
+    s.ask(forget(s, run)).unwrap() == Forgot::Gone
 }
 
 pub fn a_run_that_ended_is_forgotten_with_all_that_was_kept_of_it(s: &Stage) {
@@ -55,7 +78,8 @@ pub fn what_can_go_on_is_not_forgotten(s: &Stage) {
     assert!(!forgets(s, a.run), "it can be resumed");
     let a = a.process.claim(a.run);
     a.ends(Then::Complete);
-    assert!(!s.ask(Forget { run: a.run, ended_before: Micros(0) }).unwrap(), "it ended later");
+    let later = Forget { ended_before: Micros(0), ..forget(s, a.run) };
+    assert_eq!(s.ask(later).unwrap(), Forgot::Stays, "it ended later");
     let b = a.process.claim(last);
     b.ends(Then::Complete);
     assert!(!forgets(s, last), "its number would be given again");
@@ -74,4 +98,68 @@ pub fn a_jobs_counts_are_set_while_nobody_works_on_it(s: &Stage) {
     assert!(!s.ask(Recount { seen: Seq(1), ..recount() }).unwrap(), "it went on since");
     assert!(s.ask(recount()).unwrap());
     assert_eq!(s.row(a.run).job.unwrap().counts, counts);
+}
+
+pub fn a_child_stays_while_one_above_it_can_go_on(s: &Stage) {
+    let top = s.run("top").create();
+    let middle = s.process("m").claim(s.run("middle").under(top).create());
+    let child = s.process("p").claim(s.run("child").under(middle.run).create());
+    child.buys("x", 10);
+    child.call("in doubt");
+    child.process.dies();
+    let child = s.process("q").claim(child.run);
+    child.ends(Then::Complete);
+    s.run("newest").create();
+    assert!(!forgets(s, child.run), "its parent goes on, and would begin it anew");
+    middle.ends(Then::Complete);
+    assert!(!forgets(s, child.run), "its sums are a part of a budget that is still spent from");
+    let unsaid = Forget { above: vec![middle.run], ..forget(s, child.run) };
+    let driver = s.process("t").claim(top);
+    driver.ends(Then::Complete);
+    assert_eq!(s.ask(unsaid).unwrap(), Forgot::Stays, "what is above it was not all asked after");
+    let money = s.money(top);
+    assert_eq!(money, (FULL, FULL, 10));
+    for run in [child.run, middle.run] {
+        assert!(forgets(s, run));
+        s.reopen();
+        audit(&*s.store());
+        assert_eq!(s.money(top), money, "what it spent, and what is in doubt, stays charged");
+    }
+    assert!(forgets(s, top));
+}
+
+pub fn what_a_forgotten_run_left_in_doubt_stays_charged_to_its_named_budget(s: &Stage) {
+    budgets::set(s, "team", Unit::CostNanoUsd, 10 * FULL);
+    let a = budgets::member(s, "r");
+    a.buys("x", 10);
+    a.call("in doubt");
+    a.process.dies();
+    let a = s.process("q").claim(a.run);
+    a.ends(Then::Complete);
+    s.run("newest").create();
+    assert!(forgets(s, a.run));
+    s.reopen();
+    assert_eq!(budgets::money(s, "team"), (FULL, FULL, 10));
+}
+
+pub fn a_run_is_not_forgotten_when_others_have_begun_that_may_be_its_forks(s: &Stage) {
+    let a = s.process("p").claim(s.run("r").create());
+    let step = a.begins("fetch");
+    a.ask(a.record(step, "page")).unwrap();
+    a.ends(Then::Complete);
+    s.run("other").create();
+    let before = forget(s, a.run);
+    let fork = s
+        .ask(Fork {
+            id: RunId::new("fork").unwrap(),
+            origin: Origin { run: a.run, seq: step, at: s.store().now().unwrap() },
+            limits: Limits::default(),
+            spec: Spec::default(),
+            counts: Counts::default(),
+            state: Vec::new(),
+        })
+        .unwrap();
+    assert_eq!(s.ask(before).unwrap(), Forgot::Newer);
+    assert_eq!(s.row(fork.run).parent, Some(a.run));
+    assert!(s.store().run(a.run).unwrap().is_some());
 }

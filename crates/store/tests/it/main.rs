@@ -19,6 +19,7 @@ mod killed;
 mod postgres_database;
 mod shared;
 mod sqlite_file;
+mod sqlite_log;
 
 mod approvals;
 mod budgets;
@@ -30,6 +31,7 @@ mod forget;
 mod forks;
 mod history;
 mod items;
+mod jobs;
 mod leases;
 mod limits;
 mod loops;
@@ -320,11 +322,13 @@ macro_rules! stories {
                 an_item_that_runs_is_not_reset,
                 only_its_own_process_ends_an_item,
                 an_item_is_claimed_in_a_job_that_runs_only,
-                items_count_as_progress_and_their_counts_are_kept,
-                jobs_are_listed_without_other_runs,
                 items_are_read_by_page_each_once,
                 a_result_and_the_state_it_changed_are_recorded_together,
                 a_stale_workers_result_that_changes_the_state_is_refused_whole,
+            ;
+            jobs:
+                items_count_as_progress_and_their_counts_are_kept,
+                jobs_are_listed_without_other_runs,
                 workers_take_the_lowest_free_slots,
                 a_job_goes_on_while_one_of_its_workers_does,
                 a_completed_job_takes_more_items,
@@ -363,6 +367,9 @@ macro_rules! stories {
             forget:
                 a_run_that_ended_is_forgotten_with_all_that_was_kept_of_it,
                 what_can_go_on_is_not_forgotten,
+                a_child_stays_while_one_above_it_can_go_on,
+                what_a_forgotten_run_left_in_doubt_stays_charged_to_its_named_budget,
+                a_run_is_not_forgotten_when_others_have_begun_that_may_be_its_forks,
                 a_jobs_counts_are_set_while_nobody_works_on_it,
             ;
             within:

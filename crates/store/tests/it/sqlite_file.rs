@@ -15,10 +15,8 @@ use outlast_core::{
     },
     id::RunId,
     op::Durability,
-    run::{Policy, Spec},
     state::Name,
     store::{Ask as _, Error, Store},
-    unit::Limits,
 };
 use outlast_store::{FORMAT, OLDEST, sqlite::MIN_SQLITE};
 use rusqlite::Connection;
@@ -54,15 +52,7 @@ fn refused_and_unchanged(path: &Path, create: bool, code: &str) -> Error {
 }
 
 fn started(id: &str) -> Start {
-    Start {
-        id: RunId::new(id).unwrap(),
-        limits: Limits::default(),
-        policy: Policy::default(),
-        spec: Spec::default(),
-        parent: None,
-        command_key: None,
-        stdin: None,
-    }
+    Start::new(RunId::new(id).unwrap())
 }
 
 /// Creates runs 0..n, many in a group.

@@ -3,18 +3,19 @@
 use std::{cell::RefCell, sync::Arc};
 
 use outlast_core::{
+    audit::{Gone, Sums},
     budget::BudgetView,
     engine::{declare_dead::DeclareDead, register::Register, renew::Renew, start::Start},
     envelope::Envelope,
     id::{InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Identity,
-    journal::{Entry, Kind, State},
+    journal::Entry,
     op::{Durability, Pulse, Swept, Verb},
-    run::{Admission, InDoubt, OnDivergence, Policy, Run, Spec, Unpriced},
+    run::{Admission, InDoubt, OnDivergence, Run, Unpriced},
     state::EventRange,
     status::Status,
     store::{Ask, Error, RunFilter, RunView, Store},
-    unit::{Amounts, Limits, Unit},
+    unit::Unit,
 };
 
 use crate::bed::Bed;
@@ -49,7 +50,6 @@ impl Stage {
         *self.store.borrow_mut() = self.bed.reopen(before);
     }
 
-    /// Lets time pass. Only for stories listed as timed.
     /// Time passes, where it does not by itself.
     pub fn wait_a_moment(&self) {
         if let Some(clock) = self.bed.clock() {
@@ -57,6 +57,7 @@ impl Stage {
         }
     }
 
+    /// Lets time pass. Only for stories listed as timed.
     pub fn advance_ms(&self, ms: u64) {
         self.bed.clock().expect("a timed story needs an injected clock").advance_ms(ms);
     }
@@ -75,18 +76,7 @@ impl Stage {
 
     /// A run to be created: without limits, under the default policy.
     pub fn run(&self, id: &str) -> NewRun {
-        NewRun {
-            store: self.store(),
-            start: Start {
-                id: RunId::new(id).unwrap(),
-                limits: Limits::default(),
-                policy: Policy::default(),
-                spec: Spec::default(),
-                parent: None,
-                command_key: None,
-                stdin: None,
-            },
-        }
+        NewRun { store: self.store(), start: Start::new(RunId::new(id).unwrap()) }
     }
 
     pub fn ask<V: Verb>(&self, verb: V) -> Result<V::Answer, Error> {
@@ -254,65 +244,35 @@ fn all_runs(store: &dyn Store) -> Vec<RunView> {
 /// overrun, or by what `admission = "observe"` accepts.
 pub fn audit(store: &dyn Store) {
     let views = all_runs(store);
+    let mut gone = Gone::default();
     for owner in &views {
-        let e = &owner.envelope;
-        assert_eq!(e.inconsistency(), None);
-        let (mut held, mut doubt, mut spent) = (Amounts::default(), Amounts::default(), Amounts::default());
-        let (mut overrun, mut observed) = (0, false);
-        for charged in views.iter().filter(|v| v.run.charges.contains(&e.no)) {
-            observed |= charged.run.policy.admission == Admission::Observe;
-            for entry in store.entries(charged.run.no, Seq(0), usize::MAX >> 1).unwrap() {
-                if entry.kind != Kind::Call {
-                    // Items and steps repeat what the calls in them were charged.
-                    continue;
-                }
-                held += entry.held;
-                spent += entry.spent;
-                if entry.state == State::Unknown {
-                    doubt += entry.held;
-                }
-                overrun += entry.call.map_or(0, |c| c.overrun_nano_usd);
-            }
-        }
-        for u in [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls] {
-            let kept = (e.reserved[u], e.doubt[u], e.spent[u]);
-            let id = &owner.run.id;
-            assert_eq!(kept, (held[u], doubt[u], spent[u]), "{id}: (reserved, doubt, spent) in {}", u.name());
-            let allowed = e.limits[u].map(|l| if u == Unit::Calls { l } else { l.saturating_add(overrun) });
-            assert!(
-                observed || allowed.is_none_or(|limit| e.spent[u] + e.reserved[u] <= limit),
-                "{id}: {} over its limit: {e:?}",
-                u.name()
-            );
-        }
+        let charged = || views.iter().filter(|v| v.run.charges.contains(&owner.envelope.no));
+        let observed = charged().any(|v| v.run.policy.admission == Admission::Observe);
+        let calls = charged().flat_map(|v| calls(store, v.run.no));
+        check(&owner.run.id.to_string(), &owner.envelope, calls, gone.child_of(&owner.run), observed);
     }
-    audit_windows(store, &views);
-}
-
-/// The same of the newest window of each named budget.
-fn audit_windows(store: &dyn Store, views: &[RunView]) {
+    // The same of the newest window of each named budget.
     for BudgetView { budget, envelope } in store.budgets().unwrap() {
         let Some(e) = envelope else { continue };
-        assert_eq!((e.inconsistency(), Some(e.no)), (None, budget.window.map(|w| w.envelope)));
-        let (mut held, mut doubt, mut spent, mut overrun) =
-            (Amounts::default(), Amounts::default(), Amounts::default(), 0);
-        for view in views {
-            let entries = store.entries(view.run.no, Seq(0), usize::MAX >> 1).unwrap();
-            for entry in entries.iter().filter(|x| x.windows().contains(&e.no)) {
-                held += entry.held;
-                spent += entry.spent;
-                if entry.state == State::Unknown {
-                    doubt += entry.held;
-                }
-                overrun += entry.call.as_ref().map_or(0, |c| c.overrun_nano_usd);
-            }
-        }
-        assert_eq!((e.reserved, e.doubt, e.spent), (held, doubt, spent), "{}", budget.name);
-        for u in [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls] {
-            let over = if u == Unit::Calls { 0 } else { overrun };
-            let fits = e.limits[u].is_none_or(|limit| e.spent[u] + e.reserved[u] <= limit + over);
-            assert!(fits, "{}: {} over its limit: {e:?}", budget.name, u.name());
-        }
+        assert_eq!(Some(e.no), budget.window.map(|w| w.envelope));
+        let all = views.iter().flat_map(|v| calls(store, v.run.no));
+        let calls = all.filter(|entry| entry.windows().contains(&e.no));
+        check(&budget.name.to_string(), &e, calls, gone.any(), false);
+    }
+}
+
+fn calls(store: &dyn Store, run: RunNo) -> Vec<Entry> {
+    store.entries(run, Seq(0), usize::MAX >> 1).unwrap()
+}
+
+fn check(whose: &str, e: &Envelope, calls: impl Iterator<Item = Entry>, forgotten: bool, observed: bool) {
+    let mut sums = Sums::default();
+    calls.for_each(|entry| sums.add(&entry));
+    assert_eq!(sums.differ(e, forgotten), None, "{whose}");
+    for u in [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls] {
+        let over = if u == Unit::Calls { 0 } else { sums.overrun };
+        let fits = e.limits[u].is_none_or(|limit| e.spent[u] + e.reserved[u] <= limit.saturating_add(over));
+        assert!(observed || forgotten || fits, "{whose}: {} over its limit: {e:?}", u.name());
     }
 }
 

@@ -28,7 +28,8 @@ use crate::{
     render::amount::some,
     say::say,
     supervisor::{
-        attempt::{self, AttemptError, EndedBy},
+        attempt::{self, AttemptError},
+        ended_by::EndedBy,
         progress::{self, Mark},
         story,
         turn::{self, Until},

@@ -20,8 +20,9 @@ use crate::{
     },
     say::say,
     supervisor::{
-        attempt::{AttemptError, EndedBy, Outcome},
+        attempt::{AttemptError, Outcome},
         drive::failed,
+        ended_by::EndedBy,
         story,
     },
     task_context::TaskContext,

@@ -25,10 +25,12 @@ use crate::{
     },
     say::say,
     supervisor::{
-        attempt::{self, AttemptError, EndedBy, Hold, Outcome, Watch},
+        attempt::{self, AttemptError, Hold, Outcome, Watch},
+        ended_by::EndedBy,
         environment,
         output::{self, Ends, Eyes, Output},
         state::StateFace,
+        stdin,
     },
     task_context::mirror::Mirror,
     upstreams,
@@ -85,7 +87,7 @@ impl Driver {
             stdin: match (&ends.terminal, &self.stdin) {
                 _ if launch.resumes && launch.headless => Stdin::Null,
                 (Some(terminal), None) if self.show.is_behind => Stdin::To(terminal.clone()),
-                _ => attempt::stdin(self.stdin.as_deref())?,
+                _ => stdin::of(self.stdin.as_deref())?,
             },
             stdout: ends.stdout,
             stderr: ends.stderr,

@@ -10,7 +10,7 @@ use crate::{
     error::CliError,
     say::say,
     supervisor::{
-        attempt::{self, EndedBy},
+        ended_by::{self, EndedBy},
         story,
     },
 };
@@ -51,7 +51,7 @@ impl Driver {
             }
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
-                signals = self.signals.next() => if let Some(by) = attempt::asked(&signals?) {
+                signals = self.signals.next() => if let Some(by) = ended_by::asked(&signals?) {
                     return self.interrupted(by == EndedBy::Person).await.map(Some);
                 },
             }

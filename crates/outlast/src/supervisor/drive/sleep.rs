@@ -16,7 +16,7 @@ use crate::{
     render::time,
     say::say,
     supervisor::{
-        attempt::{self, EndedBy},
+        ended_by::{self, EndedBy},
         story,
     },
 };
@@ -66,7 +66,7 @@ impl Driver {
             let Some(nap) = nap(view.run.wake_at.unwrap_or(until), self.store.now()?) else { break };
             tokio::select! {
                 () = tokio::time::sleep(nap) => {}
-                signals = self.signals.next() => match attempt::asked(&signals?) {
+                signals = self.signals.next() => match ended_by::asked(&signals?) {
                     Some(EndedBy::Person) => return self.interrupted(true).await.map(Some),
                     // It goes on sleeping, for `resume --all` after the reboot.
                     Some(_) => return self.finish(Status::Sleeping).map(Some),

@@ -27,16 +27,27 @@ def of_version(version: object) -> bytes:
 def _function(fn: Any) -> list[str]:
     if isinstance(fn, functools.partial):
         return [*_function(fn.func), codec.identity(fn.args, fn.keywords)]
-    fn = getattr(fn, "__wrapped__", fn)
+    fn = _unwrapped(fn)
+    if isinstance(fn, functools.partial):
+        return _function(fn)
     if not hasattr(fn, "__code__"):
         # A callable object: what its class does when it is called.
-        fn = getattr(type(fn), "__call__", fn)
+        fn = _unwrapped(getattr(type(fn), "__call__", fn))
     fn = getattr(fn, "__func__", fn)
     found = getattr(fn, "__code__", None)
     if found is None:
         return [f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', repr(type(fn)))}"]
     defaults = codec.identity(tuple(fn.__defaults__ or ()), dict(fn.__kwdefaults__ or {}))
     return [*_code(found), defaults]
+
+
+def _unwrapped(fn: Any) -> Any:
+    """What is under its decorators, however many there are."""
+    seen = set()
+    while (under := getattr(fn, "__wrapped__", None)) is not None and id(fn) not in seen:
+        seen.add(id(fn))
+        fn = under
+    return fn
 
 
 def _code(code: CodeType) -> list[str]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import collections
-import os
-import re
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
-from ..errors import BudgetExceeded, Error, LeaseLost, NothingMetered, RepeatedFailure, RunHalted, StopRequested, StoreError, of
-from . import fleeting, plan as plans, progress
+from ..budget import NANO
+from ..errors import BudgetExceeded, Error, LeaseLost, NothingMetered, RunHalted, StopRequested, StoreError, of
+from ..say import say
+from . import plan as plans, progress, telling
+from .alike import Alike
 from .bell import AsyncBell, Bell
 from .jobrun import JobRun
-from .options import METERED_AFTER, MOST_EQUAL_FAILURES, Options
+from .outfile import OutFile
+from .options import METERED_AFTER, Options
 from .plan import EMITTED, ENDED, FRESH, LEFT_OUT, RECORDED
 from .progress import Stats
 from .queue import Gate, Queue, Take, Wait
-from .results import OutFile, Result
+from .results import Result
 from .source import Source
 from .width import Width
 
@@ -57,10 +58,12 @@ class Core:
         self._arrived: collections.deque[int] = collections.deque()
         self._cursor = 0
         self._workers = 0
-        self._equal: tuple[str, int] = ("", 0)
+        self._alike = Alike()
         self._worked = 0
         self._metered = not options.meters
         self._looked = 0.0
+        self._opened = False
+        self.out: OutFile | None = None
         # The caller left at once: nobody waits for what runs.
         self.abandoned = False
 
@@ -73,33 +76,40 @@ class Core:
         """
         options = self.options
         source = Source(items, options)
-        status = self.run.create()
-        self.engine.sweep()
-        view = self.run.view()
-        expired = options.resume == "never" or plans.is_expired(_us(view.raw["ended_at_us"]), status, options.ttl)
-        recorded = self.engine.recorded_items(self.run._no)
-        self.plan = plans.make(source, self.fn, options, recorded, expired)
         # What can fail comes before the attempt, which would be left open.
         self.out = OutFile(options.out) if options.out is not None else None
         seat = None
         try:
+            status = self.run.create()
+            self.engine.sweep()
+            view = self.run.view()
+            expired = options.resume == "never" or plans.is_expired(_us(view.raw["ended_at_us"]), status, options.ttl)
+            recorded = self.engine.recorded_items(self.run._no)
+            self.plan = plans.make(source, self.fn, options, recorded, expired)
             self.seat = seat = self.run.join()
             if expired:
                 self._reset(recorded)
+            self._begin(view.budget.usd.spent, len(recorded) > 0)
         except BaseException:
-            if self.out is not None:
-                self.out.drop()
+            self.drop_out()
             if seat is not None:
                 seat.end("interrupt")
             raise
-        plan = self.plan
+        with self.lock:
+            self._opened = True
+            given_up = self.stopping.is_set()
+        if given_up:
+            self.workers_start(0)
+
+    def _begin(self, spent_usd: float, resumes: bool) -> None:
+        options, plan = self.options, self.plan
         self.width = Width(options.concurrency)
         self.queue = Queue(plan.fresh(), self.width)
         self.gate = Gate(options.interval)
-        self._spent_before = view.budget.usd.spent
+        self._spent_before = spent_usd
         self._began = time.monotonic()
         self.stats = Stats(
-            total=len(source) - plan.state.count(LEFT_OUT),
+            total=len(plan.source) - plan.state.count(LEFT_OUT),
             done=plan.done,
             cached=plan.done,
             skipped=plan.skipped,
@@ -108,11 +118,20 @@ class Core:
             cost_usd=self._spent_before,
         )
         self._before = self.stats.ended
-        self._say(len(recorded) > 0)
+        for line in telling.start(self.run.id, self.stats, plan, round(spent_usd * NANO), self.runtime.place, resumes):
+            say(line)
         self.shown = progress.make(options.progress, self.stats.total, self._before, self._spent_before, options.job)
         # The runtime's end stops and drains what still runs.
         self._key = f"{self.run.id}#{self.seat.attempt}"
         self.runtime._live[self._key] = self  # type: ignore[assignment]
+
+    def give_up(self) -> None:
+        """Nobody waits for its beginning any more: what `open` begins in another thread, it ends."""
+        with self.lock:
+            self.stopping.set()
+            opened = self._opened
+        if opened:
+            self.workers_start(0)
 
     def _reset(self, recorded: "_native.Items") -> None:
         """Makes what is recorded of the input pending, in groups of commits."""
@@ -128,27 +147,6 @@ class Core:
                 tickets.popleft().wait()
         for ticket in tickets:
             ticket.wait()
-
-    def _say(self, resumes: bool) -> None:
-        """One line on every start, and what people should know before they pay."""
-        stats, plan = self.stats, self.plan
-        where = f"store {self.runtime.place}"
-        if not resumes:
-            text = f"new job {self.run.id}: {stats.total:,} items, {where}"
-        else:
-            text = f"resuming: {stats.done:,} of {stats.total:,} done, {self._spent_before:.2f} usd spent, {where}"
-            others = [(stats.dead, "dead"), (stats.skipped, "skipped"), (plan.vanished, "not in the input any more")]
-            text += "".join(f"; {count:,} {what}" for count, what in others if count)
-        print(f"outlast: {text}", file=sys.stderr)
-        if plan.old_code:
-            print(
-                f"outlast: the function changed: {plan.old_code:,} items keep the result of its old code, and "
-                f"{plan.left:,} run with the new (version=… decides it)",
-                file=sys.stderr,
-            )
-        kind = fleeting.kind(self.runtime.place)
-        if kind is not None:
-            print(f"outlast: the store is on {kind}, which {fleeting.KINDS[kind]}: name another with store=…", file=sys.stderr)
 
     @property
     def wanted_workers(self) -> int:
@@ -190,6 +188,11 @@ class Core:
         with self.lock:
             return self.gate.pass_at(time.monotonic())
 
+    def not_started(self) -> None:
+        """It passed the gate, and there was nothing to start."""
+        with self.lock:
+            self.gate.give_back()
+
     def hold(self, seconds: float) -> None:
         """A provider asked to be left alone: nobody starts before."""
         with self.lock:
@@ -219,6 +222,22 @@ class Core:
             self.queue.ended()
             self.bell.ring()
 
+    def no_room(self, index: int, began: float) -> None:
+        """A call found no room in a budget, and the item is back. `began`: the try.
+
+        Where calls in flight hold the room it comes back by itself, and fewer run until then. Where a budget above the
+        job's own is used up, only a person or its next period brings it back: that stops the batch.
+        """
+        barred = self._barred()
+        with self.lock:
+            self.queue.ended()
+            if barred is not None:
+                self.stop(barred)
+            now = time.monotonic()
+            self.width.crowded(began, now)
+            self.queue.held(index, now)
+            self.bell.ring()
+
     def lost(self, seat: "_native.Seat", index: int, error: LeaseLost) -> None:
         """This process was thought dead (a suspended machine): it joins anew, and goes on."""
         with self.lock:
@@ -243,11 +262,12 @@ class Core:
         key = self.plan.source.keys[index]
         assert key is not None
         result = Result(
-            key, index, standing, attempts=tries, cost_nano_usd=nano, cached=False, raw=raw, raised=error,
+            key, index, standing, attempts=tries, cost_nano_usd=nano, cached=False, job=self.run.id, raw=raw, raised=error,
             read=lambda: self.engine.value(self.run._no, seq),
         )  # fmt: skip
         with self.lock:
-            self._worked += 1
+            # What is skipped or failed may never have come to its call.
+            self._worked += standing == "done"
             self.stats.cost_usd += nano / 1e9
             self._count(standing, cached=False)
             if len(self._ended) >= _WAITING_VALUES:
@@ -256,7 +276,7 @@ class Core:
                 self.failed.append(result)
                 self._failure(error)
             else:
-                self._equal = ("", 0)
+                self._alike.ended()
                 self.width.went_well()
             self._arrive(index, result)
             if not self._metered and self._worked >= METERED_AFTER:
@@ -270,10 +290,18 @@ class Core:
         self._ended[index] = result
         if self.options.order == "completion":
             self._arrived.append(index)
-        self.stats.seconds = time.monotonic() - self._began
-        if self.shown is not None:
-            self.shown.update(self.stats)
+        self._show()
         self.bell.ring()
+
+    def _show(self, last: bool = False) -> None:
+        self.stats.seconds = time.monotonic() - self._began
+        if self.shown is None:
+            return
+        try:
+            self.shown.update(self.stats, last)
+        except Exception:
+            # A display that broke is no reason to end what it shows.
+            self.shown = None
 
     def _count(self, standing: str, cached: bool) -> None:
         stats = self.stats
@@ -283,16 +311,8 @@ class Core:
     def _failure(self, error: BaseException | None) -> None:
         if self.options.on_error == "raise" and error is not None:
             self.stop(error)
-        # Numbers and addresses differ from item to item: the fault is the same.
-        shape = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", f"{type(error).__name__}: {error}")[:300]
-        count = self._equal[1] + 1 if self._equal[0] == shape else 1
-        self._equal = (shape, count)
-        if count >= MOST_EQUAL_FAILURES:
-            stop = RepeatedFailure(
-                f"{count} items in a row failed alike: {type(error).__name__}: {error}",
-                hint="repair it and start again: failed items run again",
-            )
-            stop.__cause__ = error
+        stop = self._alike.failed(error)
+        if stop is not None:
             self.stop(stop)
 
     def _check_metered(self) -> None:
@@ -326,17 +346,26 @@ class Core:
 
     def refusal(self, error: BaseException | None, refused: str | None) -> BaseException:
         """What stops the batch when a limit refused something."""
-        halted = self.engine.halted(self.run._no)
-        hint = f"raise it and start again: outlast budget {self.run.id} --add-usd …"
-        if halted is not None:
-            return of(halted[0], f"job {self.run.id} is halted: {halted[1]}", halted[2]) if "budget" in halted[0] else RunHalted(
-                f"job {self.run.id} is halted: {halted[1]}", hint=halted[2], code=halted[0]
-            )
+        barred = self._barred()
+        if barred is not None:
+            return barred
         if isinstance(error, Error):
             return error
         code = refused or "budget_exceeded"
         cls = BudgetExceeded if "budget" in code else RunHalted
+        hint = f"raise it and start again: outlast budget {self.run.id} --add-usd …"
         return cls(f"job {self.run.id}: a call was refused with {code}", hint=hint, code=code)
+
+    def _barred(self) -> Error | None:
+        """The limit or rule that is in the job's way, as an error."""
+        found = self.engine.barred(self.run._no)
+        if found is None:
+            return None
+        status, code, message, hint = found
+        # A script is started, and not resumed by a supervisor.
+        hint = hint.replace(f", then `outlast resume {self.run.id}`", "") + "; then start the script again"
+        text = f"job {self.run.id} {'is halted' if status == 'halted' else 'waits for room'}: {message}"
+        return of(code, text, hint) if "budget" in code else RunHalted(text, hint=hint, code=code)
 
     def stop(self, error: BaseException | None) -> None:
         """Nothing more is claimed; what runs is drained. The first reason stays."""
@@ -367,9 +396,7 @@ class Core:
             if self.error is None:
                 self.error = e
         with self.lock:
-            stats.seconds = time.monotonic() - self._began
-            if self.shown is not None:
-                self.shown.update(stats, last=True)
+            self._show(last=True)
             self.runtime._live.pop(self._key, None)
             self.over = True
             self.bell.ring()
@@ -378,8 +405,22 @@ class Core:
         """What the runtime does with what is open when it closes: stop, and wait for what runs."""
         self.stop(None)
         if isinstance(self.bell, Bell) and not self.abandoned:
+            if not self.over:
+                say(f"job {self.run.id}: what runs is finished, and no more")
             with self.lock:
                 self.bell.condition.wait_for(lambda: self.over, timeout=60.0)
+        self.drop_out()
+
+    def dropped(self) -> None:
+        """Nobody holds the batch any more: what runs is finished, and no more."""
+        with self.lock:
+            if not self.over and not self.stopping.is_set() and self.stats.pending:
+                say(telling.dropped(self.run.id, self.stats))
+        self.stop(None)
+        self.drop_out()
+
+    def drop_out(self) -> None:
+        """The file of results does not come to its end."""
         if self.out is not None:
             self.out.drop()
 
@@ -431,7 +472,7 @@ class Core:
                 return (row[10] or "").encode() if row is not None else b""
             return self.plan.recorded.value(seq)
 
-        result = Result(key, index, standing, attempts=tries, cost_nano_usd=nano, cached=True, read=read)
+        result = Result(key, index, standing, attempts=tries, cost_nano_usd=nano, cached=True, job=self.run.id, read=read)
         if standing in ("failed", "dead"):
             self.failed.append(result)
         return result
@@ -450,11 +491,6 @@ class Core:
                 self.out.drop()
         if self.error is not None:
             raise self.error
-
-
-def resume_hint() -> str:
-    """How to go on, for people at a terminal."""
-    return "start it again to go on: " + " ".join([os.path.basename(sys.executable), *sys.argv])
 
 
 def _us(value: object) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import asyncio
 import os
-import sys
 import threading
 import weakref
 from typing import Any, AsyncIterator, Callable, Generator, Iterable, Iterator, Literal, Mapping
@@ -13,8 +12,9 @@ from typing import Any, AsyncIterator, Callable, Generator, Iterable, Iterator, 
 from .. import runtime as runtimes, steps
 from ..budget import Budget
 from ..retry import Retry
-from . import options as asked, work
-from .core import Core, resume_hint
+from ..say import say
+from . import options as asked, telling, work
+from .core import Core
 from .progress import Stats
 from .queue import Take, Wait
 from .results import Result
@@ -33,7 +33,7 @@ class Batch:
         core.workers_start(count)
         for _ in range(count):
             threading.Thread(target=_work, args=(core,), name="outlast batch", daemon=True).start()
-        weakref.finalize(self, core.stop, None).atexit = False
+        _mind(self, core)
 
     @property
     def stats(self) -> Stats:
@@ -77,15 +77,22 @@ class Batch:
     def _interrupted(self) -> None:
         """Ctrl-C: nothing more is claimed, and what runs is finished; a second one leaves now."""
         core = self._core
-        print("outlast: stopping when what runs is finished; Ctrl-C again leaves now", file=sys.stderr)
+        say("stopping when what runs is finished; Ctrl-C again leaves now")
         core.stop(KeyboardInterrupt())
+        core.drop_out()
         try:
             with core.lock:
                 core.bell.condition.wait_for(lambda: core.over)
         except KeyboardInterrupt:
             core.abandoned = True
             raise
-        print(f"outlast: {resume_hint()}", file=sys.stderr)
+        say(telling.resume_hint())
+
+
+def _mind(batch: "Batch | AsyncBatch", core: Core) -> None:
+    """What is to be done when nobody holds the batch any more, and at the end of the process."""
+    weakref.finalize(batch, core.dropped).atexit = False
+    weakref.finalize(batch, core.drop_out)
 
 
 def _work(core: Core) -> None:
@@ -118,7 +125,9 @@ class AsyncBatch:
         self._make = make
         self._core: Core | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._starting: asyncio.Future[None] | None = None
+        # Of several that read it, one begins it.
+        self._beginning = asyncio.Lock()
+        self._is_given_up = False
 
     @property
     def stats(self) -> Stats:
@@ -163,32 +172,50 @@ class AsyncBatch:
         return self.wait().__await__()
 
     async def _begun(self) -> Core:
-        if self._core is None:
-            items = self._items
-            if hasattr(items, "__aiter__"):
-                items = [item async for item in items]
-            core = self._make()
+        async with self._beginning:
+            if self._core is None:
+                if self._is_given_up:
+                    raise RuntimeError("the batch was cancelled while it began: its input is read in part; call outlast.amap again")
+                try:
+                    self._core = await self._begin()
+                except asyncio.CancelledError:
+                    self._is_given_up = True
+                    raise
+                finally:
+                    self._items = None
+        return self._core
+
+    async def _begin(self) -> Core:
+        items = self._items
+        if hasattr(items, "__aiter__"):
+            items = [item async for item in items]
+        core = self._make()
+        try:
             # Reading what is recorded of a large job takes its time: the loop goes on meanwhile.
             await asyncio.to_thread(core.open, items)
-            self._core, self._items = core, None
-            count = core.wanted_workers
-            core.workers_start(count)
-            self._tasks = [asyncio.create_task(_work_async(core)) for _ in range(count)]
-        return self._core
+        except asyncio.CancelledError:
+            core.give_up()
+            raise
+        count = core.wanted_workers
+        core.workers_start(count)
+        self._tasks = [asyncio.create_task(_work_async(core)) for _ in range(count)]
+        _mind(self, core)
+        return core
 
     async def _drain(self, core: Core) -> None:
         """Cancelled: nothing more is claimed, and what runs is finished."""
         core.stop(asyncio.CancelledError())
+        core.drop_out()
         waiting = [task for task in self._tasks if not task.done()]
         if waiting:
-            print("outlast: stopping when what runs is finished", file=sys.stderr)
+            say("stopping when what runs is finished")
             try:
                 await asyncio.wait(waiting)
             except asyncio.CancelledError:
                 # Again: leave now. What runs is given back.
                 for task in waiting:
                     task.cancel()
-        print(f"outlast: {resume_hint()}", file=sys.stderr)
+        say(telling.resume_hint())
 
 
 async def _work_async(core: Core) -> None:
@@ -262,6 +289,8 @@ def map(  # noqa: A001 (it is what it is called)
     Errors: `DuplicateKey`, `JobChanged`, `BudgetChanged`, `BudgetExceeded` at once; from the iteration or `wait()` also
     `BudgetExceeded`, `NothingMetered`, `RepeatedFailure`, and with `on_error="raise"` an item's error.
     """
+    if not callable(fn):
+        raise TypeError(f"outlast.map wants a function of an item, had {fn!r}")
     if steps.is_async(fn):
         raise TypeError("outlast.map wants a plain function, had an async one: use outlast.amap")
     options = asked.make(
@@ -305,6 +334,8 @@ def amap(
     It begins when it is first awaited: `async for result in batch`, or `await batch` for its end. A late try is cancelled.
     Cancelled, it finishes what runs; cancelled again, it gives it back.
     """
+    if not callable(fn):
+        raise TypeError(f"outlast.amap wants an async function of an item, had {fn!r}")
     if not steps.is_async(fn):
         raise TypeError("outlast.amap wants an async function, had a plain one: use outlast.map")
     options = asked.make(

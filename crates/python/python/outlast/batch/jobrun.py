@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
-from .. import steps
+from .. import scope, steps
 from ..budget import Budget
 from ..errors import Error, RunEnded, RunHalted
 from ..runs import Run
@@ -15,6 +15,10 @@ from ..state import Context, State
 if TYPE_CHECKING:
     from .. import _native
     from ..runtime import Runtime
+
+
+#: What a refusal of Outlast's own is called, in its answer.
+CODE_HEADER = "x-outlast-code"
 
 
 class JobRun(Run):
@@ -36,6 +40,12 @@ class JobRun(Run):
                 code="not_a_job",
             )
         return status
+
+    def _above(self) -> int | None:
+        current = scope.variable.get()
+        run = None if current is None else current.run
+        is_other = run is not None and run._engine is self._engine and run._no and run._id != self._id
+        return run._no if run is not None and is_other and run._seat is not None else None
 
     def join(self) -> "_native.Seat":
         """An attempt in a free slot. Errors: `BudgetExceeded` (halted), `RunEnded` (cancelled)."""
@@ -104,8 +114,8 @@ class ItemRun(Run):
         self.answers = 0
 
     def _heard(self, response: Any) -> None:
-        code = response.headers.get("x-outlast-code")
-        if response.status_code == 402 and code:
+        code = response.headers.get(CODE_HEADER)
+        if code and (response.status_code == 402 or code == "admission_timeout"):
             self.refused = str(code)
         elif response.status_code < 400:
             self.answers += 1

@@ -37,7 +37,7 @@ class Item:
     @property
     def value(self) -> Any:
         """Its recorded result; None where it has none."""
-        return codec.decode(self._raw())["value"] if self.status == "done" else None
+        return codec.decode(self._raw()) if self.status == "done" else None
 
     @property
     def error(self) -> dict[str, str] | None:

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import os
 import re
+from collections.abc import Mapping
 from typing import Any, Callable, Literal
 
 from .. import budget as budgets
@@ -22,6 +23,11 @@ METERED_AFTER = 10
 FREE_RERUNS = 0.05
 
 _PERIODS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PERIOD = {
+    word: seconds
+    for (letter, seconds), words in zip(_PERIODS_S.items(), ("sec second", "min minute", "hr hour", "day"))
+    for word in (letter, *words.split(), *(f"{w}s" for w in words.split()))
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +61,17 @@ class Options:
             raise TypeError(f"job wants a name, had {self.job!r}: the same name resumes the batch")
         if not isinstance(self.concurrency, int) or self.concurrency < 1:
             raise ValueError(f"concurrency wants a whole number from 1, had {self.concurrency!r}")
-        if self.timeout is not None and self.timeout <= 0:
-            raise ValueError(f"timeout wants seconds above 0, had {self.timeout!r}")
+        for name, wanted in (("key", "a function of an item that names it"), ("content", "a function of an item, of what counts of it")):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise TypeError(f"{name} wants {wanted}, had {given!r}")
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise TypeError(f"budget wants outlast.Budget(usd=…), had {self.budget!r}")
+        if type(self.version).__repr__ is object.__repr__:
+            raise TypeError(f"version wants a text or a number, had {self.version!r}: it would be another one in each life")
+        for key, value in self.tags.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise TypeError(f"tags wants texts, had {key!r}: {value!r}")
         for name, allowed in (
             ("on_error", ("collect", "raise")),
             ("dedupe", ("error", "first", "ordinal")),
@@ -85,11 +100,17 @@ def make(
     **given: Any,
 ) -> Options:
     """The options as they are given."""
+    if retries is not None and (isinstance(retries, bool) or not isinstance(retries, (int, Retry))):
+        raise TypeError(f"retries wants a whole number or outlast.Retry(…), had {retries!r}")
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
+        raise ValueError(f"timeout wants seconds above 0, had {timeout!r}")
+    if tags is not None and not isinstance(tags, Mapping):
+        raise TypeError(f"tags wants a dict of texts, had {tags!r}")
     return Options(
         interval=interval(rate),
         retry=Retry.of(retries) or Retry(0),
         ttl=None if ttl is None else budgets._ms("ttl", ttl) / 1000,
-        out=None if out is None else os.fspath(out),
+        out=None if out is None else os.fsdecode(out),
         timeout=None if timeout is None else float(timeout),
         tags=dict(tags or {}),
         **given,
@@ -100,8 +121,12 @@ def interval(rate: str | float | None) -> float | None:
     """Seconds between starts of "500/m", "10/s", or a number a second."""
     if rate is None:
         return None
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*/\s*(s|m|h|d)\w*\s*", f"{rate}/s" if isinstance(rate, (int, float)) else rate)
-    number = float(found.group(1)) if found else 0.0
-    if not found or number <= 0:
+    number, period = 0.0, "s"
+    if isinstance(rate, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*/\s*([a-z]+)\s*", rate)
+        number, period = (float(found.group(1)), found.group(2)) if found else (0.0, "")
+    elif isinstance(rate, (int, float)) and not isinstance(rate, bool):
+        number = float(rate)
+    if not 0 < number < float("inf") or period not in _PERIOD:
         raise ValueError(f"rate wants a text like '500/m' (s, m, h or d), had {rate!r}")
-    return _PERIODS_S[found.group(2)] / number
+    return _PERIOD[period] / number

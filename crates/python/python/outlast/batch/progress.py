@@ -7,6 +7,9 @@ import sys
 import time
 from typing import Any, Protocol
 
+from .. import budget
+from ..say import is_terminal, say
+
 #: Seconds between two lines, or two looks at a bar.
 _LINE_S = 5.0
 _BAR_S = 0.1
@@ -45,7 +48,7 @@ class Shown(Protocol):
 
 def make(wanted: bool | None, total: int, before: int, spent_usd: float, name: str) -> Shown | None:
     """What shows the progress; None where nothing should. Without a wish: on a terminal only."""
-    tty = sys.stderr.isatty()
+    tty = is_terminal()
     if wanted is False or (wanted is None and not tty):
         return None
     for kind in (_Tqdm, _Rich) if tty else ():
@@ -68,7 +71,8 @@ def line(stats: Stats, before: int, spent_before: float) -> str:
         whole = stats.cost_usd
         if worked:
             whole += (stats.cost_usd - spent_before) / worked * stats.pending
-        parts.append(f"{stats.cost_usd:.2f} usd, {whole:.2f} in all")
+        so_far, in_all = (budget.about(round(usd * budget.NANO)) for usd in (stats.cost_usd, whole))
+        parts.append(f"{so_far} usd, {in_all} in all")
     return ", ".join(parts)
 
 
@@ -87,7 +91,7 @@ class _Lines:
         now = time.monotonic()
         if last or now >= self._next:
             self._next = now + _LINE_S
-            print(f"outlast: {self._name}: {line(stats, self._before, self._spent)}", file=sys.stderr)
+            say(f"{self._name}: {line(stats, self._before, self._spent)}")
 
 
 class _Tqdm:

@@ -100,14 +100,20 @@ class Gate:
     def __init__(self, interval: float | None) -> None:
         self._interval = interval
         self._next = 0.0
+        self._held_until = 0.0
 
     def pass_at(self, now: float) -> float:
         """Takes the next place, and returns the seconds to wait for it."""
-        at = max(now, self._next)
+        at = max(now, self._next, self._held_until)
         if self._interval is not None:
             self._next = at + self._interval
         return at - now
 
+    def give_back(self) -> None:
+        """A place that was taken, and not needed: nothing was started."""
+        if self._interval is not None:
+            self._next -= self._interval
+
     def hold_until(self, at: float) -> None:
         """A provider said when to come back: nobody starts before."""
-        self._next = max(self._next, at)
+        self._held_until = max(self._held_until, at)

@@ -1,10 +1,11 @@
-"""The input of a batch: items, their keys, and digests of their content."""
+"""The input of a batch: items, their keys, and digests of their content. Whatever is wrong with it is told before any call."""
 
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable
 
 from .. import codec
 from ..errors import DuplicateKey
@@ -12,16 +13,32 @@ from .options import Options
 
 
 class Source:
-    """The items with a key each, read once. A sequence is used where it is; anything else is listed first."""
+    """The items with a key each, read once.
+
+    A sequence that makes its items when they are asked for (a dataset) is used where it is. Anything else is listed first:
+    a list may change while the batch runs, and one that is indexed by its labels has other items at its numbers.
+    """
 
     def __init__(self, items: Iterable[Any], options: Options) -> None:
+        if hasattr(items, "__aiter__"):
+            raise TypeError("outlast.map wants a plain iterable, had an async one: use outlast.amap")
+        if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
+            raise TypeError(f"a batch wants its items as something to go through, had {items!r}")
         indexed = hasattr(items, "__getitem__") and hasattr(items, "__len__")
-        in_place = isinstance(items, Sequence) or (indexed and not isinstance(items, (Mapping, str, bytes)))
+        listed = isinstance(items, (list, Mapping)) or hasattr(items, "iloc")
+        in_place = not listed and (isinstance(items, Sequence) or indexed)
         self.items: Any = items if in_place else list(items)
         self._options = options
         #: By index; None where an equal key came before it, and the item is left out.
         self.keys: list[str | None] = []
         self._read()
+        # Digests of contents that are known, 32 bytes each.
+        self._contents = bytearray(32 * len(self.keys))
+        self._known = bytearray(len(self.keys))
+        if options.content is not None:
+            for index, key in enumerate(self.keys):
+                if key is not None:
+                    self.content(index)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -31,13 +48,14 @@ class Source:
         seen: dict[str, int] = {}
         counts: dict[str, int] = {}
         for index, item in enumerate(self.items):
-            key: str | None = _digest(item).hex()[:32] if key_of is None else _text(key_of(item), index)
+            key: str | None = _digest(item).hex()[:32] if key_of is None else _text(_asked("key", key_of, item, index), index)
             assert key is not None
             if key in seen:
                 if dedupe == "error":
+                    own = "give each a key of its own" if key_of else "name each by key=…, which is a digest of the item without"
                     raise DuplicateKey(
                         f"items {seen[key]} and {index} have the same key {key!r}",
-                        hint='give each a key of its own; dedupe="first" leaves the later ones out, "ordinal" numbers them',
+                        hint=f'{own}; dedupe="first" leaves the later ones out, "ordinal" numbers them',
                     )
                 if dedupe == "first":
                     self.keys.append(None)
@@ -51,8 +69,21 @@ class Source:
 
     def content(self, index: int) -> bytes:
         """32 bytes of what the item is: the same key with other content is another piece of work."""
-        item = self.items[index]
-        return _digest(item if self._options.content is None else self._options.content(item))
+        at = slice(32 * index, 32 * index + 32)
+        if not self._known[index]:
+            item, content_of = self.items[index], self._options.content
+            self._contents[at] = _digest(item if content_of is None else _asked("content", content_of, item, index))
+            self._known[index] = 1
+        return bytes(self._contents[at])
+
+
+def _asked(what: str, fn: Callable[[Any], Any], item: Any, index: int) -> Any:
+    try:
+        return fn(item)
+    except Exception as e:
+        if hasattr(e, "add_note"):
+            e.add_note(f"outlast: {what}= raised it for item {index}, before any item was run")
+        raise
 
 
 def _digest(value: Any) -> bytes:
@@ -61,7 +92,10 @@ def _digest(value: Any) -> bytes:
 
 def _text(key: Any, index: int) -> str:
     if isinstance(key, str):
+        if not key.isascii() and any("\ud800" <= c <= "\udfff" for c in key):
+            raise ValueError(f"key wants a text that is Unicode for each item, had {key!r} for item {index}")
         return key
-    if isinstance(key, int) and not isinstance(key, bool):
-        return str(key)
-    raise TypeError(f"key wants a text or a whole number for each item, had {key!r} for item {index}")
+    # Numbers of tables are whole ones, too.
+    if hasattr(key, "__index__") and not isinstance(key, bool):
+        return str(operator.index(key))
+    raise TypeError(f"key wants a text or a whole number for each item, had {key!r} for item {index}: str(…) makes it a text")

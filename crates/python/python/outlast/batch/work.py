@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Sequence
 from .. import _native, codec, scope, steps, waiting
 from ..buffer import Changes
 from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, LeaseLost, RunHalted, Skip, StepTimeout, StopRequested
-from ..retry import retry_after, status_of
-from .jobrun import ItemRun
+from ..retry import header, retry_after, status_of
+from .jobrun import CODE_HEADER, ItemRun
 from .width import CROWDED
 
 if TYPE_CHECKING:
@@ -127,8 +127,19 @@ class Invoke(Effect):
             # It has the chance to tidy up; what it says then does not count.
             await asyncio.wait([waiting], timeout=1.0)
             raise _late(self.timeout)
+        except asyncio.CancelledError as e:
+            if _is_cancelled():
+                raise
+            # Something that it waits for was: that is the item's own failure, and not the batch's end.
+            raise RuntimeError("the item's function was cancelled by what it waits for") from e
         finally:
             scope.variable.reset(token)
+
+
+def _is_cancelled() -> bool:
+    """Whether this task is to end. Before Python 3.11 nobody can tell, and it is."""
+    task = asyncio.current_task()
+    return task is None or not hasattr(task, "cancelling") or task.cancelling() > 0
 
 
 def _late(timeout: float) -> StepTimeout:
@@ -168,6 +179,18 @@ async def drive_async(process: Process) -> None:
             error = e
 
 
+#: A call found no room in a budget for so long that it was sent away: calls in flight hold it, or it is used up above.
+NO_ROOM = "admission_timeout"
+
+
+def no_room(error: BaseException | None) -> str | None:
+    """`NO_ROOM` where the error says so, by its answer's header or as ours: for clients that were made by hand."""
+    if error is None:
+        return None
+    is_ours = isinstance(error, Error) and error.code == NO_ROOM
+    return NO_ROOM if is_ours or header(error, CODE_HEADER) == NO_ROOM else None
+
+
 def goes_back(error: BaseException | None, refused: str | None, answers: int, is_halted: bool) -> bool:
     """Whether an item is pending again, whatever its function returned or raised. Pure.
 
@@ -187,6 +210,11 @@ def one(core: "Core", index: int, alone: bool) -> Process:
     assert key is not None
     item = plan.source.items[index]
     on_change = "rerun" if options.on_change == "rerun" else "keep"
+    # Before the claim: an item that waits for its turn dies with no process, and others may take it.
+    wait = core.gate_delay()
+    if wait > 0 and (yield Pause(core, wait)):
+        core.returned(index)
+        return
     try:
         claim = yield Commit(
             _native.claim_item(seat, key, index, plan.source.content(index), plan.version, on_change, plan.on_version, alone)
@@ -195,6 +223,8 @@ def one(core: "Core", index: int, alone: bool) -> Process:
         core.lost(seat, index, e)
         return
     kind, seq = claim[0], claim[1]
+    if kind != "run":
+        core.not_started()
     if kind == "held":
         core.held(index)
         return
@@ -223,11 +253,13 @@ def one(core: "Core", index: int, alone: bool) -> Process:
 
 
 def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: Any, seq: int, tries: int) -> Process:
+    first = True
     while True:
-        wait = core.gate_delay()
+        wait = 0.0 if first else core.gate_delay()
         if wait > 0 and (yield Pause(core, wait)):
             yield from _return(core, seat, index, seq)
             return
+        first = False
         changes, began = Changes(run.id), time.monotonic()
         invoke = Invoke(core.fn, item, scope.Current(run, None, seq, tries, changes), core.options.timeout)
         error: BaseException | None = None
@@ -239,22 +271,27 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
         finally:
             # What a late thread still writes commits with nothing: it is told so.
             changed = changes.seal()
-        refused = run.refused
+        refused = run.refused or no_room(error)
         certain = error is None and run.answers > 0
-        halted = None if refused or certain else core.engine.halted(core.run._no)
-        if goes_back(error, refused, run.answers, halted is not None):
+        barred = None if refused or certain else core.engine.barred(core.run._no)
+        is_halted = barred is not None and barred[0] == "halted"
+        # Of a client that was made by hand no answer is seen: what it was told may have been this.
+        if refused == NO_ROOM or (barred is not None and not is_halted):
+            yield from _return(core, seat, index, seq, began)
+            return
+        if goes_back(error, refused, run.answers, is_halted):
             yield from _return(core, seat, index, seq)
             core.stop(core.refusal(error, refused))
             return
         if error is None:
             try:
-                yield from _record(core, seat, index, seq, "done", f'{{"value":{text}}}'.encode(), None, changed)
+                yield from _record(core, seat, index, seq, "done", text.encode(), None, changed)
                 return
             except Conflict as e:
                 # Somebody changed what it read: a failed try, which left nothing.
                 error = e
         if isinstance(error, Skip):
-            reason = str(error)
+            reason = steps.said(error)
             yield from _record(core, seat, index, seq, "skipped", reason.encode("utf-8", "replace"), error)
             return
         # A late thread still runs it: another try beside it would do it twice.
@@ -297,9 +334,12 @@ def _record(
     core.ended(index, seq, standing, tries, nano, raw, error)
 
 
-def _return(core: "Core", seat: "_native.Seat", index: int, seq: int) -> Process:
+def _return(core: "Core", seat: "_native.Seat", index: int, seq: int, no_room_since: float | None = None) -> Process:
     try:
         yield Commit(_native.return_item(seat, seq))
     except (AlreadyTaken, AlreadySettled):
         pass
-    core.returned(index)
+    if no_room_since is None:
+        core.returned(index)
+    else:
+        core.no_room(index, no_room_since)

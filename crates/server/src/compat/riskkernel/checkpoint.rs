@@ -2,6 +2,7 @@
 
 use http::{Response, StatusCode};
 use outlast_core::{
+    calendar::rfc3339,
     engine::checkpoint::{Checkpoint, OURS, Used, newest_saved},
     id::{RunNo, Seq},
     journal::Role,
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 
 use super::{Asked, Error, answered, show::Usage, tokens::Tokens};
-use crate::{http::approvals::show::rfc3339, proxy::AnswerBody};
+use crate::proxy::AnswerBody;
 
 /// Payloads above this are compressed beside the threads that answer others.
 const LARGE: usize = 64 << 10;

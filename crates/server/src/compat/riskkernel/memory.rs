@@ -2,6 +2,7 @@
 
 use http::{Response, StatusCode};
 use outlast_core::{
+    calendar::rfc3339,
     id::{Micros, RunId},
     state::{At, Item, Name, Scan},
     store::Store,
@@ -10,11 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{Asked, Error, answered, unknown};
-use crate::{
-    http::{approvals::show::rfc3339, show::Runs},
-    proxy::AnswerBody,
-    state::Writer,
-};
+use crate::{http::show::Runs, proxy::AnswerBody, state::Writer};
 
 /// The agent under whose name facts stand in the state: `outlast state get NAMESPACE facts KEY`.
 const AGENT: &str = "facts";

@@ -37,6 +37,7 @@ use crate::{
     http::{approvals::By, query},
     proxy::{AnswerBody, Host, api, bears_token},
     state::{self, StateDesk},
+    version::{COMMIT, DATE, VERSION},
 };
 
 /// The routes over one store. Cheap to clone.
@@ -194,7 +195,8 @@ fn unknown(id: &str) -> Error {
 }
 
 fn version() -> serde_json::Value {
-    json!({ "version": env!("CARGO_PKG_VERSION"), "commit": "unknown", "date": "unknown" })
+    let known = |what: Option<&'static str>| what.unwrap_or("unknown");
+    json!({ "version": VERSION, "commit": known(COMMIT), "date": known(DATE) })
 }
 
 fn answered(status: StatusCode, body: &impl Serialize) -> Result<Response<AnswerBody>, Error> {

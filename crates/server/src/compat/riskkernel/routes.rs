@@ -2,6 +2,8 @@
 
 use http::Method;
 
+use crate::http::segments;
+
 /// What a route does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -74,14 +76,9 @@ pub fn takes(path: &str) -> bool {
 
 /// The route of a request, with the segments its path has for `{…}`, as they came.
 pub fn find<'a>(method: &Method, path: &'a str) -> Option<(&'static Route, Vec<&'a str>)> {
-    let segments: Vec<&str> = path.split('/').collect();
-    ROUTES.iter().filter(|r| r.method == method.as_str()).find_map(|route| {
-        let wanted: Vec<&str> = route.path.split('/').collect();
-        let fits = |w: &str, s: &str| if w.starts_with('{') { !s.is_empty() } else { w == s };
-        let same = wanted.len() == segments.len() && wanted.iter().zip(&segments).all(|(w, s)| fits(w, s));
-        let open = wanted.iter().zip(&segments).filter(|(w, _)| w.starts_with('{'));
-        same.then(|| (route, open.map(|(_, s)| *s).collect()))
-    })
+    let mut routes = ROUTES.iter().filter(|route| route.method == method.as_str());
+    let open = |route: &Route| segments::open(route.path, path).filter(|open| !open.contains(&""));
+    routes.find_map(|route| Some((route, open(route)?)))
 }
 
 #[cfg(test)]

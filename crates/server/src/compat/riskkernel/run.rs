@@ -74,7 +74,6 @@ pub async fn create(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let config = &asked.host.config;
     let limits = under(own, named.as_ref().map(|policy| &policy.limits));
     let start = Start {
-        id: asked.face.desk.name_a_run(),
         limits: if limits == Limits::default() { config.default_limits } else { limits },
         policy: Policy {
             pause_wall: named.as_ref().map_or(config.default_policy.pause_wall, |policy| policy.pause_wall),
@@ -86,9 +85,7 @@ pub async fn create(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
             rules: named.map(|policy| policy.rules),
             ..Spec::default()
         },
-        parent: None,
-        command_key: None,
-        stdin: None,
+        ..Start::new(asked.face.desk.name_a_run())
     };
     let started = asked.host.store.ask(start, Durability::Synced).await?;
     asked.enter(started.run).await?;

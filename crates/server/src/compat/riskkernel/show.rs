@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
+    calendar::rfc3339,
     engine::checkpoint::Used,
     id::{Micros, Seq},
     run::Run,
@@ -18,7 +19,7 @@ use super::{
     approval::pending,
     tokens::{Counted, Tokens},
 };
-use crate::http::approvals::show::{Approval, approval, rfc3339};
+use crate::http::approvals::show::{Approval, approval};
 
 /// A run, with what it has used.
 #[derive(Debug, Serialize)]

@@ -2,7 +2,7 @@
 
 use outlast_core::{
     approval::{Status, View},
-    id::Micros,
+    calendar::rfc3339,
     money::NanoUsd,
     policies::NamedPolicy,
     unit::{Limits, Unit},
@@ -120,24 +120,4 @@ pub fn budget(limits: &Limits) -> Value {
         "loops": whole(Unit::Loops),
         "seconds": whole(Unit::WallMs).div_euclid(1000),
     })
-}
-
-/// A time as `2026-11-21T09:30:00.000000Z`.
-pub fn rfc3339(at: Micros) -> String {
-    let (days, in_day) = (at.0.div_euclid(86_400_000_000), at.0.rem_euclid(86_400_000_000));
-    let (seconds, micros) = (in_day / 1_000_000, in_day % 1_000_000);
-    let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{}T{h:02}:{m:02}:{s:02}.{micros:06}Z", crate::proxy::date(days))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_is_written_to_the_microsecond() {
-        assert_eq!(rfc3339(Micros(0)), "1970-01-01T00:00:00.000000Z");
-        assert_eq!(rfc3339(Micros(1_795_132_800_000_001)), "2026-11-20T00:00:00.000001Z");
-        assert_eq!(rfc3339(Micros(-1)), "1969-12-31T23:59:59.999999Z");
-    }
 }

@@ -1,0 +1,138 @@
+"""The file of a batch's results: JSON lines, under another name until all of them are there."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import glob
+import itertools
+import json
+import os
+import re
+import stat
+from typing import IO, Any
+
+from ..jsonl import untagged
+from .results import Result
+
+
+class OutFile:
+    """Written beside its place, and renamed into it at the end: what is read there is whole.
+
+    A link stays one, and what it points to is replaced; the permissions of a file that was there are kept. What a killed
+    process left beside it is removed by the next start. Errors: `OSError`, before any item is run.
+    """
+
+    _file: IO[str] | None
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.realpath(path)
+        mode = _mode(self._path, path)
+        for left in glob.glob(f"{glob.escape(self._path)}.partial.*"):
+            if re.fullmatch(r"\.partial\.\d+(\.\d+)?", left[len(self._path) :]):
+                _remove_left(left)
+        try:
+            self._partial, self._file = _create(self._path)
+        except OSError as e:
+            raise OSError(e.errno, f"out= cannot be written: {e.strerror}", path) from None
+        if mode is not None:
+            os.fchmod(self._file.fileno(), mode)
+
+    def write(self, result: Result) -> None:
+        if self._file is None:
+            return
+        line: dict[str, Any] = {"key": result.key, "index": result.index, "ok": result.ok}
+        if result.ok:
+            line["value"] = untagged(json.loads(result.recorded()))
+        else:
+            line["error"] = result.why()
+            line["status"] = result.status
+        line |= {"attempts": result.attempts, "cost_usd": result.cost_usd}
+        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def finish(self) -> None:
+        """On disk under its own name."""
+        if self._file is None:
+            return
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        os.replace(self._partial, self._path)
+        file, self._file = self._file, None
+        file.close()
+        folder = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def drop(self) -> None:
+        """The batch did not come to its end: what was there before stays. Idempotent."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            os.unlink(self._partial)
+            file.close()
+        except OSError:
+            # A full disk: what was written is not wanted.
+            pass
+
+
+def _mode(path: str, asked: str) -> int | None:
+    """The permissions of the file that is to be replaced, None where there is none."""
+    try:
+        found = os.stat(path).st_mode
+    except FileNotFoundError:
+        if not os.path.isdir(os.path.dirname(path)):
+            raise FileNotFoundError(errno.ENOENT, "out= wants a file in a directory that is there", asked) from None
+        return None
+    if stat.S_ISDIR(found):
+        raise IsADirectoryError(errno.EISDIR, "out= wants a file, had a directory", asked)
+    if not stat.S_ISREG(found):
+        # A device would be replaced by a file.
+        raise OSError(errno.EINVAL, "out= wants a file, had a device or a pipe", asked)
+    return stat.S_IMODE(found)
+
+
+def _create(path: str) -> tuple[str, IO[str]]:
+    for n in itertools.count(1):
+        partial = f"{path}.partial.{os.getpid()}" + (f".{n}" if n > 1 else "")
+        try:
+            file = open(partial, "x", encoding="utf-8")
+        except FileExistsError:
+            continue
+        # Held for as long as this process lives: that is how others know.
+        if _locked(file.fileno()) is not False and _is(file.fileno(), partial):
+            return partial, file
+        file.close()
+    raise AssertionError("numbers do not end")
+
+
+def _remove_left(partial: str) -> None:
+    """Removes the file of a process that is gone."""
+    try:
+        with open(partial, "rb") as file:
+            if _locked(file.fileno()) and _is(file.fileno(), partial):
+                os.unlink(partial)
+    except OSError:
+        # Another's file, or gone meanwhile.
+        pass
+
+
+def _locked(file: int) -> bool | None:
+    """Whether the lock is ours now; None on a file system without locks, where nobody's file is taken for a dead one's."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _is(file: int, path: str) -> bool:
+    """Whether the open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,198 @@
+//! What a process remembers of a run: bases of its bodies, what their input was billed at, its time in flight.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+use outlast_core::{
+    body::{Base, BodyBases, BodyRecord, Restoring},
+    digest::Digest,
+    id::{AttemptNo, RunNo, Seq},
+    journal::Role,
+};
+
+use super::{
+    call::{Call, Seat},
+    host::{Host, lock},
+    kept::Kept,
+};
+
+/// A run's memory in this process.
+pub struct RunMemory(Mutex<Remembered>);
+
+#[derive(Default)]
+pub struct Remembered {
+    pub bases: BodyBases,
+    billed: VecDeque<Billed>,
+    pub(super) kept: Kept,
+    /// Undriven attempts: calls in flight, and up to when their time is posted.
+    in_flight: HashMap<AttemptNo, (usize, u64)>,
+}
+
+/// What a call's input was billed at: in its own model's tokens.
+struct Billed {
+    seq: Seq,
+    upstream: String,
+    model: String,
+    input_tokens: u64,
+}
+
+impl RunMemory {
+    /// Whether more would be lost with it than can be read again.
+    fn is_needed(&self) -> bool {
+        self.0.try_lock().map_or(true, |m| !m.in_flight.is_empty())
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Remembered> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Remembered {
+    fn bill(&mut self, billed: Billed) {
+        self.billed.push_back(billed);
+        if self.billed.len() > 16 {
+            self.billed.pop_front();
+        }
+    }
+
+    /// The input tokens that call `seq` was billed, if this model of this upstream counted them.
+    pub fn billed(&self, seq: Seq, upstream: &str, model: &str) -> Option<u64> {
+        let same = |b: &&Billed| b.seq == seq && b.upstream == upstream && b.model == model;
+        self.billed.iter().find(same).map(|b| b.input_tokens).filter(|n| *n > 0)
+    }
+}
+
+impl Host {
+    /// A call of an undriven attempt goes out.
+    pub fn call_begins(&self, seat: &Seat) {
+        if seat.undriven {
+            let now = self.clock.monotonic_ms();
+            let memory = self.memory(seat.run);
+            memory.lock().in_flight.entry(seat.attempt).or_insert((0, now)).0 += 1;
+        }
+    }
+
+    /// It is over, or never went.
+    pub fn call_ends(&self, seat: &Seat) {
+        if !seat.undriven {
+            return;
+        }
+        let memory = self.memory(seat.run);
+        let mut memory = memory.lock();
+        if let Some(f) = memory.in_flight.get_mut(&seat.attempt) {
+            f.0 = f.0.saturating_sub(1);
+            if f.0 == 0 {
+                memory.in_flight.remove(&seat.attempt);
+            }
+        }
+    }
+
+    /// Active time of an undriven attempt since it was last posted, and takes it as posted.
+    pub fn active_since(&self, seat: &Seat) -> i64 {
+        if !seat.undriven {
+            return 0;
+        }
+        let now = self.clock.monotonic_ms();
+        let memory = self.memory(seat.run);
+        let mut memory = memory.lock();
+        let Some(f) = memory.in_flight.get_mut(&seat.attempt) else { return 0 };
+        let ms = now.saturating_sub(f.1);
+        f.1 = now;
+        i64::try_from(ms).unwrap_or(i64::MAX)
+    }
+
+    /// Active time of an undriven attempt that is not posted yet.
+    pub fn unposted_ms(&self, seat: &Seat) -> i64 {
+        if !seat.undriven {
+            return 0;
+        }
+        let now = self.clock.monotonic_ms();
+        let memory = self.memory(seat.run);
+        let since = memory.lock().in_flight.get(&seat.attempt).map_or(now, |f| f.1);
+        i64::try_from(now.saturating_sub(since)).unwrap_or(i64::MAX)
+    }
+
+    pub fn remember_billed(&self, call: &Call, seq: Seq, input_tokens: u64) {
+        let memory = self.memory(call.seat.run);
+        let mut memory = memory.lock();
+        let (upstream, model) = (call.upstream_name().to_owned(), call.request.model.clone());
+        memory.bill(Billed { seq, upstream, model, input_tokens });
+    }
+
+    /// The run's memory; after a restart its newest stored body is the first base.
+    pub fn memory(&self, run: RunNo) -> Arc<RunMemory> {
+        if let Some(m) = lock(&self.runs).get(&run) {
+            return m.clone();
+        }
+        let remembered = self.load_base(run).unwrap_or_else(|e| {
+            // A base only saves space and gives a closer bound: without it everything still holds.
+            tracing::warn!(run = run.0, error = %e, "the newest body cannot be read as a base");
+            Remembered::default()
+        });
+        let mut runs = lock(&self.runs);
+        if runs.len() > 1024 {
+            runs.retain(|_, m| m.is_needed());
+        }
+        runs.entry(run).or_insert_with(|| Arc::new(RunMemory(Mutex::new(remembered)))).clone()
+    }
+
+    fn load_base(&self, run: RunNo) -> Result<Remembered, String> {
+        let mut remembered = Remembered::default();
+        let newest = self.store.newest_request(run).map_err(|e| e.to_string())?;
+        let Some(seq) = newest else { return Ok(remembered) };
+        let newest = self.stored_body(run, seq)?;
+        let mut restoring = Restoring::new(&newest).map_err(|e| e.to_string())?;
+        while let Some(wanted) = restoring.wants() {
+            restoring.give(&self.stored_body(run, wanted)?).map_err(|e| e.to_string())?;
+        }
+        let body = restoring.finish().map_err(|e| e.to_string())?;
+        remembered.bases.push(Base::new(seq, &newest, body.into()));
+        if let Some(billed) = self.stored_bill(run, seq)? {
+            remembered.bill(billed);
+        }
+        Ok(remembered)
+    }
+
+    fn stored_body(&self, run: RunNo, seq: Seq) -> Result<BodyRecord, String> {
+        let payload = self.store.payload(run, seq, Role::Request).map_err(|e| e.to_string())?;
+        let payload = payload.ok_or_else(|| format!("body {seq} is missing"))?;
+        let bytes = payload.decode().map_err(|e| e.to_string())?;
+        BodyRecord::from_bytes(bytes).map_err(|e| e.to_string())
+    }
+
+    fn stored_bill(&self, run: RunNo, seq: Seq) -> Result<Option<Billed>, String> {
+        let entry = self.store.entry(run, seq).map_err(|e| e.to_string())?;
+        Ok(entry.and_then(|e| e.call).and_then(|call| {
+            let input_tokens = call.usage?.input_total();
+            Some(Billed { seq, upstream: call.upstream, model: call.model, input_tokens })
+        }))
+    }
+
+    /// A replayed request is a base again, as entry `seq` has it stored: with its place in that entry's
+    /// chain, and with what it was billed, so that the next new call gets the bound it would have got
+    /// without the restart. A repetition that differs in what the digest leaves out is none.
+    pub fn recall(&self, run: RunNo, seq: Seq, body: &Bytes) {
+        let memory = self.memory(run);
+        let known = memory.lock().bases.get(seq).cloned();
+        if let Some(base) = known {
+            return memory.lock().bases.push(base);
+        }
+        let stored = self.stored_body(run, seq).and_then(|r| Ok((r, self.stored_bill(run, seq)?)));
+        match stored {
+            Ok((record, billed)) if record.sha256 == Digest::of(body).0 => {
+                let mut memory = memory.lock();
+                memory.bases.push(Base::new(seq, &record, body.clone()));
+                if let Some(billed) = billed {
+                    memory.bill(billed);
+                }
+            }
+            Ok(_) => {}
+            Err(e) => {
+                tracing::warn!(run = run.0, %seq, error = %e, "a replayed body cannot be read as a base");
+            }
+        }
+    }
+}

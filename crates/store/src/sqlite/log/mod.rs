@@ -1,0 +1,332 @@
+//! How the writer's connection writes SQLite's log: a synced commit is one system call.
+//!
+//! By itself SQLite writes a commit in two calls a page and syncs then. Here the pages of a commit are
+//! gathered (`gathering.rs`) and written through to the disk at once, and a log that grows does so in
+//! steps, since a sync of a file that has grown costs twice that of one that has not. Everything
+//! else is SQLite's own way of using files; the format of the log is untouched, and connections
+//! without this one's ways share it.
+
+mod gathering;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    cell::Cell,
+    ffi::{CStr, OsStr, c_int, c_void},
+    fs::File,
+    io::IoSlice,
+    os::unix::ffi::OsStrExt as _,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use outlast_core::store::Error;
+use rusqlite::ffi::{
+    self, SQLITE_IOERR_FSYNC, SQLITE_OK, SQLITE_OPEN_WAL, sqlite3_file, sqlite3_filename, sqlite3_io_methods,
+    sqlite3_vfs,
+};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use gathering::{Disk, Gathering};
+
+/// What SQLite knows this way of using files by.
+const NAME: &CStr = c"outlast";
+
+/// A log grows to a multiple of this.
+const GROWTH: u64 = 256 << 10;
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+thread_local! {
+    /// The number of the commit that this thread is in, or 0, and how many of its bytes are not written.
+    static COMMIT: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Runs `commit`, a synced COMMIT, so that its pages are written by its sync.
+///
+/// Errors: `commit`'s own; `Io` if it ended well without a sync, which SQLite never does.
+pub fn in_one_write(commit: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+    /// Whatever becomes of the commit, what this thread writes next is not a part of it.
+    struct Within;
+    impl Drop for Within {
+        fn drop(&mut self) {
+            COMMIT.set((0, 0));
+        }
+    }
+    // Never used twice in a process: what a commit that failed has left can belong to no other.
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    COMMIT.set((LAST.fetch_add(1, Ordering::Relaxed) + 1, 0));
+    let _within = Within;
+    commit()?;
+    match COMMIT.get() {
+        (_, 0) => Ok(()),
+        (_, unwritten) => Err(Error::Io { why: format!("a commit left {unwritten} bytes unwritten") }),
+    }
+}
+
+/// The name to open the writer's connection with. Registers it once in a process.
+pub fn name() -> Result<&'static CStr, Error> {
+    static REGISTERED: OnceLock<c_int> = OnceLock::new();
+    match *REGISTERED.get_or_init(register) {
+        SQLITE_OK => Ok(NAME),
+        code => Err(Error::Io { why: format!("SQLite does not take a way of writing its log: {code}") }),
+    }
+}
+
+/// SQLite's own way of using files.
+struct Base(*mut sqlite3_vfs);
+// SAFETY: SQLite's own structures of this kind are constant once they are registered.
+unsafe impl Send for Base {}
+unsafe impl Sync for Base {}
+static BASE: OnceLock<Base> = OnceLock::new();
+
+fn register() -> c_int {
+    // SAFETY: asks for the default; SQLite initialises itself.
+    let base = unsafe { ffi::sqlite3_vfs_find(std::ptr::null()) };
+    if base.is_null() {
+        return ffi::SQLITE_ERROR;
+    }
+    let base = BASE.get_or_init(|| Base(base)).0;
+    // SAFETY: found, so it is there for the life of the process.
+    let theirs = unsafe { *base };
+    let ours = sqlite3_vfs {
+        szOsFile: place_of_ours(&theirs) as c_int + size_of::<*mut Log>() as c_int,
+        pNext: std::ptr::null_mut(),
+        zName: NAME.as_ptr(),
+        xOpen: Some(open),
+        ..theirs
+    };
+    // SAFETY: leaked, so it stays for the life of the process. Never the default.
+    unsafe { ffi::sqlite3_vfs_register(Box::leak(Box::new(ours)), 0) }
+}
+
+/// Where in an open file's structure the pointer to our part is: behind SQLite's own part.
+fn place_of_ours(base: &sqlite3_vfs) -> usize {
+    (base.szOsFile as usize).next_multiple_of(align_of::<*mut Log>())
+}
+
+/// Our part of an open log.
+struct Log {
+    base: &'static sqlite3_io_methods,
+    /// A descriptor of our own: SQLite's is private. The log carries no locks that closing it could drop.
+    file: File,
+    size: u64,
+    writes_through: bool,
+    gathering: Gathering,
+}
+
+/// SQLite's functions for a log's file with ours among them, and which they were made of.
+static METHODS: OnceLock<(&'static sqlite3_io_methods, sqlite3_io_methods)> = OnceLock::new();
+
+/// Opens a file SQLite's way; a log is written ours.
+unsafe extern "C" fn open(
+    _: *mut sqlite3_vfs,
+    name: sqlite3_filename,
+    file: *mut sqlite3_file,
+    flags: c_int,
+    out: *mut c_int,
+) -> c_int {
+    let Some(base) = BASE.get() else { return ffi::SQLITE_CANTOPEN };
+    // SAFETY: SQLite's own arguments for SQLite's own function; `file` is larger than that one needs.
+    let code = unsafe {
+        match (*base.0).xOpen {
+            Some(open) => open(base.0, name, file, flags, out),
+            None => ffi::SQLITE_CANTOPEN,
+        }
+    };
+    if code != SQLITE_OK || flags & SQLITE_OPEN_WAL == 0 || name.is_null() {
+        return code;
+    }
+    // SAFETY: an open file has methods, and those are constants of SQLite's.
+    let theirs: &'static sqlite3_io_methods = unsafe { &*(*file).pMethods };
+    let (of, ours) = METHODS.get_or_init(|| (theirs, with_ours(theirs)));
+    // SAFETY: SQLite's file names end in a zero.
+    let path = OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes());
+    // Where we cannot, SQLite's own way does as well.
+    let Ok(own) = File::options().write(true).open(path) else { return code };
+    if !std::ptr::eq(*of, theirs) {
+        return code;
+    }
+    let log = Box::new(Log {
+        base: theirs,
+        file: own,
+        size: 0,
+        writes_through: true,
+        gathering: Gathering::default(),
+    });
+    // SAFETY: `szOsFile` has room for the pointer; the file is ours until SQLite closes it.
+    unsafe {
+        ours_in(file).write(Box::into_raw(log));
+        (*file).pMethods = ours;
+    }
+    code
+}
+
+fn with_ours(theirs: &sqlite3_io_methods) -> sqlite3_io_methods {
+    sqlite3_io_methods {
+        xClose: Some(close),
+        xRead: Some(read),
+        xWrite: Some(write),
+        xTruncate: Some(truncate),
+        xSync: Some(sync),
+        ..*theirs
+    }
+}
+
+/// The place of our pointer in an open file.
+unsafe fn ours_in(file: *mut sqlite3_file) -> *mut *mut Log {
+    // SAFETY: the caller's `file` is one that `open` was given; `BASE` was set before.
+    unsafe {
+        let place = BASE.get().map_or(0, |base| place_of_ours(&*base.0));
+        file.cast::<u8>().add(place).cast()
+    }
+}
+
+/// Calls `act` with our part of `file`, its disk, and the number of the commit that this thread is in.
+unsafe fn with_log(
+    file: *mut sqlite3_file,
+    act: impl FnOnce(&mut Gathering, &mut OnDisk<'_>, u64) -> Result<(), c_int>,
+) -> c_int {
+    // SAFETY: only files that `open` gave our methods come here, and SQLite uses a connection's files on
+    // one thread at a time.
+    let log = unsafe { &mut **ours_in(file) };
+    let mut disk = OnDisk {
+        base: log.base,
+        sqlite: file,
+        file: &log.file,
+        size: &mut log.size,
+        writes_through: &mut log.writes_through,
+        sync_flags: ffi::SQLITE_SYNC_NORMAL,
+    };
+    let (commit, _) = COMMIT.get();
+    let done = act(&mut log.gathering, &mut disk, commit);
+    if commit != 0 {
+        COMMIT.set((commit, log.gathering.kept(commit)));
+    }
+    done.err().unwrap_or(SQLITE_OK)
+}
+
+unsafe extern "C" fn write(file: *mut sqlite3_file, bytes: *const c_void, len: c_int, at: i64) -> c_int {
+    // SAFETY: SQLite gives `len` bytes.
+    unsafe {
+        let bytes = std::slice::from_raw_parts(bytes.cast::<u8>(), len as usize);
+        with_log(file, |gathering, disk, commit| gathering.write(disk, commit, at as u64, bytes))
+    }
+}
+
+unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
+    // SAFETY: as in `with_log`.
+    unsafe {
+        with_log(file, |gathering, disk, commit| {
+            disk.sync_flags = flags;
+            gathering.sync(disk, commit)
+        })
+    }
+}
+
+unsafe extern "C" fn read(file: *mut sqlite3_file, into: *mut c_void, len: c_int, at: i64) -> c_int {
+    // SAFETY: as in `with_log`; the arguments are SQLite's own for SQLite's own function.
+    unsafe {
+        with_log(file, |gathering, disk, commit| {
+            gathering.before_read(disk, commit)?;
+            let read = disk.base.xRead.ok_or(ffi::SQLITE_IOERR_READ)?;
+            ended(read(file, into, len, at))
+        })
+    }
+}
+
+unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: i64) -> c_int {
+    // SAFETY: as in `read`.
+    unsafe {
+        with_log(file, |gathering, disk, _| {
+            gathering.forget();
+            *disk.size = 0;
+            let truncate = disk.base.xTruncate.ok_or(ffi::SQLITE_IOERR_TRUNCATE)?;
+            ended(truncate(file, size))
+        })
+    }
+}
+
+unsafe extern "C" fn close(file: *mut sqlite3_file) -> c_int {
+    // SAFETY: the last that SQLite does with the file; the pointer was made by `Box::into_raw`.
+    unsafe {
+        let log = Box::from_raw(ours_in(file).replace(std::ptr::null_mut()));
+        log.base.xClose.map_or(SQLITE_OK, |close| close(file))
+    }
+}
+
+fn ended(code: c_int) -> Result<(), c_int> {
+    if code == SQLITE_OK { Ok(()) } else { Err(code) }
+}
+
+/// The file, by SQLite's functions and by ours. Errors are SQLite's codes.
+struct OnDisk<'a> {
+    base: &'static sqlite3_io_methods,
+    sqlite: *mut sqlite3_file,
+    file: &'a File,
+    /// The file is at least this long.
+    size: &'a mut u64,
+    /// Until it is seen that it cannot.
+    writes_through: &'a mut bool,
+    sync_flags: c_int,
+}
+
+impl Disk for OnDisk<'_> {
+    type Error = c_int;
+
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), c_int> {
+        let write = self.base.xWrite.ok_or(ffi::SQLITE_IOERR_WRITE)?;
+        // SAFETY: SQLite's own function on a file that it opened. At most `MOST` bytes, or SQLite's own.
+        ended(unsafe { write(self.sqlite, bytes.as_ptr().cast(), bytes.len() as c_int, at as i64) })
+    }
+
+    fn sync(&mut self) -> Result<(), c_int> {
+        let sync = self.base.xSync.ok_or(SQLITE_IOERR_FSYNC)?;
+        // SAFETY: as in `write`.
+        ended(unsafe { sync(self.sqlite, self.sync_flags) })
+    }
+
+    fn write_through(&mut self, at: u64, bytes: &[u8]) -> Result<bool, c_int> {
+        if !*self.writes_through {
+            return Ok(false);
+        }
+        let zeros = self.growth(at + bytes.len() as u64);
+        let whole = ZEROS.len();
+        let all = std::iter::once(bytes)
+            .chain((0..zeros / whole).map(|_| &ZEROS[..]))
+            .chain(std::iter::once(&ZEROS[..zeros % whole]));
+        let all: Vec<IoSlice<'_>> = all.map(IoSlice::new).collect();
+        match rustix::io::pwritev2(self.file, &all, at, ReadWriteFlags::DSYNC) {
+            Ok(n) if n == bytes.len() + zeros => Ok(true),
+            Err(Errno::IO) => Err(SQLITE_IOERR_FSYNC),
+            // A kernel or a file system that has no such call.
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => {
+                *self.writes_through = false;
+                Ok(false)
+            }
+            // No room for all of it, a signal: SQLite's own way tells which.
+            Ok(_) | Err(_) => {
+                *self.size = 0;
+                Ok(false)
+            }
+        }
+    }
+}
+
+impl OnDisk<'_> {
+    /// How many zeros to write behind what ends at `end`: nothing where the file is that long already.
+    fn growth(&mut self, end: u64) -> usize {
+        if end <= *self.size {
+            return 0;
+        }
+        // Another process may have made it longer, and what is behind the log's end is nobody's.
+        let Ok(found) = self.file.metadata() else { return 0 };
+        *self.size = found.len();
+        if end <= *self.size {
+            return 0;
+        }
+        *self.size = end.next_multiple_of(GROWTH);
+        (*self.size - end) as usize
+    }
+}

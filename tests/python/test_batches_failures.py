@@ -1,0 +1,182 @@
+"""Items that fail, are late, or are to come slower."""
+
+import asyncio
+import sys
+import threading
+import time
+
+import pytest
+
+import outlast
+from batches import Work, batch, collected
+
+
+def test_a_failed_item_is_collected_and_runs_again_at_the_next_start_until_it_is_dead(rt):
+    work_ = Work(lambda i: 1 / i)
+    for start in (1, 2, 3, 4):
+        out = batch(rt, [0, 1], work_)
+        got = {r.key: r for r in out}
+        assert got["0"].status == ("failed" if start < 3 else "dead") and got["1"].ok
+        with pytest.raises(ZeroDivisionError if start < 4 else outlast.ItemFailed, match="division"):
+            got["0"].value
+        assert [r.key for r in out.failed] == ["0"] or start == 4
+    assert work_.ran.count(0) == 3 and work_.ran.count(1) == 1
+    job = outlast.job("j", store=rt)
+    item = next(job.items(status="dead"))
+    assert (item.key, item.failed_starts, item.error["type"]) == ("0", 3, "builtins.ZeroDivisionError")
+    job.reset("0")
+    assert [r.value for r in batch(rt, [0, 1], Work(lambda i: "repaired"))] == ["repaired", 1.0]
+
+
+def test_a_skipped_item_is_a_tombstone(rt):
+    def fn(i):
+        work_.ran.append(i)
+        raise outlast.Skip("empty")
+
+    work_ = Work()
+    for _ in range(2):
+        (r,) = batch(rt, [0], fn)
+        assert (r.ok, r.status, str(r.error)) == (False, "skipped", "empty")
+        with pytest.raises(outlast.Skip):
+            r.value
+    assert work_.ran == [0] and rt.get("j").status == "completed"
+
+
+def test_equal_failures_in_a_row_stop_the_batch(rt):
+    def fn(i):
+        raise ValueError(f"no answer to request {i}")
+
+    out = batch(rt, range(1000), fn, concurrency=2)
+    with pytest.raises(outlast.RepeatedFailure, match="20 items in a row"):
+        out.wait()
+    assert 20 <= out.stats.failed <= 22
+
+
+def test_on_error_raise_stops_at_the_first(rt):
+    out = batch(rt, range(1000), lambda i: 1 / (i - 5), on_error="raise", concurrency=1)
+    with pytest.raises(ZeroDivisionError):
+        out.wait()
+    assert (out.stats.done, out.stats.failed, out.stats.pending) == (5, 1, 994)
+
+
+class TooMany(Exception):
+    status_code = 429
+
+    def __init__(self, after):
+        self.headers = {"retry-after": after}
+
+
+def test_tries_are_made_again_and_retry_after_is_honoured(rt):
+    times = []
+
+    def fn(i):
+        times.append(time.monotonic())
+        if len(times) < 3:
+            raise TooMany("0.2")
+        return outlast.current().try_
+
+    (r,) = batch(rt, [0], fn, retries=4)
+    assert (r.value, r.attempts) == (3, 3)
+    assert all(b - a >= 0.19 for a, b in zip(times, times[1:]))
+
+
+def test_a_402_is_not_tried_again(rt):
+    class Pay(Exception):
+        status_code = 402
+
+    def fn(i):
+        work_.ran.append(i)
+        raise Pay
+
+    work_ = Work()
+    (r,) = batch(rt, [0], fn, retries=5)
+    assert r.status == "failed" and len(work_.ran) == 1
+
+
+def test_a_late_thread_fails_its_item_and_keeps_its_slot(rt):
+    gate, running, most = threading.Event(), [], []
+
+    def fn(i):
+        running.append(i)
+        most.append(len(running))
+        gate.wait(20 if i == 0 else 0.05)
+        running.remove(i)
+        return i
+
+    out = batch(rt, range(12), fn, timeout=0.2, concurrency=2)
+    assert [r.status for r in out] == ["failed"] + ["done"] * 11
+    gate.set()
+    assert isinstance(out.failed[0].error, outlast.StepTimeout) and max(most) <= 2
+
+
+def test_a_late_task_is_cancelled_and_may_be_tried_again(rt):
+    tries = []
+
+    async def fn(i):
+        tries.append(i)
+        if len(tries) == 1:
+            await asyncio.sleep(60)
+        return i
+
+    (r,) = asyncio.run(collected([1], fn, timeout=0.2, retries=outlast.Retry(1, base=0)))
+    assert r.value == 1 and len(tries) == 2
+
+
+def test_a_rate_spaces_the_starts(rt):
+    began = time.monotonic()
+    batch(rt, range(6), Work(), rate="20/s", concurrency=6).wait()
+    assert time.monotonic() - began >= 0.25 - 0.01
+
+
+def test_a_result_that_cannot_be_recorded_fails_its_item(rt):
+    (r,) = batch(rt, [1], lambda i: object())
+    assert r.status == "failed" and isinstance(r.error, outlast.NotSerializable)
+
+
+def test_an_item_that_waits_for_its_turn_is_not_claimed(rt):
+    out = batch(rt, range(8), Work(), rate="1/h", concurrency=8)
+    assert next(out).value == 0
+    counts = outlast.job("j", store=rt).counts
+    assert (counts["done"], counts["open"]) == (1, 0), "a death of the process would be counted against it"
+
+
+def test_an_error_that_cannot_say_itself_fails_its_item(rt):
+    class Mute(Exception):
+        def __str__(self):
+            raise ValueError
+
+    def fn(i):
+        raise Mute
+
+    (r,) = batch(rt, [1], fn)
+    assert r.status == "failed" and isinstance(r.error, Mute)
+
+
+class NoRoom(Exception):
+    status_code = 429
+    headers = {"x-outlast-code": "admission_timeout"}
+
+
+def test_a_call_that_found_no_room_for_a_while_is_not_held_against_its_item(rt):
+    def fn(i):
+        work_.ran.append(i)
+        if len(work_.ran) == 1:
+            raise NoRoom
+        return i
+
+    work_ = Work()
+    (r,) = batch(rt, [0], fn)
+    assert (r.ok, r.attempts, len(work_.ran)) == (True, 1, 2)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="nobody can tell before Python 3.11 who is cancelled")
+@pytest.mark.parametrize("timeout", [None, 20])
+def test_a_task_that_is_cancelled_by_what_it_waits_for_fails_its_item_only(rt, timeout):
+    async def fn(i):
+        if i == 1:
+            inner = asyncio.create_task(asyncio.sleep(60))
+            asyncio.get_running_loop().call_soon(inner.cancel)
+            await inner
+        return i
+
+    assert [r.status for r in asyncio.run(collected(range(3), fn, timeout=timeout))] == ["done", "failed", "done"]

@@ -1,0 +1,102 @@
+"""The commands for jobs, on jobs that Python made."""
+
+import json
+import subprocess
+
+import pytest
+
+import outlast
+from batches import Work, batch
+from conftest import outlast_program
+from outlast import JsonlStore, resume_or_start
+
+
+@pytest.fixture
+def command(rt):
+    """Runs `outlast …` on the store of `rt`, and gives what it prints: `command("jobs", code=0)`."""
+
+    def run(*args, code=0, store=rt.place):
+        # A file of results has a store of its own.
+        where = [] if store is None else ["--store", store]
+        done = subprocess.run([outlast_program(), *args, *where], capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def test_results_are_exported_as_the_function_returned_them(rt, command):
+    batch(rt, range(3), lambda i: {"value": i} if i else outlast.Retry(1)).wait()
+    lines = [json.loads(line) for line in command("export", "j").splitlines()]
+    retry = {"retries": 1, "base": 0.5, "cap": 60.0, "on": None}
+    assert [(x["job_id"], x["key"], x["result"]) for x in lines] == [("j", "0", retry), ("j", "1", {"value": 1}), ("j", "2", {"value": 2})]
+
+
+def test_a_job_tells_what_its_items_raised_and_that_its_script_is_to_be_started(rt, command):
+    def fn(i):
+        if i == 1:
+            raise ValueError("no text\nat all")
+        return i
+
+    batch(rt, range(3), fn).wait()
+    assert "input 1 failed (1): ValueError: no text\n" in command("inspect", "j")
+    assert json.loads(command("inspect", "j", "--json"))["failures"][0]["error"] == "ValueError: no text"
+    assert "start its script" in command("ls")
+    assert "start its script again" in command("resume", "j", code=1)
+    for _ in range(2):
+        batch(rt, range(3), fn).wait()
+    assert "input 1 dead (1): it failed in 3 starts; ValueError: no text\n" in command("inspect", "j")
+
+
+def test_what_is_reset_is_run_by_the_next_start(rt, command):
+    batch(rt, ["a b", "c"], Work(lambda i: 1 / (i == "c"))).wait()
+    assert "2 items will run again" in command("retry", "j", "--failed", "--key", "c", "--key", "c")
+    work_ = Work()
+    assert [r.value for r in batch(rt, ["a b", "c"], work_)] == ["a b", "c"] and sorted(work_.ran) == ["a b", "c"]
+    assert "nothing of it failed" in command("retry", "j", "--failed")
+    assert "outlast export j" in command("retry", "j", "--key", "none", code=1)
+
+
+def test_a_job_is_forked_from_where_a_person_named_it(rt, command):
+    work_ = Work()
+    batch(rt, range(3), work_).wait()
+    command("snapshot", "j", "three")
+    batch(rt, range(5), work_).wait()
+    assert "a fork of j" in command("fork", "j", "--from-snapshot", "three")
+    work_.ran.clear()
+    out = batch(rt, range(5), work_, from_snapshot="three").wait()
+    assert sorted(work_.ran) == [3, 4] and out.stats.cached == 3
+    command("snapshot", "j", "three")
+    assert "run j:three exists already" in command("fork", "j", "--from-snapshot", "three", code=1)
+    with pytest.raises(outlast.Error) as error:
+        batch(rt, range(5), work_, from_snapshot="three")
+    assert error.value.code == "run_exists"
+    with rt.run("r") as run, pytest.raises(outlast.Error, match="snapshot's name is 1 to 64") as error:
+        run.snapshot("a b")
+    assert error.value.code == "bad_snapshot"
+
+
+def test_a_file_of_results_is_a_job_for_every_command(home, command):
+    path, done = home / "r.jsonl", []
+
+    def generator(items):
+        for i in items:
+            done.append(i)
+            yield {"value": i}
+
+    def life(n, **more):
+        return list(resume_or_start("a job", JsonlStore(path), generator, (range(n),), **more))
+
+    life(2)
+    assert "snapshot two at entry" in command("snapshot", str(path), "two", store=None)
+    life(4)
+    lines = [json.loads(line) for line in command("export", str(path), store=None).splitlines()]
+    assert [x["result"] for x in lines] == [{"value": i} for i in range(4)]
+    assert "done 4 " in command("inspect", str(path), store=None)
+    assert "4 results, no damage" in command("verify", str(path), store=None)
+    (found,) = json.loads(command("jobs", "--json", store=f"{path}.outlast.db"))["jobs"]
+    job = outlast.job(found["run"], store=f"{path}.outlast.db")
+    assert [item.value for item in job.items(status="done")] == [{"value": i} for i in range(4)]
+    assert "a fork of" in command("fork", str(path), "--from-snapshot", "two", store=None)
+    done.clear()
+    assert len(life(4, from_snapshot="two")) == 4 and done == [2, 3]
