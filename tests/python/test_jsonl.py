@@ -208,11 +208,19 @@ def test_an_iterator_is_read_no_further_than_its_results(bed):
     results.close()
 
 
+def test_what_is_no_function_is_told_before_anything_is_made(bed):
+    with pytest.raises(TypeError, match="generator_fn wants a generator function, had 5"):
+        outlast.resume_or_start("docs", bed.path, 5, (DOCUMENTS,))
+    assert not bed.path.parent.exists() or not list(bed.path.parent.glob(bed.path.name + "*"))
+
+
 def test_a_held_job_is_refused_to_a_second_caller(bed, life, home):
     results = bed.start()
     next(results)
-    with pytest.raises(outlast.RunHeld):
+    with pytest.raises(outlast.RunHeld) as error:
         bed.start()
+    # A notebook's cell that was interrupted and is run again: there is something that it can do.
+    assert "close()" in error.value.hint and "if_held" not in error.value.hint
     program = f"""
     import outlast
     try:
@@ -410,8 +418,10 @@ SHAPES = [prefetching, skipping, counting, indexing, numbering, listing, doublin
 @pytest.mark.parametrize("shape", SHAPES)
 def test_another_shape_is_told_in_the_first_run_and_not_paid_for_again(bed, shape):
     clean = list(shape(Bed(bed.path.parent))(DOCUMENTS))
-    with pytest.warns(outlast.OtherShape, match="cannot be resumed without"):
+    with pytest.warns(outlast.OtherShape, match="cannot be resumed without") as warned:
         before = bed.life(fn=shape(bed), fail_at=14)
+    # At the program's own line.
+    assert [w.filename for w in warned] == [__file__]
     assert before == clean[: len(before)] and len(before) >= 8
     calls = bed.calls.copy()
     with pytest.raises(outlast.WouldRepay) as told:

@@ -132,6 +132,15 @@ def test_a_program_that_goes_on_from_its_checkpoint_need_not_do_again_what_was_b
     assert done == [0, 1, 2, 3, 4, 5]
 
 
+def test_an_item_of_a_batch_has_checkpoints_too(rt):
+    def work(n):
+        run = outlast.current().run
+        run.checkpoint(f"at-{n}", n)
+        return run.step("s", abs, run.latest_checkpoint(f"at-{n}"))
+
+    assert [r.value for r in outlast.map([1, 2], work, job="j", store=rt)] == [1, 2]
+
+
 def test_a_checkpoint_of_this_life_excuses_nothing(lives):
     def then(run):
         run.checkpoint("cursor", 1)

@@ -206,6 +206,18 @@ def test_resume_run_claims_nothing_until_its_first_step(rt):
     assert rt.get("run_abc123").status == "completed"
 
 
+def test_the_first_steps_of_a_resumed_run_may_be_several_threads(rt):
+    """Bug: one of them opened it, and the others were told that it was open already."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    interrupted(rt, "r")
+    resumed, ready = rt.resume_run("r"), threading.Barrier(8)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda i: ready.wait() is None or resumed.step("s", lambda i: i, i), range(8))) == list(range(8))
+    with resumed:
+        assert resumed.attempt == 2
+
+
 def test_a_second_handle_in_the_process_is_refused_and_can_take_over(rt):
     with rt.run("r") as run:
         with pytest.raises(outlast.RunHeld, match="in this process"):
@@ -261,6 +273,23 @@ def test_a_run_whose_opening_was_cancelled_can_be_opened_again(rt):
 
     assert asyncio.run(impatient()) == 1
     assert rt.get("r").status == "completed"
+
+
+def test_ctrl_c_when_the_run_is_just_open_leaves_it(rt, monkeypatch):
+    interrupted(rt, "r")
+    run = rt.run("r")
+    opened = run._open
+
+    def open_and_interrupt():
+        opened()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "_open", open_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run.__enter__()
+    assert rt.get("r").status == "interrupted"
+    with rt.run("r") as again:
+        assert again.step("a", lambda: 2) == 1
 
 
 def test_a_handle_whose_opening_failed_leaves_the_run_to_others(rt, monkeypatch):

@@ -29,7 +29,7 @@ _HOMES = {
     "RunView": "views",
     "Budget": "budget",
     "Retry": "retry",
-    "step": "steps",
+    "step": "decorator",
     "current": "scope",
     "Current": "scope",
     "openai": "clients",
@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from .batch.results import Result as Result
     from .budget import Budget as Budget
     from .clients import Endpoint as Endpoint, anthropic as anthropic, endpoint as endpoint, gemini as gemini, openai as openai
+    from .decorator import step as step
     from .scope import Current as Current, current as current
     from .errors import *  # noqa: F403
     from .reservation import Reservation as Reservation, reserve as reserve, settle as settle
@@ -111,7 +112,6 @@ if TYPE_CHECKING:
     from .runs import Run as Run
     from .runtime import Runtime as Runtime, connect as connect
     from .statehouse import Statehouse as Statehouse, Transaction as Transaction
-    from .steps import step as step
     from .versions import Operation as Operation, ReplayEvent as ReplayEvent, ResumePoint as ResumePoint, StateResult as StateResult
     from .views import RunView as RunView
 

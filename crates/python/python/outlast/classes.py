@@ -91,8 +91,9 @@ def _knows_names(cls: Any) -> bool:
 @functools.lru_cache(maxsize=512)
 def _is_lenient(cls: Any) -> bool:
     """Whether its class builds it without validation, as the SDKs of providers do with answers: those need not be valid."""
-    construct = getattr(getattr(cls, "model_construct", None), "__func__", None)
-    return construct is not None and construct.__module__ != "pydantic.main"
+    own, old = (getattr(inspect.getattr_static(cls, name, None), "__func__", None) for name in ("model_construct", "construct"))
+    # Theirs goes down into the fields, and is both; pydantic's own two are not the same.
+    return own is not None and own is old
 
 
 # --- names

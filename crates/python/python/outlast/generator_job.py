@@ -12,7 +12,6 @@ import json
 import re
 import sys
 import time
-import warnings
 from collections import deque
 from typing import Any, Callable, Generator
 
@@ -23,6 +22,7 @@ from .inputs import END, Inputs, Watch
 from .jsonl import JsonlStore, Scan, plain
 from .runs import Run
 from .say import say
+from .warned import warn
 
 #: What `GeneratorJob.next` asks of whoever drives it, besides to wait for a commit.
 PULL, RESUME = object(), object()
@@ -422,12 +422,11 @@ class GeneratorJob:
         self._keep_note()
         if self._skipped and not self._redriving:
             raise WouldRepay(self.id, self._skipped, what)
-        warnings.warn(
+        warn(
             f"job {self.id} cannot be resumed without computing results again: its generator {what}. "
             "It wants one plain `for` with one `yield` for each input (items= says which argument has them); or make its calls "
             "steps (outlast.step)",
             OtherShape,
-            stacklevel=5,
         )
 
     def _keep_note(self) -> None:

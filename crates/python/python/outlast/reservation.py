@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _AGAIN = 0.05
 _PATIENCE = 45.0
 
-# Where each reservation that is not settled was made: event loops, by the entry it is.
+# Event loops in which reservations were made that are not settled, by the reservation's identity.
 _in_loops: dict[int, Any] = {}
 
 

@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Literal, TypeVar, overload
 
 from . import _native, approvals, budget as budgets, codec, doubt, scope, steps
+from .beside import Beside
 from .budget import Budget
 from .errors import BudgetChanged, LeaseLost, RunCompleted, RunEnded, RunHalted, RunHeld, RunNotOpen, StopRequested, StoreError, of
 from .retry import Retry
@@ -74,13 +75,7 @@ class Run:
         self._within: int | None = None
         self._lock = threading.RLock()
         self._state: Literal["new", "open", "left"] = "new"
-        # Whoever wanted it open was cancelled while it was being opened.
-        self._unwanted = False
-        # Names of checkpoints that this life has saved itself.
-        self._saved: set[str] = set()
         self._seat: _native.Seat | None = None
-        # The attempt that was left: what is under way in it is still recorded, but nothing is begun.
-        self._left: _native.Seat | None = None
         self._no = 0
         # The supervisor's run, of which this may be a child.
         self._parent: int | None = None
@@ -92,6 +87,12 @@ class Run:
 
     # Opened by `async with`.
     _is_async = False
+    # Whoever wanted it open was cancelled while it was being opened.
+    _unwanted = False
+    # The attempt that was left: what is under way in it is still recorded, but nothing is begun.
+    _left: "_native.Seat | None" = None
+    # Names of checkpoints that this life has saved itself.
+    _saved: frozenset[str] = frozenset()
 
     # --- what it is
 
@@ -141,7 +142,8 @@ class Run:
             return self
         except BaseException as e:
             # Ctrl-C may come when it is open, and nobody then leaves it.
-            if self._state == "open" and not self._tokens and not isinstance(e, Exception):
+            if self._state == "open" and not isinstance(e, Exception):
+                self._exit_scope()
                 self._leave(_how(type(e)), quiet=True)
             raise
 
@@ -171,6 +173,7 @@ class Run:
         self._leave(_how(kind), quiet=kind is not None)
 
     def _enter_scope(self) -> None:
+        self.steps.beside = Beside()
         self._tokens.append(scope.variable.set(scope.Current(self)))
 
     def _exit_scope(self) -> None:
@@ -192,7 +195,7 @@ class Run:
                 seat = None if status == "completed" else self._claim()
                 iteration = seat.iteration if seat else int(self.view().raw["iteration"])  # type: ignore[call-overload]
                 self.steps.begin(self._engine.recorded(self._no, iteration))
-                self._saved.clear()
+                self._saved = frozenset()
             except BaseException:
                 self._unregister()
                 if seat is not None:
@@ -337,7 +340,11 @@ class Run:
                     f"run {self._id or '(new)'} is not open: it was left, or never entered",
                     hint="work inside `with rt.run(…) as run:`",
                 )
-            self._open()
+            with self._lock:
+                # Several threads may do its first steps.
+                if self._state == "new":
+                    self._open()
+                    self.steps.beside = self.steps.beside or Beside()
         seat = self._seat
         if seat is not None:
             word = seat.word()
@@ -446,7 +453,7 @@ class Run:
         # A completed run has its checkpoints.
         if seat is not None:
             seat.checkpoint(name, text.encode()).wait()
-            self._saved.add(name)
+            self._saved |= {name}
 
     def snapshot(self, name: str) -> None:
         """Gives the point where the run is now a name, for `rt.run(id, from_snapshot=name)`. On disk before it returns."""

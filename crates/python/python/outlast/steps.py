@@ -10,21 +10,20 @@ import json
 import threading
 import time
 import traceback
-import warnings
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Callable
 
 from . import _native, codec, doubt, scope
+from .beside import Beside
 from .buffer import Changes
-from .errors import Conflict, DivergenceWarning, DuplicateKey, Error, StepDiverged, StepFailed, StepInDoubt, StepTimeout, UnrecordedWarning
+from .errors import Conflict, DivergenceWarning, DuplicateKey, Error, StepDiverged, StepFailed, StepInDoubt, StepTimeout
 from .opening import Opening
 from .retry import Retry
 from .waiting import done
+from .warned import warn
 
 if TYPE_CHECKING:
     from .runs import Run
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 # A traceback as it is journaled: its end says most.
 _TRACEBACK = 16 << 10
@@ -49,6 +48,7 @@ class Memory:
         self._run = run
         self._lock = threading.Lock()
         self.recorded: "_native.Recorded | None" = None
+        self.beside: Beside | None = None
         self._explicit: set[str] = set()
         self._warned = False
 
@@ -82,7 +82,7 @@ class Memory:
     def warn_once(self, message: str) -> None:
         if not self._warned:
             self._warned = True
-            warnings.warn(message, DivergenceWarning, stacklevel=5)
+            warn(message, DivergenceWarning)
 
 
 class Call:
@@ -269,6 +269,9 @@ class Call:
         # Where several tasks or threads do steps, one may well be ahead of what another has yet to replay.
         unused = memory.recorded.unused(self.name) if memory.recorded.is_sequential else None
         if unused is None:
+            return
+        if memory.beside is not None and memory.beside.is_anybody():
+            memory.recorded.be_concurrent()
             return
         seq, _, count = unused
         had = json.loads(self.run_._engine.value(self.run_._no, seq)).get("args", [])
@@ -468,63 +471,6 @@ def _seconds(name: str, timeout: Any) -> float | None:
     if not 0 < timeout < threading.TIMEOUT_MAX:
         raise ValueError(f"step {name!r}: timeout wants a number of seconds above 0, had {timeout!r}")
     return timeout
-
-
-@overload
-def step(fn: F) -> F: ...
-@overload
-def step(*, name: str | None = None, retries: Retry | int | None = None, timeout: float | None = None, at_most_once: bool = False) -> Callable[[F], F]: ...
-def step(
-    fn: Any = None,
-    *,
-    name: str | None = None,
-    retries: Retry | int | None = None,
-    timeout: float | None = None,
-    at_most_once: bool = False,
-) -> Any:
-    """Makes each call of a function a step of the run that it is called in; a plain call outside of one.
-
-    For module level: `@outlast.step` or `@outlast.step(retries=outlast.Retry(4))`. The parameters are those of
-    `Run.step`; the name is the function's. Within another step it is a plain call: the outer step is what is recorded.
-    """
-
-    def decorate(fn: F) -> F:
-        label = name or fn.__name__
-        retry = Retry.of(retries)
-
-        @functools.wraps(fn)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            current = scope.variable.get()
-            if current is None:
-                _warn_if_lost(label)
-                return fn(*args, **kwargs)
-            if current.step is not None:
-                return fn(*args, **kwargs)
-            return begin(current.run, label, fn, args, kwargs, None, retry, timeout, at_most_once)
-
-        if not is_async(fn):
-            return called  # type: ignore[return-value]
-
-        # A coroutine function, to `run.step` and to whoever else asks.
-        @functools.wraps(fn)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            return await called(*args, **kwargs)
-
-        return awaited  # type: ignore[return-value]
-
-    return decorate(fn) if fn is not None else decorate
-
-
-def _warn_if_lost(name: str) -> None:
-    from .runtime import _open
-
-    if threading.current_thread() is not threading.main_thread() and any(r._live for r in _open.values()):
-        warnings.warn(
-            f"{name}() was called in a thread that has no current run: it is not recorded. "
-            "Start the thread's work with contextvars.copy_context().run(…), or use run.step(…)",
-            UnrecordedWarning,
-            stacklevel=3,
-        )
 
 
 # Both ways: it takes what is unusual back here.
