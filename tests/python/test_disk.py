@@ -111,6 +111,7 @@ FAILING = """
     #include <dlfcn.h>
     #include <errno.h>
     #include <stdlib.h>
+    #include <sys/uio.h>
     #include <unistd.h>
 
     static int broken(void) { return access(getenv("BROKEN_DISK"), F_OK) == 0; }
@@ -125,6 +126,15 @@ FAILING = """
         int (*real)(int) = dlsym(RTLD_NEXT, "fdatasync");
         if (broken()) { errno = EIO; return -1; }
         return real(fd);
+    }
+
+    ssize_t pwritev2(int fd, const struct iovec *parts, int count, off_t at, int flags) {
+        ssize_t (*real)(int, const struct iovec *, int, off_t, int) = dlsym(RTLD_NEXT, "pwritev2");
+        if (!broken()) return real(fd, parts, count, at, flags);
+        // Written, and not on disk.
+        real(fd, parts, count, at, 0);
+        errno = EIO;
+        return -1;
     }
 """
 

@@ -53,7 +53,7 @@ def test_a_job_tells_what_its_items_raised_and_that_its_script_is_to_be_started(
     assert "input 1 failed (1): ValueError: no text\n" in command("inspect", "j")
     assert json.loads(command("inspect", "j", "--json"))["failures"][0]["error"] == "ValueError: no text"
     assert "start its script" in command("ls")
-    assert "start its script again" in command("resume", "j", code=1)
+    assert "start its program again" in command("resume", "j", code=1)
     for _ in range(2):
         batch(rt, range(3), fn).wait()
     assert "input 1 dead (1): it failed in 3 starts; ValueError: no text\n" in command("inspect", "j")

@@ -98,8 +98,10 @@ fn plain(value: &RawValue) -> serde_json::Result<Box<RawValue>> {
     let made = match text.as_bytes().first() {
         Some(b'{') => {
             let fields: Fields = serde_json::from_str(text)?;
-            if fields.of("$outlast").is_some() {
-                return fields.of("value").map_or_else(|| Ok(RawValue::NULL.to_owned()), plain);
+            if let Some(class) = fields.of("$outlast") {
+                // NaN and the infinite are recorded so.
+                let value = fields.of("value").filter(|_| class.get() != "\"float\"");
+                return value.map_or_else(|| Ok(RawValue::NULL.to_owned()), plain);
             }
             let field = |(key, value): &(String, &RawValue)| {
                 Ok(format!("{}:{}", serde_json::to_string(key)?, plain(value)?.get()))
@@ -176,6 +178,7 @@ mod tests {
             ),
             (r#"["a \"$outlast\" text"]"#, r#"["a \"$outlast\" text"]"#),
             (r#"{"$outlast":"m:C","value":7}"#, "7"),
+            (r#"[{"$outlast":"float","value":"-inf"}]"#, "[null]"),
         ] {
             let value: &RawValue = serde_json::from_str(json).unwrap();
             assert_eq!(plain(value).unwrap().get(), wanted);

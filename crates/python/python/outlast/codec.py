@@ -20,8 +20,8 @@ from . import classes
 from .errors import NotSerializable
 
 TAG = "$outlast"
-# Of a number that JSON has not.
-_FLOAT = "float"
+#: The tag of a number that JSON has not.
+FLOAT = "float"
 _QUOTED_TAG = f'"{TAG}"'
 #: Of these exact classes JSON gives back the value itself. No floats: there are those that are not equal to themselves.
 UNCHANGED = frozenset({str, int, bool, type(None)})
@@ -39,7 +39,7 @@ def encode(value: Any) -> str:
         tags += 1
         cls = type(value)
         if cls is _Endless:
-            return {TAG: _FLOAT, "value": value.text}
+            return {TAG: FLOAT, "value": value.text}
         if not (classes.is_model(cls) or dataclasses.is_dataclass(cls)):
             raise NotSerializable(
                 f"a value of class {classes.shown(cls)} cannot be recorded as JSON",
@@ -104,7 +104,7 @@ def _untag(fields: dict[str, Any]) -> Any:
     name = fields.get(TAG)
     if name is None:
         return fields
-    if name == _FLOAT:
+    if name == FLOAT:
         return float(fields["value"])
     cls = classes.named(name)
     try:

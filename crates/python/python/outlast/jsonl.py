@@ -184,8 +184,10 @@ def plain(result: Any) -> str:
 
 
 def untagged(value: Any) -> Any:
-    """A recorded value, read as JSON, without the names of its classes."""
+    """A recorded value, read as JSON, without the names of its classes; of a number that JSON has not, None."""
     if isinstance(value, dict):
+        if value.get(codec.TAG) == codec.FLOAT:
+            return None
         fields = value["value"] if codec.TAG in value else value
         return {k: untagged(v) for k, v in fields.items()} if isinstance(fields, dict) else untagged(fields)
     return [untagged(v) for v in value] if isinstance(value, list) else value

@@ -15,7 +15,7 @@ use std::{
     ffi::{CStr, OsStr, c_int, c_void},
     fs::File,
     io::IoSlice,
-    os::unix::ffi::OsStrExt as _,
+    os::{fd::AsRawFd as _, unix::ffi::OsStrExt as _},
     sync::{
         OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -27,7 +27,6 @@ use rusqlite::ffi::{
     self, SQLITE_IOERR_FSYNC, SQLITE_OK, SQLITE_OPEN_WAL, sqlite3_file, sqlite3_filename, sqlite3_io_methods,
     sqlite3_vfs,
 };
-use rustix::io::{Errno, ReadWriteFlags};
 
 use gathering::{Disk, Gathering};
 
@@ -37,6 +36,9 @@ const NAME: &CStr = c"outlast";
 /// A log grows to a multiple of this.
 const GROWTH: u64 = 256 << 10;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// SQLite's function takes a longer write for one that found no room: a page is at most this long.
+const PIECE: usize = 64 << 10;
 
 thread_local! {
     /// The number of the commit that this thread is in, or 0, and how many of its bytes are not written.
@@ -277,8 +279,13 @@ impl Disk for OnDisk<'_> {
 
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), c_int> {
         let write = self.base.xWrite.ok_or(ffi::SQLITE_IOERR_WRITE)?;
-        // SAFETY: SQLite's own function on a file that it opened. At most `MOST` bytes, or SQLite's own.
-        ended(unsafe { write(self.sqlite, bytes.as_ptr().cast(), bytes.len() as c_int, at as i64) })
+        let mut at = at as i64;
+        for piece in bytes.chunks(PIECE) {
+            // SAFETY: SQLite's own function on a file that it opened.
+            ended(unsafe { write(self.sqlite, piece.as_ptr().cast(), piece.len() as c_int, at) })?;
+            at += piece.len() as i64;
+        }
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<(), c_int> {
@@ -297,20 +304,27 @@ impl Disk for OnDisk<'_> {
             .chain((0..zeros / whole).map(|_| &ZEROS[..]))
             .chain(std::iter::once(&ZEROS[..zeros % whole]));
         let all: Vec<IoSlice<'_>> = all.map(IoSlice::new).collect();
-        match rustix::io::pwritev2(self.file, &all, at, ReadWriteFlags::DSYNC) {
-            Ok(n) if n == bytes.len() + zeros => Ok(true),
-            Err(Errno::IO) => Err(SQLITE_IOERR_FSYNC),
+        // By the C library, as SQLite's own calls are: what a test puts between it and the disk is here, too.
+        // SAFETY: an `IoSlice` is an iovec, and the bytes of all of them outlive the call.
+        let written = unsafe {
+            let (first, n) = (all.as_ptr().cast(), all.len() as c_int);
+            libc::pwritev2(self.file.as_raw_fd(), first, n, at as libc::off_t, libc::RWF_DSYNC)
+        };
+        if usize::try_from(written).is_ok_and(|n| n == bytes.len() + zeros) {
+            return Ok(true);
+        }
+        *self.size = 0;
+        let error = if written < 0 { std::io::Error::last_os_error().raw_os_error() } else { None };
+        match error {
+            Some(libc::EIO) => return Err(SQLITE_IOERR_FSYNC),
             // A kernel or a file system that has no such call.
-            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => {
-                *self.writes_through = false;
-                Ok(false)
+            Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS | libc::EPERM) => {
+                *self.writes_through = false
             }
             // No room for all of it, a signal: SQLite's own way tells which.
-            Ok(_) | Err(_) => {
-                *self.size = 0;
-                Ok(false)
-            }
+            _ => {}
         }
+        Ok(false)
     }
 }
 
