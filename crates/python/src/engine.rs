@@ -74,7 +74,7 @@ pub struct Shared {
 impl Shared {
     /// Errors: `ForkedHandle` in a child of the process that opened it.
     pub fn is_own(&self) -> Result<(), Failure> {
-        let here = std::process::id();
+        let here = outlast_store::process::id();
         if self.pid == here {
             return Ok(());
         }
@@ -99,7 +99,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.pid != std::process::id()
+        if self.pid != outlast_store::process::id()
             && let Ok(core) = self.core.get_mut()
         {
             // The store's threads are the parent's: closing it here would wait for them for ever.
@@ -158,7 +158,7 @@ impl Engine {
 
     /// Says goodbye and closes the store. Idempotent; nothing in a forked child.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if self.shared.pid != std::process::id() {
+        if self.shared.pid != outlast_store::process::id() {
             return Ok(());
         }
         let taken = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -497,6 +497,7 @@ fn open(place: Option<String>) -> Result<Engine, Failure> {
         beat,
     };
     let place = core.context.place.to_string();
-    let shared = Shared { pid: std::process::id(), core: Mutex::new(Some((Arc::new(core), runtime))) };
+    let shared =
+        Shared { pid: outlast_store::process::id(), core: Mutex::new(Some((Arc::new(core), runtime))) };
     Ok(Engine { shared: Arc::new(shared), place })
 }

@@ -47,7 +47,7 @@ impl Ticket {
             post,
             run: run.to_owned(),
             after: Mutex::default(),
-            pid: std::process::id(),
+            pid: outlast_store::process::id(),
         }
     }
 
@@ -80,7 +80,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.pid != std::process::id() {
+        if self.pid != outlast_store::process::id() {
             // The other process submits it. A store cannot be closed in this one.
             return std::mem::forget(self.store.clone());
         }

@@ -97,12 +97,12 @@ impl Writer {
             // On this thread: a backend with a runtime of its own cannot be dropped within another.
             drop(lock(&theirs.turn).take());
         })?;
-        Ok(Writer { shared, thread: Some(thread), process: std::process::id() })
+        Ok(Writer { shared, thread: Some(thread), process: crate::process::id() })
     }
 
     /// Whether this is a copy of another process's writer, made by fork: it must not be used or ended.
     pub fn is_forked(&self) -> bool {
-        self.process != std::process::id()
+        self.process != crate::process::id()
     }
 
     /// Queues `op`, or does it on this thread where `hands` allows and nobody is at work.

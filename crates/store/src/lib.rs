@@ -7,6 +7,7 @@ mod columns;
 mod format;
 mod group;
 pub mod postgres;
+pub mod process;
 pub mod sqlite;
 
 use std::sync::Arc;
