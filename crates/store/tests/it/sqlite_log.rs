@@ -133,5 +133,6 @@ fn the_log_grows_in_steps() {
         })
         .skip(1)
         .collect();
-    assert!(sizes.len() < 4 && sizes.iter().all(|size| size % (256 << 10) == 0), "{sizes:?}");
+    // By a page or more with each commit, were it left to itself.
+    assert!(sizes.len() < 6 && sizes.iter().all(|size| size % 4096 == 0), "{sizes:?}");
 }

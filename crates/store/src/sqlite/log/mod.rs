@@ -2,7 +2,7 @@
 //!
 //! By itself SQLite writes a commit in two calls a page and syncs then. Here the pages of a commit are
 //! gathered (`gathering.rs`) and written through to the disk at once, and a log that grows does so in
-//! steps, since a sync of a file that has grown costs twice that of one that has not. Everything
+//! large steps, since a sync of a file that has grown costs twice that of one that has not. Everything
 //! else is SQLite's own way of using files; the format of the log is untouched, and connections
 //! without this one's ways share it.
 
@@ -33,8 +33,9 @@ use gathering::{Disk, Gathering};
 /// What SQLite knows this way of using files by.
 const NAME: &CStr = c"outlast";
 
-/// A log grows to a multiple of this.
+/// A log that grows is doubled, by at most this: a process that does little writes little more than it has to.
 const GROWTH: u64 = 256 << 10;
+const PAGE: u64 = 4 << 10;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// SQLite's function takes a longer write for one that found no room: a page is at most this long.
@@ -340,7 +341,7 @@ impl OnDisk<'_> {
         if end <= *self.size {
             return 0;
         }
-        *self.size = end.next_multiple_of(GROWTH);
+        *self.size = (end + end.min(GROWTH)).next_multiple_of(PAGE);
         (*self.size - end) as usize
     }
 }
