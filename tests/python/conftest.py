@@ -55,6 +55,21 @@ def rt(home):
 
 
 @pytest.fixture
+def supervised(home):
+    """Runs an agent's program under a supervisor to its end: the run `sup` in mine.db."""
+
+    def run(program):
+        (home / "agent.py").write_text(textwrap.dedent(program))
+        done = subprocess.run(
+            [outlast_program(), "--store", "mine.db", "run", "--run", "sup", "--", sys.executable, "agent.py"],
+            cwd=home, env={**os.environ, "PYTHONPATH": str(SOURCES)}, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+    return run
+
+
+@pytest.fixture
 def life(home):
     """Runs a program as a life of its own: `life("…", ok=True)` gives what became of it."""
 

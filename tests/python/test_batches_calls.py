@@ -1,16 +1,11 @@
 """Calls in a batch: the ceiling poisons no item, each try is a scope of its own, and what is not metered is noticed."""
 
 import asyncio
-import os
-import subprocess
-import sys
-import textwrap
 import threading
 
 import pytest
 
 import outlast
-from conftest import SOURCES, outlast_program
 from test_batches_kills import ask, paid, provider  # noqa: F401 (a fixture)
 
 
@@ -214,13 +209,8 @@ SUPERVISED = """
 """
 
 
-def test_a_batch_below_a_run_below_a_supervisor_is_charged_once_to_each(home, provider):  # noqa: F811
-    (home / "agent.py").write_text(textwrap.dedent(SUPERVISED))
-    done = subprocess.run(
-        [outlast_program(), "--store", "mine.db", "run", "--run", "sup", "--", sys.executable, "agent.py"],
-        cwd=home, env={**os.environ, "PYTHONPATH": str(SOURCES)}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+def test_a_batch_below_a_run_below_a_supervisor_is_charged_once_to_each(home, provider, supervised):  # noqa: F811
+    supervised(SUPERVISED)
     with outlast.connect(home / "mine.db") as rt:
         assert {id: rt.get(id).budget.calls.spent for id in ("below", "middle", "sup")} == {"below": 6, "middle": 6, "sup": 6}
     assert paid(provider) == 6

@@ -269,13 +269,8 @@ AGENT = """
 """
 
 
-def test_a_supervised_agent_joins_its_supervisors_attempt(home, provider):
-    (home / "agent.py").write_text(textwrap.dedent(AGENT))
-    done = subprocess.run(
-        [outlast_program(), "--store", "mine.db", "run", "--run", "sup", "--", sys.executable, "agent.py"],
-        cwd=home, env={**os.environ, "PYTHONPATH": str(SOURCES)}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+def test_a_supervised_agent_joins_its_supervisors_attempt(home, provider, supervised):
+    supervised(AGENT)
     assert (home / "seen").read_text() == "2 4 None\n"
     # Four questions and the child's, each paid once.
     assert paid(provider) == 5

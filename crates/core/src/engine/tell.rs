@@ -261,13 +261,8 @@ mod tests {
         let b = Bench::new();
         let instance = b.register();
         let start = Start {
-            id: RunId::new("job").unwrap(),
-            limits: Limits::default(),
-            policy: Policy::default(),
             spec: Spec { job: Some("job".into()), ..Spec::default() },
-            parent: None,
-            command_key: None,
-            stdin: None,
+            ..Start::new(RunId::new("job").unwrap())
         };
         let run = b.store.ask(start, Durability::Synced).wait().unwrap().run;
         assert_eq!(tell(&b, run, Word::Stop).unwrap(), Status::Interrupted, "nobody works on it");

@@ -17,7 +17,7 @@ use outlast_core::{
 };
 
 use crate::{
-    agent::FULL,
+    agent::{Agent, FULL},
     budgets,
     stage::{FOREVER, Stage, audit},
 };
@@ -100,16 +100,20 @@ pub fn a_jobs_counts_are_set_while_nobody_works_on_it(s: &Stage) {
     assert_eq!(s.row(a.run).job.unwrap().counts, counts);
 }
 
+/// Pays for a call, dies with another in flight, and completes by another process. A newer run begins.
+fn ends_with_doubt(s: &Stage, a: &Agent) {
+    a.buys("x", 10);
+    a.call("in doubt");
+    a.process.dies();
+    s.process("q").claim(a.run).ends(Then::Complete);
+    s.run("newest").create();
+}
+
 pub fn a_child_stays_while_one_above_it_can_go_on(s: &Stage) {
     let top = s.run("top").create();
     let middle = s.process("m").claim(s.run("middle").under(top).create());
     let child = s.process("p").claim(s.run("child").under(middle.run).create());
-    child.buys("x", 10);
-    child.call("in doubt");
-    child.process.dies();
-    let child = s.process("q").claim(child.run);
-    child.ends(Then::Complete);
-    s.run("newest").create();
+    ends_with_doubt(s, &child);
     assert!(!forgets(s, child.run), "its parent goes on, and would begin it anew");
     middle.ends(Then::Complete);
     assert!(!forgets(s, child.run), "its sums are a part of a budget that is still spent from");
@@ -131,12 +135,7 @@ pub fn a_child_stays_while_one_above_it_can_go_on(s: &Stage) {
 pub fn what_a_forgotten_run_left_in_doubt_stays_charged_to_its_named_budget(s: &Stage) {
     budgets::set(s, "team", Unit::CostNanoUsd, 10 * FULL);
     let a = budgets::member(s, "r");
-    a.buys("x", 10);
-    a.call("in doubt");
-    a.process.dies();
-    let a = s.process("q").claim(a.run);
-    a.ends(Then::Complete);
-    s.run("newest").create();
+    ends_with_doubt(s, &a);
     assert!(forgets(s, a.run));
     s.reopen();
     assert_eq!(budgets::money(s, "team"), (FULL, FULL, 10));

@@ -14,25 +14,16 @@ use outlast_core::{
     },
     id::RunId,
     op::Durability,
-    run::{Policy, Spec},
+    run::Spec,
     state::Name,
     store::{Ask as _, Store},
-    unit::Limits,
 };
 use rusqlite::Connection;
 
 use crate::beds::{open_at, place};
 
 fn started(id: &str, spec: Spec) -> Start {
-    Start {
-        id: RunId::new(id).unwrap(),
-        limits: Limits::default(),
-        policy: Policy::default(),
-        spec,
-        parent: None,
-        command_key: None,
-        stdin: None,
-    }
+    Start { spec, ..Start::new(RunId::new(id).unwrap()) }
 }
 
 fn start(store: &Arc<dyn Store>, id: &str, durability: Durability) {
