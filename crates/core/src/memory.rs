@@ -13,25 +13,34 @@ use std::{
 };
 
 use crate::{
-    approval,
-    attempt::Attempt,
-    audit::{Gone, Sums},
-    budget::{Budget, BudgetView},
-    clock::Clock,
-    engine::windows,
-    envelope::Envelope,
-    id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
-    instance::{Instance, Lease, Life},
-    job::ItemRow,
-    journal::{Entry, Kind, Role, State},
-    loaded::{Loaded, Need, Numbers, Row, Touch},
-    op::{self, Durability, Op},
-    origin,
-    payload::{PART_LEN, Payload},
-    run::{Admission, Run, Spec},
+    engine::{
+        loaded::{Loaded, Need, Numbers, Row, Touch},
+        op::{self, Durability, Op},
+        rule::windows,
+    },
+    envelope::{
+        Envelope,
+        audit::{Gone, Sums},
+        budget::{Budget, BudgetView},
+        unit::Unit,
+    },
+    journal::{
+        Entry, Kind, Role, State, approval,
+        job::ItemRow,
+        payload::{PART_LEN, Payload},
+    },
+    run::{
+        Admission, Run, Spec,
+        attempt::Attempt,
+        instance::{Instance, Lease, Life},
+        origin,
+        token::TokenKey,
+    },
     store::{Error, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
-    token::TokenKey,
-    unit::Unit,
+    words::{
+        clock::Clock,
+        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    },
 };
 
 pub use state::StateTables;

@@ -6,36 +6,15 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod agent;
-pub mod attach;
-mod budgets;
 pub mod cli;
 pub mod commands;
-pub mod config;
-pub mod context;
-pub mod error;
-pub mod exit_code;
-pub mod host;
-pub mod jsonl;
-pub mod keys;
-mod log;
 pub mod logs;
-mod masks;
-pub mod mock;
-pub mod place;
-pub mod policies;
-pub mod prices;
-pub mod process;
-pub mod proxy_setup;
+pub mod loops;
+pub mod program;
 pub mod render;
-pub mod run_directory;
-mod say;
 pub mod serve;
-pub mod shell_init;
+pub mod settings;
 pub mod supervisor;
-pub mod surroundings;
-pub mod task_context;
-mod untaken;
-mod upstreams;
 
 use std::{
     ffi::OsString,
@@ -51,11 +30,9 @@ use outlast_core::store::Store;
 
 use crate::{
     cli::{Cli, Command, ExportArgs, ForkArgs, RetryArgs, SnapshotArgs, VerifyArgs},
-    context::Context,
-    error::CliError,
+    program::{context::Context, error::CliError, run_directory::RunDirectory},
     render::look::{Look, Page},
-    run_directory::RunDirectory,
-    surroundings::Surroundings,
+    settings::surroundings::Surroundings,
 };
 
 /// How often a followed journal is looked at.
@@ -79,12 +56,14 @@ pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
     let code = done.unwrap_or_else(|e| {
         let code = e.report(json);
         // A shell that evaluates nothing would go on as if it had been told something.
-        if code != exit_code::OK && args.iter().take_while(|a| *a != "--").any(|a| a == "shell-init") {
-            println!("{}", shell_init::end_with(code));
+        if code != crate::program::exit_code::OK
+            && args.iter().take_while(|a| *a != "--").any(|a| a == "shell-init")
+        {
+            println!("{}", loops::end_with(code));
         }
         code
     });
-    say::over(code);
+    crate::program::say::over(code);
     code
 }
 
@@ -105,7 +84,7 @@ pub fn program() -> io::Result<PathBuf> {
 fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, CliError> {
     // These need no place for a store.
     let command = match cli.command {
-        Command::Mock(args) => return mock::mock(args),
+        Command::Mock(args) => return crate::serve::mock::mock(args),
         Command::Completions(args) => {
             let look = Look::of_stdout(&cli.globals, &around);
             return printed(look, |page| commands::completions::completions(&args, page));
@@ -128,14 +107,12 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let store = context.open(false, Default::default())?;
             printed(look, |page| commands::ctx::ctx(&*store, args, &context, page))
         }
-        Command::ShellInit(ref args) => printed(look, |page| shell_init::print(args, &context, page)),
-        Command::ShellLoop(ref args) => {
-            printed_code(look, |page| shell_init::verbs::act(args, &context, page))
-        }
+        Command::ShellInit(ref args) => printed(look, |page| loops::print(args, &context, page)),
+        Command::ShellLoop(ref args) => printed_code(look, |page| loops::verbs::act(args, &context, page)),
         Command::Doctor(_) => printed_code(look, |page| commands::doctor::doctor(&context, page)),
-        Command::Inspect(ref args) if jsonl::is_file(&args.job) => {
+        Command::Inspect(ref args) if crate::program::jsonl::is_file(&args.job) => {
             let path = context.around.directory().join(&args.job);
-            if !jsonl::record(&path).exists() {
+            if !crate::program::jsonl::record(&path).exists() {
                 return printed(look, |page| commands::inspect::inspect_lines(&path, args, page));
             }
             on_store(command, &*context.beside(&path).open(false, Default::default())?, look)
@@ -144,7 +121,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         | Command::Export(ExportArgs { ref job })
         | Command::Snapshot(SnapshotArgs { run: ref job, .. })
         | Command::Fork(ForkArgs { run: ref job, .. })
-            if jsonl::is_file(job) =>
+            if crate::program::jsonl::is_file(job) =>
         {
             let path = context.around.directory().join(job);
             on_store(command, &*context.beside(&path).open(false, Default::default())?, look)
@@ -156,7 +133,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {
             let store = context.open(false, Default::default())?;
-            proxy_setup::bury(&*store);
+            crate::serve::proxy_setup::bury(&*store);
             let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
             printed(look, |page| commands::show::show(&*store, &logs, &args, page))
         }
@@ -166,12 +143,12 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Attach(args) => {
             let store = context.open(false, Default::default())?;
-            proxy_setup::bury(&*store);
+            crate::serve::proxy_setup::bury(&*store);
             commands::attach::attach(&*store, &context, &args)
         }
         Command::Logs(args) => {
             let store = context.open(false, Default::default())?;
-            proxy_setup::bury(&*store);
+            crate::serve::proxy_setup::bury(&*store);
             printed(look, |page| {
                 commands::logs::logs(&*store, &context, &args, page, &mut || thread::sleep(FOLLOW))
             })
@@ -185,7 +162,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             );
             let store = context.open(create, Default::default())?;
             // A person who looks after a kill -9 is not told that it runs.
-            proxy_setup::bury(&*store);
+            crate::serve::proxy_setup::bury(&*store);
             on_store(other, &*store, look)
         }
     }
@@ -225,7 +202,7 @@ fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliEr
 }
 
 fn printed(look: Look, command: impl FnOnce(&mut Page) -> Result<(), CliError>) -> Result<u8, CliError> {
-    printed_code(look, |page| command(page).map(|()| exit_code::OK))
+    printed_code(look, |page| command(page).map(|()| crate::program::exit_code::OK))
 }
 
 fn printed_code(look: Look, command: impl FnOnce(&mut Page) -> Result<u8, CliError>) -> Result<u8, CliError> {

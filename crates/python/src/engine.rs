@@ -12,25 +12,33 @@ use outlast::{
         self, Command,
         shared::{Chosen, LimitArgs},
     },
-    context::Context,
-    place::{Durability as Durable, Place},
-    policies, proxy_setup,
-    surroundings::Surroundings,
+    program::context::Context,
+    serve::proxy_setup,
+    settings::{
+        place::{Durability as Durable, Place},
+        policies,
+        surroundings::Surroundings,
+    },
 };
 use outlast_core::{
-    clock::random,
-    engine::{put::Change, put::Put, raise::Raise, reset_item::ResetItem, start::Start},
-    envelope::Refusal,
-    id::{Micros, RunId, RunNo, Seq},
-    journal::{Kind, Role},
-    op::Durability,
-    payload::Payload,
-    run::{OnDivergence, Policy, Spec},
+    engine::{
+        item::reset_item::ResetItem,
+        op::Durability,
+        run::{raise::Raise, start::Start},
+        state::put::{Change, Put},
+    },
+    envelope::{
+        Refusal,
+        unit::{Limits, PerUnit, Unit},
+    },
+    journal::{Kind, Role, payload::Payload},
+    run::{OnDivergence, Policy, Spec, status::Status, token::TokenKey},
     state::Name,
-    status::Status,
     store::{Ask as _, RunView, Store},
-    token::TokenKey,
-    unit::{Limits, PerUnit, Unit},
+    words::{
+        clock::random,
+        id::{Micros, RunId, RunNo, Seq},
+    },
 };
 use outlast_server::node::Node;
 use pyo3::{prelude::*, types::PyBytes};

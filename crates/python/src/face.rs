@@ -4,12 +4,12 @@ use std::{net::SocketAddr, time::Duration};
 
 use outlast::{
     cli::{self, Command},
-    context::Context,
-    prices, proxy_setup,
-    surroundings::Surroundings,
+    program::context::Context,
+    serve::proxy_setup,
+    settings::{prices, surroundings::Surroundings},
 };
-use outlast_core::clock::random;
-use outlast_server::proxy::{Access, Proxy};
+use outlast_core::words::clock::random;
+use outlast_server::door::{Access, Proxy};
 use tokio::net::TcpListener;
 
 use crate::{engine::Core, error::Failure};

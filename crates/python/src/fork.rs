@@ -5,12 +5,14 @@ use std::collections::HashMap;
 use outlast::commands::fork::named_or_time;
 use outlast_core::{
     engine::{
-        fork::{Point, id_of, prepare},
-        snapshot::Snapshot,
+        op::Durability,
+        run::{
+            fork::{Point, id_of, prepare},
+            snapshot::Snapshot,
+        },
     },
-    id::{AttemptNo, Micros, RunId},
-    op::Durability,
     store::Ask as _,
+    words::id::{AttemptNo, Micros, RunId},
 };
 use pyo3::prelude::*;
 

@@ -6,11 +6,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outlast_core::{
-    loaded::Loaded,
+    engine::{
+        loaded::Loaded,
+        op::{self, Durability, Op},
+    },
+    envelope::unit::Limits,
     memory::{MemoryStore, Tables},
-    op::{self, Durability, Op},
     store::{Error, Store, Ticket},
-    unit::Limits,
 };
 
 /// What happens to one operation.
@@ -125,7 +127,10 @@ fn lift_limits(l: &mut Loaded) -> Vec<Limits> {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::{clock::ManualClock, engine::register::Register, id::Micros, op::Verb};
+    use outlast_core::{
+        engine::{op::Verb, run::register::Register},
+        words::{clock::ManualClock, id::Micros},
+    };
 
     use super::*;
 

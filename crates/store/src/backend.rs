@@ -1,9 +1,9 @@
 //! One database, as the writer thread sees it.
 
 use outlast_core::{
-    id::{InstanceNo, Micros},
-    loaded::{Loaded, Need},
+    engine::loaded::{Loaded, Need},
     store::Error,
+    words::id::{InstanceNo, Micros},
 };
 
 /// Why a commit did not succeed.

@@ -1,11 +1,12 @@
 //! The columns of each table, in the one order in which both databases write and read them.
 
 use outlast_core::{
-    envelope::Envelope,
-    instance::Life,
+    envelope::{
+        Envelope,
+        unit::{Amounts, Unit},
+    },
     journal::{Entry, Kind},
-    status::Status,
-    unit::{Amounts, Unit},
+    run::{instance::Life, status::Status},
 };
 
 pub const INSTANCE: &str = "no, life, heartbeat, op_counter, registered_at, last_seen, identity";

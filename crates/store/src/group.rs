@@ -11,12 +11,15 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{self, windows},
-    id::{InstanceNo, Micros},
-    loaded::Loaded,
-    op::{self, Durability, Op, Outcome},
-    origin,
+    engine::{
+        self,
+        loaded::Loaded,
+        op::{self, Durability, Op, Outcome},
+        rule::windows,
+    },
+    run::origin,
     store::{Error, Promise, Ticket},
+    words::id::{InstanceNo, Micros},
 };
 
 use crate::backend::{Backend, CommitFailed, Ground};

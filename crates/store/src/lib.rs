@@ -13,9 +13,9 @@ pub mod sqlite;
 use std::sync::Arc;
 
 use outlast_core::{
-    clock::{Clock, Entropy},
-    forked::Forked,
+    reads::forked::Forked,
     store::{Error, Store},
+    words::clock::{Clock, Entropy},
 };
 
 pub use format::{FORMAT, OLDEST};

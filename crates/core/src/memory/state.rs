@@ -4,8 +4,10 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use super::MemoryStore;
 use crate::{
-    engine,
-    loaded::{Loaded, Row, Touch},
+    engine::{
+        self,
+        loaded::{Loaded, Row, Touch},
+    },
     state::{
         At, Committed, Event, EventPage, EventRange, History, Item, Listed, Moment, Name, Namespace,
         Position, Reads, ResumePoint, Scan, Value, furthest, outcome,

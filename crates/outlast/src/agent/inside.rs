@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine,
-    op::Actor,
+    engine::{self, op::Actor},
+    run::token::{self, Claims},
     store::{self, RunView, Store},
-    token::{self, Claims},
 };
 
-use crate::{context::Context, error::CliError, exit_code};
+use crate::program::{context::Context, error::CliError, exit_code};
 
 /// The variable of the run's token.
 pub const TOKEN: &str = "OUTLAST_TOKEN";

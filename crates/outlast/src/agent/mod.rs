@@ -28,7 +28,10 @@ use std::{
 };
 
 use self::{eyes::Patterns, line::Line};
-use crate::{config, error::CliError, surroundings::Surroundings};
+use crate::{
+    program::error::CliError,
+    settings::{config, surroundings::Surroundings},
+};
 
 /// Where a line leaves the choice of its session.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! `outlast budgets`: what runs of a tag may spend together.
 
 use clap::{ArgGroup, Args, Subcommand, builder::PossibleValuesParser, builder::TypedValueParser as _};
-use outlast_core::{
+use outlast_core::envelope::{
     budget::{Name, Per, Terms},
     unit::{Limits, Unit},
 };

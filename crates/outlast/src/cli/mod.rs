@@ -37,7 +37,10 @@ pub use self::{
     shell::{ShellInitArgs, ShellLoopArgs},
     state::StateArgs,
 };
-use crate::{config, error::CliError, surroundings::Surroundings};
+use crate::{
+    program::error::CliError,
+    settings::{config, surroundings::Surroundings},
+};
 
 /// Crash recovery for AI agents: a run outlasts its processes
 ///

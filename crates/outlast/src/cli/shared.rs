@@ -4,14 +4,17 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 use outlast_core::{
-    money::NanoUsd,
+    engine::state::transaction::Conflicts,
+    envelope::unit::{Limits, Unit},
     run::{self, Grpc, Policy},
-    state::transaction::Conflicts,
-    unit::{Limits, Unit},
+    words::money::NanoUsd,
 };
 
 use super::values::{self, Limit};
-use crate::{error::CliError, exit_code, place::Durability};
+use crate::{
+    program::{error::CliError, exit_code},
+    settings::place::Durability,
+};
 
 /// Flags of every command.
 #[derive(Args, Clone, Debug)]

@@ -7,18 +7,17 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 use outlast_core::{
-    duration,
-    money::NanoUsd,
-    run, size,
-    spend::{BadGrouping, Grouping},
-    state::transaction::Conflicts,
-    unit::{Limits, Unit},
+    engine::state::transaction::Conflicts,
+    envelope::unit::{Limits, Unit},
+    reads::spend::{BadGrouping, Grouping},
+    run,
+    words::{duration, money::NanoUsd, size},
 };
 
 use super::supervise::{MemoryBy, Orphans};
 use crate::{
-    place::Durability,
     render::time::{self, BadMoment, When},
+    settings::place::Durability,
 };
 
 /// A limit: a value of its unit, or `none`.
@@ -42,7 +41,7 @@ impl Limit {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadValue {
     #[error(transparent)]
-    Usd(#[from] outlast_core::money::BadAmount),
+    Usd(#[from] outlast_core::words::money::BadAmount),
     #[error(transparent)]
     Duration(#[from] duration::BadDuration),
     #[error(transparent)]

@@ -2,22 +2,22 @@
 
 use outlast_core::{
     engine::{
-        fork::{Point, id_of, prepare},
-        snapshot::Snapshot,
+        op::Durability,
+        run::{
+            fork::{Point, id_of, prepare},
+            snapshot::Snapshot,
+        },
     },
-    id::{AttemptNo, RunId},
-    op::Durability,
-    snapshot,
+    envelope::unit::{Limits, Unit},
+    run::snapshot,
     store::{Ask, RunView, Store},
-    unit::{Limits, Unit},
+    words::id::{AttemptNo, RunId},
 };
 use serde_json::json;
 
-use super::find;
 use crate::{
     cli::{ForkArgs, SnapshotArgs},
-    error::CliError,
-    jsonl,
+    program::{error::CliError, find, jsonl},
     render::{
         amount::some,
         look::{self, Page, Paint},

@@ -3,27 +3,20 @@
 use std::io;
 
 use outlast_core::{
-    attempt::Attempt,
-    id::AttemptNo,
-    run::Run,
-    status::Status,
+    run::{Run, attempt::Attempt, status::Status},
     store::{RunView, Store},
+    words::id::AttemptNo,
 };
 use serde_json::json;
 
-use super::find;
 use crate::{
     cli::LogsArgs,
-    context::Context,
-    error::CliError,
-    exit_code,
     logs::{
         plain,
         read::{self, Follower},
     },
+    program::{context::Context, error::CliError, exit_code, find, run_directory::RunDirectory, say::say},
     render::look::Page,
-    run_directory::RunDirectory,
-    say::say,
 };
 
 /// `wait` passes the time between two looks at a followed log.

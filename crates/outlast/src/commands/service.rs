@@ -13,13 +13,9 @@ use serde_json::json;
 
 use crate::{
     cli::{ServiceArgs, ServiceVerb},
-    context::Context,
-    error::CliError,
-    exit_code,
-    place::Place,
+    program::{context::Context, error::CliError, exit_code, say::say},
     render::look::Page,
-    say::say,
-    surroundings::Surroundings,
+    settings::{place::Place, surroundings::Surroundings},
 };
 
 const UNIT: &str = "outlast.service";

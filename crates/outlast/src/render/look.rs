@@ -2,12 +2,12 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use outlast_core::status::Status;
+use outlast_core::run::status::Status;
 use serde::Serialize;
 
 use crate::{
     cli::{Color, Globals},
-    surroundings::Surroundings,
+    settings::surroundings::Surroundings,
 };
 
 /// How something is printed.

@@ -1,7 +1,7 @@
 //! Moments and spans as people read and type them. All in UTC.
 
-pub use outlast_core::calendar::{day, rfc3339};
-use outlast_core::{
+pub use outlast_core::words::calendar::{day, rfc3339};
+use outlast_core::words::{
     calendar::{self, DAY, parts},
     duration,
     id::Micros,

@@ -6,16 +6,15 @@
 use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf, sync::Arc, time::Duration};
 
 use outlast_core::store::Store;
-use outlast_server::proxy::{Access, Config, Proxy};
+use outlast_server::door::{Access, Config, Proxy};
 use tokio::signal::unix::Signal;
 
 use super::token::read_token;
 use crate::{
-    budgets,
     cli::{self, Command, ServeArgs},
-    context::Context,
-    error::CliError,
-    masks, prices, proxy_setup,
+    program::{context::Context, error::CliError},
+    serve::proxy_setup,
+    settings::{budgets, masks, prices},
 };
 
 /// How often the files are looked at.

@@ -6,24 +6,25 @@ use std::{
 };
 
 use outlast_core::{
-    clock::random,
-    digest::Digest,
-    engine::start::Start,
-    id::{RunId, RunNo},
-    looping::Looping,
-    masks::Masks,
-    op::Durability,
-    payload::Payload,
-    run::{Command, Prices, Pty, Spec, Supervision},
-    status::Status,
+    engine::{op::Durability, run::start::Start},
+    journal::payload::Payload,
+    run::{Command, Prices, Pty, Spec, Supervision, looping::Looping, masks::Masks, status::Status},
     store::{Ask as _, RunFilter, RunView, Store},
+    words::{
+        clock::random,
+        digest::Digest,
+        id::{RunId, RunNo},
+    },
 };
 
 use outlast_server::node::Node;
 
 use super::turn;
 use crate::{
-    agent::Choice, cli::RunArgs, context::Context, error::CliError, exit_code, keys, policies, say::say,
+    agent::Choice,
+    cli::RunArgs,
+    program::{context::Context, error::CliError, exit_code, say::say},
+    settings::{keys, policies},
 };
 
 /// Standard input is kept up to this size.
@@ -283,7 +284,7 @@ fn state_file(args: &RunArgs, context: &Context) -> Result<Option<String>, CliEr
 }
 
 fn budget_words(view: &RunView) -> String {
-    let words: Vec<String> = outlast_core::unit::Unit::ALL
+    let words: Vec<String> = outlast_core::envelope::unit::Unit::ALL
         .into_iter()
         .filter_map(|u| view.envelope.limits[u].map(|limit| u.show(limit)))
         .collect();

@@ -25,14 +25,16 @@ use std::{net::SocketAddr, process::Stdio, sync::Arc, time::Duration};
 use outlast_core::{
     engine::{
         self,
-        hold::Hold,
-        tell::{Tell, Word},
+        op::Durability,
+        run::{
+            hold::Hold,
+            tell::{Tell, Word},
+        },
+        state::transaction::Conflicts,
     },
-    id::RunNo,
-    op::Durability,
-    state::transaction::Conflicts,
-    status::Status,
+    run::status::Status,
     store::{self, Ask as _, RunFilter, RunView, Store},
+    words::id::RunNo,
 };
 
 use outlast_server::node::Node;
@@ -40,23 +42,17 @@ use outlast_server::node::Node;
 use self::front::{Asked, Role, Show};
 use crate::{
     agent::{self, Choice},
-    budgets,
     cli::{
         ResumeArgs, RunArgs,
         shared::{GrpcArgs, ProxyArgs},
         values::KillAt,
     },
-    commands::{find, journal},
-    context::Context,
-    error::CliError,
-    exit_code,
-    keys::Keys,
-    log, masks, prices,
-    process::{nondumpable, reap},
-    proxy_setup,
-    say::say,
-    untaken::Untaken,
+    commands::journal,
+    program::{context::Context, error::CliError, exit_code, find, log, say::say, untaken::Untaken},
+    serve::proxy_setup,
+    settings::{budgets, keys::Keys, masks, prices},
 };
+use outlast_process::{nondumpable, reap};
 
 /// Runs the command to its end. Returns the exit code.
 pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
@@ -144,7 +140,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
                 hint: Some("start it anew with `outlast run --new -- CMD`".into()),
             });
         }
-        if crate::shell_init::is_loop(&view) {
+        if crate::loops::is_loop(&view) {
             return Err(CliError::Other {
                 exit: exit_code::REFUSED,
                 code: "no_command",

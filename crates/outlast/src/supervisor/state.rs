@@ -3,10 +3,9 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use outlast_core::{
-    id::{InstanceNo, RunId},
-    op::Actor,
-    state::transaction::Conflicts,
-    token::Claims,
+    engine::{op::Actor, state::transaction::Conflicts},
+    run::token::Claims,
+    words::id::{InstanceNo, RunId},
 };
 use outlast_server::{
     grpc,
@@ -15,7 +14,7 @@ use outlast_server::{
 };
 use tokio::net::TcpListener;
 
-use crate::{context::Context, error::CliError, exit_code};
+use crate::program::{context::Context, error::CliError, exit_code};
 
 /// What serves the store's state. Nobody can write in its name: REST says for each change who does.
 pub fn desk(node: &Node, context: &Context, conflicts: Conflicts) -> Arc<StateDesk> {

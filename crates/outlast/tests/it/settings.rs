@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use outlast::{
     cli::{self, Command, values::Limit},
-    surroundings::Surroundings,
+    settings::surroundings::Surroundings,
 };
 use outlast_core::run::InDoubt;
 
@@ -205,7 +205,7 @@ fn no_setting_has_the_name_of_a_variable_that_agents_are_given() {
     command.build();
     for sub in command.get_subcommands() {
         let flags = sub.get_arguments().filter_map(|a| a.get_long());
-        for long in flags.filter(|long| outlast::config::is_setting(long)) {
+        for long in flags.filter(|long| outlast::settings::config::is_setting(long)) {
             let flag = long.to_uppercase().replace('-', "_");
             for name in
                 [format!("OUTLAST_{flag}"), format!("OUTLAST_{}_{flag}", sub.get_name().to_uppercase())]

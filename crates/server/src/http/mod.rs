@@ -24,7 +24,7 @@ use self::query::Query;
 pub(crate) use self::query::decode as decoded;
 pub use self::routes::{ROUTES, Route, Verb};
 use crate::{
-    proxy::AnswerBody,
+    door::AnswerBody,
     state::{Error, StateDesk, Writer},
 };
 

@@ -1,8 +1,8 @@
 //! What a request says in its path and query, decoded and checked.
 
 use outlast_core::{
-    id::Micros,
     state::{At, Moment},
+    words::id::Micros,
 };
 
 use super::routes::Route;

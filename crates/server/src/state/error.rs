@@ -1,11 +1,8 @@
 //! Why a face did not do what it was asked. The one place where codes become statuses.
 
-use outlast_core::{
-    state::{outcome, transaction},
-    store,
-};
+use outlast_core::{engine::state::transaction, state::outcome, store};
 
-use crate::proxy::NotLetIn;
+use crate::door::NotLetIn;
 
 /// What is answered instead.
 #[derive(Debug, thiserror::Error)]

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use outlast_core::{run::Policy, unit::Limits};
+use outlast_core::{envelope::unit::Limits, run::Policy};
+use outlast_mock as mock;
 use outlast_server::{
     compat::riskkernel,
+    door::{Access, Config, FLEET, PROBES},
     http::{ROUTES, Route, approvals},
-    mock,
-    proxy::{Access, Config},
-    proxy::{FLEET, PROBES},
 };
 use serde_json::{Value, json};
 

@@ -1,14 +1,14 @@
 //! Writing back what a decision touched.
 
 use outlast_core::{
-    attempt::Attempt,
-    envelope::Envelope,
-    instance::Instance,
+    engine::loaded::{Loaded, NewPayload, Row, Touch},
+    envelope::{
+        Envelope,
+        unit::{Amounts, Unit},
+    },
     journal::Entry,
-    loaded::{Loaded, NewPayload, Row, Touch},
-    run::Run,
+    run::{Run, attempt::Attempt, instance::Instance},
     store::Error,
-    unit::{Amounts, Unit},
 };
 use tokio_postgres::Client;
 

@@ -3,13 +3,11 @@
 //! Row by row, as SQLite's does, and without a memory between transactions: other servers write.
 
 use outlast_core::{
-    attempt::Attempt,
-    id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Seq, Slot},
-    job,
-    journal::{Entry, Kind},
-    loaded::{Loaded, Need, Numbers, Row},
-    run::Spec,
+    engine::loaded::{Loaded, Need, Numbers, Row},
+    journal::{Entry, Kind, job},
+    run::{Spec, attempt::Attempt},
     store::Error,
+    words::id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Seq, Slot},
 };
 use tokio_postgres::Client;
 

@@ -14,7 +14,7 @@ mod state;
 mod statement;
 mod writer;
 
-use outlast_core::{clock::random, store::Error};
+use outlast_core::{store::Error, words::clock::random};
 use tokio_postgres::Client;
 
 use crate::{Options, group::Writer};

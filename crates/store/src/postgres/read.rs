@@ -3,19 +3,19 @@
 use std::collections::HashMap;
 
 use outlast_core::{
-    approval,
-    attempt::Attempt,
-    budget::{Budget, BudgetView},
-    envelope::Envelope,
-    id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
-    instance::Instance,
-    job::{self, ItemRow},
-    journal::{Entry, Kind, Role},
-    op::{Durability, Op},
-    payload::Payload,
-    run::{Run, Spec},
+    engine::op::{Durability, Op},
+    envelope::{
+        Envelope,
+        budget::{Budget, BudgetView},
+    },
+    journal::{
+        Entry, Kind, Role, approval,
+        job::{self, ItemRow},
+        payload::Payload,
+    },
+    run::{Run, Spec, attempt::Attempt, instance::Instance, token::TokenKey},
     store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
-    token::TokenKey,
+    words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 use tokio_postgres::{Client, Row};
 

@@ -6,19 +6,27 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use outlast_core::{
-    attempt::Attempt,
-    budget::Budget,
-    digest::MatchKey,
-    envelope::Envelope,
-    id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
-    instance::{Instance, Lease},
-    job::{ItemRow, Job},
-    journal::{Entry, Kind, State},
-    origin::Origin,
-    payload::{Codec, Payload},
-    run::Run,
+    envelope::{
+        Envelope,
+        budget::Budget,
+        unit::{Amounts, Unit},
+    },
+    journal::{
+        Entry, Kind, State,
+        job::{ItemRow, Job},
+        payload::{Codec, Payload},
+    },
+    run::{
+        Run,
+        attempt::Attempt,
+        instance::{Instance, Lease},
+        origin::Origin,
+    },
     store::{Error, LedgerLine, StepRow},
-    unit::{Amounts, Unit},
+    words::{
+        digest::MatchKey,
+        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    },
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_postgres::{Row, types::FromSql};

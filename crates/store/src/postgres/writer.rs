@@ -7,10 +7,10 @@ use std::{
 };
 
 use outlast_core::{
-    id::{InstanceNo, Micros},
-    instance::Instance,
-    loaded::{Loaded, Need, Touch},
+    engine::loaded::{Loaded, Need, Touch},
+    run::instance::Instance,
     store::Error,
+    words::id::{InstanceNo, Micros},
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::{Client, SimpleQueryMessage, error::SqlState};

@@ -1,15 +1,14 @@
 //! Writing back what a decision touched.
 
 use outlast_core::{
-    attempt::Attempt,
-    envelope::Envelope,
-    id::{EnvelopeNo, RunNo},
-    instance::Instance,
-    journal::Entry,
-    loaded::{Loaded, Touch},
-    payload::Payload,
-    run::Run,
-    unit::{Amounts, Unit},
+    engine::loaded::{Loaded, Touch},
+    envelope::{
+        Envelope,
+        unit::{Amounts, Unit},
+    },
+    journal::{Entry, payload::Payload},
+    run::{Run, attempt::Attempt, instance::Instance},
+    words::id::{EnvelopeNo, RunNo},
 };
 use rusqlite::{Connection, Result, params};
 

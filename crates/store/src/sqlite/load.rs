@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    attempt::Attempt,
-    budget::Budget,
-    id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Seq, Slot},
-    instance::Lease,
-    job,
-    journal::Kind,
-    loaded::{Loaded, Need, Numbers, Row},
+    engine::loaded::{Loaded, Need, Numbers, Row},
+    envelope::budget::Budget,
+    journal::{Kind, job},
+    run::{attempt::Attempt, instance::Lease},
     store::Error,
+    words::id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Seq, Slot},
 };
 use rusqlite::{Connection, OptionalExtension as _, Params};
 

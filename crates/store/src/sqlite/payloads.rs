@@ -1,11 +1,10 @@
 //! Stored bytes, found by the row id of their entry; a short value stands in its entry's own row.
 
 use outlast_core::{
-    id::{RunNo, Seq},
-    journal::Role,
-    loaded::NewPayload,
-    payload::Payload,
+    engine::loaded::NewPayload,
+    journal::{Role, payload::Payload},
     store::INLINE_VALUE,
+    words::id::{RunNo, Seq},
 };
 use rusqlite::{Connection, OptionalExtension as _, Result, params};
 

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    id::{RunNo, Seq},
+    engine::loaded::{Loaded, Need, NewPayload, Row, Touch},
     journal::{Entry, Kind},
-    loaded::{Loaded, Need, NewPayload, Row, Touch},
     run::Run,
+    words::id::{RunNo, Seq},
 };
 use rusqlite::{Connection, Result};
 

@@ -1,19 +1,19 @@
 //! Reading what is committed.
 
 use outlast_core::{
-    approval,
-    attempt::Attempt,
-    budget::{Budget, BudgetView},
-    envelope::Envelope,
-    id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
-    instance::Instance,
-    job::{self, ItemRow},
-    journal::{Entry, Kind, Role},
-    op::{Durability, Op, Outcome},
-    payload::Payload,
-    run::{Run, Spec},
+    engine::op::{Durability, Op, Outcome},
+    envelope::{
+        Envelope,
+        budget::{Budget, BudgetView},
+    },
+    journal::{
+        Entry, Kind, Role, approval,
+        job::{self, ItemRow},
+        payload::Payload,
+    },
+    run::{Run, Spec, attempt::Attempt, instance::Instance, token::TokenKey},
     store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
-    token::TokenKey,
+    words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, params_from_iter, types::Value};
 

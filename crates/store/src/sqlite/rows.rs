@@ -4,20 +4,28 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use outlast_core::{
-    attempt::Attempt,
-    budget::Budget,
-    digest::MatchKey,
-    envelope::Envelope,
-    id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
-    instance::{Instance, Lease, Life},
-    job::{ItemRow, Job},
-    journal::{Entry, Kind, State},
-    origin::Origin,
-    payload::{Codec, Payload},
-    run::{Run, Spec},
-    status::Status,
+    envelope::{
+        Envelope,
+        budget::Budget,
+        unit::{Amounts, Unit},
+    },
+    journal::{
+        Entry, Kind, State,
+        job::{ItemRow, Job},
+        payload::{Codec, Payload},
+    },
+    run::{
+        Run, Spec,
+        attempt::Attempt,
+        instance::{Instance, Lease, Life},
+        origin::Origin,
+        status::Status,
+    },
     store::StepRow,
-    unit::{Amounts, Unit},
+    words::{
+        digest::MatchKey,
+        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    },
 };
 use rusqlite::{
     Row,

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    clock::Clock,
-    id::{InstanceNo, Micros},
-    loaded::{Loaded, Need},
+    engine::loaded::{Loaded, Need},
     store::Error,
+    words::{
+        clock::Clock,
+        id::{InstanceNo, Micros},
+    },
 };
 use rusqlite::Connection;
 

@@ -3,8 +3,8 @@
 use std::{path::Path, sync::Arc};
 
 use outlast_core::{
-    clock::{ManualClock, SeededEntropy},
     store::{Error, Store},
+    words::clock::{ManualClock, SeededEntropy},
 };
 use outlast_store::{Durability, Options, open};
 

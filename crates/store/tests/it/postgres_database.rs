@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use outlast_core::{
-    engine::put::{Change, Put},
-    op::Durability,
+    engine::{
+        op::Durability,
+        state::put::{Change, Put},
+    },
     state::{Name, Scan},
     store::Ask as _,
 };
@@ -123,7 +125,7 @@ fn a_store_is_opened_read_and_closed_within_a_runtime() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = open_at(&database.url(), true).unwrap();
-        assert_eq!(store.run_no(&outlast_core::id::RunId::new("r").unwrap()).unwrap(), None);
+        assert_eq!(store.run_no(&outlast_core::words::id::RunId::new("r").unwrap()).unwrap(), None);
         let ticket = store.submit(put("k").into(), Durability::Synced);
         ticket.await.unwrap();
         assert!(store.now().unwrap().0 > 1_700_000_000_000_000);
@@ -135,7 +137,7 @@ fn names_may_be_longer_than_an_index_entry() {
     let database = Database::new();
     let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
     // Not compressible: PostgreSQL compresses what it indexes.
-    let digest = |i: u32| outlast_core::digest::Digest::of(&i.to_le_bytes()).to_string();
+    let digest = |i: u32| outlast_core::words::digest::Digest::of(&i.to_le_bytes()).to_string();
     let long: String = (0..200).map(digest).collect();
     let mut run = s.run("r");
     run.start.command_key = Some(long.clone());

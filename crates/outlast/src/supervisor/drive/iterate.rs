@@ -8,25 +8,26 @@ use std::{
 use outlast_core::{
     engine::{
         self,
-        begin_iteration::{self, BeginIteration},
-        judge_iteration::{JudgeIteration, STUCK},
+        op::{Actor, Durability},
+        run::{
+            begin_iteration::{self, BeginIteration},
+            judge_iteration::{JudgeIteration, STUCK},
+        },
     },
-    id::InstanceNo,
-    looping::{Looping, UNCHANGED, Verdict},
-    op::{Actor, Durability},
-    payload::Payload,
-    status::Status,
+    journal::payload::Payload,
+    run::{
+        looping::{Looping, UNCHANGED, Verdict},
+        status::Status,
+        token::Claims,
+    },
     store::{self, Ask as _},
-    token::Claims,
+    words::id::InstanceNo,
 };
 
 use super::{Driver, failed};
 use crate::{
-    error::CliError,
-    exit_code,
-    process::spawn::{self, Stdin},
+    program::{error::CliError, exit_code, say::say},
     render::amount::some,
-    say::say,
     supervisor::{
         attempt::{self, AttemptError},
         ended_by::EndedBy,
@@ -35,6 +36,7 @@ use crate::{
         turn::{self, Until},
     },
 };
+use outlast_process::spawn::{self, Stdin};
 
 /// The least time between the beginnings of iterations of which nothing tells whether they get on.
 const PACE: Duration = Duration::from_secs(1);

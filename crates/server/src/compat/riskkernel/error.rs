@@ -3,7 +3,7 @@
 use outlast_core::{engine, envelope::Refusal, store};
 
 use crate::{
-    proxy::{self, NotLetIn},
+    door::{self, NotLetIn},
     state::{self, Kind},
 };
 
@@ -86,7 +86,7 @@ impl Error {
     ///
     /// `run` is as it was read behind the error.
     pub fn of_work(error: Error, run: &outlast_core::run::Run) -> Error {
-        use outlast_core::status::Status;
+        use outlast_core::run::status::Status;
         let Error::State(state::Error::Store(store::Error::Engine(why))) = &error else { return error };
         let id = run.id.to_string();
         match (why, run.status) {
@@ -114,8 +114,8 @@ impl From<NotLetIn> for Error {
     }
 }
 
-impl From<proxy::Refusal> for Error {
-    fn from(e: proxy::Refusal) -> Error {
+impl From<door::Refusal> for Error {
+    fn from(e: door::Refusal) -> Error {
         Error::Body { status: e.status, code: e.code, message: e.message }
     }
 }

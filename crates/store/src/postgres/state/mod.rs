@@ -6,14 +6,14 @@ pub mod schema;
 use std::{collections::HashMap, sync::Arc};
 
 use outlast_core::{
-    id::Micros,
-    loaded::{Loaded, Row, Touch},
+    engine::loaded::{Loaded, Row, Touch},
     state::{
         Committed, Keep, Name, Namespace, Position, Progress, StepKey,
         outcome::AT_ONCE,
         rows::{Compactable, Current, Forgetting, NewCommit, NewVersion, Removal, Rows, Trimmed},
     },
     store::Error,
+    words::id::Micros,
 };
 use tokio_postgres::Client;
 

@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use outlast_core::{
     engine,
-    id::{AttemptNo, Micros, RunNo},
     state::{
         At, Committed, Event, EventPage, EventRange, History, Item, Listed, Moment, Namespace, Position,
         Progress, Reads, ResumePoint, Scan, StepKey, Value, furthest, prefix_end,
     },
     store::Error,
+    words::id::{AttemptNo, Micros, RunNo},
 };
 use tokio_postgres::{Client, Row};
 

@@ -7,14 +7,14 @@ use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use outlast_core::{
-    id::{AttemptNo, Micros, RunNo},
-    loaded::{Loaded, Row, Touch},
+    engine::loaded::{Loaded, Row, Touch},
     state::{
         At, Committed, Item, Keep, Name, Namespace, Position, Progress, StepKey, Value,
         outcome::AT_ONCE,
         rows::{Compactable, Current, Forgetting, NewCommit, NewVersion, Removal, Rows, Trimmed},
     },
     store::Error,
+    words::id::{AttemptNo, Micros, RunNo},
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, params};
 

@@ -166,7 +166,7 @@ impl Reads for SqliteStore {
         let stood = select("k.key, i.version, i.commit_no, i.at, k.oldest", STOOD);
         self.scanned(scan, (&now, &stood), |r| {
             let (version, commit) = (r.get(1)?, r.get(2)?);
-            Ok(Listed { key: text(r, 0)?, version, commit, at: outlast_core::id::Micros(r.get(3)?) })
+            Ok(Listed { key: text(r, 0)?, version, commit, at: outlast_core::words::id::Micros(r.get(3)?) })
         })
     }
 
@@ -183,7 +183,7 @@ impl Reads for SqliteStore {
                 None => Position(0),
                 Some(Moment::Commit(n)) => bound(c, ns, At::Commit(n.saturating_sub(1)))?,
                 Some(Moment::Time(t)) => {
-                    bound(c, ns, At::Time(outlast_core::id::Micros(t.0.saturating_sub(1))))?
+                    bound(c, ns, At::Time(outlast_core::words::id::Micros(t.0.saturating_sub(1))))?
                 }
             };
             let until = match range.to {
