@@ -3,8 +3,8 @@
     python scripts/check-docs.py [--outlast PATH] [DOCUMENT…]
 
 In a block marked ```console the lines that begin with `$ ` are run by bash, in a home of their own, with the
-example agent at hand and a fake provider in place of the real ones; a document is one session. Every other
-line of the block must be found in the command's output, in order; `…` stands for anything, and blanks count as
+example agent at hand and a fake provider in place of the real ones; a document is one session. Lines that begin
+with `> ` belong to the command above them. Every other line of the block must be found in the command's output, in order; `…` stands for anything, and blanks count as
 one. A command whose block shows no output must exit with 0.
 """
 
@@ -27,8 +27,9 @@ PORTS = ("7070", "7077", "7078", "50051")
 
 
 def documents() -> list[Path]:
-    pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
-    return [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *pages]
+    pages = [*sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
+    own = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
+    return [*own, *pages]
 
 
 def steps(text: str) -> list[tuple[str, list[str]]]:
@@ -38,6 +39,8 @@ def steps(text: str) -> list[tuple[str, list[str]]]:
         for line in block.splitlines():
             if line.startswith("$ "):
                 found.append((line[2:], []))
+            elif line.startswith("> "):
+                found[-1] = (f"{found[-1][0]}\n{line[2:]}", found[-1][1])
             elif line.strip():
                 found[-1][1].append(line)
     return found

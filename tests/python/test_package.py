@@ -73,12 +73,12 @@ def test_the_command_runs_an_agent(home):
 
 
 def blocks():
-    text = (ROOT / "docs" / "python.md").read_text()
+    text = (ROOT / "docs" / "guides" / "python.md").read_text()
     return re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
 
 
 def test_the_guides_code_runs(home):
-    """All blocks of docs/python.md, in order, in one program; `…` stands for nothing to run."""
+    """All blocks of docs/guides/python.md, in order, in one program; `…` stands for nothing to run."""
     provider = subprocess.Popen([outlast_program(), "mock", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
     try:
         url = provider.stdout.readline().strip()

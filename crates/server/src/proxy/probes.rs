@@ -4,7 +4,7 @@ use http::{HeaderValue, Method, Response, StatusCode, header, request::Parts};
 
 use super::{body::AnswerBody, budget_metrics, host::Host, refuse::Refusal, who};
 
-/// The routes of probes; `docs/openapi.json` is held to them.
+/// The routes of probes; `docs/reference/openapi.json` is held to them.
 pub const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 
 /// After this a client may find another server here.
