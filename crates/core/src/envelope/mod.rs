@@ -230,7 +230,7 @@ impl Refusal {
             }
             None if self.code == "price_unknown" => {
                 format!(
-                    "give the model a price with `outlast resume {run} --prices FILE` (docs/prices.md), or lift the \
+                    "give the model a price with `outlast resume {run} --prices FILE` (docs/guides/prices.md), or lift the \
                      limit with `outlast budget {run} --lift usd`"
                 )
             }

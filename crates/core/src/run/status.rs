@@ -135,7 +135,7 @@ pub fn next(status: Status, event: Event) -> Option<Status> {
     })
 }
 
-/// The diagram in Mermaid's words, for `docs/statuses.md`.
+/// The diagram in Mermaid's words, for `docs/reference/statuses.md`.
 pub fn diagram() -> String {
     let mut out = String::from("stateDiagram-v2\n    [*] --> interrupted: created\n");
     for from in Status::ALL {
@@ -178,11 +178,11 @@ mod tests {
 
     #[test]
     fn the_diagram_in_docs_is_the_table() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/statuses.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/statuses.md");
         let page = std::fs::read_to_string(path).unwrap();
         assert!(
             page.contains(&diagram()),
-            "docs/statuses.md is not the table; it should contain:\n{}",
+            "docs/reference/statuses.md is not the table; it should contain:\n{}",
             diagram()
         );
     }

@@ -148,7 +148,7 @@ fn unknown_price(model: &str) -> CliError {
         exit: exit_code::REFUSED,
         code: "price_unknown",
         message: format!("no price is known for {model:?}: under a limit in usd its calls are refused"),
-        hint: Some("give one with --prices FILE: see docs/prices.md".into()),
+        hint: Some("give one with --prices FILE: see docs/guides/prices.md".into()),
     }
 }
 

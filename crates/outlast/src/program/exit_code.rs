@@ -1,4 +1,4 @@
-//! The exit codes of `outlast`, in one place. `docs/exit-codes.md` is this table.
+//! The exit codes of `outlast`, in one place. `docs/reference/exit-codes.md` is this table.
 
 /// It did what was asked; of `run`, the agent finished with 0.
 pub const OK: u8 = 0;
@@ -42,7 +42,7 @@ pub const ALL: [(u8, &str, &str); 11] = [
     (INTERRUPTED, "interrupted", "Ctrl-C or `outlast stop`; `outlast resume` goes on"),
 ];
 
-/// The table as it stands in `docs/exit-codes.md`.
+/// The table as it stands in `docs/reference/exit-codes.md`.
 pub fn table() -> String {
     let mut out = String::from("| code | name | when |\n|---|---|---|\n");
     for (code, name, when) in ALL {
@@ -57,9 +57,9 @@ mod tests {
 
     #[test]
     fn the_page_in_docs_is_the_table() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/exit-codes.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/exit-codes.md");
         let page = std::fs::read_to_string(path).unwrap();
-        assert!(page.contains(&table()), "docs/exit-codes.md should contain:\n{}", table());
+        assert!(page.contains(&table()), "docs/reference/exit-codes.md should contain:\n{}", table());
     }
 
     #[test]

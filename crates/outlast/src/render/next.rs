@@ -122,7 +122,11 @@ fn halted(view: &RunView, resume: Vec<String>) -> Next {
         ),
         None if halt.code == "price_unknown" => {
             let resume = resume.into_iter().map(|resume| format!("{resume} --prices FILE")).collect();
-            told("give a price", "give its model a price (docs/prices.md), or lift its limit in usd", resume)
+            told(
+                "give a price",
+                "give its model a price (docs/guides/prices.md), or lift its limit in usd",
+                resume,
+            )
         }
         None => told("see show", &halt.hint(id), Vec::new()),
     }

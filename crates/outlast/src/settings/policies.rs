@@ -110,7 +110,7 @@ pub fn named(around: &Surroundings, store: &dyn Store, name: &str) -> Result<Nam
         code: "unknown_policy",
         message: format!("no policy {name:?}"),
         hint: Some(match known.is_empty() {
-            true => "write it into outlast.toml, as [policies.NAME]: see docs/approvals.md".into(),
+            true => "write it into outlast.toml, as [policies.NAME]: see docs/guides/approvals.md".into(),
             false => format!("there are: {}", known.join(", ")),
         }),
     })

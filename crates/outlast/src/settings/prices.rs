@@ -114,7 +114,7 @@ fn table(file: Option<&PriceFile>) -> Result<PriceTable, CliError> {
     }
 }
 
-const FIELDS: &str = "its fields are those of docs/prices.md";
+const FIELDS: &str = "its fields are those of docs/guides/prices.md";
 
 fn bad(path: &str, message: String, hint: &str) -> CliError {
     CliError::Other {

@@ -1,4 +1,4 @@
-//! The supervisor: `outlast run` and `outlast resume`. One command, no daemon. Design §5.
+//! The supervisor: `outlast run` and `outlast resume`. One command, no daemon. ARCHITECTURE.md, "The supervisor".
 
 mod attempt;
 mod beat;

@@ -81,7 +81,7 @@ class Runtime:
         an attempt (its number) or a time, and goes its own way from there. The same point is the same fork.
 
         `policy`: of a new run, `[policies.NAME]` of `outlast.toml`, or one that the store keeps: a budget, the tools there
-        are, and what is asked for first (docs/approvals.md). Of its limits and the budget's the lower one counts.
+        are, and what is asked for first (docs/guides/approvals.md). Of its limits and the budget's the lower one counts.
 
         Errors, on entering: `RunHeld`, `BudgetChanged`, `BudgetExceeded` (halted), `RunEnded` (cancelled).
         """

@@ -21,7 +21,7 @@ use crate::{
     wire::{body::AnswerBody, refuse::Refusal, who},
 };
 
-/// The routes with the words of their queries; `docs/openapi.json` is held to them.
+/// The routes with the words of their queries; `docs/reference/openapi.json` is held to them.
 pub const FLEET: [(&str, &[&str]); 2] = [("/v1/budgets", &[]), ("/v1/spend", &["by", "since", "until"])];
 
 /// The answer to such a request; `None`: it is none.

@@ -8,7 +8,7 @@ use crate::{
     wire::{body::AnswerBody, refuse::Refusal, who},
 };
 
-/// The routes of probes; `docs/openapi.json` is held to them.
+/// The routes of probes; `docs/reference/openapi.json` is held to them.
 pub const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 
 /// After this a client may find another server here.

@@ -101,7 +101,7 @@ impl Error {
             ),
             Error::NoRunAsks => Some("send the run's token, or an X-Outlast-Run header".into()),
             Error::UnknownPolicy { .. } => Some("`GET /v1/policies` lists them".into()),
-            Error::NoRoute { .. } => Some("the routes are in docs/openapi.json".into()),
+            Error::NoRoute { .. } => Some("the routes are in docs/reference/openapi.json".into()),
             _ => None,
         }
     }

@@ -62,7 +62,7 @@ impl Error {
             Error::Cancelled { .. } => Some("create another run".into()),
             Error::State(e) => e.hint(),
             Error::AmbiguousApproval { .. } => Some("say which with approvalId".into()),
-            Error::NoRoute { .. } => Some("the routes are in docs/openapi.json".into()),
+            Error::NoRoute { .. } => Some("the routes are in docs/reference/openapi.json".into()),
             _ => None,
         }
     }

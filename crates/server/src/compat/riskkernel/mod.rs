@@ -1,7 +1,7 @@
 //! RiskKernel's REST surface, for its published SDK: runs, steps, checkpoints, approvals, facts.
 //!
 //! A run that is created here is a run like any other, and a run that a header created is found here.
-//! Nothing is decided here: budgets, halts and counts are the engine's. `docs/riskkernel.md` tells how to move.
+//! Nothing is decided here: budgets, halts and counts are the engine's. `docs/guides/riskkernel.md` tells how to move.
 
 mod amount;
 mod approval;
