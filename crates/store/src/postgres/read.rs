@@ -22,7 +22,7 @@ use tokio_postgres::{Client, Row};
 use super::{
     PostgresStore, rows,
     statement::{Param, all, maybe, param, params},
-    writer::NOW,
+    time::NOW,
 };
 use crate::{
     columns::{ATTEMPT, BUDGET, ENTRY, ENVELOPE, INSTANCE, ITEM_ROW, PAYLOAD, RUN, STEP_ROW, VALUE, select},
@@ -330,8 +330,7 @@ impl Store for PostgresStore {
 
     fn now(&self) -> Result<Micros, Error> {
         let told = self.readers.run(async move |c: &Client| maybe(c, NOW, params![], rows::number).await)?;
-        told.map(Micros)
-            .ok_or_else(|| Error::Unavailable { why: "the database did not tell its time".into() })
+        self.time.now(told.map(Micros))
     }
 
     fn place(&self) -> String {

@@ -21,6 +21,7 @@ use super::{
     load, rows,
     schema::LOCK,
     statement::{maybe, params, write_one},
+    time::{NOW, Time},
 };
 use crate::{
     Durability,
@@ -44,14 +45,11 @@ const COOL_DOWN: Duration = Duration::from_secs(1);
 /// server needs to notice that we are gone.
 const ASK_FOR: Duration = Duration::from_secs(60);
 
-/// The microseconds of the database's clock: read under the lock, so that they do not go back
-/// between servers.
-pub const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-
 /// One transaction per group, in one session that is made anew when it is lost.
 pub struct PostgresWriter {
     address: Address,
     durability: Durability,
+    time: Time,
     session: Option<Session>,
     /// When the database was last found unreachable, and why.
     unreachable: Option<(Instant, Error)>,
@@ -64,8 +62,9 @@ pub struct PostgresWriter {
 
 impl PostgresWriter {
     /// Connects with the first group: a runtime must not be entered on the caller's thread.
-    pub fn new(address: Address, durability: Durability) -> Self {
-        Self { address, durability, session: None, unreachable: None, failed: false, registering: Vec::new() }
+    pub fn new(address: Address, durability: Durability, time: Time) -> Self {
+        let (session, unreachable, registering) = (None, None, Vec::new());
+        Self { address, durability, time, session, unreachable, failed: false, registering }
     }
 
     /// A session, after a bounded number of attempts.
@@ -132,7 +131,7 @@ impl Backend for PostgresWriter {
             match session.begin(synced) {
                 Ok(now) => {
                     self.session = Some(session);
-                    return now.ok_or_else(no_time);
+                    return self.time.now(now);
                 }
                 Err(e) if e.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => return Err(failure(e)),
                 // The session was cut while it was idle, or leads to a server that only reads by now:
@@ -143,7 +142,7 @@ impl Backend for PostgresWriter {
         let session = self.reach()?;
         let now = session.begin(synced).map_err(failure)?;
         self.session = Some(session);
-        now.ok_or_else(no_time)
+        self.time.now(now)
     }
 
     fn begin_read(&mut self) -> Result<Micros, Error> {
@@ -242,8 +241,4 @@ impl Session {
             _ => None,
         }))
     }
-}
-
-fn no_time() -> Error {
-    Error::Unavailable { why: "the database did not tell its time".into() }
 }

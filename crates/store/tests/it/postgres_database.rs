@@ -9,6 +9,7 @@ use outlast_core::{
     },
     state::{Name, Scan},
     store::Ask as _,
+    words::id::Micros,
 };
 
 use crate::{
@@ -59,6 +60,20 @@ fn a_store_of_another_format_is_refused_and_left_alone() {
         let format = "SELECT convert_from(value, 'UTF8') FROM outlast.meta WHERE key = 'format'";
         assert_eq!(database.value(format).as_deref(), Some(found));
     }
+}
+
+/// Servers with clocks of their own would disagree about what is over.
+#[test]
+fn time_is_the_databases_whatever_the_process_clock_says() {
+    let database = Database::new();
+    let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    let micros = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    let asked = || Micros(database.value(micros).unwrap().parse().unwrap());
+    let before = asked();
+    let process = s.process("p");
+    let told = [s.store().now().unwrap(), s.store().instance(process.no).unwrap().unwrap().registered_at];
+    let after = asked();
+    assert!(told.iter().all(|now| (before..=after).contains(now)), "{told:?} in {before:?}..={after:?}");
 }
 
 /// The server's clock cannot be set: what was committed is made older.
