@@ -6,10 +6,7 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{
-    answer::Answer,
-    request::{Refusal, Request},
-};
+use super::{answer::Answer, refusal::Refusal, request::Request};
 
 /// The length of a vector where the request names none.
 const DIMENSIONS: usize = 16;

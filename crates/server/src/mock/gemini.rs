@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::{
     answer::{Answer, Content, Stop},
-    request::{Refusal, Request},
+    refusal::Refusal,
+    request::Request,
 };
 
 /// Whether a path is one of this API's.

@@ -29,6 +29,7 @@ mod manner;
 mod openai;
 pub mod options;
 mod provider;
+mod refusal;
 mod request;
 mod responses;
 pub mod script;
