@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 use super::find;
 use crate::{
     cli::{ApprovalsArgs, ApproveArgs},
-    error::CliError,
-    exit_code,
+    error::{CliError, CommandError},
     render::{approval as shown, look::Page},
     surroundings::Surroundings,
 };
@@ -59,14 +58,7 @@ pub fn approve(
     // Whoever unsets it to get here decides for others than us; whoever forgot where it is does not.
     for name in ["OUTLAST_MARK", "OUTLAST_TOKEN"] {
         if around.var(name).is_some() {
-            return Err(CliError::Other {
-                exit: exit_code::REFUSED,
-                code: "not_a_persons",
-                message: format!(
-                    "an agent does not decide on its own tools: this is a process of a run ({name} is set)"
-                ),
-                hint: Some("decide in a shell of your own".into()),
-            });
+            return Err(CommandError::NotAPersons { variable: name }.into());
         }
     }
     let id: ApprovalId = args.id.parse().map_err(|e: approval::BadApprovalId| CliError::Usage {

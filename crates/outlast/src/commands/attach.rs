@@ -10,7 +10,7 @@ use crate::{
     },
     cli::AttachArgs,
     context::Context,
-    error::CliError,
+    error::{CliError, CommandError},
     exit_code,
     run_directory::RunDirectory,
     say::say,
@@ -21,13 +21,10 @@ pub fn attach(store: &dyn Store, context: &Context, args: &AttachArgs) -> Result
     let view = find::run(store, &args.run)?;
     let (id, status) = (&view.run.id, view.run.status);
     let directory = RunDirectory::of(&context.place, id, &context.around)?;
-    let socket = listen::connect(directory.path()).map_err(|e| CliError::Other {
-        exit: exit_code::REFUSED,
-        code: "not_attachable",
-        message: format!("run {id} is {}, and no supervisor listens on this machine ({e})", status.name()),
-        hint: Some(format!(
-            "`outlast resume {id}` goes on with it, `outlast logs {id}` shows what it printed"
-        )),
+    let socket = listen::connect(directory.path()).map_err(|why| CommandError::NotAttachable {
+        run: id.to_string(),
+        status,
+        why,
     })?;
     match client::attend(socket, Who::Watcher)? {
         End::Over(code) => Ok(code),

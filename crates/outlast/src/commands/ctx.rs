@@ -11,8 +11,7 @@ use super::find;
 use crate::{
     cli::ctx::{ClearArgs, CtxArgs, CtxCommand, GetArgs, OfArgs, RefArgs, SetArgs},
     context::Context,
-    error::CliError,
-    exit_code,
+    error::{CliError, CommandError, InputError},
     render::{
         look::{Page, clean_line, exact_line},
         table::{Cell, Side, Table},
@@ -134,12 +133,10 @@ fn get(store: &dyn Store, args: &GetArgs, context: &Context, page: &mut Page) ->
     let view = looked_at(store, &args.of, context)?;
     let found = TaskContext::read(store, &view.run.id)?;
     if let Some(asked) = &args.key {
-        let value = found.values.get(asked).ok_or_else(|| CliError::Other {
-            exit: exit_code::REFUSED,
-            code: "no_such_key",
-            message: format!("{asked:?} is not set in the context of {}", view.run.id),
-            hint: Some("`outlast ctx get` lists what is".into()),
-        })?;
+        let value = found
+            .values
+            .get(asked)
+            .ok_or_else(|| CommandError::NotInContext { run: view.run.id.to_string(), key: asked.clone() })?;
         if page.look.json {
             return Ok(page.json(value)?);
         }
@@ -199,12 +196,8 @@ fn reference(store: &dyn Store, args: &RefArgs, context: &Context) -> Result<(),
     let run = &bearer.view.run.id;
     let mut changes = Vec::new();
     for (name, uri) in &args.references {
-        let found = Reference::take(uri, context.around.directory()).map_err(|e| CliError::Other {
-            exit: exit_code::REFUSED,
-            code: "unreadable_reference",
-            message: format!("reference {name}: {e}"),
-            hint: Some("its digest cannot be taken, and nothing was kept; make it readable".into()),
-        })?;
+        let found = Reference::take(uri, context.around.directory())
+            .map_err(|why| InputError::Reference { name: name.clone(), why })?;
         if found.names_nothing_here() {
             say(&format!(
                 "reference {name}: there is no file {uri:?} here; it is kept as given, without a digest"

@@ -31,7 +31,7 @@ use super::lease::{self, Opened, Shell};
 use crate::{
     cli::shell::KeepArgs,
     context::Context,
-    error::CliError,
+    error::{CliError, InsideError},
     exit_code,
     process::{
         end_tree::{Force, end_tree},
@@ -44,12 +44,6 @@ use crate::{
 
 /// Starts the keeper of a shell's lease, and returns when it keeps it.
 pub fn start(context: &Context, shell: &Shell, opened: &Opened) -> Result<(), CliError> {
-    let failed = |what: String| CliError::Other {
-        exit: exit_code::UNAVAILABLE,
-        code: "keeper",
-        message: format!("the keeper of the loop's lease does not start: {what}"),
-        hint: None,
-    };
     let mut command = Command::new(crate::program()?);
     // What it does not need it must not hold: keys, and the marks by which a loop's children are found.
     for (name, _) in context.around.variables() {
@@ -80,7 +74,7 @@ pub fn start(context: &Context, shell: &Shell, opened: &Opened) -> Result<(), Cl
         return Ok(());
     }
     let ended = keeper.wait()?;
-    Err(failed(format!("it ended with {ended}")))
+    Err(InsideError::Keeper(ended).into())
 }
 
 const UP: &str = "up";

@@ -7,6 +7,7 @@ mod room;
 mod sleep;
 
 use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -50,7 +51,7 @@ use crate::{
     },
     attach::listen::Listening,
     context::Context,
-    error::CliError,
+    error::{CliError, MachineError, RunError},
     exit_code,
     process::{
         backoff::Backoff, cgroup::Ground, exit::Exit, signals::Signals, spawn::Spawner, terminal::Terminal,
@@ -89,7 +90,7 @@ pub fn drive(plan: Plan) -> Result<u8, CliError> {
         .worker_threads(2)
         .enable_all()
         .build()
-        .map_err(|e| failed("runtime", format!("cannot start the runtime: {e}")))?;
+        .map_err(|e| MachineError::Runtime(e))?;
     let code = runtime.block_on(async {
         let mut driver = Driver::start(plan).await?;
         let code = driver.attempts().await;
@@ -100,6 +101,9 @@ pub fn drive(plan: Plan) -> Result<u8, CliError> {
     runtime.shutdown_timeout(LAST_TASKS);
     code
 }
+
+/// The run's own proxy: a free port, that nobody else reaches.
+const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 struct Driver {
     view: RunView,
@@ -176,10 +180,12 @@ impl Driver {
         let Served { proxy, grpc, kill_at, grace, through, show } = served;
         let store = node.store().clone();
         let command =
-            view.spec.command.clone().ok_or_else(|| failed("no_command", "the run has no command".into()))?;
-        let listener = TcpListener::bind("127.0.0.1:0")
-            .await
-            .map_err(|e| failed("cannot_listen", format!("cannot listen on 127.0.0.1: {e}")))?;
+            view.spec.command.clone().ok_or_else(|| RunError::NoCommand { run: view.run.id.to_string() })?;
+        let listener = TcpListener::bind(LOOPBACK).await.map_err(|why| MachineError::Listen {
+            address: LOOPBACK,
+            why,
+            flag: None,
+        })?;
         let address = listener.local_addr()?;
         let access = Access { loopback: true, only_run: Some(view.run.no), ..Access::default() };
         let config = proxy_setup::config(
@@ -348,10 +354,9 @@ impl Driver {
             if strays > 0 {
                 let (exit, then) = (Exit { code: None, signal: None }, Then::Interrupt { by_person: false });
                 self.end(attempt, instance, exit, 0, then).await?;
-                return Err(failed(
-                    "strays",
-                    format!("{strays} processes of an earlier attempt cannot be ended; nothing was started"),
-                ));
+                return Err(
+                    RunError::Strays { count: strays, whose: "an earlier attempt", before: true }.into()
+                );
             }
             if let Some(iteration) = iteration {
                 self.begin(iteration, &claims, instance).await?;
@@ -522,8 +527,4 @@ fn own_directory(view: &RunView, context: &Context) -> Option<RunDirectory> {
         .ok()?;
     own.make().map_err(|e| cannot(format!("{}: {e}", own.path().display()))).ok()?;
     Some(own)
-}
-
-fn failed(code: &'static str, message: String) -> CliError {
-    CliError::Other { exit: exit_code::UNAVAILABLE, code, message, hint: None }
 }
