@@ -29,7 +29,7 @@ pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
         Who::Named { run, label } => header_seat(host, run, label, false).await,
         Who::Nobody => {
             let now = host.store.now()?;
-            let day = RunId::new(&format!("day-{}", calendar::day(now.0.div_euclid(calendar::DAY))))
+            let day = RunId::new(&format!("day-{}", calendar::day(now)))
                 .map_err(|e| Refusal::Internal(e.to_string()))?;
             header_seat(host, day, None, true).await
         }
