@@ -6,10 +6,8 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{
-    answer::Answer,
-    request::{Refusal, Request},
-};
+use super::{answer::Answer, request::Request};
+use outlast_server::mock::refusal::Refusal;
 
 /// The length of a vector where the request names none.
 const DIMENSIONS: usize = 16;

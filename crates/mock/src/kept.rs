@@ -2,10 +2,9 @@
 
 use std::{borrow::Cow, collections::HashMap};
 
-use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::request::Refusal;
+use outlast_server::mock::refusal::Refusal;
 
 /// Kept for the provider's life, by the response's id.
 #[derive(Debug, Default)]
@@ -96,5 +95,5 @@ impl Kept {
 }
 
 fn missing(what: &str, id: &str) -> Refusal {
-    Refusal::new(StatusCode::NOT_FOUND, format!("there is no {what} {id:?} here"))
+    Refusal::NotFound { what: format!("{what} {id:?}") }
 }

@@ -16,21 +16,8 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 
-use super::{
-    answer::{self, Answer},
-    anthropic,
-    body::{self, Body, End},
-    cache::{self, Cache},
-    embeddings, gemini,
-    kept::Kept,
-    log::{Line, Log},
-    manner::Manner,
-    openai,
-    options::{Encoding, Options},
-    request::{self, Dialect, Digest, MAX_BODY, Refusal, Request},
-    responses,
-    script::{Fault, Script, ToolCall},
-};
+use super::{answer::{self, Answer}, anthropic, body::{self, Body, End}, cache::{self, Cache}, embeddings, gemini, kept::Kept, log::{Line, Log}, manner::Manner, openai, options::{Encoding, Options}, request::{self, Dialect, Digest, MAX_BODY, Request}, responses, script::{Fault, Script, ToolCall}};
+use outlast_server::mock::refusal::Refusal;
 
 /// What `GET /v1/models` lists. Any other model answers as well.
 const MODELS: [&str; 5] =
@@ -190,15 +177,15 @@ impl Provider {
         match script.fault {
             Some(Fault::Silent) => return Ok(Verdict::Silence),
             Some(Fault::Status(status, times)) if self.still_refuses(request.digest, times) => {
-                return Err(Refusal::new(status, "the request asked for this status"));
+                return Err(Refusal::Asked(status));
             }
             Some(Fault::Limit(limit, times)) if self.still_refuses(request.digest, times) => {
-                return Err(Refusal::usage_limit(limit));
+                return Err(Refusal::UsageLimit(limit));
             }
             _ => {}
         }
         if let Some(status) = self.options.failure(self.drawn.fetch_add(1, Ordering::Relaxed)) {
-            return Err(Refusal::new(status, "refused by chance, as the provider was started to do"));
+            return Err(Refusal::ByChance(status));
         }
 
         let prefixes = cache::prefixes(dialect, &body);
@@ -214,7 +201,7 @@ impl Provider {
         }
         let after = script.latency.unwrap_or(self.options.latency);
         let response = write(&request, &answer, script.fault, after / 20)
-            .map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+            .map_err(|error| Refusal::Internal(error.to_string()))?;
         Ok(Verdict::Respond { after, response })
     }
 
@@ -266,9 +253,7 @@ impl Provider {
             output_tokens: answer.usage.output,
             asked: request.asked(),
         })
-        .map_err(|error| {
-            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the log: {error}"))
-        })
+        .map_err(|error| Refusal::Internal(format!("cannot write the log: {error}")))
     }
 
     fn encode(&self, accepted: &HeaderMap, response: Response<Body>) -> Response<Body> {
@@ -373,19 +358,19 @@ fn halve(frames: &mut Vec<Bytes>) {
 }
 
 fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
-    let message = format!("mock: {}", refusal.message);
-    if let Some(limit) = refusal.limit {
-        return limited(dialect, &message, limit);
+    let (status, message) = (refusal.status(), format!("mock: {refusal}"));
+    if let Refusal::UsageLimit(limit) = refusal {
+        return limited(dialect, &message, *limit);
     }
     let text = match dialect {
-        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => openai::error(refusal.status, &message),
-        Dialect::Anthropic => anthropic::error(refusal.status, &message),
-        Dialect::Gemini => gemini::error(refusal.status, &message),
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => openai::error(status, &message),
+        Dialect::Anthropic => anthropic::error(status, &message),
+        Dialect::Gemini => gemini::error(status, &message),
     };
-    let mut response = json(refusal.status, text);
+    let mut response = json(status, text);
     let headers = response.headers_mut();
     headers.insert(request_id(dialect), HeaderValue::from_static("req_mock"));
-    if refusal.status == StatusCode::TOO_MANY_REQUESTS {
+    if status == StatusCode::TOO_MANY_REQUESTS {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
@@ -450,7 +435,7 @@ fn route(head: &Parts) -> Result<Route<'_>, Refusal> {
             (&Method::GET, None) => Ok(Route::Kept(kept, About::Response)),
             (&Method::GET, Some((id, "input_items"))) => Ok(Route::Kept(id, About::InputItems)),
             (&Method::DELETE, None) => Ok(Route::Kept(kept, About::Deletion)),
-            _ => Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is no {} here", head.uri.path()))),
+            _ => Err(Refusal::NotFound { what: head.uri.path().to_owned() }),
         };
     }
     let (wanted, route) = match head.uri.path() {
@@ -462,11 +447,11 @@ fn route(head: &Parts) -> Result<Route<'_>, Refusal> {
         }
         "/v1/messages/count_tokens" => (Method::POST, Route::CountTokens),
         "/v1/models" => (Method::GET, Route::Models),
-        path => return Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is no {path} here"))),
+        path => return Err(Refusal::NotFound { what: path.to_owned() }),
     };
     if head.method != wanted {
-        let message = format!("{}: wanted {wanted}, had {}", head.uri.path(), head.method);
-        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message));
+        let path = head.uri.path().to_owned();
+        return Err(Refusal::WrongMethod { path, wanted, had: head.method.clone() });
     }
     Ok(route)
 }
@@ -488,16 +473,13 @@ fn credential(manner: Manner, head: &Parts) -> Result<&str, Refusal> {
         Manner::Ollama => (bearer.or(Some("none")), ""),
     };
     let found = found.map(str::trim).filter(|credential| !credential.is_empty());
-    found.ok_or_else(|| {
-        let message = format!("wanted a credential in {wanted}, had none");
-        Refusal::new(StatusCode::UNAUTHORIZED, message)
-    })
+    found.ok_or(Refusal::NoCredential { wanted })
 }
 
 async fn collect(body: Incoming) -> Result<Bytes, Refusal> {
     match Limited::new(body, MAX_BODY).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(request::too_large()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Refusal::TooLarge),
         Err(error) => Err(Refusal::bad(format!("the body broke off: {error}"))),
     }
 }

@@ -1,16 +1,17 @@
 //! A request for a message, in either dialect: read once, checked strictly.
 
-use std::{borrow::Cow, fmt, io::Read, time::Duration};
+use std::{borrow::Cow, fmt, io::Read};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, header};
 use serde::{
     Deserialize, Deserializer,
     de::{self, IgnoredAny, SeqAccess, Visitor},
 };
 use sha2::{Digest as _, Sha256};
 
-use super::script::{self, Script};
+use outlast_server::mock::refusal::Refusal;
+use super::{script::{self, Script}};
 
 /// The largest body, as received and as decoded, in bytes.
 pub(super) const MAX_BODY: usize = 64 << 20;
@@ -39,31 +40,6 @@ impl Dialect {
 
     pub fn is_openai(self) -> bool {
         matches!(self, Self::OpenAi | Self::Responses | Self::Embeddings)
-    }
-}
-
-/// Why a request gets no answer, and the status that says so.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub status: StatusCode,
-    pub message: String,
-    /// A usage limit that is over after so long.
-    pub limit: Option<Duration>,
-}
-
-impl Refusal {
-    pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), limit: None }
-    }
-
-    /// A plan's usage limit, which is over after `limit`.
-    pub fn usage_limit(limit: Duration) -> Self {
-        let limited = Self::new(StatusCode::TOO_MANY_REQUESTS, "the usage limit has been reached");
-        Self { limit: Some(limit), ..limited }
-    }
-
-    pub fn bad(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, message)
     }
 }
 
@@ -498,13 +474,12 @@ pub(super) fn decode(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Refusal>
         b"gzip" => read(flate2::read::MultiGzDecoder::new(&*body)),
         b"zstd" => zstd::stream::read::Decoder::new(&*body).and_then(read),
         _ => {
-            let message = format!("content-encoding: wanted gzip, zstd or identity, had {encoding:?}");
-            return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+            return Err(Refusal::UnknownEncoding { had: format!("{encoding:?}") });
         }
     };
     let decoded = decoded
         .map_err(|error| Refusal::bad(format!("the body is not in its encoding {encoding:?}: {error}")))?;
-    if decoded.len() > MAX_BODY { Err(too_large()) } else { Ok(decoded.into()) }
+    if decoded.len() > MAX_BODY { Err(Refusal::TooLarge) } else { Ok(decoded.into()) }
 }
 
 /// One byte past the limit is enough to know.
@@ -512,9 +487,4 @@ fn read(decoder: impl Read) -> std::io::Result<Vec<u8>> {
     let mut decoded = Vec::new();
     decoder.take(MAX_BODY as u64 + 1).read_to_end(&mut decoded)?;
     Ok(decoded)
-}
-
-pub(super) fn too_large() -> Refusal {
-    let message = format!("the body is too large: wanted at most {MAX_BODY} bytes, decoded");
-    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
 }

@@ -16,7 +16,12 @@ use tokio::{net::TcpListener, signal::unix, sync::oneshot};
 
 use crate::{
     cli::{ServeArgs, serve::LogFormat},
-    program::{context::Context, error::CliError, exit_code, log, say::say},
+    program::{
+        context::Context,
+        error::{CliError, MachineError},
+        exit_code, log,
+        say::say,
+    },
     settings::policies,
 };
 
@@ -40,7 +45,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|e| cannot("runtime", format!("cannot start the runtime: {e}")))?;
+        .map_err(|e| MachineError::Runtime(e))?;
     runtime.block_on(async {
         let listener = listen(args.listen, "--listen").await?;
         let grpc = match args.grpc {
@@ -56,13 +61,13 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             StateDesk::new(node.store().clone(), clock, entropy, args.grpc_conflicts, Writer::NoRun);
         let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?.with_state(desk.clone());
         let (mut first, mut second) = (Stops::new()?, Stops::new()?);
-        let address = listener.local_addr().map_err(|e| cannot("cannot_listen", e.to_string()))?;
+        let address = listener.local_addr()?;
         tell(&format!("serving on http://{address}, store {}", context.place));
         tell(&format!("OPENAI_BASE_URL=http://{address}/v1 ANTHROPIC_BASE_URL=http://{address}, and a header X-Outlast-Run"));
         let (stop_grpc, stopped) = oneshot::channel();
         let mut serving_grpc = None;
         if let Some(listener) = grpc {
-            let address = listener.local_addr().map_err(|e| cannot("cannot_listen", e.to_string()))?;
+            let address = listener.local_addr()?;
             tell(&format!("serving the state over gRPC on {address}"));
             let stopped = async { drop(stopped.await) };
             serving_grpc = Some(tokio::spawn(grpc::serve(desk, listener, token, stopped)));
@@ -73,7 +78,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             tell("stopping; waiting for calls in flight (once more leaves them in doubt)");
         };
         let hangup = unix::signal(unix::SignalKind::hangup())
-            .map_err(|e| cannot("signals", format!("cannot handle signals: {e}")))?;
+            .map_err(|e| MachineError::Signals(e))?;
         let store = node.store().clone();
         let following = settings::follow(proxy.clone(), store, args.clone(), context.clone(), hangup);
         let following = tokio::spawn(following);
@@ -90,22 +95,14 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         }
         tokio::task::spawn_blocking(move || node.leave())
             .await
-            .map_err(|e| cannot("internal", e.to_string()))??;
+            .map_err(MachineError::Task)??;
         Ok(exit_code::OK)
     })
 }
 
-async fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener, CliError> {
-    TcpListener::bind(address).await.map_err(|e| CliError::Other {
-        exit: exit_code::UNAVAILABLE,
-        code: "cannot_listen",
-        message: format!("cannot listen on {address}: {e}"),
-        hint: Some(format!("is another outlast serving there? choose another with {flag}")),
-    })
-}
-
-fn cannot(code: &'static str, message: String) -> CliError {
-    CliError::Other { exit: exit_code::UNAVAILABLE, code, message, hint: None }
+async fn listen(address: SocketAddr, flag: &'static str) -> Result<TcpListener, CliError> {
+    let bound = TcpListener::bind(address).await;
+    Ok(bound.map_err(|why| MachineError::Listen { address, why, flag: Some(flag) })?)
 }
 
 /// SIGTERM and SIGINT, as they come.
@@ -116,8 +113,7 @@ struct Stops {
 
 impl Stops {
     fn new() -> Result<Stops, CliError> {
-        let on =
-            |kind| unix::signal(kind).map_err(|e| cannot("signals", format!("cannot handle signals: {e}")));
+        let on = |kind| unix::signal(kind).map_err(|e| MachineError::Signals(e));
         Ok(Stops { term: on(unix::SignalKind::terminate())?, int: on(unix::SignalKind::interrupt())? })
     }
 

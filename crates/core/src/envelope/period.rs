@@ -49,28 +49,26 @@ impl Per {
 
     /// The period in which `at` lies, in UTC.
     pub fn period(self, at: Micros) -> Period {
-        let days = at.0.div_euclid(DAY);
-        let (year, month, day) = calendar::date(days);
+        let date = calendar::utc(at).date();
         match self {
             Per::Hour => {
                 let since = at.0.div_euclid(HOUR) * HOUR;
                 let hour = since.rem_euclid(DAY) / HOUR;
-                let name = format!("{year:04}-{month:02}-{day:02}T{hour:02}");
-                Period { since: Micros(since), until: Some(Micros(since + HOUR)), name }
-            }
-            Per::Day => Period {
-                since: Micros(days * DAY),
-                until: Some(Micros((days + 1) * DAY)),
-                name: calendar::day(days),
-            },
-            Per::Month => {
-                let (next_year, next) = if month == 12 { (year + 1, 1) } else { (year, month + 1) };
                 Period {
-                    since: Micros(calendar::days(year, month, 1) * DAY),
-                    until: Some(Micros(calendar::days(next_year, next, 1) * DAY)),
-                    name: format!("{year:04}-{month:02}"),
+                    since: Micros(since),
+                    until: Some(Micros(since + HOUR)),
+                    name: format!("{date}T{hour:02}"),
                 }
             }
+            Per::Day => {
+                let since = at.0.div_euclid(DAY) * DAY;
+                Period { since: Micros(since), until: Some(Micros(since + DAY)), name: date.to_string() }
+            }
+            Per::Month => Period {
+                since: calendar::start(date.first_of_month()),
+                until: date.last_of_month().tomorrow().ok().map(calendar::start),
+                name: format!("{:04}-{:02}", date.year(), date.month()),
+            },
             Per::None => Period { since: Micros(0), until: None, name: String::new() },
         }
     }

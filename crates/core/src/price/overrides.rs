@@ -307,22 +307,7 @@ fn nearest(field: &str) -> String {
     let all = OTHERS.iter().map(|s| (*s).to_owned()).chain(prices);
     // The text of an error, so its start will do for a hostile name.
     let field = start_of(field);
-    all.min_by_key(|known| edits(&field, known)).unwrap_or_default()
-}
-
-/// Levenshtein's distance, in bytes.
-fn edits(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let change = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
+    all.min_by_key(|known| strsim::levenshtein(&field, known)).unwrap_or_default()
 }
 
 /// A JSON string's text, or any other value's own.

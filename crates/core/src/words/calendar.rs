@@ -1,50 +1,43 @@
-//! The calendar of UTC: days since 1970-01-01 as dates, and moments as programs read them.
+//! The calendar of UTC. jiff knows the arithmetic; its clock and its time zones are left out of the build.
+
+use jiff::{
+    Timestamp,
+    civil::{Date, DateTime, Time},
+    fmt::temporal::DateTimePrinter,
+    tz::Offset,
+};
 
 use crate::words::id::Micros;
 
 /// A day, in microseconds.
 pub const DAY: i64 = 86_400_000_000;
 
-/// Year, month and day of days since 1970-01-01: eras of 400 years, each beginning with a March.
-pub fn date(days: i64) -> (i64, i64, i64) {
-    let from_era = days + 719_468;
-    let (era, day_of_era) = (from_era.div_euclid(146_097), from_era.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Months from March: their starts lie on a line of slope 153/5.
-    let from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    (era * 400 + year_of_era + i64::from(month <= 2), month, day)
+/// A moment as its date and time of day. The calendar ends with the years -9999 and 9999, and so does the result.
+pub fn utc(at: Micros) -> DateTime {
+    Offset::UTC.to_datetime(timestamp(at))
 }
 
-/// The other way. A day that its month has not is one of the next.
-pub fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = year - i64::from(month <= 2);
-    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let from_march = (month + 9) % 12;
-    let day_of_year = (153 * from_march + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    era * 146_097 + day_of_era - 719_468
+/// The moment at which a date begins.
+pub fn start(date: Date) -> Micros {
+    let begins = Offset::UTC.to_timestamp(date.to_datetime(Time::midnight()));
+    // The last day of the year 9999 alone begins too late for a time stamp.
+    Micros(begins.unwrap_or(Timestamp::MAX).as_microsecond())
 }
 
-/// `2026-11-20`, for days since 1970-01-01.
-pub fn day(days: i64) -> String {
-    let (year, month, day) = date(days);
-    format!("{year:04}-{month:02}-{day:02}")
-}
-
-/// Day, hour, minute, second and microsecond.
-pub fn parts(at: Micros) -> (String, i64, i64, i64, i64) {
-    let rest = at.0.rem_euclid(DAY);
-    let seconds = rest / 1_000_000;
-    (day(at.0.div_euclid(DAY)), seconds / 3600, seconds / 60 % 60, seconds % 60, rest % 1_000_000)
+/// `2026-11-20`.
+pub fn day(at: Micros) -> String {
+    utc(at).date().to_string()
 }
 
 /// `2026-11-20T08:00:00.000000Z`, for programs: always as long, so that texts sort as moments do.
 pub fn rfc3339(at: Micros) -> String {
-    let (date, h, m, s, micros) = parts(at);
-    format!("{date}T{h:02}:{m:02}:{s:02}.{micros:06}Z")
+    const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
+    PRINTER.timestamp_to_string(&timestamp(at))
+}
+
+fn timestamp(at: Micros) -> Timestamp {
+    let last = if at.0 < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    Timestamp::from_microsecond(at.0).unwrap_or(last)
 }
 
 #[cfg(test)]
@@ -67,10 +60,18 @@ mod tests {
     }
 
     #[test]
+    fn moments_beyond_the_calendar_are_its_ends() {
+        assert_eq!(utc(Micros(i64::MAX)).year(), 9999);
+        assert_eq!(utc(Micros(i64::MIN)).year(), -9999);
+        assert!(rfc3339(Micros(i64::MAX)).starts_with("9999-12-30T"));
+        assert!(start(Date::MAX) <= Micros(Timestamp::MAX.as_microsecond()));
+    }
+
+    #[test]
     fn every_day_is_read_back() {
         for no in -1_000_000..1_000_000 {
-            let (y, m, d) = date(no);
-            assert_eq!(days(y, m, d), no);
+            let at = Micros(no * DAY);
+            assert_eq!(start(utc(at).date()), at);
         }
     }
 }

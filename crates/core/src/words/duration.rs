@@ -1,4 +1,6 @@
 //! Durations as people type them, `1h30m`, and milliseconds as the domain counts them.
+//!
+//! Home-made: jiff's spans also read `1 hour ago`, `1.5h` and months, and do not say which part of a text is wrong.
 
 /// A text that is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

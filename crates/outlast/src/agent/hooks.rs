@@ -9,6 +9,8 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
+use crate::loops::task_context::quote::quoted;
+
 /// By which our hooks' processes are known.
 pub const MARK: &str = "hook claude";
 
@@ -82,11 +84,6 @@ fn merged(mut settings: Map<String, Value>, command: &str) -> Value {
         }
     }
     Value::Object(settings)
-}
-
-/// A word as a shell takes it.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]

@@ -8,7 +8,10 @@ use outlast_core::{
     store::{self, RunView, Store},
 };
 
-use crate::program::{context::Context, error::CliError, exit_code};
+use crate::program::{
+    context::Context,
+    error::{CliError, InsideError},
+};
 
 /// The variable of the run's token.
 pub const TOKEN: &str = "OUTLAST_TOKEN";
@@ -29,12 +32,8 @@ impl Inside {
     pub fn of(context: &Context) -> Result<Option<Inside>, CliError> {
         let Some(token) = context.around.var(TOKEN).and_then(|t| t.to_str()) else { return Ok(None) };
         let store = context.open(false, Default::default())?;
-        let claims = token::verify(token, &store.token_keys()?).map_err(|e| CliError::Other {
-            exit: exit_code::REFUSED,
-            code: e.code(),
-            message: format!("{TOKEN} is not this store's: {e}"),
-            hint: Some("a process of a run finds the run's store in OUTLAST_STORE".into()),
-        })?;
+        let claims = token::verify(token, &store.token_keys()?)
+            .map_err(|why| InsideError::BadToken { why, store: store.place().to_string() })?;
         let view = crate::supervisor::view_of(store.as_ref(), claims.run)?;
         let attempts = store.attempts(claims.run)?;
         let open = attempts.iter().find(|a| a.no == claims.attempt && a.is_open() && a.fence == claims.fence);

@@ -20,7 +20,12 @@ use super::{
 };
 use crate::{
     cli::AgentArgs,
-    program::{context::Context, error::CliError, exit_code, say::say},
+    program::{
+        context::Context,
+        error::{CliError, InsideError, RunError},
+        exit_code,
+        say::say,
+    },
 };
 use outlast_process::{
     exit::Exit,
@@ -34,15 +39,7 @@ const MOST: u32 = 100_000;
 /// Runs the agent to its end. Returns its exit code.
 pub fn agent(args: AgentArgs, context: Context) -> Result<u8, CliError> {
     let Some(inside) = Inside::of(&context)? else {
-        return Err(CliError::Other {
-            exit: exit_code::REFUSED,
-            code: "not_in_a_run",
-            message: "`outlast agent` starts an agent inside of a run, and this is none".into(),
-            hint: Some(
-                "start the script with `outlast run -- SCRIPT`, or the agent itself with `outlast run`"
-                    .into(),
-            ),
-        });
+        return Err(InsideError::NotInARun.into());
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(Seat { args, context, inside }.run())
@@ -111,12 +108,7 @@ impl Seat {
                 Tool::Taken { .. } | Tool::Ended { .. } => {}
             }
         }
-        Err(CliError::Other {
-            exit: exit_code::REFUSED,
-            code: "too_many_agents",
-            message: format!("this run has begun {MOST} agents with these words in this directory"),
-            hint: Some("begin a new run".into()),
-        })
+        Err(RunError::TooManyAgents { count: MOST }.into())
     }
 
     async fn drive(&self, launch: Launch, env: BTreeMap<OsString, OsString>) -> Result<Exit, CliError> {
@@ -134,12 +126,7 @@ impl Seat {
             terminal: None,
             limits: Limits::default(),
         };
-        let child = spawner.spawn(command).map_err(|e| CliError::Other {
-            exit: e.exit_code().and_then(|c| u8::try_from(c).ok()).unwrap_or(exit_code::FAILED),
-            code: e.code(),
-            message: e.to_string(),
-            hint: None,
-        })?;
+        let child = spawner.spawn(command).map_err(RunError::NotStarted)?;
         loop {
             tokio::select! {
                 exit = child.exited() => return Ok(exit?),

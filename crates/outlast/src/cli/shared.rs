@@ -12,7 +12,7 @@ use outlast_core::{
 
 use super::values::{self, Limit};
 use crate::{
-    program::{error::CliError, exit_code},
+    program::error::{CliError, RunError},
     settings::place::Durability,
 };
 
@@ -170,12 +170,7 @@ pub struct GrpcArgs {
 impl GrpcArgs {
     /// What is typed wins over what is kept with the run.
     pub fn over(self, kept: Option<&Grpc>) -> Result<Option<(SocketAddr, Conflicts)>, CliError> {
-        let was = kept.map(|kept| kept.address.parse()).transpose().map_err(|e| CliError::Other {
-            exit: exit_code::REFUSED,
-            code: "bad_grpc_address",
-            message: format!("the address that is kept with the run for its state is none: {e}"),
-            hint: Some("give one with --grpc".into()),
-        })?;
+        let was = kept.map(|kept| kept.address.parse()).transpose().map_err(RunError::KeptAddress)?;
         let conflicts = self.grpc_conflicts.or(kept.map(|kept| kept.conflicts)).unwrap_or_default();
         Ok(self.grpc.or(was).map(|address| (address, conflicts)))
     }

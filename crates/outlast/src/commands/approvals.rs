@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::{ApprovalsArgs, ApproveArgs},
-    program::{error::CliError, exit_code, find},
+    program::{
+        error::{CliError, CommandError},
+        find,
+    },
     render::{approval as shown, look::Page},
     settings::surroundings::Surroundings,
 };
@@ -56,14 +59,7 @@ pub fn approve(
     // Whoever unsets it to get here decides for others than us; whoever forgot where it is does not.
     for name in ["OUTLAST_MARK", "OUTLAST_TOKEN"] {
         if around.var(name).is_some() {
-            return Err(CliError::Other {
-                exit: exit_code::REFUSED,
-                code: "not_a_persons",
-                message: format!(
-                    "an agent does not decide on its own tools: this is a process of a run ({name} is set)"
-                ),
-                hint: Some("decide in a shell of your own".into()),
-            });
+            return Err(CommandError::NotAPersons { variable: name }.into());
         }
     }
     let id: ApprovalId = args.id.parse().map_err(|e: approval::BadApprovalId| CliError::Usage {

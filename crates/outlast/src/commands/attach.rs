@@ -4,7 +4,13 @@ use outlast_core::store::Store;
 
 use crate::{
     cli::AttachArgs,
-    program::{context::Context, error::CliError, exit_code, find, run_directory::RunDirectory, say::say},
+    program::{
+        context::Context,
+        error::{CliError, CommandError},
+        exit_code, find,
+        run_directory::RunDirectory,
+        say::say,
+    },
 };
 use outlast_process::attach::{
     client::{self, End, Who},
@@ -16,13 +22,10 @@ pub fn attach(store: &dyn Store, context: &Context, args: &AttachArgs) -> Result
     let view = find::run(store, &args.run)?;
     let (id, status) = (&view.run.id, view.run.status);
     let directory = RunDirectory::of(&context.place, id, &context.around)?;
-    let socket = listen::connect(directory.path()).map_err(|e| CliError::Other {
-        exit: exit_code::REFUSED,
-        code: "not_attachable",
-        message: format!("run {id} is {}, and no supervisor listens on this machine ({e})", status.name()),
-        hint: Some(format!(
-            "`outlast resume {id}` goes on with it, `outlast logs {id}` shows what it printed"
-        )),
+    let socket = listen::connect(directory.path()).map_err(|why| CommandError::NotAttachable {
+        run: id.to_string(),
+        status,
+        why,
     })?;
     match client::attend(socket, Who::Watcher)? {
         End::Over(code) => Ok(code),

@@ -18,7 +18,12 @@ use crate::{
         reference::{Now, Reference},
         task,
     },
-    program::{context::Context, error::CliError, exit_code, find, say::say},
+    program::{
+        context::Context,
+        error::{CliError, CommandError, InputError},
+        find,
+        say::say,
+    },
     render::{
         look::{Page, clean_line, exact_line},
         table::{Cell, Side, Table},
@@ -130,12 +135,10 @@ fn get(store: &dyn Store, args: &GetArgs, context: &Context, page: &mut Page) ->
     let view = looked_at(store, &args.of, context)?;
     let found = TaskContext::read(store, &view.run.id)?;
     if let Some(asked) = &args.key {
-        let value = found.values.get(asked).ok_or_else(|| CliError::Other {
-            exit: exit_code::REFUSED,
-            code: "no_such_key",
-            message: format!("{asked:?} is not set in the context of {}", view.run.id),
-            hint: Some("`outlast ctx get` lists what is".into()),
-        })?;
+        let value = found
+            .values
+            .get(asked)
+            .ok_or_else(|| CommandError::NotInContext { run: view.run.id.to_string(), key: asked.clone() })?;
         if page.look.json {
             return Ok(page.json(value)?);
         }
@@ -195,12 +198,8 @@ fn reference(store: &dyn Store, args: &RefArgs, context: &Context) -> Result<(),
     let run = &bearer.view.run.id;
     let mut changes = Vec::new();
     for (name, uri) in &args.references {
-        let found = Reference::take(uri, context.around.directory()).map_err(|e| CliError::Other {
-            exit: exit_code::REFUSED,
-            code: "unreadable_reference",
-            message: format!("reference {name}: {e}"),
-            hint: Some("its digest cannot be taken, and nothing was kept; make it readable".into()),
-        })?;
+        let found = Reference::take(uri, context.around.directory())
+            .map_err(|why| InputError::Reference { name: name.clone(), why })?;
         if found.names_nothing_here() {
             say(&format!(
                 "reference {name}: there is no file {uri:?} here; it is kept as given, without a digest"

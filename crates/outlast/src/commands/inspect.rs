@@ -17,7 +17,10 @@ use serde_json::{Map, Value, json};
 use super::jobs;
 use crate::{
     cli::InspectArgs,
-    program::{error::CliError, find, jsonl},
+    program::{
+        error::{CliError, InputError},
+        find, jsonl,
+    },
     render::{
         amount::{some, usd},
         exit,
@@ -52,7 +55,7 @@ pub fn inspect(store: &dyn Store, args: &InspectArgs, page: &mut Page) -> Result
 
 /// A file of results that has no record: its lines are all that is known.
 pub fn inspect_lines(path: &Path, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
-    let scan = jsonl::scan(path).map_err(|e| CliError::unreadable_results(path, &e))?;
+    let scan = jsonl::scan(path).map_err(|why| InputError::Results { path: path.to_owned(), why })?;
     let damage: Vec<usize> = scan.damage.iter().map(|d| d.line).collect();
     if page.look.json {
         let jobs: Vec<Value> = scan

@@ -4,7 +4,7 @@ use std::io;
 
 use outlast_core::{
     run::{Run, attempt::Attempt, status::Status},
-    store::{RunView, Store},
+    store::Store,
     words::id::AttemptNo,
 };
 use serde_json::json;
@@ -15,7 +15,13 @@ use crate::{
         plain,
         read::{self, Follower},
     },
-    program::{context::Context, error::CliError, exit_code, find, run_directory::RunDirectory, say::say},
+    program::{
+        context::Context,
+        error::{CliError, CommandError},
+        find,
+        run_directory::RunDirectory,
+        say::say,
+    },
     render::look::Page,
 };
 
@@ -35,18 +41,19 @@ pub fn logs(
         Some(no) => AttemptNo(no),
         None => match attempts.last().map(|a| a.no).or(kept.last().copied()) {
             Some(no) => no,
-            None => return Err(nothing(&view, "it has no attempt yet")),
+            None => return Err(CommandError::NoAttempt { run: view.run.id.to_string() }.into()),
         },
     };
     // A followed one may be about to begin.
     let may_come = args.follow && no >= newest(&attempts) && goes_on(store, &view.run)?;
     if !kept.contains(&no) && !may_come {
-        let why = match kept.as_slice() {
+        let kept = match kept.as_slice() {
             [] => format!("nothing is kept in {}", directory.display()),
             [first, .., last] => format!("those of attempts {} to {} are kept", first.0, last.0),
             [one] => format!("that of attempt {} is kept", one.0),
         };
-        return Err(nothing(&view, &format!("of attempt {}: {why}", no.0)));
+        let run = view.run.id.to_string();
+        return Err(CommandError::NoLog { run, attempt: no.0, kept }.into());
     }
     let mut printer = Printer { attempt: no, unfinished: Vec::new(), raw: !context.is_on_terminal };
     let mut follower = Follower::new(&directory, no);
@@ -97,15 +104,6 @@ fn newest(attempts: &[Attempt]) -> AttemptNo {
 fn goes_on(store: &dyn Store, run: &Run) -> Result<bool, CliError> {
     let status = store.run(run.no)?.map_or(run.status, |view| view.run.status);
     Ok(matches!(status, Status::Running | Status::Waiting | Status::Sleeping))
-}
-
-fn nothing(view: &RunView, why: &str) -> CliError {
-    CliError::Other {
-        exit: exit_code::REFUSED,
-        code: "no_logs",
-        message: format!("run {} has no log {why}", view.run.id).replace("log it has", "log: it has"),
-        hint: Some("logs are kept beside the store by `outlast run` without --no-logs".into()),
-    }
 }
 
 /// Prints a log as its page wants it.

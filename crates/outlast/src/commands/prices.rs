@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     cli::PricesArgs,
-    program::{error::CliError, exit_code},
+    program::error::{CliError, CommandError, InputError},
     render::{
         amount::{put_money, usd},
         look::Page,
@@ -144,19 +144,9 @@ fn document(args: &PricesArgs, table: &PriceTable, found: &Found, charged: Optio
 }
 
 fn unknown_price(model: &str) -> CliError {
-    CliError::Other {
-        exit: exit_code::REFUSED,
-        code: "price_unknown",
-        message: format!("no price is known for {model:?}: under a limit in usd its calls are refused"),
-        hint: Some("give one with --prices FILE: see docs/guides/prices.md".into()),
-    }
+    CommandError::PriceUnknown { model: model.to_owned() }.into()
 }
 
 fn unknown_upstream(name: &str) -> CliError {
-    CliError::Other {
-        exit: exit_code::USAGE,
-        code: "unknown_upstream",
-        message: format!("no upstream is named {name:?} here"),
-        hint: Some("upstreams are named in ~/.config/outlast/outlast.toml, as [upstreams.NAME]".into()),
-    }
+    InputError::UnknownUpstream { name: name.to_owned() }.into()
 }

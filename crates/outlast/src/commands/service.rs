@@ -13,7 +13,11 @@ use serde_json::json;
 
 use crate::{
     cli::{ServiceArgs, ServiceVerb},
-    program::{context::Context, error::CliError, exit_code, say::say},
+    program::{
+        context::Context,
+        error::{CliError, CommandError},
+        say::say,
+    },
     render::look::Page,
     settings::{place::Place, surroundings::Surroundings},
 };
@@ -43,7 +47,7 @@ pub fn service(context: &Context, args: &ServiceArgs, page: &mut Page) -> Result
         }
         ServiceVerb::Uninstall => {
             if !path.exists() {
-                return Err(failed("not_installed", format!("there is no {}", path.display()), None));
+                return Err(CommandError::NotInstalled { unit: path }.into());
             }
             // Of no use where it is not enabled any more.
             let disabled = systemctl(&["disable", UNIT]);
@@ -73,10 +77,7 @@ pub fn service(context: &Context, args: &ServiceArgs, page: &mut Page) -> Result
 
 /// `$XDG_CONFIG_HOME/systemd/user/outlast.service`.
 fn unit_path(around: &Surroundings) -> Result<PathBuf, CliError> {
-    let config = around.config_directory().ok_or_else(|| {
-        let message = "neither HOME nor XDG_CONFIG_HOME is set: there is no place for the unit".to_owned();
-        failed("no_home", message, Some("set HOME".into()))
-    })?;
+    let config = around.config_directory().ok_or(CommandError::NoHome)?;
     // Beside our own.
     Ok(config.with_file_name("systemd").join("user").join(UNIT))
 }
@@ -103,9 +104,7 @@ fn unit(program: &Path, place: &Place, around: &Surroundings) -> Result<String, 
         Place::Postgres(_) => match place.without_secret() {
             Some(address) => address.into(),
             None => {
-                let message = format!("the address of {place} holds a password, which no unit is to hold");
-                let hint = "put the password into ~/.pgpass, and leave it out of the address".into();
-                return Err(failed("secret_in_unit", message, Some(hint)));
+                return Err(CommandError::SecretInUnit { place: place.to_string() }.into());
             }
         },
     };
@@ -143,9 +142,7 @@ fn unit(program: &Path, place: &Place, around: &Surroundings) -> Result<String, 
 fn quoted(word: &[u8], expands: bool) -> Result<String, CliError> {
     let text = std::str::from_utf8(word).ok().filter(|text| !text.contains(['\0', '\n', '\r']));
     let Some(text) = text else {
-        let shown = String::from_utf8_lossy(word).into_owned();
-        let message = format!("{shown:?} cannot stand in a unit: it is no plain line of text");
-        return Err(failed("bad_unit", message, None));
+        return Err(CommandError::BadUnit { word: String::from_utf8_lossy(word).into_owned() }.into());
     };
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -162,25 +159,18 @@ fn quoted(word: &[u8], expands: bool) -> Result<String, CliError> {
 
 /// What it printed. Errors: it is not there, or refused.
 fn systemctl(args: &[&str]) -> Result<String, CliError> {
-    let hint = || {
-        Some("`outlast service install --print` prints the unit; or have `outlast resume --all` run at boot by other means, such as cron's @reboot".into())
-    };
+    let failed = |why: String| CommandError::Systemctl { verb: args.join(" "), why };
     let done = Command::new("systemctl")
         .arg("--user")
         .args(args)
         .output()
-        .map_err(|e| failed("no_systemd", format!("cannot run systemctl: {e}"), hint()))?;
+        .map_err(|e| failed(format!("cannot run systemctl: {e}")))?;
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     // What it is asked about may well be off: its answer counts.
     if done.status.success() || args.first().is_some_and(|verb| verb.starts_with("is-")) {
         return Ok(said(&done.stdout));
     }
-    let message = format!("systemctl --user {}: {}", args.join(" "), said(&done.stderr));
-    Err(failed("no_systemd", message, hint()))
-}
-
-fn failed(code: &'static str, message: String, hint: Option<String>) -> CliError {
-    CliError::Other { exit: exit_code::UNAVAILABLE, code, message, hint }
+    Err(failed(said(&done.stderr)).into())
 }
 
 #[cfg(test)]

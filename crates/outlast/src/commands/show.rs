@@ -22,6 +22,7 @@ use super::{budget, evidence::Evidence, journal};
 use crate::{
     agent::{self, session},
     cli::ShowArgs,
+    loops::task_context::quote,
     program::{error::CliError, find, untaken::Untaken},
     render::{
         amount::{put_money, some, usd},
@@ -202,7 +203,7 @@ impl Story {
             facts.push(("ended", self.moment(ended)));
         }
         if let Some(command) = &spec.command {
-            let argv: Vec<String> = command.argv.iter().map(|a| quoted(a)).collect();
+            let argv: Vec<String> = command.argv.iter().map(|a| as_typed(a)).collect();
             facts.push(("command", look::exact_line(&argv.join(" "), usize::MAX)));
             facts.push(("in", clean(&command.directory)));
         }
@@ -235,8 +236,8 @@ impl Story {
             Some(max) => format!("{finished} of at most {max} finished"),
             None => format!("{finished} finished"),
         }];
-        parts.extend(looping.until.as_ref().map(|until| format!("until {}", quoted(until))));
-        parts.extend(looping.input.as_ref().map(|input| format!("each reads {}", quoted(input))));
+        parts.extend(looping.until.as_ref().map(|until| format!("until {}", as_typed(until))));
+        parts.extend(looping.input.as_ref().map(|input| format!("each reads {}", as_typed(input))));
         if turns.unchanged > 0 {
             parts.push(format!("the last {} changed nothing", turns.unchanged));
         }
@@ -532,10 +533,10 @@ fn titled(look: Look, title: &str, body: &str) -> String {
 }
 
 /// An argument as a shell would take it.
-fn quoted(argument: &str) -> String {
+fn as_typed(argument: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_=+./:,@%".contains(&b);
     if !argument.is_empty() && argument.bytes().all(plain) {
         return argument.to_owned();
     }
-    format!("'{}'", argument.replace('\'', "'\\''"))
+    quote::quoted(argument)
 }

@@ -18,7 +18,10 @@ use serde_json::json;
 use super::inspect::each_item;
 use crate::{
     cli::VerifyArgs,
-    program::{error::CliError, exit_code, jsonl},
+    program::{
+        error::{CliError, InputError},
+        exit_code, jsonl,
+    },
     render::{amount::some, look::Page},
 };
 
@@ -87,7 +90,7 @@ pub fn verify_lines(path: &Path, repair: bool, page: &mut Page) -> Result<u8, Cl
             |torn| if torn { "is torn, and will be cut by the next start" } else { "is no result of a job" };
         scan.damage.iter().map(|d| format!("line {} {}", d.line, what(d.torn))).collect()
     };
-    let unreadable = |e: io::Error| CliError::unreadable_results(path, &e);
+    let unreadable = |why: io::Error| CliError::from(InputError::Results { path: path.to_owned(), why });
     let scan = jsonl::scan(path).map_err(unreadable)?;
     let lines: usize = scan.jobs.values().map(|results| results.lines).sum();
     let (mut damage, mut repaired) = (told(&scan), Vec::new());

@@ -30,7 +30,11 @@ use rustix::{
 use super::lease::{self, Opened, Shell};
 use crate::{
     cli::shell::KeepArgs,
-    program::{context::Context, error::CliError, exit_code},
+    program::{
+        context::Context,
+        error::{CliError, InsideError},
+        exit_code,
+    },
     supervisor::environment::Mark,
 };
 use outlast_process::{
@@ -42,12 +46,6 @@ use outlast_process::{
 
 /// Starts the keeper of a shell's lease, and returns when it keeps it.
 pub fn start(context: &Context, shell: &Shell, opened: &Opened) -> Result<(), CliError> {
-    let failed = |what: String| CliError::Other {
-        exit: exit_code::UNAVAILABLE,
-        code: "keeper",
-        message: format!("the keeper of the loop's lease does not start: {what}"),
-        hint: None,
-    };
     let mut command = Command::new(crate::program()?);
     // What it does not need it must not hold: keys, and the marks by which a loop's children are found.
     for (name, _) in context.around.variables() {
@@ -78,7 +76,7 @@ pub fn start(context: &Context, shell: &Shell, opened: &Opened) -> Result<(), Cl
         return Ok(());
     }
     let ended = keeper.wait()?;
-    Err(failed(format!("it ended with {ended}")))
+    Err(InsideError::Keeper(ended).into())
 }
 
 const UP: &str = "up";

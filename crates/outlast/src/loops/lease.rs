@@ -16,20 +16,25 @@ use outlast_core::{
     },
     envelope::unit::Limits,
     run::{
-        Spec,
+        Run, Spec,
         attempt::{Attempt, Exit},
         instance::{Identity, Instance, Life},
         status::Status,
         token::{self, Claims},
     },
     store::{self, Ask as _, RunView, Store},
-    words::id::{InstanceNo, RunId, RunNo, Slot},
+    words::id::{InstanceNo, RunId, Slot},
 };
 
 use super::keeper;
 use crate::{
     loops::task_context::{TaskContext, bearer::Bearer, mirror::Mirror, quote::export},
-    program::{context::Context, error::CliError, exit_code, say::say},
+    program::{
+        context::Context,
+        error::{CliError, InsideError, MachineError, RunError},
+        exit_code,
+        say::say,
+    },
     render::{amount::some, exit::words},
     serve::proxy_setup,
     supervisor::environment::Mark,
@@ -52,16 +57,9 @@ pub struct Shell {
 impl Shell {
     /// Errors: there is no such process.
     pub fn of(pid: u32, name: &str) -> Result<Shell, CliError> {
-        let no_proc = |what: String| CliError::Other {
-            exit: exit_code::UNAVAILABLE,
-            code: "no_proc",
-            message: what,
-            hint: None,
-        };
         let me = identity::Identity::of_self()
-            .map_err(|e| no_proc(format!("/proc does not tell who this process is: {e}")))?;
-        let id = ProcId::of(pid)?
-            .ok_or_else(|| no_proc(format!("there is no process {pid}: wanted the loop's shell")))?;
+            .map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
+        let id = ProcId::of(pid)?.ok_or(MachineError::NoShell { pid })?;
         let identity = Identity {
             host: me.host,
             boot_id: me.boot_id,
@@ -103,7 +101,7 @@ pub fn take(
     let (run, is_over) = (view.run.no, view.run.status == Status::Completed);
     store.run_verb(Reopen { run }, Durability::Synced)?;
     let node = proxy_setup::join_as(store.clone(), context, shell.identity.clone())?;
-    let claimed = claim(&node, shell, run);
+    let claimed = claim(&node, shell, &view.run);
     if claimed.is_err() {
         // Held: we have nothing, and nobody is to wait for us.
         node.leave()?;
@@ -125,12 +123,7 @@ fn found_or_made(store: &dyn Store, id: RunId) -> Result<RunView, CliError> {
     let started = store.run_verb(start, Durability::Synced)?;
     let view = store.run(started.run)?.ok_or_else(|| CliError::NoSuchRun { asked: id.to_string() })?;
     if !super::is_loop(&view) || view.run.job.is_some() {
-        return Err(CliError::Other {
-            exit: exit_code::REFUSED,
-            code: "not_a_loop",
-            message: format!("{id} is a run already, and none of a loop script"),
-            hint: Some("give the loop another name with `outlast shell-init --run NAME`".into()),
-        });
+        return Err(InsideError::NotALoop { run: id.to_string() }.into());
     }
     Ok(view)
 }
@@ -138,9 +131,9 @@ fn found_or_made(store: &dyn Store, id: RunId) -> Result<RunView, CliError> {
 fn claim(
     node: &outlast_server::node::Node,
     shell: &Shell,
-    run: RunNo,
+    Run { no: run, id, .. }: &Run,
 ) -> Result<(Claims, Option<Attempt>), CliError> {
-    let store = node.store();
+    let (run, store) = (*run, node.store());
     let mut waited = false;
     loop {
         let before = store.attempts(run)?.pop();
@@ -153,12 +146,7 @@ fn claim(
                 return Ok((claims, before));
             }
             Ok(Claimed::Refused(refusal)) => {
-                return Err(CliError::Other {
-                    exit: exit_code::HALTED,
-                    code: "run_halted",
-                    message: format!("the loop is halted ({}): {}", refusal.code, refusal.message()),
-                    hint: None,
-                });
+                return Err(RunError::Halted { run: id.to_string(), halt: Some(Box::new(refusal)) }.into());
             }
             Err(store::Error::Engine(held @ engine::Error::RunHeld { .. })) => {
                 let holders: Vec<Instance> = store.live_instances()?;
@@ -244,15 +232,8 @@ fn end_strays(mark: &Mark) -> Result<(), CliError> {
     if ended.left.is_empty() {
         return Ok(());
     }
-    Err(CliError::Other {
-        exit: exit_code::UNAVAILABLE,
-        code: "strays",
-        message: format!(
-            "{} of an earlier life of this loop cannot be ended",
-            some(ended.left.len() as i64, "process")
-        ),
-        hint: None,
-    })
+    Err(RunError::Strays { count: ended.left.len(), whose: "an earlier life of this loop", before: false }
+        .into())
 }
 
 /// How a shell ended.

@@ -25,7 +25,12 @@ use crate::{
         quote::export,
         task::{self, Recovery},
     },
-    program::{context::Context, error::CliError, exit_code, say::say},
+    program::{
+        context::Context,
+        error::{CliError, InsideError},
+        exit_code,
+        say::say,
+    },
     render::look::Page,
     supervisor::environment::Mark,
 };
@@ -134,15 +139,13 @@ fn bind(store: &dyn Store, bearer: &Bearer, shell: &Shell, name: &str) -> Result
                 return Ok(false);
             }
             if bound.attempt == bearer.claims.attempt.0 && holds(&bound, shell)? {
-                return Err(CliError::Other {
-                    exit: exit_code::HELD,
-                    code: "run_held",
-                    message: format!(
-                        "loop {name} of run {run} is held by pid {} on {}",
-                        bound.pid, bound.host
-                    ),
-                    hint: Some("end it there, or give this one another name".into()),
-                });
+                return Err(InsideError::LoopHeld {
+                    name: name.to_owned(),
+                    run: run.to_string(),
+                    pid: bound.pid,
+                    host: bound.host,
+                }
+                .into());
             }
         }
         let i = &shell.identity;
@@ -190,12 +193,7 @@ fn hold_again(
         return Ok(false);
     }
     if !lease::is_untouched(store.as_ref(), &bearer)? {
-        return Err(CliError::Other {
-            exit: exit_code::HELD,
-            code: "lease_lost",
-            message: format!("another loop took {} up while this one was taken for dead", args.name),
-            hint: Some("this one is over; `outlast show` tells what became of it".into()),
-        });
+        return Err(InsideError::LoopTaken { name: args.name.clone() }.into());
     }
     say("this loop was taken for dead (was the machine asleep?); taking its run again");
     let shell = Shell::of(args.pid, &args.name)?;
@@ -231,8 +229,8 @@ fn said_by(
             ctx::once_each(pairs.iter().map(|(k, _)| k))?;
             let stands = TaskContext::read(store, &bearer.view.run.id)?;
             let (attempt, now) = (bearer.claims.attempt.0, store.now()?);
-            let mut changes =
-                task::begin(&bearer.view.run.id, &stands, task, pairs, attempt, now).map_err(refused)?;
+            let mut changes = task::begin(&bearer.view.run.id, &stands, task, pairs, attempt, now)
+                .map_err(InsideError::from)?;
             if is_there(store, bearer, ASIDE, task)? {
                 changes.push(task_context::delete(&bearer.view.run.id, ASIDE, task));
             }
@@ -257,8 +255,8 @@ fn said_by(
         }
         Verb::Done { task } => {
             let stands = TaskContext::read(store, &bearer.view.run.id)?;
-            let (_, changes) =
-                task::done(&bearer.view.run.id, &stands, task.as_deref(), store.now()?).map_err(refused)?;
+            let (_, changes) = task::done(&bearer.view.run.id, &stands, task.as_deref(), store.now()?)
+                .map_err(InsideError::from)?;
             ctx::commit(store, context, bearer, changes, true)?;
             for variable in
                 key::NAMED.iter().map(|(_, v)| *v).chain(["RECOVERED_TASK_ID", "OUTLAST_TASK_LIVES"])
@@ -317,23 +315,6 @@ fn recover(
             page.text(&export("OUTLAST_TASK_LIVES", &lives.to_string()))?;
             Ok(exit_code::OK)
         }
-    }
-}
-
-fn refused(why: task::Refused) -> CliError {
-    let hint = match &why {
-        task::Refused::Unfinished { .. } => {
-            "finish it first: outlast_recover tells where it stands, outlast_done ends it, `outlast ctx clear` drops it"
-        }
-        task::Refused::NoTask => "outlast_begin TASK begins one",
-        task::Refused::Another { .. } => "outlast_done without a name ends the one that is begun",
-        task::Refused::Nameless => "outlast_begin TASK",
-    };
-    CliError::Other {
-        exit: exit_code::REFUSED,
-        code: "task_refused",
-        message: why.to_string(),
-        hint: Some(hint.into()),
     }
 }
 

@@ -1,10 +1,23 @@
 //! Why a command was not done, with a stable code, what to do about it, and an exit code.
 
-use std::{io, path::Path};
+mod command;
+mod input;
+mod inside;
+mod machine;
+mod run;
+
+use std::io;
 
 use outlast_core::{engine, store};
 use serde_json::json;
 
+pub use self::{
+    command::CommandError,
+    input::InputError,
+    inside::{InsideError, TaskRefused},
+    machine::MachineError,
+    run::RunError,
+};
 use crate::{
     program::{exit_code, say},
     render::look::clean,
@@ -48,9 +61,16 @@ pub enum CliError {
     },
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
-    /// What a supervisor or server has to say: its own code, and one of the documented exit codes.
-    #[error("{message}")]
-    Other { exit: u8, code: &'static str, message: String, hint: Option<String> },
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    #[error(transparent)]
+    Input(#[from] InputError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Inside(#[from] InsideError),
+    #[error(transparent)]
+    Command(#[from] CommandError),
 }
 
 impl From<clap::Error> for CliError {
@@ -60,26 +80,6 @@ impl From<clap::Error> for CliError {
 }
 
 impl CliError {
-    /// A command that this build leaves out.
-    pub fn not_available(command: &'static str) -> CliError {
-        CliError::Other {
-            exit: exit_code::UNAVAILABLE,
-            code: "not_available",
-            message: format!("`outlast {command}` is not available in this build"),
-            hint: None,
-        }
-    }
-
-    /// A JSONL file of results that cannot be read, or not be repaired.
-    pub fn unreadable_results(path: &Path, why: &io::Error) -> CliError {
-        CliError::Other {
-            exit: exit_code::REFUSED,
-            code: "results_unreadable",
-            message: format!("cannot work on {}: {why}", path.display()),
-            hint: Some("give a JSONL file of results; nothing was changed".into()),
-        }
-    }
-
     /// The stable code.
     pub fn code(&self) -> &'static str {
         match self {
@@ -92,7 +92,11 @@ impl CliError {
             CliError::NoSuchRun { .. } => "unknown_run",
             CliError::AmbiguousRun { .. } => "ambiguous_run",
             CliError::Output(_) => "output",
-            CliError::Other { code, .. } => code,
+            CliError::Machine(e) => e.code(),
+            CliError::Input(e) => e.code(),
+            CliError::Run(e) => e.code(),
+            CliError::Inside(e) => e.code(),
+            CliError::Command(e) => e.code(),
         }
     }
 
@@ -105,7 +109,7 @@ impl CliError {
                 }
                 _ => "see `outlast --help`".into(),
             }),
-            CliError::Usage { hint, .. } | CliError::Other { hint, .. } => hint.clone(),
+            CliError::Usage { hint, .. } => hint.clone(),
             CliError::Settings(e) => e.hint(),
             CliError::Place(_) => Some("name another place with --store or OUTLAST_STORE".into()),
             CliError::Keys(e) => e.hint(),
@@ -121,6 +125,11 @@ impl CliError {
             CliError::NoSuchRun { .. } => Some("list runs with `outlast ls`".into()),
             CliError::AmbiguousRun { .. } => Some("give more of the id".into()),
             CliError::Output(_) => None,
+            CliError::Machine(e) => e.hint(),
+            CliError::Input(e) => e.hint(),
+            CliError::Run(e) => e.hint(),
+            CliError::Inside(e) => e.hint().map(Into::into),
+            CliError::Command(e) => e.hint(),
         }
     }
 
@@ -133,7 +142,7 @@ impl CliError {
             CliError::Line(_) | CliError::Usage { .. } | CliError::Settings(_) | CliError::Place(_) => {
                 exit_code::USAGE
             }
-            CliError::Keys(_) | CliError::NoStore { .. } => exit_code::UNAVAILABLE,
+            CliError::Keys(_) | CliError::NoStore { .. } | CliError::Machine(_) => exit_code::UNAVAILABLE,
             CliError::Store(store::Error::Engine(e)) => match e {
                 engine::Error::RunHeld { .. } => exit_code::HELD,
                 engine::Error::RunHalted { .. } => exit_code::HALTED,
@@ -143,7 +152,10 @@ impl CliError {
             CliError::NoSuchRun { .. } | CliError::AmbiguousRun { .. } | CliError::Output(_) => {
                 exit_code::REFUSED
             }
-            CliError::Other { exit, .. } => *exit,
+            CliError::Input(e) => e.exit(),
+            CliError::Run(e) => e.exit(),
+            CliError::Inside(e) => e.exit(),
+            CliError::Command(e) => e.exit(),
         }
     }
 

@@ -1,4 +1,7 @@
 //! Aligned columns of text.
+//!
+//! Home-made: comfy-table fills each line up with spaces, shows empty columns, and takes colours for width unless three
+//! more libraries help it.
 
 use super::look::{Look, Paint, clean_line};
 

@@ -1,11 +1,8 @@
 //! Moments and spans as people read and type them. All in UTC.
 
+use jiff::{Timestamp, civil::Date};
 pub use outlast_core::words::calendar::{day, rfc3339};
-use outlast_core::words::{
-    calendar::{self, DAY, parts},
-    duration,
-    id::Micros,
-};
+use outlast_core::words::{calendar, duration, id::Micros};
 
 /// A text that names no moment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,40 +35,20 @@ pub fn parse_when(text: &str) -> Result<When, BadMoment> {
     if let Ok(ms) = duration::parse_ms(text) {
         return Ok(When::Ago(ms));
     }
-    let bad = || BadMoment { text: text.chars().take(40).collect() };
-    let (date, time) = match text.split_once(['T', ' ']) {
-        Some((date, time)) => (date, time.strip_suffix('Z').ok_or_else(bad)?),
-        None => (text, "00:00:00"),
+    // A date would also be read off the start of a moment that says no zone.
+    let at = match text.len() {
+        DAYS_LENGTH => text.parse::<Date>().map(calendar::start),
+        _ => text.parse::<Timestamp>().map(|at| Micros(at.as_microsecond())),
     };
-    let numbers = |text: &str, by: char, widths: [usize; 3]| -> Option<[i64; 3]> {
-        let parts: Vec<&str> = text.split(by).collect();
-        let [a, b, c] = parts.as_slice() else { return None };
-        let mut out = [0; 3];
-        for (slot, (part, width)) in out.iter_mut().zip([a, b, c].into_iter().zip(widths)) {
-            if part.len() != width || !part.bytes().all(|b| b.is_ascii_digit()) {
-                return None;
-            }
-            *slot = part.parse().ok()?;
-        }
-        Some(out)
-    };
-    let [year, month, day] = numbers(date, '-', [4, 2, 2]).ok_or_else(bad)?;
-    let [hour, minute, second] = numbers(time, ':', [2, 2, 2]).ok_or_else(bad)?;
-    let days = calendar::days(year, month, day);
-    // The way back tells the 31st of a month that has 30.
-    if !(1..=12).contains(&month) || calendar::date(days) != (year, month, day) {
-        return Err(bad());
-    }
-    if hour > 23 || minute > 59 || second > 59 {
-        return Err(bad());
-    }
-    Ok(When::At(Micros(days * DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000)))
+    at.map(When::At).map_err(|_| BadMoment { text: text.chars().take(40).collect() })
 }
+
+/// The bytes of `2026-11-20`.
+const DAYS_LENGTH: usize = 10;
 
 /// `2026-11-20 08:00:00`, for people.
 pub fn utc(at: Micros) -> String {
-    let (date, h, m, s, _) = parts(at);
-    format!("{date} {h:02}:{m:02}:{s:02}")
+    calendar::utc(at).strftime("%F %T").to_string()
 }
 
 /// How long ago: `12s`, `5m`, `3h`, `9d`. Rounded down.

@@ -17,7 +17,10 @@ use outlast_server::{
 
 use crate::{
     cli::{shared::ProxyArgs, values},
-    program::{context::Context, error::CliError, exit_code},
+    program::{
+        context::Context,
+        error::{CliError, MachineError},
+    },
     settings::{keys::Keys, upstreams},
 };
 use outlast_process::identity::{self, Liveness};
@@ -117,12 +120,8 @@ pub fn config(
 
 /// Joins the store as this process.
 pub fn join(store: Arc<dyn Store>, context: &Context, program: &str) -> Result<Arc<Node>, CliError> {
-    let me = identity::Identity::of_self().map_err(|e| CliError::Other {
-        exit: exit_code::UNAVAILABLE,
-        code: "no_proc",
-        message: format!("/proc does not tell who this process is: {e}"),
-        hint: None,
-    })?;
+    let me = identity::Identity::of_self()
+        .map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
     let identity = Identity {
         host: me.host.clone(),
         boot_id: me.boot_id.clone(),

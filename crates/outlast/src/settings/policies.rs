@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::{
     cli::values,
-    program::{error::CliError, exit_code},
+    program::error::{CliError, InputError},
     settings::{
         config::{self, Error, Origin},
         surroundings::Surroundings,
@@ -105,15 +105,7 @@ pub fn named(around: &Surroundings, store: &dyn Store, name: &str) -> Result<Nam
     }
     let mut known: Vec<String> = configured.iter().map(|p| p.name().to_owned()).collect();
     known.extend(policies::list(store)?.iter().map(|p| p.name().to_owned()));
-    Err(CliError::Other {
-        exit: exit_code::USAGE,
-        code: "unknown_policy",
-        message: format!("no policy {name:?}"),
-        hint: Some(match known.is_empty() {
-            true => "write it into outlast.toml, as [policies.NAME]: see docs/guides/approvals.md".into(),
-            false => format!("there are: {}", known.join(", ")),
-        }),
-    })
+    Err(InputError::UnknownPolicy { name: name.to_owned(), known }.into())
 }
 
 /// Puts what is configured into the store, where runs that are created over REST and by Python take theirs from.

@@ -11,7 +11,10 @@ use outlast_core::{
 
 use crate::{
     cli::shared::ProxyArgs,
-    program::{error::CliError, exit_code, say::say},
+    program::{
+        error::{CliError, InputError},
+        say::say,
+    },
 };
 
 /// A price file is kept with its run up to this size: it is read with the run.
@@ -31,8 +34,8 @@ pub fn of_file(path: Option<&Path>) -> Result<PriceTable, CliError> {
 pub fn to_keep(args: &ProxyArgs) -> Result<Prices, CliError> {
     let file = file(args)?;
     if let Some(file) = file.as_ref().filter(|f| f.text.len() > MAX_KEPT) {
-        let message = format!("it has {} bytes, and up to {MAX_KEPT} are kept with a run", file.text.len());
-        return Err(bad(&file.path, message, "leave in it the models that the agent uses"));
+        let (path, had) = (file.path.clone(), file.text.len());
+        return Err(InputError::PricesTooLarge { path, had, most: MAX_KEPT }.into());
     }
     Ok(Prices { hash: table(file.as_ref())?.hash().to_owned(), file })
 }
@@ -97,32 +100,23 @@ fn file(args: &ProxyArgs) -> Result<Option<PriceFile>, CliError> {
 
 fn read(path: &Path) -> Result<PriceFile, CliError> {
     let shown = path.display().to_string();
-    let text = fs::read_to_string(path).map_err(|e| bad(&shown, e.to_string(), FIELDS))?;
+    let text = fs::read_to_string(path).map_err(|e| bad(&shown, e))?;
     // Found again from another directory; as it was typed where that cannot be told.
     let whole = std::path::absolute(path).unwrap_or_else(|_| Path::new(path).to_owned());
     // Also what is not kept is checked under the name that was typed.
-    PriceTable::with_overrides(&text).map_err(|e| bad(&shown, e.to_string(), FIELDS))?;
+    PriceTable::with_overrides(&text).map_err(|e| bad(&shown, e))?;
     Ok(PriceFile { path: whole.display().to_string(), text })
 }
 
 fn table(file: Option<&PriceFile>) -> Result<PriceTable, CliError> {
     match file {
         None => Ok(PriceTable::builtin()),
-        Some(file) => {
-            PriceTable::with_overrides(&file.text).map_err(|e| bad(&file.path, e.to_string(), FIELDS))
-        }
+        Some(file) => PriceTable::with_overrides(&file.text).map_err(|e| bad(&file.path, e)),
     }
 }
 
-const FIELDS: &str = "its fields are those of docs/guides/prices.md";
-
-fn bad(path: &str, message: String, hint: &str) -> CliError {
-    CliError::Other {
-        exit: exit_code::USAGE,
-        code: "bad_prices",
-        message: format!("the price file {path}: {message}"),
-        hint: Some(hint.into()),
-    }
+fn bad(path: &str, why: impl ToString) -> CliError {
+    InputError::Prices { path: path.to_owned(), why: why.to_string() }.into()
 }
 
 #[cfg(test)]

@@ -23,7 +23,11 @@ use super::turn;
 use crate::{
     agent::Choice,
     cli::RunArgs,
-    program::{context::Context, error::CliError, exit_code, say::say},
+    program::{
+        context::Context,
+        error::{CliError, InputError, MachineError, RunError},
+        say::say,
+    },
     settings::{keys, policies},
 };
 
@@ -138,14 +142,9 @@ fn unfinished_of(node: &Node, key: &str, name: Option<&str>) -> Result<Option<Ru
         0 => Ok(None),
         1 => Ok(found.into_iter().next()),
         n => {
-            let ids: Vec<String> =
+            let first: Vec<String> =
                 found.iter().take(5).map(|v| format!("{} ({})", v.run.id, v.run.status.name())).collect();
-            Err(CliError::Other {
-                exit: exit_code::REFUSED,
-                code: "several_runs",
-                message: format!("this command has {n} unfinished runs here: {}", ids.join(", ")),
-                hint: Some("name one with `outlast resume RUN`, or start afresh with --new".into()),
-            })
+            Err(RunError::SeveralRuns { count: n, first }.into())
         }
     }
 }
@@ -328,12 +327,7 @@ fn kept_stdin() -> Result<Option<Payload>, CliError> {
         return Ok(None);
     }
     let mut bytes = Vec::new();
-    stdin.lock().take(MAX_STDIN + 1).read_to_end(&mut bytes).map_err(|e| CliError::Other {
-        exit: exit_code::REFUSED,
-        code: "stdin",
-        message: format!("cannot read standard input: {e}"),
-        hint: None,
-    })?;
+    stdin.lock().take(MAX_STDIN + 1).read_to_end(&mut bytes).map_err(InputError::Stdin)?;
     if bytes.len() as u64 > MAX_STDIN {
         return Err(CliError::Usage {
             message: "standard input is larger than 256 MiB, and cannot be kept with the run".into(),
@@ -347,10 +341,6 @@ fn kept_stdin() -> Result<Option<Payload>, CliError> {
 pub fn current_umask() -> Result<u32, CliError> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let octal = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    octal.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).ok_or_else(|| CliError::Other {
-        exit: exit_code::UNAVAILABLE,
-        code: "no_proc",
-        message: "/proc/self/status does not tell the umask".into(),
-        hint: None,
-    })
+    let umask = octal.and_then(|text| u32::from_str_radix(text.trim(), 8).ok());
+    Ok(umask.ok_or(MachineError::Proc { what: "the umask", why: None })?)
 }

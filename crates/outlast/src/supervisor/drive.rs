@@ -7,6 +7,7 @@ mod room;
 mod sleep;
 
 use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -48,7 +49,13 @@ use crate::{
         conduct::{Conduct, Place},
         truth::Left,
     },
-    program::{context::Context, error::CliError, exit_code, run_directory::RunDirectory, say::say},
+    program::{
+        context::Context,
+        error::{CliError, MachineError, RunError},
+        exit_code,
+        run_directory::RunDirectory,
+        say::say,
+    },
     render::amount::some,
     serve::proxy_setup,
 };
@@ -85,7 +92,7 @@ pub fn drive(plan: Plan) -> Result<u8, CliError> {
         .worker_threads(2)
         .enable_all()
         .build()
-        .map_err(|e| failed("runtime", format!("cannot start the runtime: {e}")))?;
+        .map_err(|e| MachineError::Runtime(e))?;
     let code = runtime.block_on(async {
         let mut driver = Driver::start(plan).await?;
         let code = driver.attempts().await;
@@ -96,6 +103,9 @@ pub fn drive(plan: Plan) -> Result<u8, CliError> {
     runtime.shutdown_timeout(LAST_TASKS);
     code
 }
+
+/// The run's own proxy: a free port, that nobody else reaches.
+const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 struct Driver {
     view: RunView,
@@ -172,10 +182,12 @@ impl Driver {
         let Served { proxy, grpc, kill_at, grace, through, show } = served;
         let store = node.store().clone();
         let command =
-            view.spec.command.clone().ok_or_else(|| failed("no_command", "the run has no command".into()))?;
-        let listener = TcpListener::bind("127.0.0.1:0")
-            .await
-            .map_err(|e| failed("cannot_listen", format!("cannot listen on 127.0.0.1: {e}")))?;
+            view.spec.command.clone().ok_or_else(|| RunError::NoCommand { run: view.run.id.to_string() })?;
+        let listener = TcpListener::bind(LOOPBACK).await.map_err(|why| MachineError::Listen {
+            address: LOOPBACK,
+            why,
+            flag: None,
+        })?;
         let address = listener.local_addr()?;
         let access = Access { loopback: true, only_run: Some(view.run.no), ..Access::default() };
         let config = proxy_setup::config(
@@ -344,10 +356,9 @@ impl Driver {
             if strays > 0 {
                 let (exit, then) = (Exit { code: None, signal: None }, Then::Interrupt { by_person: false });
                 self.end(attempt, instance, exit, 0, then).await?;
-                return Err(failed(
-                    "strays",
-                    format!("{strays} processes of an earlier attempt cannot be ended; nothing was started"),
-                ));
+                return Err(
+                    RunError::Strays { count: strays, whose: "an earlier attempt", before: true }.into()
+                );
             }
             if let Some(iteration) = iteration {
                 self.begin(iteration, &claims, instance).await?;
@@ -518,8 +529,4 @@ fn own_directory(view: &RunView, context: &Context) -> Option<RunDirectory> {
         .ok()?;
     own.make().map_err(|e| cannot(format!("{}: {e}", own.path().display()))).ok()?;
     Some(own)
-}
-
-fn failed(code: &'static str, message: String) -> CliError {
-    CliError::Other { exit: exit_code::UNAVAILABLE, code, message, hint: None }
 }

@@ -48,7 +48,13 @@ use crate::{
         values::KillAt,
     },
     commands::journal,
-    program::{context::Context, error::CliError, exit_code, find, log, say::say, untaken::Untaken},
+    program::{
+        context::Context,
+        error::{CliError, RunError},
+        exit_code, find, log,
+        say::say,
+        untaken::Untaken,
+    },
     serve::proxy_setup,
     settings::{budgets, keys::Keys, masks, prices},
 };
@@ -133,20 +139,10 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         let view = find::run(store.as_ref(), name)?;
         let id = &view.run.id;
         if matches!(view.run.status, Status::Completed | Status::Cancelled) {
-            return Err(CliError::Other {
-                exit: exit_code::REFUSED,
-                code: "run_ended",
-                message: format!("run {id} is {}: there is nothing to resume", view.run.status.name()),
-                hint: Some("start it anew with `outlast run --new -- CMD`".into()),
-            });
+            return Err(RunError::Ended { run: id.to_string(), status: view.run.status }.into());
         }
         if crate::loops::is_loop(&view) {
-            return Err(CliError::Other {
-                exit: exit_code::REFUSED,
-                code: "no_command",
-                message: format!("run {id} is a loop script's: its own shell drives it"),
-                hint: Some("start the script again: it goes on with its task".into()),
-            });
+            return Err(RunError::LoopScript { run: id.to_string() }.into());
         }
         all_keys_are_there(&view, &keys)?;
         let was_stopped = view.run.stop_requested || view.run.status == Status::Halted;
@@ -201,15 +197,7 @@ fn go_on(
         return Err(halted(&view));
     }
     if view.spec.command.is_none() {
-        return Err(CliError::Other {
-            exit: exit_code::REFUSED,
-            code: "no_command",
-            message: format!("run {id} has no command: its own program made it, or requests to a server"),
-            hint: Some(
-                "start its program again, or send requests with its X-Outlast-Run header: it goes on with them"
-                    .into(),
-            ),
-        });
+        return Err(RunError::NoCommand { run: id.to_string() }.into());
     }
     all_keys_are_there(&view, keys)?;
     let (prices, said) = prices::of_run(id.as_str(), view.spec.prices.as_ref(), &served.proxy)?;
@@ -222,22 +210,12 @@ fn go_on(
 
 /// A run begun with a provider's key needs it again: else its agent would die until it was given up.
 fn all_keys_are_there(view: &RunView, keys: &Keys) -> Result<(), CliError> {
-    let missing: Vec<&str> =
-        view.spec.keys.iter().map(String::as_str).filter(|name| !keys.names().any(|n| n == *name)).collect();
-    if missing.is_empty() {
+    let missing = view.spec.keys.iter().filter(|name| !keys.names().any(|n| n == name.as_str()));
+    let names: Vec<String> = missing.cloned().collect();
+    if names.is_empty() {
         return Ok(());
     }
-    let (all, id) = (missing.join(" and "), &view.run.id);
-    let (is, it) = if missing.len() == 1 { ("it is", "it") } else { ("they are", "them") };
-    Err(CliError::Other {
-        exit: exit_code::UNAVAILABLE,
-        code: "key_missing",
-        message: format!("run {id} was begun with {all}, and {is} not there; nothing was started"),
-        hint: Some(format!(
-            "export {}, or put {it} into ~/.config/outlast/env (mode 0600)",
-            missing.join(" ")
-        )),
-    })
+    Err(RunError::KeysMissing { run: view.run.id.to_string(), names }.into())
 }
 
 /// What a person says yes to by resuming a run by name: a divergence that halted it, once it is shown, and
@@ -263,12 +241,7 @@ fn say_yes(store: &dyn Store, view: RunView) -> Result<RunView, CliError> {
 
 /// Why a halted run does not go on, and what lets it.
 fn halted(view: &RunView) -> CliError {
-    let id = view.run.id.as_str();
-    let (message, hint) = match &view.run.halt {
-        Some(halt) => (format!("run {id} is halted ({}): {}", halt.code, halt.message()), halt.hint(id)),
-        None => (format!("run {id} is halted"), format!("see `outlast show {id}`")),
-    };
-    CliError::Other { exit: exit_code::HALTED, code: "run_halted", message, hint: Some(hint) }
+    RunError::Halted { run: view.run.id.to_string(), halt: view.run.halt.clone().map(Box::new) }.into()
 }
 
 /// Every interrupted or sleeping run with a command that no person stopped and nobody drives, each under a supervisor of its own.

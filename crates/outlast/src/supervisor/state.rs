@@ -14,7 +14,10 @@ use outlast_server::{
 };
 use tokio::net::TcpListener;
 
-use crate::program::{context::Context, error::CliError, exit_code};
+use crate::program::{
+    context::Context,
+    error::{CliError, MachineError},
+};
 
 /// What serves the store's state. Nobody can write in its name: REST says for each change who does.
 pub fn desk(node: &Node, context: &Context, conflicts: Conflicts) -> Arc<StateDesk> {
@@ -39,14 +42,8 @@ impl StateFace {
         node: &Node,
         context: &Context,
     ) -> Result<StateFace, CliError> {
-        let cannot = |e: std::io::Error| CliError::Other {
-            exit: exit_code::UNAVAILABLE,
-            code: "cannot_listen",
-            message: format!("cannot serve the state on {address}: {e}; run {run} was not started"),
-            hint: Some(format!(
-                "is another run's state served there? choose another: `outlast resume {run} --grpc ADDRESS`"
-            )),
-        };
+        let cannot =
+            |why: std::io::Error| MachineError::ListenForState { address, why, run: run.to_string() };
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let desk = desk(node, context, conflicts);

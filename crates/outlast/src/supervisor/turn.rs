@@ -2,7 +2,7 @@
 
 use std::{fs::File, io::Read as _};
 
-use crate::program::{error::CliError, exit_code};
+use crate::program::error::{CliError, InputError};
 use outlast_process::exit::Exit;
 
 /// An iteration's input is kept up to this size.
@@ -12,21 +12,16 @@ const MAX_INPUT: u64 = 64 << 20;
 ///
 /// Errors: it cannot be read, is no file, or is too large to be kept.
 pub fn read_input(path: &str) -> Result<Vec<u8>, CliError> {
-    let bad = |why: String| CliError::Other {
-        exit: exit_code::USAGE,
-        code: "stdin",
-        message: format!("--stdin {path}: {why}"),
-        hint: Some("each iteration reads it anew; what it is to begin with has to be a readable file".into()),
-    };
+    let bad = |why: String| InputError::Iteration { path: path.to_owned(), why };
     let file = File::open(path).map_err(|e| bad(e.to_string()))?;
     // A pipe would have nothing for the second iteration.
     if !file.metadata().map_err(|e| bad(e.to_string()))?.is_file() {
-        return Err(bad("it is no regular file".into()));
+        return Err(bad("it is no regular file".into()).into());
     }
     let mut bytes = Vec::new();
     file.take(MAX_INPUT + 1).read_to_end(&mut bytes).map_err(|e| bad(e.to_string()))?;
     if bytes.len() as u64 > MAX_INPUT {
-        return Err(bad("it is larger than 64 MiB, and cannot be kept with the run".into()));
+        return Err(bad("it is larger than 64 MiB, and cannot be kept with the run".into()).into());
     }
     Ok(bytes)
 }

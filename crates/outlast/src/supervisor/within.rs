@@ -6,7 +6,10 @@ use outlast_core::{run::token, words::id::RunNo};
 
 use crate::{
     agent::inside::Inside,
-    program::{context::Context, error::CliError, exit_code},
+    program::{
+        context::Context,
+        error::{CliError, RunError},
+    },
     settings::{
         keys::{Key, Keys, Origin},
         surroundings::Surroundings,
@@ -31,11 +34,9 @@ pub fn surrounding(context: &Context) -> Result<Option<Surrounding>, CliError> {
     let Some(inside) = Inside::of(context)? else { return Ok(None) };
     let url = context.around.var("OUTLAST_URL").and_then(|u| u.to_str()).unwrap_or_default();
     let proxy = url.strip_prefix("http://").and_then(|address| address.parse().ok());
-    let proxy = proxy.ok_or_else(|| CliError::Other {
-        exit: exit_code::REFUSED,
-        code: "no_parent_proxy",
-        message: format!("OUTLAST_URL does not name the proxy of run {}: {url:?}", inside.view.run.id),
-        hint: Some("start the command with the environment that its run gave it".into()),
+    let proxy = proxy.ok_or_else(|| RunError::NoParentProxy {
+        run: inside.view.run.id.to_string(),
+        url: url.to_owned(),
     })?;
     Ok(Some(Surrounding { run: inside.claims.run, proxy }))
 }

@@ -1,7 +1,7 @@
 //! What an upstream's headers say of time: how long to wait, and until when.
 
 use http::HeaderMap;
-use outlast_core::words::{calendar, id::Micros};
+use outlast_core::words::id::Micros;
 
 /// What the headers say, at a moment.
 #[derive(Clone, Copy)]
@@ -75,32 +75,19 @@ fn whole(ms: f64) -> Option<i64> {
     (ms.is_finite() && (0.0..1e15).contains(&ms)).then(|| ms.ceil() as i64)
 }
 
-/// `2026-11-20T08:00:00Z`, with or without a fraction.
+/// `2026-11-20T08:00:00Z`. A fraction does not count.
 fn rfc_3339(text: &str) -> Option<Micros> {
-    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
-    let time = time.split_once('.').map_or(time, |(whole, _)| whole);
-    let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
-    moment([date.next()??, date.next()??, date.next()??], time)
+    whole_seconds(text.parse().ok()?)
 }
 
 /// `Fri, 20 Nov 2026 08:00:00 GMT`.
 fn http_date(text: &str) -> Option<Micros> {
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let [_, day, month, year, time, "GMT"] = words[..] else { return None };
-    let month = MONTHS.iter().position(|m| *m == month)? as i64 + 1;
-    moment([year.parse().ok()?, month, day.parse().ok()?], time)
+    whole_seconds(jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?)
 }
 
-fn moment([year, month, day]: [i64; 3], time: &str) -> Option<Micros> {
-    let mut time = time.splitn(3, ':').map(|part| part.parse::<i64>().ok());
-    let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
-    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let days = calendar::days(year, month, day);
-    Some(Micros((((days * 24 + hour) * 60 + minute) * 60 + second) * 1_000_000))
+/// Nothing that is said of a limit lies before 1970.
+fn whole_seconds(at: jiff::Timestamp) -> Option<Micros> {
+    (at.as_second() >= 0).then(|| Micros(at.as_second() * 1_000_000))
 }
 
 #[cfg(test)]

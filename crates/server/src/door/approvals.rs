@@ -24,7 +24,7 @@ pub async fn answer(
     body: Incoming,
 ) -> Result<Response<AnswerBody>, Refusal> {
     let Some((route, segment)) = route(parts) else {
-        return Err(Refusal::new(500, "internal", "the route is not one of approvals"));
+        return Err(Refusal::Internal("the route is not one of approvals".into()));
     };
     match by(host, parts, route).await {
         Ok(by) => {

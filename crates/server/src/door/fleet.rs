@@ -38,9 +38,7 @@ async fn read(
 ) -> Result<Response<AnswerBody>, Refusal> {
     who::api(&host.config.access, &parts.headers)?;
     if parts.method != Method::GET {
-        let text =
-            format!("{} {path}: it can only be read; limits are set with `outlast budgets`", parts.method);
-        return Err(Refusal::new(405, "read_only", text));
+        return Err(Refusal::ReadOnly { method: parts.method.to_string(), path });
     }
     let asked = query(parts.uri.query().unwrap_or_default(), words)?;
     let store = host.store.clone();
@@ -49,16 +47,12 @@ async fn read(
         "/v1/budgets" => budgets(&*store),
         _ => spent(&*store, &asked),
     });
-    let body = told.await.map_err(|e| Refusal::new(500, "internal", e.to_string()))??;
+    let body = told.await.map_err(|e| Refusal::Internal(e.to_string()))??;
     let mut response = Response::new(AnswerBody::plain(body.to_string()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
-}
-
-fn bad(text: String) -> Refusal {
-    Refusal::new(400, "bad_request", text)
 }
 
 /// The words of a query, each once and each known.
@@ -68,12 +62,12 @@ fn query(text: &str, words: &[&str]) -> Result<Vec<(String, String)>, Refusal> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         if !words.contains(&name) {
             let known = if words.is_empty() { "none".to_owned() } else { words.join(", ") };
-            return Err(bad(format!("unknown parameter {name:?} (wanted some of: {known})")));
+            return Err(Refusal::BadQuery(format!("unknown parameter {name:?} (wanted some of: {known})")));
         }
         if found.iter().any(|(n, _)| n == name) {
-            return Err(bad(format!("the parameter {name:?} is there twice")));
+            return Err(Refusal::BadQuery(format!("the parameter {name:?} is there twice")));
         }
-        let value = crate::http::decoded(value).map_err(|e| bad(e.to_string()))?;
+        let value = crate::http::decoded(value).map_err(|e| Refusal::BadQuery(e.to_string()))?;
         found.push((name.to_owned(), value));
     }
     Ok(found)
@@ -112,11 +106,11 @@ fn spent(store: &dyn Store, asked: &[(String, String)]) -> Result<Value, Refusal
     let moment = |name: &str, otherwise: Micros| match word(name) {
         None => Ok(otherwise),
         Some(text) => text.parse().map(Micros).map_err(|_| {
-            bad(format!("{name} is {text:?}, and microseconds since the Unix epoch are wanted"))
+            Refusal::BadQuery(format!("{name} is {text:?}, and microseconds since the Unix epoch are wanted"))
         }),
     };
     let by = word("by").unwrap_or("day").split(',').map(Grouping::parse);
-    let by = by.collect::<Result<Vec<_>, _>>().map_err(|e| bad(e.to_string()))?;
+    let by = by.collect::<Result<Vec<_>, _>>().map_err(|e| Refusal::BadQuery(e.to_string()))?;
     // The ledger's end is exclusive: a call of this very moment counts.
     let (since, until) = (moment("since", Micros(0))?, moment("until", store.now()?.plus_ms(1))?);
     let told = spend::spend(store, &by, since, until)?;

@@ -1,5 +1,8 @@
 //! Counters of this server, as Prometheus reads them. In memory: they begin at zero with the process, and cost
 //! the same however many runs the store holds.
+//!
+//! Home-made: prometheus-client writes OpenMetrics, whose names and content type are not those of version 0.0.4 that
+//! scrapers of this server read.
 
 use std::{
     collections::BTreeMap,

@@ -179,7 +179,7 @@ impl Proxy {
         let mut response = match self.pass(&host, request, facts, wire).await {
             Ok(response) => response,
             Err((refusal, upstream)) => {
-                host.metrics.refused(&refusal.code);
+                host.metrics.refused(refusal.code());
                 refusal.response(upstream.unwrap_or(shape))
             }
         };
@@ -199,7 +199,7 @@ impl Proxy {
         let (mut parts, body) = request.into_parts();
         let bare = |r: Refusal| (r, None);
         if parts.uri.scheme().is_some() {
-            return Err(bare(Refusal::new(400, "absolute_target", "the target must be a path, not a URL")));
+            return Err(bare(Refusal::AbsoluteTarget));
         }
         if let Some(probe) = probes::answer(host, &parts) {
             return probe.map_err(bare);
@@ -212,7 +212,7 @@ impl Proxy {
             return Ok(self.riskkernel(face, host, &parts, body).await);
         }
         if host.is_draining() {
-            return Err(bare(probes::draining()));
+            return Err(bare(Refusal::Draining));
         }
         if approvals::route(&parts).is_some() {
             return approvals::answer(self, host, &parts, body).await.map_err(bare);
@@ -235,7 +235,7 @@ impl Proxy {
         crate::proxy::seat::serves(host, &caller.who).map_err(bare)?;
         if parts.headers.get("upgrade").is_some_and(|u| u.as_bytes().eq_ignore_ascii_case(b"websocket")) {
             // Codex tries a WebSocket first; told so, it goes on over HTTP at once.
-            return Err(bare(Refusal::new(426, "no_websocket", "WebSockets are not metered; use HTTP")));
+            return Err(bare(Refusal::NoWebSocket));
         }
         let named = match crate::proxy::named::split(&caller.target) {
             None => None,
@@ -259,8 +259,8 @@ impl Proxy {
         if let Some(named) = &named
             && routed.upstream().is_some_and(|upstream| upstream != Upstream::OpenAi)
         {
-            let text = format!("{} is asked in the words of OpenAI's API only; nothing was sent", named.name);
-            return Err((Refusal::new(403, "not_metered", text), Some(Upstream::OpenAi)));
+            let reason = format!("{} is asked in the words of OpenAI's API only", named.name);
+            return Err((Refusal::NotMetered { reason }, Some(Upstream::OpenAi)));
         }
         match routed {
             Route::Metered(dialect) => {
@@ -284,19 +284,14 @@ impl Proxy {
                 Self::free(host, caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
             }
             Route::Refused { upstream, reason } => {
-                let text = format!("{reason}; nothing was sent");
-                Err((Refusal::new(403, "not_metered", text), Some(upstream)))
+                Err((Refusal::NotMetered { reason: reason.to_string() }, Some(upstream)))
             }
             Route::Unknown => {
                 let path: String = parts.uri.path().chars().take(120).collect();
-                let text = format!(
-                    "{} {} is not on the list of paths that pass",
-                    parts.method,
-                    outlast_core::run::token::mask(&path)
-                );
-                Err(bare(Refusal::new(403, "unknown_path", text)))
+                let path = outlast_core::run::token::mask(&path);
+                Err(bare(Refusal::UnknownPath { method: parts.method.to_string(), path }))
             }
-            Route::Bad(reason) => Err(bare(Refusal::new(400, "bad_target", reason))),
+            Route::Bad(reason) => Err(bare(Refusal::BadTarget(reason))),
         }
     }
 
@@ -321,10 +316,8 @@ impl Proxy {
         let limit = host.config.max_body;
         match Limited::new(body, limit).collect().await {
             Ok(whole) => Ok(whole.to_bytes()),
-            Err(e) if e.downcast_ref::<LengthLimitError>().is_some() => {
-                Err(Refusal::new(413, "body_too_large", format!("the body is larger than {limit} bytes")))
-            }
-            Err(e) => Err(Refusal::new(400, "body_cut_off", format!("the body did not arrive: {e}"))),
+            Err(e) if e.downcast_ref::<LengthLimitError>().is_some() => Err(Refusal::BodyTooLarge { limit }),
+            Err(e) => Err(Refusal::BodyCutOff(e.to_string())),
         }
     }
 
@@ -360,7 +353,7 @@ impl Proxy {
         let (response, gone) = crate::proxy::drive::start(host.clone(), call, wire);
         let response = response
             .await
-            .map_err(|_| Refusal::new(500, "internal", "the call's driver ended without an answer"))?;
+            .map_err(|_| Refusal::Internal("the call's driver ended without an answer".into()))?;
         gone.disarm();
         // A stopped run, or an attempt that ended: the next request enters anew.
         if response.status() == StatusCode::FORBIDDEN
@@ -386,27 +379,23 @@ impl Proxy {
         }
         let mut out = crate::wire::headers::upstream(&headers, false);
         credential(host, &to, &caller.credential, &headers, &mut out)
-            .map_err(|e| Refusal::new(401, "no_provider_key", e))?;
+            .map_err(|why| Refusal::UnusableKey { upstream: to.name().to_owned(), why })?;
         let url = to.url(&host.config.providers, &caller.target);
         let sent =
             tokio::time::timeout(host.config.first_byte_timeout, host.pool.send(method, &url, out, raw));
         let response = match sent.await {
             Ok(Ok(response)) => response,
             Ok(Err(SendFailed::Unsendable(e) | SendFailed::Unreachable(e) | SendFailed::Lost(e))) => {
-                let text = format!("the upstream cannot be reached: {e}");
-                return Err(Refusal { retry: Some(true), ..Refusal::new(502, "upstream_unreachable", text) });
+                return Err(Refusal::Unreachable(e.to_string()));
             }
-            Err(_) => {
-                let silent = Refusal::new(504, "upstream_no_answer", "the upstream did not answer");
-                return Err(Refusal { retry: Some(true), ..silent });
-            }
+            Err(_) => return Err(Refusal::NoAnswer),
         };
         let (head, body) = response.into_parts();
         let whole = Limited::new(body, host.config.max_answer).collect();
         let body = match tokio::time::timeout(host.config.idle_timeout, whole).await {
             Ok(Ok(body)) => body,
-            Ok(Err(e)) => return Err(broke_off(&format!("the upstream's answer broke off: {e}"))),
-            Err(_) => return Err(broke_off("the upstream's answer did not end in time")),
+            Ok(Err(e)) => return Err(Refusal::BrokeOff(format!("broke off: {e}"))),
+            Err(_) => return Err(Refusal::BrokeOff("did not end in time".into())),
         };
         let mut body = body.to_bytes();
         if let Some(key) = &to.provider(&host.config.providers).key
@@ -421,11 +410,6 @@ impl Proxy {
     }
 }
 
-/// Nothing was paid for it: it may be asked again.
-fn broke_off(why: &str) -> Refusal {
-    Refusal { retry: Some(true), ..Refusal::new(502, "upstream_broke_off", why) }
-}
-
 fn no_key(to: &To) -> Refusal {
     let (name, place) = match to {
         To::Own(Upstream::OpenAi) => ("OpenAI", "OPENAI_API_KEY set"),
@@ -433,15 +417,10 @@ fn no_key(to: &To) -> Refusal {
         To::Own(Upstream::Gemini) => ("Gemini", "GEMINI_API_KEY set"),
         To::Named(named) => (&*named.name, named.wants_key.as_deref().unwrap_or("its key")),
     };
-    let mut refusal = Refusal::new(401, "no_provider_key", format!("no key for {name} is known here"));
-    refusal.hint = Some(format!("start outlast with {place}, or send the provider's key yourself"));
-    refusal
+    Refusal::NoProviderKey { upstream: name.into(), needs: place.into() }
 }
 
 /// A client chooses among the names that are configured.
 fn unknown_upstream(name: &str) -> Refusal {
-    let name: String = outlast_core::run::token::mask(name).chars().take(80).collect();
-    let mut refusal = Refusal::new(404, "unknown_upstream", format!("no upstream is named {name:?} here"));
-    refusal.hint = Some("upstreams are named in ~/.config/outlast/outlast.toml, as [upstreams.NAME]".into());
-    refusal
+    Refusal::UnknownUpstream { name: outlast_core::run::token::mask(name).chars().take(80).collect() }
 }

@@ -11,9 +11,6 @@ use crate::{
 /// The routes of probes; `docs/reference/openapi.json` is held to them.
 pub const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 
-/// After this a client may find another server here.
-const COME_AGAIN_S: u32 = 5;
-
 /// The answer to a probe; `None`: it is none.
 ///
 /// `/livez` asks for the process alone, `/readyz` whether it takes calls: neither wants a token, nor tells
@@ -47,12 +44,6 @@ fn unready(host: &Host) -> Option<&'static str> {
     } else {
         None
     }
-}
-
-/// What a new request gets while the server drains.
-pub fn draining() -> Refusal {
-    let text = "the server is about to end and takes no new calls; nothing was sent";
-    Refusal { retry: Some(true), retry_after_s: Some(COME_AGAIN_S), ..Refusal::new(503, "draining", text) }
 }
 
 fn metrics(host: &Host) -> Response<AnswerBody> {

@@ -1,9 +1,12 @@
 //! What a request says in its path and query, decoded and checked.
 
+use std::borrow::Cow;
+
 use outlast_core::{
     state::{At, Moment},
     words::id::Micros,
 };
+use percent_encoding::percent_decode_str;
 
 use super::routes::Route;
 use crate::state::Error;
@@ -111,26 +114,13 @@ impl Query {
 
 /// Undoes percent-encoding. Errors: half an escape, or what is not UTF-8.
 pub fn decode(text: &str) -> Result<String, Error> {
-    let bad = || {
+    // The library lets what is no escape stand.
+    let is_escape = |behind: &str| behind.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.ok().filter(|_| text.split('%').skip(1).all(is_escape)).map(Cow::into_owned).ok_or_else(|| {
         let shown: String = text.chars().take(80).collect();
         Error::BadRequest(format!("{shown:?} is not percent-encoded UTF-8"))
-    };
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, more @ ..] = rest {
-        rest = more;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let [high, low, behind @ ..] = rest else { return Err(bad()) };
-        let digit = |b: &u8| char::from(*b).to_digit(16);
-        let (Some(high), Some(low)) = (digit(high), digit(low)) else { return Err(bad()) };
-        // Two hexadecimal digits are a byte.
-        bytes.push((high * 16 + low) as u8);
-        rest = behind;
-    }
-    String::from_utf8(bytes).map_err(|_| bad())
+    })
 }
 
 #[cfg(test)]

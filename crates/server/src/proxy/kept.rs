@@ -10,6 +10,7 @@ use std::{
 use bytes::Bytes;
 use outlast_core::{
     journal::{Entry, Kind, Role, State},
+    store,
     words::id::{RunNo, Seq},
 };
 
@@ -80,13 +81,11 @@ pub async fn check(host: &Arc<Host>, run: RunNo, ids: Vec<String>) -> Result<(),
             None => Ok(()),
             Some(id) => {
                 let id: String = id.chars().take(100).collect();
-                let text =
-                    format!("{id:?} is not the id of an answer in this run's journal; nothing was sent");
-                Err(Refusal::new(403, "foreign_response", text))
+                Err(Refusal::ForeignResponse { id })
             }
         }
     });
-    reading.await.map_err(|e| Refusal::new(500, "internal", format!("the journal was not read: {e}")))?
+    reading.await.map_err(|e| Refusal::Internal(format!("the journal was not read: {e}")))?
 }
 
 /// A run's journal, and what is looked for in it.
@@ -165,10 +164,8 @@ fn ids_of(host: &Host, entry: &Entry) -> Result<Vec<String>, Refusal> {
     let Some(payload) = host.store.payload(entry.run, entry.seq, Role::Answer)? else {
         return Ok(Vec::new());
     };
-    let damaged = |e: String| {
-        let text = format!("the store is damaged: the answer of entry {}: {e}", entry.seq);
-        Refusal::new(500, "store_corrupt", text)
-    };
+    let damaged =
+        |e: String| store::Error::Corrupt { what: format!("the answer of entry {}: {e}", entry.seq) };
     let bytes = payload.decode().map_err(|e| damaged(e.to_string()))?;
     let answer = Answer::from_bytes(bytes).map_err(|e| damaged(e.to_string()))?;
     Ok(read(dialect, call.stream, answer.frames.concat().into()))

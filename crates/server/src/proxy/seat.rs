@@ -34,8 +34,8 @@ pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
         Who::Named { run, label } => header_seat(host, run, label, false).await,
         Who::Nobody => {
             let now = host.store.now()?;
-            let day = RunId::new(&format!("day-{}", calendar::day(now.0.div_euclid(calendar::DAY))))
-                .map_err(|e| Refusal::new(500, "internal", e.to_string()))?;
+            let day = RunId::new(&format!("day-{}", calendar::day(now)))
+                .map_err(|e| Refusal::Internal(e.to_string()))?;
             header_seat(host, day, None, true).await
         }
     }
@@ -75,14 +75,14 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
     }
     let unknown = || {
         let id = format!("#{}", claims.run);
-        Refusal::of(&Refused::of(Error::Engine(engine::Error::UnknownRun { id })), "RUN")
+        Refusal::of(Refused::of(Error::Engine(engine::Error::UnknownRun { id })), "RUN")
     };
     let view = host.store.run(claims.run)?.ok_or_else(unknown)?;
     let attempts = host.store.attempts(claims.run)?;
     let attempt = attempts.iter().find(|a| a.no == claims.attempt).ok_or_else(unknown)?;
     if attempt.fence != claims.fence || attempt.slot != claims.slot {
         let lost = engine::Error::LeaseLost { id: view.run.id.to_string(), attempt: claims.attempt.0 };
-        return Err(Refusal::of(&Refused::of(lost.into()), view.run.id.as_str()));
+        return Err(Refusal::of(Refused::of(lost.into()), view.run.id.as_str()));
     }
     let rules = rules::of(host, &view)?;
     let seat = Seat {
@@ -115,7 +115,7 @@ pub fn within(host: &Host, seat: Seat, seq: Seq) -> Result<Seat, Refusal> {
     let find = |seq| around.iter().find(|e| e.seq == seq);
     let scope = find(seq).filter(|e| e.attempt == seat.attempt).and_then(|e| scope::calls_in(e, &find));
     let not = engine::Error::NotWithin { seq: seq.0 };
-    let scope = scope.ok_or_else(|| Refusal::of(&Refused::of(not.into()), seat.id.as_str()))?;
+    let scope = scope.ok_or_else(|| Refusal::of(Refused::of(not.into()), seat.id.as_str()))?;
     Ok(Seat { scope, within: Some(seq), ..seat })
 }
 
@@ -133,7 +133,7 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
     let entered = match entered {
         Ok(entered) => entered,
         Err(Error::Engine(engine::Error::RunHalted { .. })) => return Err(halted(host, run, &id)?),
-        Err(e) => return Err(Refusal::of(&Refused::of(e), id.as_str())),
+        Err(e) => return Err(Refusal::of(Refused::of(e), id.as_str())),
     };
     let view = host.store.run(run)?.ok_or_else(|| Error::Corrupt { what: format!("run {id} is gone") })?;
     let (record, rules) = (view.run.policy.record, rules::of(host, &view)?);
@@ -179,7 +179,7 @@ async fn create(host: &Host, id: &RunId, shared: bool) -> Result<RunNo, Refusal>
         ..Start::new(id.clone())
     };
     let started = host.store.ask(start, Durability::Synced).await;
-    Ok(started.map_err(|e| Refusal::of(&Refused::of(e), id.as_str()))?.run)
+    Ok(started.map_err(|e| Refusal::of(Refused::of(e), id.as_str()))?.run)
 }
 
 /// The refusal that halted the run, as its calls get it.
@@ -188,5 +188,5 @@ fn halted(host: &Host, run: RunNo, id: &RunId) -> Result<Refusal, Refusal> {
     let halt = halt.unwrap_or_else(|| {
         outlast_core::envelope::Refusal::plain("halted", outlast_core::words::id::Micros(0))
     });
-    Ok(Refusal::of(&Refused::Budget(halt), id.as_str()))
+    Ok(Refusal::of(Refused::Budget(halt), id.as_str()))
 }

@@ -16,6 +16,25 @@ pub enum BadEncoding {
     TooLarge { limit: usize },
 }
 
+impl BadEncoding {
+    pub fn status(&self) -> u16 {
+        match self {
+            BadEncoding::Unknown { .. } => 415,
+            BadEncoding::Broken { .. } => 400,
+            BadEncoding::TooLarge { .. } => 413,
+        }
+    }
+
+    /// The stable code, the same in every face.
+    pub fn code(&self) -> &'static str {
+        match self {
+            BadEncoding::Unknown { .. } => "unknown_encoding",
+            BadEncoding::Broken { .. } => "broken_encoding",
+            BadEncoding::TooLarge { .. } => "body_too_large",
+        }
+    }
+}
+
 /// Decodes a whole request body; at most `limit` bytes come of it.
 pub fn decode(body: &Bytes, encoding: Option<&str>, limit: usize) -> Result<Bytes, BadEncoding> {
     let read = |name: &'static str, reader: &mut dyn std::io::Read| {

@@ -13,6 +13,7 @@ use outlast_core::{
         id::{RunId, Seq},
     },
 };
+use percent_encoding::percent_decode_str;
 use sha2::Digest as _;
 use subtle::ConstantTimeEq as _;
 
@@ -238,7 +239,8 @@ fn split_query(target: &str) -> (Vec<String>, String) {
     let kept: Vec<&str> = query
         .split('&')
         .filter(|pair| {
-            let value = decoded(pair.split_once('=').map_or(*pair, |(_, value)| value));
+            let value = pair.split_once('=').map_or(*pair, |(_, value)| value);
+            let value = percent_decode_str(value).decode_utf8().unwrap_or(Cow::Borrowed(value));
             let is_token = token::looks_like_token(&value);
             if is_token {
                 tokens.push(value.into_owned());
@@ -248,19 +250,6 @@ fn split_query(target: &str) -> (Vec<String>, String) {
         .collect();
     let target = if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) };
     (tokens, target)
-}
-
-/// A value without its percent-encoding. What is none stays as it is: no token has any.
-fn decoded(value: &str) -> Cow<'_, str> {
-    let mut parts = value.split('%');
-    let mut out = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let byte = part.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).filter(u8::is_ascii);
-        let Some(byte) = byte else { return Cow::Borrowed(value) };
-        out.push(char::from(byte));
-        out.push_str(&part[2..]);
-    }
-    Cow::Owned(out)
 }
 
 /// Gemini's clients may put their key into the query, as `?key=…`: there it would be part of the digest. It is moved to

@@ -5,7 +5,6 @@ use std::{
     collections::{BinaryHeap, VecDeque},
     fs::File,
     io::{self, BufRead, BufReader},
-    path::Path,
     sync::Arc,
 };
 
@@ -27,7 +26,10 @@ use serde_json::value::RawValue;
 
 use crate::{
     cli::state::{DumpArgs, RestoreArgs},
-    program::{error::CliError, exit_code, say::say},
+    program::{
+        error::{CliError, InputError},
+        say::say,
+    },
     render::{amount::some, look::Page},
 };
 
@@ -173,16 +175,18 @@ fn agents(store: &dyn Store, only: &[String]) -> Result<Vec<Agent>, CliError> {
 
 pub fn restore(store: &dyn Store, args: &RestoreArgs, page: &mut Page) -> Result<(), CliError> {
     let input: Box<dyn BufRead> = match &args.file {
-        Some(path) => Box::new(BufReader::new(File::open(path).map_err(|e| unread(path, &e))?)),
+        Some(path) => Box::new(BufReader::new(
+            File::open(path).map_err(|why| InputError::NoDump { path: path.clone(), why })?,
+        )),
         None => Box::new(io::stdin().lock()),
     };
     let (mut commits, mut there, mut left_out) = (0, 0, 0);
     for (n, line) in (1..).zip(input.lines()) {
-        let line = line.map_err(|e| bad(n, e.to_string()))?;
+        let line = line.map_err(|e| bad(n, e))?;
         if line.trim().is_empty() {
             continue;
         }
-        let dumped: Dumped = serde_json::from_str(&line).map_err(|e| bad(n, e.to_string()))?;
+        let dumped: Dumped = serde_json::from_str(&line).map_err(|e| bad(n, e))?;
         let id = dumped.id();
         let mut changes = Vec::with_capacity(dumped.operations.len());
         for operation in dumped.operations {
@@ -231,33 +235,13 @@ impl Operation {
         let name = Name::new(self.namespace, self.agent, self.key);
         Ok(Some(match (self.value, self.value_base64, self.deleted) {
             (Some(raw), None, false) => Change::set(name, &value_text(&raw)),
-            (None, Some(text), false) => {
-                Change::set(name, &STANDARD.decode(text).map_err(|e| bad(line, e.to_string()))?)
-            }
+            (None, Some(text), false) => Change::set(name, &STANDARD.decode(text).map_err(|e| bad(line, e))?),
             (None, None, true) => Change::delete(name),
             _ => return Err(bad(line, format!("key {:?} has to have a value, or be deleted", name.key))),
         }))
     }
 }
 
-fn unread(path: &Path, why: &io::Error) -> CliError {
-    CliError::Other {
-        exit: exit_code::REFUSED,
-        code: "bad_dump",
-        message: format!("cannot read the dump {}: {why}", path.display()),
-        hint: Some("`outlast state dump > FILE` writes one".into()),
-    }
-}
-
-fn bad(line: usize, why: String) -> CliError {
-    let hint = match line {
-        1 => "nothing was restored; `outlast state dump > FILE` writes a dump",
-        _ => "what came before that line was restored; the same restore goes on behind it",
-    };
-    CliError::Other {
-        exit: exit_code::REFUSED,
-        code: "bad_dump",
-        message: format!("the dump, line {line}: {why}"),
-        hint: Some(hint.into()),
-    }
+fn bad(line: usize, why: impl ToString) -> CliError {
+    InputError::Dump { line, why: why.to_string() }.into()
 }

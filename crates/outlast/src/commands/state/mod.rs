@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::{
     cli::state::{GetArgs, HistoryArgs, KeysArgs, Mark, ReplayArgs, StateArgs, StateCommand},
-    program::{error::CliError, exit_code},
+    program::error::{CliError, CommandError},
     render::{
         look::{Page, Paint, clean, clean_line},
         table::{Cell, Side, Table},
@@ -81,14 +81,13 @@ fn not_there(store: &dyn Store, args: &GetArgs, deleted: Option<i64>) -> Result<
         (None, Some(Mark::Time(_)), Some(_)) => " then: it was written later".to_owned(),
         _ => String::new(),
     };
-    Ok(CliError::Other {
-        exit: exit_code::REFUSED,
-        code: "no_such_key",
-        message: format!("key {key:?} of agent {agent:?} is not there in namespace {namespace:?}{why}"),
-        hint: Some(
-            "`outlast state keys AGENT` lists keys, `outlast state history AGENT KEY` its past".into(),
-        ),
-    })
+    Ok(CommandError::NoSuchKey {
+        namespace: namespace.to_owned(),
+        agent: agent.to_owned(),
+        key: key.to_owned(),
+        why,
+    }
+    .into())
 }
 
 fn keys(store: &dyn Store, args: &KeysArgs, page: &mut Page) -> Result<(), CliError> {
@@ -260,14 +259,9 @@ fn at(mark: Option<Mark>, namespace: &str, store: &dyn Store) -> Result<At, CliE
         Some(Moment::Commit(n)) => {
             let newest = store.namespace(namespace)?.map_or(0, |head| head.commit);
             if n > newest {
-                return Err(CliError::Other {
-                    exit: exit_code::REFUSED,
-                    code: "no_such_commit",
-                    message: format!(
-                        "there is no commit {n} yet: the newest of namespace {namespace:?} is {newest}"
-                    ),
-                    hint: Some("`outlast state replay AGENT` tells an agent's commits".into()),
-                });
+                return Err(
+                    CommandError::NoSuchCommit { namespace: namespace.to_owned(), asked: n, newest }.into()
+                );
             }
             At::Commit(n)
         }

@@ -11,7 +11,7 @@ use outlast_core::{
 };
 
 use crate::{
-    program::{error::CliError, exit_code},
+    program::error::{CliError, InsideError},
     settings::surroundings::Surroundings,
 };
 
@@ -30,33 +30,17 @@ impl Bearer {
     pub fn of_environment(store: &dyn Store, around: &Surroundings) -> Result<Bearer, CliError> {
         let text = |name: &str| around.var(name).map(|v| v.to_string_lossy().into_owned());
         let (Some(token), Some(run)) = (text("OUTLAST_TOKEN"), text("OUTLAST_RUN_ID")) else {
-            return Err(CliError::Other {
-                exit: exit_code::REFUSED,
-                code: "no_run_here",
-                message: "this process belongs to no run: OUTLAST_RUN_ID and OUTLAST_TOKEN are not set".into(),
-                hint: Some(
-                    "start its script with `outlast run -- CMD`, or put eval \"$(outlast shell-init --run NAME)\" into it"
-                        .into(),
-                ),
-            });
+            return Err(InsideError::NoRunHere.into());
         };
-        let claims = token::verify(&token, &store.token_keys()?).map_err(|e| CliError::Other {
-            exit: exit_code::REFUSED,
-            code: e.code(),
-            message: format!("OUTLAST_TOKEN: {e}"),
-            hint: Some(format!("its run's store may be another than {}: see OUTLAST_STORE", store.place())),
-        })?;
+        let claims = token::verify(&token, &store.token_keys()?)
+            .map_err(|why| InsideError::BadToken { why, store: store.place().to_string() })?;
         match store.run(claims.run)? {
             Some(view) if view.run.id.as_str() == run => Ok(Bearer { claims, view }),
-            found => Err(CliError::Other {
-                exit: exit_code::REFUSED,
-                code: "foreign_run",
-                message: format!(
-                    "OUTLAST_TOKEN is not run {run}'s, but {}'s",
-                    found.map_or_else(|| "an unknown one".into(), |v| v.run.id.to_string())
-                ),
-                hint: Some("take both from the same run's environment".into()),
-            }),
+            found => Err(InsideError::ForeignRun {
+                wanted: run,
+                had: found.map_or_else(|| "an unknown one".into(), |v| v.run.id.to_string()),
+            }
+            .into()),
         }
     }
 

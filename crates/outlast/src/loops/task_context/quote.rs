@@ -1,4 +1,7 @@
 //! Values for a shell to read: quoted so that nothing in them is anything but itself.
+//!
+//! Home-made: shlex writes one word now plain, now in one kind of quotes, now in the other; hooks in people's settings
+//! and the lines of `shell-init` are to be the same in every version.
 
 /// `text` as one word of any POSIX shell. In single quotes only a single quote ends the word.
 ///

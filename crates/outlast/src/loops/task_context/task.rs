@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{ASIDE, CONTEXT, DONE, OPEN, TASK, TaskContext, delete, key, name, put, set};
+pub use crate::program::error::TaskRefused as Refused;
 
 /// A task that is begun and not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,19 +20,6 @@ pub struct OpenTask {
     pub attempt: i64,
     /// Microseconds since the Unix epoch.
     pub begun_at: i64,
-}
-
-/// Why a task is not begun, or not done.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    #[error("task {had:?} is begun and not done: {asked:?} cannot be begun beside it")]
-    Unfinished { had: String, asked: String },
-    #[error("no task is begun")]
-    NoTask,
-    #[error("task {asked:?} is not the one that is begun: that is {had:?}")]
-    Another { had: String, asked: String },
-    #[error("a task needs a name")]
-    Nameless,
 }
 
 /// What `recover` finds.

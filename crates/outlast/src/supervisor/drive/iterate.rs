@@ -24,9 +24,12 @@ use outlast_core::{
     words::id::InstanceNo,
 };
 
-use super::{Driver, failed};
+use super::Driver;
 use crate::{
-    program::{error::CliError, exit_code, say::say},
+    program::{
+        error::{CliError, RunError},
+        say::say,
+    },
     render::amount::some,
     supervisor::{
         attempt::{self, AttemptError},
@@ -179,7 +182,7 @@ impl Driver {
     async fn ask_until(&mut self, until: &str, finished: i64) -> Result<Result<bool, u8>, CliError> {
         self.iteration = Some(finished);
         let claims = self.last_claims()?;
-        let env = self.environment(claims).map_err(|e| failed("supervisor", e.to_string()))?;
+        let env = self.environment(claims).map_err(RunError::Supervisor)?;
         let (ends, output) = self.output(None, None)?;
         let hold = attempt::Hold::default();
         let command = spawn::Command {
@@ -194,21 +197,19 @@ impl Driver {
             limits: spawn::Limits::default(),
         };
         let id = self.view.run.id.clone();
-        let not_run = |why: String| CliError::Other {
-            exit: exit_code::FAILED,
-            code: "until_failed",
-            message: format!("--until {until:?}: {why}"),
-            hint: Some(format!(
-                "when it can be run, `outlast resume {id}` judges iteration {finished} again"
-            )),
+        let not_run = |why: String| RunError::UntilNotRun {
+            command: until.to_owned(),
+            why,
+            run: id.to_string(),
+            iteration: finished,
         };
         let mut never = None;
         let mut watch = self.watch(&hold, claims.attempt);
         (watch.kill_at, watch.stop_at_limit) = (&mut never, false);
         let outcome = match attempt::run(command, output, watch).await {
             Ok(outcome) => outcome,
-            Err(AttemptError::Start(e)) => return Err(not_run(e.to_string())),
-            Err(AttemptError::Limits(e)) => return Err(not_run(e.to_string())),
+            Err(AttemptError::Start(e)) => return Err(not_run(e.to_string()).into()),
+            Err(AttemptError::Limits(e)) => return Err(not_run(e.to_string()).into()),
             Err(AttemptError::Io(e)) => return Err(e.into()),
         };
         match outcome.by {
@@ -220,14 +221,14 @@ impl Driver {
         match turn::until(outcome.exit) {
             Until::Met => Ok(Ok(true)),
             Until::NotYet => Ok(Ok(false)),
-            Until::NotRun(code) => Err(not_run(format!("the shell cannot run it (exit {code})"))),
+            Until::NotRun(code) => Err(not_run(format!("the shell cannot run it (exit {code})")).into()),
         }
     }
 
     /// What the run's newest attempt was started with: it is over, and its token opens nothing.
     fn last_claims(&self) -> Result<Claims, CliError> {
         let attempts = self.store.attempts(self.view.run.no)?;
-        let last = attempts.last().ok_or_else(|| failed("internal", "the run has no attempt".into()))?;
+        let last = attempts.last().ok_or_else(|| RunError::NoAttempt)?;
         Ok(Claims { run: last.run, attempt: last.no, slot: last.slot, fence: last.fence })
     }
 

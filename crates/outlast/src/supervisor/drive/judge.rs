@@ -17,10 +17,13 @@ use outlast_core::{
 use super::{Driver, Life, Next};
 use crate::{
     loops::task_context::TaskContext,
-    program::{error::CliError, exit_code, say::say},
+    program::{
+        error::{CliError, RunError},
+        exit_code,
+        say::say,
+    },
     supervisor::{
         attempt::{AttemptError, Outcome},
-        drive::failed,
         ended_by::EndedBy,
         story,
     },
@@ -38,12 +41,15 @@ impl Driver {
         life: Life,
         outcome: Result<Outcome, AttemptError>,
     ) -> Result<Next, CliError> {
-        match self.judge_ours(&life, outcome.as_ref()).await {
+        let (judged, outcome) = match outcome {
+            Ok(outcome) => (self.judge_ours(&life, Ok(&outcome)).await, Some(outcome)),
+            Err(e) => (self.judge_ours(&life, Err(e)).await, None),
+        };
+        match judged {
             Err(CliError::Store(store::Error::Engine(engine::Error::LeaseLost { .. }))) => {}
             judged => return judged,
         }
         // The verdict ended the attempt already; whoever claims now drives the run.
-        let outcome = outcome.ok();
         if let Some(by @ (EndedBy::Person | EndedBy::Machine)) = outcome.as_ref().map(|o| o.by) {
             return self.interrupted(by == EndedBy::Person).await.map(Next::Exit);
         }
@@ -56,11 +62,11 @@ impl Driver {
     async fn judge_ours(
         &mut self,
         life: &Life,
-        outcome: Result<&Outcome, &AttemptError>,
+        outcome: Result<&Outcome, AttemptError>,
     ) -> Result<Next, CliError> {
         let attempts = self.store.attempts(self.view.run.no)?;
         let is_open = attempts.iter().any(|a| a.no == life.attempt && a.is_open());
-        if !is_open || outcome.is_ok_and(|o| o.by == EndedBy::LostLease) {
+        if !is_open || matches!(&outcome, Ok(o) if o.by == EndedBy::LostLease) {
             let id = self.view.run.id.to_string();
             let lost = engine::Error::LeaseLost { id, attempt: life.attempt.0 };
             return Err(store::Error::Engine(lost).into());
@@ -71,27 +77,17 @@ impl Driver {
                 let exit = Exit { code: e.exit_code(), signal: None };
                 self.end_of(life, exit, Then::Fail(e.to_string())).await?;
                 story::end(&story::view(self.store.as_ref(), &self.view)?, &[]);
-                let hint = Some("correct the command and type it again".into());
-                let exit = e.exit_code().and_then(|c| u8::try_from(c).ok()).unwrap_or(exit_code::FAILED);
-                return Err(CliError::Other { exit, code: e.code(), message: e.to_string(), hint });
+                return Err(RunError::NotStarted(e).into());
             }
-            Err(e @ AttemptError::Limits(_)) => {
+            Err(AttemptError::Limits(e)) => {
+                let e = RunError::NoCgroup(e);
                 self.end_of(life, Exit { code: None, signal: None }, Then::Fail(e.to_string())).await?;
-                return Err(CliError::Other {
-                    exit: exit_code::UNAVAILABLE,
-                    code: "no_cgroup",
-                    message: e.to_string(),
-                    hint: Some(
-                        "start it as `systemd-run --user --scope -p Delegate=yes outlast run …`, or limit each \
-                         process's address space with --memory-by rlimit"
-                            .into(),
-                    ),
-                });
+                return Err(e.into());
             }
             Err(AttemptError::Io(e)) => {
                 let exit = Exit { code: None, signal: None };
                 self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
-                return Err(failed("supervisor", format!("the supervisor failed: {e}")));
+                return Err(RunError::Supervisor(e).into());
             }
         };
         let exit = outcome.exit;
@@ -101,7 +97,7 @@ impl Driver {
         }
         if outcome.left > 0 {
             self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
-            return Err(failed("strays", format!("{} processes of the agent cannot be ended", outcome.left)));
+            return Err(RunError::Strays { count: outcome.left, whose: "the agent", before: false }.into());
         }
         // The refusal that halts a run may have come in the agent's last breath.
         let run = story::view(self.store.as_ref(), &self.view)?.run;

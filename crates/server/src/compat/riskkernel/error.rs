@@ -32,8 +32,9 @@ pub enum Error {
     Unwritable(String),
     #[error("the server is about to end and takes no new work; nothing was done")]
     Draining,
-    #[error("{message}")]
-    Body { status: u16, code: String, message: String },
+    /// The body did not come whole.
+    #[error(transparent)]
+    Body(#[from] proxy::Refusal),
 }
 
 impl Error {
@@ -51,7 +52,7 @@ impl Error {
             Error::AmbiguousApproval { .. } => "ambiguous_approval",
             Error::Unwritable(_) => "bad_value",
             Error::Draining => "draining",
-            Error::Body { code, .. } => code,
+            Error::Body(e) => e.code(),
         }
     }
 
@@ -78,7 +79,7 @@ impl Error {
             Error::BadRequest(_) => Kind::Invalid.http(),
             Error::Unwritable(_) => Kind::Internal.http(),
             Error::Draining => Kind::Unavailable.http(),
-            Error::Body { status, .. } => *status,
+            Error::Body(e) => e.status(),
         }
     }
 
@@ -111,11 +112,5 @@ impl From<store::Error> for Error {
 impl From<NotLetIn> for Error {
     fn from(e: NotLetIn) -> Error {
         Error::State(e.into())
-    }
-}
-
-impl From<door::Refusal> for Error {
-    fn from(e: door::Refusal) -> Error {
-        Error::Body { status: e.status, code: e.code, message: e.message }
     }
 }

@@ -99,22 +99,24 @@ impl Drive {
     }
 
     pub(super) fn refuse(&mut self, refused: &Refused) {
-        let mut refusal = Refusal::of(refused, self.call.seat.id.as_str());
-        if let (Some(what), "price_unknown") = (&self.call.request.unpriced, refusal.code.as_str()) {
-            // The model's price may be known: it does not cover this.
-            refusal.message = format!("{what} has no known price, and the run has a limit in usd");
-        }
-        if let (Some((_, later)), Refused::AdmissionTimeout(_)) = (&self.later, refused) {
-            let (name, waited) = (self.call.upstream_name(), self.host.config.admit_wait.as_secs_f64());
-            refusal.code = "upstream_rate".into();
-            refusal.message = format!("{name} had no turn for this call within {waited} s: {}", later.why);
-            refusal.retry_after_s = u32::try_from(later.after.as_secs() + 1).ok();
-        }
-        self.host.metrics.refused(&refusal.code);
+        let run = self.call.seat.id.to_string();
+        let refusal = match (refused, &self.call.request.unpriced, &self.later) {
+            (Refused::Budget(why), Some(what), _) if why.code == "price_unknown" => {
+                Refusal::Unpriced { what: what.to_string(), refusal: Box::new(why.clone()), run }
+            }
+            (Refused::AdmissionTimeout(_), _, Some((_, later))) => Refusal::UpstreamRate {
+                upstream: self.call.upstream_name().to_string(),
+                waited_s: self.host.config.admit_wait.as_secs_f64().to_string(),
+                why: later.why.to_string(),
+                retry_after_s: u32::try_from(later.after.as_secs() + 1).ok(),
+            },
+            _ => Refusal::of(refused.clone(), &run),
+        };
+        self.host.metrics.refused(refusal.code());
         self.host.saw(Seen::Refused {
-            code: refusal.code.clone(),
-            message: refusal.message.clone(),
-            hint: refusal.hint.clone(),
+            code: refusal.code().into(),
+            message: refusal.to_string(),
+            hint: refusal.hint(),
         });
         let mut response = refusal.response(self.call.to.shape());
         if let Ok(id) = HeaderValue::from_str(self.call.seat.id.as_str()) {

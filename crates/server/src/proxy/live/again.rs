@@ -46,8 +46,7 @@ pub fn leaves_it_to_us(headers: &HeaderMap) -> Result<bool, Refusal> {
         Some(text) if text.eq_ignore_ascii_case("off") => Ok(false),
         Some(text) => {
             let short: String = text.chars().take(40).collect();
-            let text = format!("the header X-Outlast-Retries is {short:?} (wanted on or off)");
-            Err(Refusal::new(400, "bad_header", text))
+            Err(Refusal::BadHeader { name: "X-Outlast-Retries", had: short, wanted: "on or off" })
         }
     }
 }

@@ -1,0 +1,55 @@
+//! What this machine does not give a command: an address, a signal, a look at its own processes.
+
+use std::{io, net::SocketAddr};
+
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    #[error("cannot start the runtime: {0}")]
+    Runtime(io::Error),
+    #[error("cannot listen on {address}: {why}")]
+    Listen {
+        address: SocketAddr,
+        why: io::Error,
+        /// The flag that chooses another address.
+        flag: Option<&'static str>,
+    },
+    #[error("cannot serve the state on {address}: {why}; run {run} was not started")]
+    ListenForState { address: SocketAddr, why: io::Error, run: String },
+    #[error("cannot handle signals: {0}")]
+    Signals(io::Error),
+    #[error("/proc does not tell {what}{}", .why.as_ref().map(|e| format!(": {e}")).unwrap_or_default())]
+    Proc { what: &'static str, why: Option<io::Error> },
+    #[error("there is no process {pid}: wanted the loop's shell")]
+    NoShell { pid: u32 },
+    #[error("the fake provider stopped: {0}")]
+    Mock(io::Error),
+    #[error("a task of this process ended: {0}")]
+    Task(tokio::task::JoinError),
+}
+
+impl MachineError {
+    /// The stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            MachineError::Runtime(_) => "runtime",
+            MachineError::Listen { .. } | MachineError::ListenForState { .. } => "cannot_listen",
+            MachineError::Signals(_) => "signals",
+            MachineError::Proc { .. } | MachineError::NoShell { .. } => "no_proc",
+            MachineError::Mock(_) => "mock",
+            MachineError::Task(_) => "internal",
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            MachineError::Listen { flag: Some(flag), .. } => {
+                Some(format!("is another outlast serving there? choose another with {flag}"))
+            }
+            MachineError::ListenForState { run, .. } => Some(format!(
+                "is another run's state served there? choose another: `outlast resume {run} --grpc ADDRESS`"
+            )),
+            _ => None,
+        }
+    }
+}
