@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{answer::Answer, request::Request};
-use outlast_server::mock::refusal::Refusal;
+use crate::refusal::Refusal;
 
 /// The length of a vector where the request names none.
 const DIMENSIONS: usize = 16;

@@ -7,8 +7,11 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{answer::{Answer, Content, Stop}, request::Request};
-use outlast_server::mock::refusal::Refusal;
+use super::{
+    answer::{Answer, Content, Stop},
+    request::Request,
+};
+use crate::refusal::Refusal;
 
 /// Whether a path is one of this API's.
 pub(super) fn is_path(path: &str) -> bool {

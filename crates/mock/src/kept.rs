@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::HashMap};
 
 use serde_json::{Value, json};
 
-use outlast_server::mock::refusal::Refusal;
+use crate::refusal::Refusal;
 
 /// Kept for the provider's life, by the response's id.
 #[derive(Debug, Default)]

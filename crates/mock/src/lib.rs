@@ -31,6 +31,7 @@ mod manner;
 mod openai;
 pub mod options;
 mod provider;
+mod refusal;
 mod request;
 mod responses;
 pub mod script;

@@ -16,8 +16,22 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 
-use super::{answer::{self, Answer}, anthropic, body::{self, Body, End}, cache::{self, Cache}, embeddings, gemini, kept::Kept, log::{Line, Log}, manner::Manner, openai, options::{Encoding, Options}, request::{self, Dialect, Digest, MAX_BODY, Request}, responses, script::{Fault, Script, ToolCall}};
-use outlast_server::mock::refusal::Refusal;
+use super::{
+    answer::{self, Answer},
+    anthropic,
+    body::{self, Body, End},
+    cache::{self, Cache},
+    embeddings, gemini,
+    kept::Kept,
+    log::{Line, Log},
+    manner::Manner,
+    openai,
+    options::{Encoding, Options},
+    request::{self, Dialect, Digest, MAX_BODY, Request},
+    responses,
+    script::{Fault, Script, ToolCall},
+};
+use crate::refusal::Refusal;
 
 /// What `GET /v1/models` lists. Any other model answers as well.
 const MODELS: [&str; 5] =

@@ -10,8 +10,8 @@ use serde::{
 };
 use sha2::{Digest as _, Sha256};
 
-use outlast_server::mock::refusal::Refusal;
-use super::{script::{self, Script}};
+use super::script::{self, Script};
+use crate::refusal::Refusal;
 
 /// The largest body, as received and as decoded, in bytes.
 pub(super) const MAX_BODY: usize = 64 << 20;

@@ -7,7 +7,6 @@ pub mod dialect;
 pub mod door;
 pub mod grpc;
 pub mod http;
-pub mod mock;
 pub mod node;
 pub mod proxy;
 pub mod state;

@@ -34,7 +34,7 @@ pub enum Error {
     Draining,
     /// The body did not come whole.
     #[error(transparent)]
-    Body(#[from] proxy::Refusal),
+    Body(#[from] door::Refusal),
 }
 
 impl Error {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 
-use outlast_mock::request::MAX_BODY;
+use crate::request::MAX_BODY;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
