@@ -1,5 +1,7 @@
 //! The store's trait: submit operations, read what is committed. One trait, several databases.
 
+pub mod load;
+
 use std::{
     future::Future,
     marker::PhantomData,

@@ -56,7 +56,7 @@ pub mod within;
 pub use error::Error;
 
 #[cfg(test)]
-mod bench;
+pub(crate) mod bench;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::{
     id::{AttemptNo, BudgetNo, Fence, Micros, RunId, RunNo, Seq},
     job::{Counts, Job},
     journal::Role,
-    loaded::{Loaded, Need, NewPayload, Row},
+    loaded::{Loaded, Need, NewPayload, Numbers, Row},
     op::Started,
     payload::Payload,
     run::{Policy, Run, Spec},
@@ -61,7 +61,7 @@ impl Start {
                 return Err(Error::BadLimit(format!("{} must not be negative, got {limit}", unit.name())));
             }
         }
-        let (no, own) = (l.numbers.run, l.numbers.envelope);
+        let Numbers { run: no, envelope: own, .. } = l.numbers()?;
         let mut charges = vec![own];
         if let Some(parent) = self.parent {
             // The parent's list already holds all its ancestors: no walk, here or at admission.
