@@ -3,12 +3,13 @@
 
 mod backend;
 mod ballast;
-mod columns;
 mod format;
 mod group;
 pub mod postgres;
 pub mod process;
+mod rows;
 pub mod sqlite;
+mod tables;
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! The store's trait: submit operations, read what is committed. One trait, several databases.
 
+pub mod load;
 pub(crate) mod state;
 
 use std::{

@@ -7,9 +7,12 @@ use std::{
 };
 
 use outlast_core::{
-    engine::loaded::{Loaded, Need, Touch},
+    engine::loaded::{Loaded, Touch},
     run::instance::Instance,
-    store::Error,
+    store::{
+        Error,
+        load::{Edges, Fetch, Key},
+    },
     words::id::{InstanceNo, Micros},
 };
 use tokio::runtime::{Builder, Runtime};
@@ -18,15 +21,14 @@ use tokio_postgres::{Client, SimpleQueryMessage, error::SqlState};
 use super::{
     apply,
     connect::{Address, ConnectError, failure, rolled_back},
-    load, rows,
+    load,
     schema::LOCK,
-    statement::{maybe, params, write_one},
+    statement::{one, params, write_one},
     time::{NOW, Time},
 };
 use crate::{
     Durability,
     backend::{Backend, CommitFailed},
-    columns::{INSTANCE, select},
 };
 
 /// The pauses between attempts to reach the database, before its absence is told.
@@ -58,13 +60,22 @@ pub struct PostgresWriter {
     failed: bool,
     /// Instances this transaction registers: until it commits, their numbers may become another's.
     registering: Vec<Instance>,
+    edges: Edges,
 }
 
 impl PostgresWriter {
     /// Connects with the first group: a runtime must not be entered on the caller's thread.
     pub fn new(address: Address, durability: Durability, time: Time) -> Self {
-        let (session, unreachable, registering) = (None, None, Vec::new());
-        Self { address, durability, time, session, unreachable, failed: false, registering }
+        Self {
+            address,
+            durability,
+            time,
+            session: None,
+            unreachable: None,
+            failed: false,
+            registering: Vec::new(),
+            edges: Edges::default(),
+        }
     }
 
     /// A session, after a bounded number of attempts.
@@ -107,10 +118,9 @@ impl PostgresWriter {
     fn ask(&mut self, instance: InstanceNo, counter: i64) -> Option<bool> {
         let session = Session::connect(&self.address).ok()?;
         session.begin(true).ok()?;
-        let sql = select(INSTANCE, "outlast.instances WHERE no = $1");
-        let found = session.run(maybe(&session.client, &sql, params![instance.0], rows::instance));
+        let found = session.run(one(&session.client, "WHERE no = $1", params![instance.0]));
         let _ = session.run(session.client.batch_execute("ROLLBACK"));
-        let found = found.ok()?;
+        let found: Option<Instance> = found.ok()?;
         self.session = Some(session);
         let ours = |i: &Instance| {
             self.registering
@@ -119,6 +129,16 @@ impl PostgresWriter {
                 .all(|r| r.identity == i.identity && r.registered_at == i.registered_at)
         };
         Some(found.is_some_and(|i| i.op_counter >= counter && ours(&i)))
+    }
+}
+
+impl Fetch for PostgresWriter {
+    fn fetch(&mut self, keys: &[Key<'_>], into: &mut Loaded) -> Result<(), Error> {
+        self.within(|s| s.run(load::fetch(&s.client, keys, into)))
+    }
+
+    fn edges(&mut self) -> Option<&mut Edges> {
+        Some(&mut self.edges)
     }
 }
 
@@ -147,10 +167,6 @@ impl Backend for PostgresWriter {
 
     fn begin_read(&mut self) -> Result<Micros, Error> {
         self.begin(false)
-    }
-
-    fn load(&mut self, needs: &[Need]) -> Result<Loaded, Error> {
-        self.within(|s| s.run(load::load(&s.client, needs)))
     }
 
     fn apply(&mut self, loaded: Loaded) -> Result<(), Error> {

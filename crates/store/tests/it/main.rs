@@ -14,6 +14,7 @@ mod relay;
 mod stage;
 
 mod ahead;
+mod damaged;
 mod full_disk;
 mod killed;
 mod postgres_database;

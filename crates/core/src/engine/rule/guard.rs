@@ -44,11 +44,9 @@ pub fn bears(l: &Loaded, claims: &Claims) -> Result<(), Error> {
     let run = l.run(claims.run)?;
     let lost = || Error::LeaseLost { id: run.id.to_string(), attempt: claims.attempt.0 };
     let attempt = l.attempt(claims.run, claims.attempt).filter(|a| a.is_open()).ok_or_else(lost)?;
-    let holds = match claims.fence {
-        Some(fence) => l.lease(claims.run, attempt.slot).is_some_and(|lease| lease.fence == fence),
-        None => true,
-    };
-    if attempt.slot == claims.slot && attempt.fence == claims.fence && holds { Ok(()) } else { Err(lost()) }
+    let holds = |fence| l.lease(claims.run, claims.slot).is_some_and(|lease| lease.fence == fence);
+    let is_named = attempt.slot == claims.slot && attempt.fence == claims.fence;
+    if is_named && claims.fence.is_none_or(holds) { Ok(()) } else { Err(lost()) }
 }
 
 /// The actor's attempt is the one that drives its slot: the fence that guards opening.

@@ -3,10 +3,9 @@
 use crate::{
     engine::{
         Error,
-        loaded::{Loaded, Need, Row},
+        loaded::{Loaded, Numbers, Row},
     },
     envelope::{Envelope, Owner, Whose, budget::Budget},
-    journal::State,
     words::id::{BudgetNo, EnvelopeNo, Micros, RunNo},
 };
 
@@ -32,12 +31,10 @@ pub fn window(l: &mut Loaded, no: BudgetNo, now: Micros) -> Result<Option<Envelo
     if let Some(window) = budget.current(now) {
         return Ok(Some(window.envelope));
     }
-    let envelope = l.numbers.envelope;
-    if envelope == EnvelopeNo::default() {
-        return Err(Error::NotLoaded("the next envelope's number"));
-    }
+    let numbers = l.numbers()?;
+    let envelope = numbers.envelope;
     let (opening, since) = (budget.opening(envelope, now), budget.period(now).since);
-    l.numbers.envelope = EnvelopeNo(envelope.0 + 1);
+    l.numbers = Some(Numbers { envelope: EnvelopeNo(envelope.0 + 1), ..numbers });
     l.envelopes.push(Row::insert(opening));
     l.budget_mut(no)?.window = Some(crate::envelope::budget::Window { since, envelope });
     Ok(Some(envelope))
@@ -53,46 +50,4 @@ pub fn whose(l: &Loaded, envelope: &Envelope, now: Micros) -> Option<Whose> {
             Whose::Named { name: name.clone(), period: period.clone(), until: budget.period(now).until }
         }
     })
-}
-
-/// Adds to what was loaded for an operation the named budgets it needs, and the windows of the calls it found.
-///
-/// `load` loads needs, and is asked only for what is missing. Stores call it after loading, inside the same
-/// transaction; runs and calls without named budgets cost nothing.
-pub fn complete<E>(
-    l: &mut Loaded,
-    needs: &[Need],
-    now: Micros,
-    mut load: impl FnMut(&[Need]) -> Result<Loaded, E>,
-) -> Result<(), E> {
-    let mut wanted: Vec<EnvelopeNo> = Vec::new();
-    for need in needs {
-        let Need::Windows(whose) = need else { continue };
-        let found: Vec<Need> = match whose {
-            None => vec![Need::Budgets],
-            Some(run) => match l.run(*run) {
-                Ok(run) => run.budgets.iter().copied().map(Need::Budget).collect(),
-                Err(_) => continue,
-            },
-        };
-        if found.is_empty() {
-            continue;
-        }
-        l.budgets.extend(load(&found)?.budgets);
-        wanted.extend(l.budgets.iter().filter_map(|b| b.value.window).map(|w| w.envelope));
-        if l.budgets.iter().any(|b| b.value.current(now).is_none()) {
-            l.numbers = load(&[Need::Numbers])?.numbers;
-        }
-    }
-    // What is closed for good is charged nothing more.
-    let charged = l.entries.iter().map(|row| &row.value);
-    let charged = charged.filter(|e| matches!(e.state, State::Open | State::Unknown));
-    wanted.extend(charged.flat_map(|e| e.windows()));
-    wanted.retain(|no| l.envelope(*no).is_err());
-    wanted.sort();
-    wanted.dedup();
-    if !wanted.is_empty() {
-        l.envelopes.extend(load(&[Need::Envelopes(wanted)])?.envelopes);
-    }
-    Ok(())
 }

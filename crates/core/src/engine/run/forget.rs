@@ -43,11 +43,12 @@ impl Forget {
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<Forgot, Error> {
         let Ok(run) = l.run(self.run) else { return Ok(Forgot::Stays) };
         let over = run.status.is_ended() && run.ended_at.is_some_and(|at| at < self.ended_before);
-        let newest = self.run.0 + 1 == l.numbers.run.0;
+        let next = l.numbers()?.run.0;
+        let newest = self.run.0 + 1 == next;
         if !over || newest || l.has_open_attempt(self.run) || !self.all_above_ended(l) {
             return Ok(Forgot::Stays);
         }
-        if self.seen.0 + 1 != l.numbers.run.0 {
+        if self.seen.0 + 1 != next {
             return Ok(Forgot::Newer);
         }
         l.forgotten.push((self.run, run.envelope(), format!("run:{}", run.id)));
@@ -57,8 +58,9 @@ impl Forget {
     fn all_above_ended(&self, l: &Loaded) -> bool {
         let mut next = l.run(self.run).ok().and_then(|run| run.parent);
         while let Some(no) = next {
-            match l.run(no) {
-                Ok(run) if run.status.is_ended() => next = run.parent,
+            let known = self.above.contains(&no).then(|| l.run(no));
+            match known {
+                Some(Ok(run)) if run.status.is_ended() => next = run.parent,
                 _ => return false,
             }
         }

@@ -21,7 +21,7 @@ impl Register {
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<InstanceNo, Error> {
-        let no = l.numbers.instance;
+        let no = l.numbers()?.instance;
         l.instances.push(Row::insert(Instance {
             no,
             identity: self.identity.clone(),

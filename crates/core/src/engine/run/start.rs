@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     engine::{
         Error,
-        loaded::{Loaded, Need, NewPayload, Row},
+        loaded::{Loaded, Need, NewPayload, Numbers, Row},
         op::Started,
     },
     envelope::{
@@ -66,7 +66,7 @@ impl Start {
                 return Err(Error::BadLimit(format!("{} must not be negative, got {limit}", unit.name())));
             }
         }
-        let (no, own) = (l.numbers.run, l.numbers.envelope);
+        let Numbers { run: no, envelope: own, .. } = l.numbers()?;
         let mut charges = vec![own];
         if let Some(parent) = self.parent {
             // The parent's list already holds all its ancestors: no walk, here or at admission.

@@ -83,7 +83,10 @@ impl Record {
             return Ok(());
         }
         run.answers = (run.answers - answers).max(0);
-        if let Some(a) = l.attempt_mut(self.run, attempt) {
+        // Loaded where the step has any.
+        if untaken > 0
+            && let Some(a) = l.attempt_mut(self.run, attempt)
+        {
             a.untaken = (a.untaken - untaken).max(0);
         }
         for outer in within::around(l, self.run, self.seq) {

@@ -11,13 +11,13 @@ use outlast_core::{
 use rusqlite::{Connection, params_from_iter, types::Value as Sql};
 
 use super::{
-    ITEM, Result, all, bound, count, item, maybe, namespace, namespace_no, newest_until, outcome,
+    ITEM, Result, all, bound, count, item, maybe, namespace, namespace_no, newest_until, outcome, position,
     schema::{EVENTS, FURTHEST, LISTED, LIVE, STOOD},
     text,
 };
 use crate::{
-    columns::select,
     sqlite::{SqliteStore, failure},
+    tables::select,
 };
 
 /// A key's own row, as far as reads ask.
@@ -228,10 +228,7 @@ impl Reads for SqliteStore {
     }
 
     fn state_position(&self) -> Result<Position> {
-        self.with_reader(|c| {
-            let newest = maybe(c, "SELECT max(position) FROM items", [], |r| r.get::<_, Option<i64>>(0))?;
-            Ok(Position(newest.flatten().unwrap_or(0)))
-        })
+        self.with_reader(position)
     }
 
     fn namespace(&self, name: &str) -> Result<Option<Namespace>> {
