@@ -30,7 +30,7 @@ use outlast_core::store::Store;
 
 use crate::{
     cli::{Cli, Command, ExportArgs, ForkArgs, RetryArgs, SnapshotArgs, VerifyArgs},
-    program::{context::Context, error::CliError, run_directory::RunDirectory},
+    program::{context::Context, error::CliError, exit_code, jsonl, line, run_directory::RunDirectory, say},
     render::look::{Look, Page},
     settings::surroundings::Surroundings,
 };
@@ -49,21 +49,19 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let around = Surroundings::of_process();
-    let (json, done) = match cli::parse(&args, &around) {
+    let (json, done) = match line::parse(&args, &around) {
         Ok(cli) => (cli.globals.json, dispatch(cli, around, args.clone())),
-        Err(e) => (cli::wants_json(&args, &around), Err(e)),
+        Err(e) => (line::wants_json(&args, &around), Err(e)),
     };
     let code = done.unwrap_or_else(|e| {
         let code = e.report(json);
         // A shell that evaluates nothing would go on as if it had been told something.
-        if code != crate::program::exit_code::OK
-            && args.iter().take_while(|a| *a != "--").any(|a| a == "shell-init")
-        {
+        if code != exit_code::OK && args.iter().take_while(|a| *a != "--").any(|a| a == "shell-init") {
             println!("{}", loops::end_with(code));
         }
         code
     });
-    crate::program::say::over(code);
+    say::over(code);
     code
 }
 
@@ -84,7 +82,7 @@ pub fn program() -> io::Result<PathBuf> {
 fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, CliError> {
     // These need no place for a store.
     let command = match cli.command {
-        Command::Mock(args) => return crate::serve::mock::mock(args),
+        Command::Mock(args) => return serve::mock::mock(args),
         Command::Completions(args) => {
             let look = Look::of_stdout(&cli.globals, &around);
             return printed(look, |page| commands::completions::completions(&args, page));
@@ -110,9 +108,9 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::ShellInit(ref args) => printed(look, |page| loops::print(args, &context, page)),
         Command::ShellLoop(ref args) => printed_code(look, |page| loops::verbs::act(args, &context, page)),
         Command::Doctor(_) => printed_code(look, |page| commands::doctor::doctor(&context, page)),
-        Command::Inspect(ref args) if crate::program::jsonl::is_file(&args.job) => {
+        Command::Inspect(ref args) if jsonl::is_file(&args.job) => {
             let path = context.around.directory().join(&args.job);
-            if !crate::program::jsonl::record(&path).exists() {
+            if !jsonl::record(&path).exists() {
                 return printed(look, |page| commands::inspect::inspect_lines(&path, args, page));
             }
             on_store(command, &*context.beside(&path).open(false, Default::default())?, look)
@@ -121,7 +119,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         | Command::Export(ExportArgs { ref job })
         | Command::Snapshot(SnapshotArgs { run: ref job, .. })
         | Command::Fork(ForkArgs { run: ref job, .. })
-            if crate::program::jsonl::is_file(job) =>
+            if jsonl::is_file(job) =>
         {
             let path = context.around.directory().join(job);
             on_store(command, &*context.beside(&path).open(false, Default::default())?, look)
@@ -133,7 +131,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {
             let store = context.open(false, Default::default())?;
-            crate::serve::proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store);
             let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
             printed(look, |page| commands::show::show(&*store, &logs, &args, page))
         }
@@ -143,12 +141,12 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Attach(args) => {
             let store = context.open(false, Default::default())?;
-            crate::serve::proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store);
             commands::attach::attach(&*store, &context, &args)
         }
         Command::Logs(args) => {
             let store = context.open(false, Default::default())?;
-            crate::serve::proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store);
             printed(look, |page| {
                 commands::logs::logs(&*store, &context, &args, page, &mut || thread::sleep(FOLLOW))
             })
@@ -162,7 +160,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             );
             let store = context.open(create, Default::default())?;
             // A person who looks after a kill -9 is not told that it runs.
-            crate::serve::proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store);
             on_store(other, &*store, look)
         }
     }
@@ -202,7 +200,7 @@ fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliEr
 }
 
 fn printed(look: Look, command: impl FnOnce(&mut Page) -> Result<(), CliError>) -> Result<u8, CliError> {
-    printed_code(look, |page| command(page).map(|()| crate::program::exit_code::OK))
+    printed_code(look, |page| command(page).map(|()| exit_code::OK))
 }
 
 fn printed_code(look: Look, command: impl FnOnce(&mut Page) -> Result<u8, CliError>) -> Result<u8, CliError> {

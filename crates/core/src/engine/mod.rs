@@ -12,6 +12,6 @@ pub mod run;
 pub mod state;
 pub mod step;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use error::Error;

@@ -11,6 +11,7 @@ use outlast_core::{
 use crate::program::{
     context::Context,
     error::{CliError, InsideError},
+    find,
 };
 
 /// The variable of the run's token.
@@ -34,7 +35,7 @@ impl Inside {
         let store = context.open(false, Default::default())?;
         let claims = token::verify(token, &store.token_keys()?)
             .map_err(|why| InsideError::BadToken { why, store: store.place().to_string() })?;
-        let view = crate::supervisor::view_of(store.as_ref(), claims.run)?;
+        let view = find::view(store.as_ref(), claims.run)?;
         let attempts = store.attempts(claims.run)?;
         let open = attempts.iter().find(|a| a.no == claims.attempt && a.is_open() && a.fence == claims.fence);
         let Some(instance) = open.and_then(|a| a.instance) else {

@@ -290,6 +290,11 @@ pub fn unit() -> impl TypedValueParser<Value = Unit> {
     ])
 }
 
+/// The limits of a named budget, by their units.
+pub fn shared_limits(usd: Option<i64>, tokens: Option<i64>, calls: Option<i64>) -> Limits {
+    limits([(Unit::CostNanoUsd, usd), (Unit::Tokens, tokens), (Unit::Calls, calls)])
+}
+
 /// Limits from pairs, `None` where a flag was not given.
 pub fn limits(pairs: impl IntoIterator<Item = (Unit, Option<i64>)>) -> Limits {
     let mut limits = Limits::default();

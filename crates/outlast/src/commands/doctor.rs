@@ -95,7 +95,7 @@ fn examine(context: &Context) -> Vec<Finding> {
 
 fn settings(context: &Context) -> Finding {
     // A file that is there was read on the way here, and found good.
-    let there: Vec<String> = crate::settings::config::files(&context.around)
+    let there: Vec<String> = crate::settings::file::files(&context.around)
         .into_iter()
         .filter(|p| p.exists())
         .map(|p| p.display().to_string())

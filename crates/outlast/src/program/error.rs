@@ -20,8 +20,8 @@ pub use self::{
 };
 use crate::{
     program::{exit_code, say},
-    render::look::clean,
-    settings::{config, keys, place},
+    render::text::clean,
+    settings::{file, keys, place},
 };
 
 /// A run that an unclear name may mean.
@@ -41,7 +41,7 @@ pub enum CliError {
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
     #[error(transparent)]
-    Settings(#[from] config::Error),
+    Settings(#[from] file::Error),
     #[error(transparent)]
     Place(#[from] place::Error),
     #[error(transparent)]

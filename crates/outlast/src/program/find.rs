@@ -15,6 +15,11 @@ use crate::program::{
 const PAGE: usize = 500;
 const LISTED: usize = 10;
 
+/// The run of this number. Errors: `NoSuchRun`.
+pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView, CliError> {
+    store.run(no)?.ok_or_else(|| CliError::NoSuchRun { asked: format!("#{no}") })
+}
+
 /// Finds the run that `asked` names. An exact id always wins, and is found without a search.
 ///
 /// Errors: `NoSuchRun`; `AmbiguousRun` with the candidates, when several ids begin so or several runs

@@ -6,6 +6,7 @@ pub mod exit_code;
 pub mod find;
 pub mod host;
 pub mod jsonl;
+pub mod line;
 pub(crate) mod log;
 pub mod run_directory;
 pub(crate) mod say;

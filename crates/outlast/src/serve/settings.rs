@@ -11,8 +11,8 @@ use tokio::signal::unix::Signal;
 
 use super::token::read_token;
 use crate::{
-    cli::{self, Command, ServeArgs},
-    program::{context::Context, error::CliError},
+    cli::{Command, ServeArgs},
+    program::{context::Context, error::CliError, line},
     serve::proxy_setup,
     settings::{budgets, masks, prices},
 };
@@ -104,7 +104,7 @@ fn refused(e: &CliError) {
 
 /// The line as it was typed, with the settings that stand behind it now. What the server stands on stays.
 fn typed_again(context: &Context, old: &ServeArgs) -> Result<ServeArgs, CliError> {
-    let parsed = cli::parse(&context.typed, &context.around)?;
+    let parsed = line::parse(&context.typed, &context.around)?;
     let Command::Serve(new) = parsed.command else {
         return Err(CliError::Usage { message: "the line was no `outlast serve`".into(), hint: None });
     };

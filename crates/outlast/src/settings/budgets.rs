@@ -17,10 +17,10 @@ use outlast_core::{
 use serde::Deserialize;
 
 use crate::{
-    cli::{budgets::limits, values},
+    cli::values,
     program::error::CliError,
     settings::{
-        config::{self, Error, Origin},
+        file::{self, Error, Origin},
         surroundings::Surroundings,
     },
 };
@@ -41,7 +41,7 @@ struct Written {
 
 /// All that are configured. Reads the file. Errors name it, and the key in it.
 pub fn load(around: &Surroundings) -> Result<Vec<(Name, Terms)>, Error> {
-    let Some((path, tables)) = config::own_tables(around, TABLE)? else { return Ok(Vec::new()) };
+    let Some((path, tables)) = file::own_tables(around, TABLE)? else { return Ok(Vec::new()) };
     let each = tables.into_iter().map(|(name, value)| {
         let origin = Origin::File { path: path.clone(), key: format!("{TABLE}.{name}") };
         read(&name, value).map_err(|why| Error::BadValue { origin, why })
@@ -73,7 +73,7 @@ fn read(name: &str, value: toml::Value) -> Result<(Name, Terms), String> {
         }
     };
     let tag = written.tag.as_deref().map(values::tag).transpose().map_err(|e| format!("tag: {e}"))?;
-    Ok((name, Terms { limits: limits(usd, tokens, calls), per, tag }))
+    Ok((name, Terms { limits: values::shared_limits(usd, tokens, calls), per, tag }))
 }
 
 /// Puts what is configured into the store. What the file says as before changes nothing.

@@ -7,7 +7,6 @@
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
-    fmt,
     path::{Path, PathBuf},
 };
 
@@ -15,70 +14,17 @@ use clap::{Arg, ArgAction, builder::Resettable};
 
 use crate::{
     agent::declared::{BadDeclaration, Declared},
-    settings::{budgets, masks, policies, surroundings::Surroundings, upstreams},
+    settings::{
+        budgets,
+        file::{self, Error, FILE, Origin, read, table},
+        masks, policies,
+        surroundings::Surroundings,
+        upstreams,
+    },
 };
-
-/// Where a setting stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    Variable(String),
-    File { path: PathBuf, key: String },
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::Variable(name) => write!(f, "the variable {name}"),
-            Origin::File { path, key } => write!(f, "`{key}` in {}", path.display()),
-        }
-    }
-}
-
-/// Why settings are not taken. Nothing was started.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
-    #[error("cannot read {}: {why}", path.display())]
-    Unreadable { path: PathBuf, why: String },
-    #[error("{}, line {line}: {why}", path.display())]
-    Syntax { path: PathBuf, line: usize, why: String },
-    #[error("{}: unknown key `{key}`", path.display())]
-    UnknownKey { path: PathBuf, key: String, nearest: Option<String> },
-    #[error("{}: `{key}` would put a secret into a file of settings", path.display())]
-    Secret { path: PathBuf, key: String },
-    #[error("{}: `{key}` is given twice, with - and with _", path.display())]
-    Twice { path: PathBuf, key: String },
-    #[error("{}: `{key}` is not taken from a directory's own settings", path.display())]
-    NotHere { path: PathBuf, key: String },
-    #[error("{origin}: {why}")]
-    BadValue { origin: Origin, why: String },
-    #[error("{}: `agents.{agent}{key}`: {why}", path.display())]
-    BadAgent { path: PathBuf, agent: String, key: String, why: BadDeclaration },
-}
-
-impl Error {
-    /// What to do about it.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Error::UnknownKey { nearest: Some(nearest), .. } => Some(format!("the nearest known key is `{nearest}`")),
-            Error::UnknownKey { .. } => Some("keys are the long flags of `outlast --help`, or tables of a command's".into()),
-            Error::Secret { .. } => Some(
-                "keys are taken from OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY, or from ~/.config/outlast/env (mode 0600)"
-                    .into(),
-            ),
-            Error::NotHere { .. } => Some(
-                "a checkout could send your keys elsewhere, change what is run, raise a shared budget, or let a page in: put it into ~/.config/outlast/outlast.toml, or type the flag"
-                    .into(),
-            ),
-            _ => None,
-        }
-    }
-}
 
 /// The table of declared agents.
 const AGENTS: &str = "agents";
-
-/// The name of the files.
-const FILE: &str = "outlast.toml";
 
 /// Puts the settings that count for `word` (a subcommand) into the definition, as defaults.
 ///
@@ -86,7 +32,7 @@ const FILE: &str = "outlast.toml";
 pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Result<clap::Command, Error> {
     let known = Known::of(&command);
     let mut files = Vec::new();
-    for path in self::files(around) {
+    for path in file::files(around) {
         if let Some(text) = read(&path)? {
             let own = path.parent() == around.config_directory().as_deref();
             let file = File::parse(&text, path, &known)?;
@@ -117,59 +63,6 @@ pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Resul
     };
     let command = command.mut_args(put);
     Ok(if word.is_empty() { command } else { command.mut_subcommand(word, |c| c.mut_args(put)) })
-}
-
-/// A table of tables in the user's own file, and where that is; `None` without the file or the table.
-pub fn own_tables(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
-    let Some(path) = around.config_directory().map(|d| d.join(FILE)) else { return Ok(None) };
-    let Some(text) = read(&path)? else { return Ok(None) };
-    match table(&text, &path)?.remove(name) {
-        None => Ok(None),
-        Some(toml::Value::Table(tables)) => Ok(Some((path, tables))),
-        Some(_) => Err(Error::BadValue {
-            origin: Origin::File { path, key: name.to_owned() },
-            why: format!("wanted tables [{name}.NAME]"),
-        }),
-    }
-}
-
-/// A table of the nearest file that has it, and where that is.
-pub fn nearest_table(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
-    for path in files(around) {
-        let Some(text) = read(&path)? else { continue };
-        match table(&text, &path)?.remove(name) {
-            None => {}
-            Some(toml::Value::Table(table)) => return Ok(Some((path, table))),
-            Some(_) => {
-                let origin = Origin::File { path, key: name.to_owned() };
-                return Err(Error::BadValue { origin, why: "wanted a table".into() });
-            }
-        }
-    }
-    Ok(None)
-}
-
-/// Tables of tables in all files of settings, with where they stand; a directory's file first.
-pub fn tables(around: &Surroundings, name: &str) -> Result<Vec<(PathBuf, toml::Table)>, Error> {
-    let mut found = Vec::new();
-    for path in files(around) {
-        let Some(text) = read(&path)? else { continue };
-        match table(&text, &path)?.remove(name) {
-            None => {}
-            Some(toml::Value::Table(tables)) => found.push((path, tables)),
-            Some(_) => {
-                let why = format!("wanted tables [{name}.NAME]");
-                return Err(Error::BadValue { origin: Origin::File { path, key: name.to_owned() }, why });
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// Where files of settings may be, the first to be asked first.
-pub fn files(around: &Surroundings) -> Vec<PathBuf> {
-    let directories = [Some(around.directory().to_owned()), around.config_directory()];
-    directories.into_iter().flatten().map(|d| d.join(FILE)).collect()
 }
 
 /// Flags that clap answers itself, and one whose variable means something else: an agent finds its own number in it.
@@ -330,10 +223,12 @@ fn declared(agents: &toml::Table, path: &Path) -> Result<Vec<Declared>, Error> {
 }
 
 /// The agents that the person's own file declares.
-pub fn agents(around: &Surroundings) -> Result<Vec<Declared>, Error> {
+///
+/// `command` is the whole command line's definition: its long flags are the known keys.
+pub fn agents(around: &Surroundings, command: &clap::Command) -> Result<Vec<Declared>, Error> {
     let Some(path) = around.config_directory().map(|d| d.join(FILE)) else { return Ok(Vec::new()) };
     let Some(text) = read(&path)? else { return Ok(Vec::new()) };
-    Ok(File::parse(&text, path, &Known::of(&crate::cli::command()))?.agents)
+    Ok(File::parse(&text, path, &Known::of(command))?.agents)
 }
 
 impl File {
@@ -413,22 +308,6 @@ impl File {
         let (key, texts) = of(word).or_else(|| of(""))?;
         let origin = Origin::File { path: self.path.clone(), key: key.clone() };
         Some(Setting { origin, texts: texts.clone() })
-    }
-}
-
-fn table(text: &str, path: &Path) -> Result<toml::Table, Error> {
-    text.parse().map_err(|e: toml::de::Error| {
-        let at = e.span().map_or(0, |s| s.start).min(text.len());
-        let line = 1 + text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count();
-        Error::Syntax { path: path.into(), line, why: e.message().trim().replace('\n', ", ") }
-    })
-}
-
-fn read(path: &Path) -> Result<Option<String>, Error> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(Error::Unreadable { path: path.into(), why: e.to_string() }),
     }
 }
 

@@ -5,7 +5,7 @@
 use outlast_core::run::masks::Masks;
 
 use crate::settings::{
-    config::{self, Error, Origin},
+    file::{self, Error, Origin},
     surroundings::Surroundings,
 };
 
@@ -14,7 +14,7 @@ pub const TABLE: &str = "digest";
 
 /// The masks of runs that are created now; `None` where none are configured. Each is checked.
 pub fn load(around: &Surroundings) -> Result<Option<Masks>, Error> {
-    let Some((path, table)) = config::nearest_table(around, TABLE)? else { return Ok(None) };
+    let Some((path, table)) = file::nearest_table(around, TABLE)? else { return Ok(None) };
     let bad =
         |key: String, why: String| Error::BadValue { origin: Origin::File { path: path.clone(), key }, why };
     let written: Result<Masks, toml::de::Error> = toml::Value::Table(table).try_into();

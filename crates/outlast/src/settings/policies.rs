@@ -15,7 +15,7 @@ use crate::{
     cli::values,
     program::error::{CliError, InputError},
     settings::{
-        config::{self, Error, Origin},
+        file::{self, Error, Origin},
         surroundings::Surroundings,
     },
 };
@@ -83,7 +83,7 @@ fn text(value: &toml::Value) -> String {
 /// does not loosen what the person is used to.
 pub fn load(around: &Surroundings) -> Result<Vec<NamedPolicy>, Error> {
     let mut found: BTreeMap<String, NamedPolicy> = BTreeMap::new();
-    for (path, tables) in config::tables(around, TABLE)? {
+    for (path, tables) in file::tables(around, TABLE)? {
         let policies = read(&tables).map_err(|(name, why)| Error::BadValue {
             origin: Origin::File { path, key: format!("{TABLE}.{name}") },
             why,

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use crate::{
     cli::values,
     settings::{
-        config::{self, Error, Origin},
+        file::{self, Error, Origin},
         keys,
         surroundings::Surroundings,
     },
@@ -69,7 +69,7 @@ pub struct Upstream {
 ///
 /// Errors name the file and the key in it.
 pub fn load(around: &Surroundings) -> Result<Vec<Upstream>, Error> {
-    let Some((path, tables)) = config::own_tables(around, TABLE)? else { return Ok(Vec::new()) };
+    let Some((path, tables)) = file::own_tables(around, TABLE)? else { return Ok(Vec::new()) };
     let directory = path.parent().unwrap_or(Path::new(".")).to_owned();
     let each = tables.into_iter().map(|(name, value)| {
         let origin = Origin::File { path: path.clone(), key: format!("{TABLE}.{name}") };

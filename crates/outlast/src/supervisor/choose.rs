@@ -26,6 +26,7 @@ use crate::{
     program::{
         context::Context,
         error::{CliError, InputError, MachineError, RunError},
+        find,
         say::say,
     },
     settings::{keys, policies},
@@ -47,7 +48,7 @@ pub fn run(
     let key = command_key(args, context, begun_with.parent);
     if let Some(id) = &args.run {
         if let Some(no) = store.run_no(id)? {
-            let view = view(store, no)?;
+            let view = find::view(store, no)?;
             same_command(args, &view)?;
             say_what_stays(args, context, &view);
             return Ok(view);
@@ -75,10 +76,6 @@ pub struct BegunWith {
     pub masks: Option<Masks>,
     /// The run that this process is in: it pays.
     pub parent: Option<RunNo>,
-}
-
-pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView, CliError> {
-    store.run(no)?.ok_or_else(|| CliError::NoSuchRun { asked: format!("#{no}") })
 }
 
 /// A run goes on with the command it began with: another one would silently not be run.
@@ -246,7 +243,7 @@ fn create(
         stdin,
     };
     let started = store.ask(start, Durability::Synced).wait()?;
-    let view = view(store, started.run)?;
+    let view = find::view(store, started.run)?;
     let budget = match chosen.by_default {
         Some(usd) => format!("budget {usd} usd (the default; --usd changes it)"),
         None if view.run.parent.is_some() => format!("{}, and its parent's", budget_words(&view)),

@@ -18,7 +18,7 @@ mod story;
 mod turn;
 mod within;
 
-pub use choose::{current_umask, view as view_of};
+pub use choose::current_umask;
 
 use std::{net::SocketAddr, process::Stdio, sync::Arc, time::Duration};
 
@@ -236,7 +236,7 @@ fn say_yes(store: &dyn Store, view: RunView) -> Result<RunView, CliError> {
     }
     let tell = Tell { run: run.no, word: Word::Resume { diverged } };
     store.ask(tell, Durability::Synced).wait()?;
-    choose::view(store, run.no)
+    find::view(store, run.no)
 }
 
 /// Why a halted run does not go on, and what lets it.

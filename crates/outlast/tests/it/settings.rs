@@ -29,10 +29,12 @@ fn read(
     let all: Vec<(&str, &str)> =
         [("HOME", home.to_str().unwrap())].into_iter().chain(variables.iter().copied()).collect();
     let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-    cli::parse(&args, &Surroundings::new(&all, dir.path())).map(|c| c.command).map_err(|e| {
-        let anonymous = |text: String| text.replace(dir.path().to_str().unwrap(), "DIR");
-        (anonymous(e.to_string()), e.hint())
-    })
+    outlast::program::line::parse(&args, &Surroundings::new(&all, dir.path())).map(|c| c.command).map_err(
+        |e| {
+            let anonymous = |text: String| text.replace(dir.path().to_str().unwrap(), "DIR");
+            (anonymous(e.to_string()), e.hint())
+        },
+    )
 }
 
 fn usd(line: &str, here: &str, home: &str, variables: &[(&str, &str)]) -> Option<Limit> {

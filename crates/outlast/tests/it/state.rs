@@ -22,7 +22,7 @@ fn act(store: &dyn Store, words: &[&str], page: &mut Page) -> Result<(), outlast
     let line: Vec<_> = ["outlast", "state"].iter().chain(words).map(Into::into).collect();
     let around =
         outlast::settings::surroundings::Surroundings::new(&[], std::path::Path::new("/nonexistent"));
-    match cli::parse(&line, &around).unwrap().command {
+    match outlast::program::line::parse(&line, &around).unwrap().command {
         Command::State(args) => commands::state::state(store, &args, page, &mut || panic!("waits")),
         other => panic!("not of the state: {other:?}"),
     }
