@@ -12,6 +12,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod context;
+pub mod embedded;
 pub mod error;
 pub mod exit_code;
 pub mod host;

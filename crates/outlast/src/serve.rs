@@ -1,6 +1,6 @@
 //! `outlast serve`: the proxy, and the state, for agents that are started elsewhere.
 
-mod settings;
+pub(crate) mod settings;
 mod token;
 
 use std::{net::SocketAddr, time::Duration};
