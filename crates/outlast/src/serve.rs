@@ -2,7 +2,7 @@
 
 pub mod mock;
 pub mod proxy_setup;
-mod settings;
+pub(crate) mod settings;
 mod token;
 
 use std::{net::SocketAddr, time::Duration};

@@ -8,17 +8,10 @@ use std::{
 };
 
 use outlast::{
-    cli::{
-        self, Command,
-        shared::{Chosen, LimitArgs},
-    },
+    embedded,
     program::context::Context,
     serve::proxy_setup,
-    settings::{
-        place::{Durability as Durable, Place},
-        policies,
-        surroundings::Surroundings,
-    },
+    settings::{place::Place, policies},
 };
 use outlast_core::{
     engine::{
@@ -156,7 +149,7 @@ impl Engine {
     /// The store that `place` names, as `open` would open it; makes nothing.
     #[staticmethod]
     fn resolve(place: Option<String>) -> PyResult<String> {
-        Ok(context(place)?.0.place.to_string())
+        Ok(embedded::context(place).map_err(Failure::from)?.0.place.to_string())
     }
 
     /// Whether the store's file still is the one that was opened.
@@ -217,8 +210,7 @@ impl Engine {
         })?;
         let mut limits = asked;
         if let Some(named) = &named {
-            let by_default = by_default.then_some(LimitArgs::DEFAULT_USD);
-            limits = Chosen { limits, by_default }.under(&named.limits).limits;
+            limits = embedded::limits_under(limits, by_default, &named.limits);
             policy_of_run.pause_wall |= named.pause_wall;
         }
         let start = Start {
@@ -461,24 +453,8 @@ pub fn decoded(stored: &Payload, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failur
     Ok(stored.decode().map_err(damaged)?.into())
 }
 
-/// What a command would work with, and the durability that variables and settings ask for.
-fn context(place: Option<String>) -> Result<(Context, Durable), Failure> {
-    let around = Surroundings::of_process();
-    let mut line = vec!["outlast".into(), "serve".into()];
-    if let Some(place) = place {
-        line.extend(["--store".into(), place.into()]);
-    }
-    // As `outlast serve` would read it, so that variables and settings mean the same in both.
-    let parsed = cli::parse(&line, &around)?;
-    let durable = match &parsed.command {
-        Command::Serve(args) => args.proxy.durability,
-        _ => Durable::default(),
-    };
-    Ok((Context::new(&parsed.globals, around)?, durable))
-}
-
 fn open(place: Option<String>) -> Result<Engine, Failure> {
-    let (context, durable) = context(place)?;
+    let (context, durable) = embedded::context(place)?;
     let store = context.open(true, durable)?;
     let node = proxy_setup::join(store.clone(), &context, "python")?;
     orphans::bury(&*store, &context.place.to_string())?;

@@ -79,19 +79,5 @@ fn point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point, CliErro
     {
         return Ok(Point::Attempt(AttemptNo(no)));
     }
-    Ok(named_or_time(store, view, word)?)
-}
-
-/// A snapshot's name, else a time as text; what is neither is a name that nothing has. Errors: of the store.
-pub fn named_or_time(
-    store: &dyn Store,
-    view: &RunView,
-    word: &str,
-) -> Result<Point, outlast_core::store::Error> {
-    if snapshot::named(store, &view.run.id, word)?.is_none()
-        && let Ok(when) = time::parse_when(word)
-    {
-        return Ok(Point::Time(when.resolve(store.now()?)));
-    }
-    Ok(Point::Name(word.to_owned()))
+    Ok(find::fork_point(store, view, word)?)
 }

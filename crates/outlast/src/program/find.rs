@@ -1,14 +1,18 @@
 //! Which run is meant: by id, by the start of an id, or by name.
 
 use outlast_core::{
-    engine,
+    engine::{self, run::fork::Point},
+    run::snapshot,
     store::{self, RunFilter, RunView, Store},
     words::id::{RunId, RunNo},
 };
 
-use crate::program::{
-    error::{Candidate, CliError},
-    jsonl,
+use crate::{
+    program::{
+        error::{Candidate, CliError},
+        jsonl,
+    },
+    render::time,
 };
 
 /// How many are read at once, and how many candidates an error lists.
@@ -115,6 +119,18 @@ fn is_job(view: RunView) -> Result<RunView, CliError> {
         return Ok(view);
     }
     Err(store::Error::Engine(engine::Error::NotAJob { id: view.run.id.to_string() }).into())
+}
+
+/// The point of a run that a word names: a snapshot's name first, then a time as text.
+///
+/// A word that is neither is taken for the name of a snapshot that does not exist. Errors: of the store.
+pub fn fork_point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point, store::Error> {
+    if snapshot::named(store, &view.run.id, word)?.is_none()
+        && let Ok(when) = time::parse_when(word)
+    {
+        return Ok(Point::Time(when.resolve(store.now()?)));
+    }
+    Ok(Point::Name(word.to_owned()))
 }
 
 /// `run_` may be left away.

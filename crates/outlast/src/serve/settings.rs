@@ -37,6 +37,11 @@ pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
         only_run: None,
     };
     budgets::load(&context.around)?;
+    of_proxy(args, access, context)
+}
+
+/// The configuration of a proxy that lets in whom `access` says: all of `outlast serve` but its listeners.
+pub fn of_proxy(args: &ServeArgs, access: Access, context: &Context) -> Result<Config, CliError> {
     let keys = context.keys()?;
     let providers = proxy_setup::providers(&args.proxy, &keys, &Default::default(), context)?;
     let prices = prices::typed(&args.proxy)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outlast::{
-    cli::{self, Command},
+    cli::Command,
     commands,
     render::look::{Look, Page},
 };

@@ -1,4 +1,4 @@
-"""`@outlast.step`: a function of which each call is a step of the run that it is called in."""
+"""`@outlast.step`: each call of a function is a step of the current run."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import functools
 import threading
 from typing import Any, Callable, TypeVar, overload
 
-from . import scope, steps
-from .errors import UnrecordedWarning
-from .retry import Retry
-from .warned import warn
+from .. import scope
+from ..errors import UnrecordedWarning
+from ..retry import Retry
+from ..warned import warn
+from .life import begin
+from .spec import StepSpec, is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,10 +28,14 @@ def step(
     timeout: float | None = None,
     at_most_once: bool = False,
 ) -> Any:
-    """Makes each call of a function a step of the run that it is called in; a plain call outside of one.
+    """Makes each call of a function a step of the current run. Outside of a run, a call is a plain call.
 
-    For module level: `@outlast.step` or `@outlast.step(retries=outlast.Retry(4))`. The parameters are those of
-    `Run.step`; the name is the function's. Within another step it is a plain call: the outer step is what is recorded.
+    Decorates functions of module level: `@outlast.step`, or `@outlast.step(retries=outlast.Retry(4))`. `retries`,
+    `timeout` and `at_most_once` mean what they mean for `Run.step`; `name` is the function's name by default. Inside
+    another step, a call is a plain call: the outer step is recorded.
+
+    Errors: those of `Run.step`. `UnrecordedWarning` where a thread without a current run calls the function while a
+    run is open.
     """
 
     def decorate(fn: F) -> F:
@@ -38,7 +44,7 @@ def step(
             raise TypeError(f"outlast.step wants a function, had {fn!r}; its parameters have names: @outlast.step(name=…)")
         if not isinstance(label, str):
             raise TypeError(f"outlast.step wants a name for {fn!r}: outlast.step(name=…)(…)")
-        retry = Retry.of(retries)
+        spec = StepSpec(label, fn, None, Retry.of(retries), timeout, at_most_once)
 
         @functools.wraps(fn)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -48,9 +54,9 @@ def step(
                 return fn(*args, **kwargs)
             if current.step is not None:
                 return fn(*args, **kwargs)
-            return steps.begin(current.run, label, fn, args, kwargs, None, retry, timeout, at_most_once)
+            return begin(current.run, spec, args, kwargs)
 
-        if not steps.is_async(fn):
+        if not is_async(fn):
             return called  # type: ignore[return-value]
 
         # A coroutine function, to `run.step` and to whoever else asks.
@@ -64,9 +70,9 @@ def step(
 
 
 def _warn_if_lost(name: str) -> None:
-    from .runtime import _open
+    from ..runtime import is_any_run_open
 
-    if threading.current_thread() is not threading.main_thread() and any(r._live for r in _open.values()):
+    if threading.current_thread() is not threading.main_thread() and is_any_run_open():
         warn(
             f"{name}() was called in a thread that has no current run: it is not recorded. "
             "Start the thread's work with contextvars.copy_context().run(…), or use run.step(…)",

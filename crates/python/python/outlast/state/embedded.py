@@ -10,14 +10,14 @@ import json
 import warnings
 from typing import TYPE_CHECKING, Any, Iterator
 
-from . import _native, scope, versions
-from .buffer import Changes
-from .errors import CompactedWarning
-from .versions import Operation, Raw, ReplayEvent, ResumePoint, StateResult
+from .. import _native, scope, versions
+from ..errors import CompactedWarning
+from ..versions import Operation, Raw, ReplayEvent, ResumePoint, StateResult
+from .changes import Changes
 
 if TYPE_CHECKING:
-    from .runs import Run
-    from .runtime import Runtime
+    from ..runs import Run
+    from ..runtime import Runtime
 
 _KEYS = 5_000
 _VALUES = 500
@@ -25,7 +25,7 @@ _EVENTS = 1_000
 
 
 class Embedded:
-    """What `Statehouse` asks of a store."""
+    """The backend of a `Statehouse` on a store that is opened in this process."""
 
     def __init__(self, runtime: "Runtime", first_committer: bool) -> None:
         self._runtime = runtime
@@ -37,7 +37,7 @@ class Embedded:
         return self._runtime.place
 
     def close(self) -> None:
-        """The runtime has its own end."""
+        """Does nothing: the store stays open for the rest of the process."""
 
     def health(self) -> str:
         self._states.position()
@@ -81,10 +81,10 @@ class Embedded:
         return 0
 
     def compares(self) -> None:
-        """A commit can be made to fail when another was first."""
+        """Checks that a commit can be made to fail when another was first: always here."""
 
     def expected(self, version: int) -> int | None:
-        """What a write expects, to fail when another was first."""
+        """The version that a write expects, to fail when another was first."""
         return version
 
     def abort(self, id: str) -> None:
@@ -94,7 +94,7 @@ class Embedded:
         return self._states.outcome(id)
 
     def _unchanged(self, change: _native.Change, snapshot: int, changes: Changes) -> _native.Change:
-        """Expecting the version that stood when the transaction began."""
+        """The change, expecting the version that stood when the transaction began."""
         namespace, agent, key, value, expected = change
         if expected is not None:
             return change
@@ -116,7 +116,7 @@ class Embedded:
         return (0, None) if changes is None else changes.last(namespace, agent, key)
 
     def _over(self, key: str, before: Raw | None, own: int, value: bytes | None) -> StateResult:
-        """What stood before, with so many changes over it."""
+        """The key as it stood, with `own` changes over it, the last of which is `value`."""
         if not own:
             return versions.result(key, before, self._run_id)
         decoded = None if value is None else json.loads(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Iterator
 
-from .errors import NotSerializable
+from ..errors import NotSerializable
 
 #: Integers above this are not exact as doubles.
 _EXACT = 1 << 53

@@ -5,21 +5,21 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any
 
-from . import _native, codec, scope, versions
-from .versions import StateResult
+from .. import _native, codec, scope, versions
+from ..versions import StateResult
 
 if TYPE_CHECKING:
-    from .buffer import Changes
-    from .runs import Run
+    from ..runs import Run
+    from .changes import Changes
 
 _PAGE = 500
 
 
 class State:
-    """`run.state`: values by key, in the namespace `run:<id>`. Each write is on disk before it returns.
+    """`run.state`: the run's own values by key, in the namespace `run:<id>`. A write is on disk before it returns.
 
-    Inside a step of the run, or an item of the job, what is written commits with its result: neither is there without
-    the other, and a try that raises leaves nothing. The step or item itself reads what it has written.
+    Inside a step of the run, or an item of the job, a write commits with the result: neither is there without the other,
+    and a try that raises leaves nothing. The step or item itself reads its own writes. A completed run writes nothing.
     """
 
     _AGENT = ""
@@ -33,15 +33,15 @@ class State:
         return f"run:{self._run.id}"
 
     def put(self, key: str, value: Any, *, expected: int | None = None) -> None:
-        """Stores a JSON value, dataclass or pydantic model as the newest version of `key`.
+        """Stores JSON, a dataclass or a pydantic model as the newest version of `key`.
 
-        Errors: `Conflict` unless the newest version is `expected` (0: absent), when that is given; in a step it is the
-        step that raises it. `LeaseLost`.
+        `expected`: the version that the key must have now (0: absent). Errors: `Conflict` where it has another; inside a
+        step, the step raises it. `NotSerializable`, `LeaseLost`.
         """
         self._change({key: codec.encode(value).encode()}, expected)
 
     def delete(self, key: str, *, expected: int | None = None) -> None:
-        """Deletes `key`; its history stays."""
+        """Deletes `key`; its history stays. `expected` as in `put`. Errors: `Conflict`, `LeaseLost`."""
         self._change({key: None}, expected)
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -49,7 +49,7 @@ class State:
         return self.get_versioned(key, default)[1]
 
     def get_versioned(self, key: str, default: Any = None) -> tuple[int, Any]:
-        """Version and value; `default` where there is none: version 0 if there never was one."""
+        """The newest version of `key` and its value. Without a value, `default`; version 0 for a key that never was."""
         found = self._read().get(self._namespace, self._AGENT, key)
         version, value = (found[1], found[2]) if found else (0, None)
         changes = self._open_step()
@@ -59,7 +59,7 @@ class State:
         return version, default if value is None else codec.decode(value)
 
     def history(self, key: str) -> list[StateResult]:
-        """All versions of `key` that are kept, oldest first, deletes among them."""
+        """All kept versions of `key`, oldest first, deletes among them."""
         found: list[StateResult] = []
         while True:
             after = found[-1].version if found else 0
@@ -76,9 +76,8 @@ class State:
         commit: int | None = None,
         time: datetime.datetime | float | None = None,
     ) -> StateResult:
-        """What `key` was at a version, after a commit of this run's state, or at a time (a datetime, or seconds).
-
-        Errors: `Compacted` where that was removed.
+        """The key as it was: at a `version`, after a `commit` of this run's state, or at a `time` (a datetime, or seconds since the
+        Unix epoch). One of the three. Errors: `Compacted` where that was removed.
         """
         by, moment = versions.which(version, commit, time)
         return self._result(key, self._read().at(self._namespace, self._AGENT, key, by, moment))
@@ -110,11 +109,11 @@ class State:
 
 
 class Context(State):
-    """`run.context`: what the agent is at, set in one commit: `run.context.set(task_id="1411")`."""
+    """`run.context`: the task that the agent is at, in values by key: `run.context.set(task_id="1411")`."""
 
     _AGENT = "context"
 
     def set(self, **values: Any) -> None:
-        """Sets all of the values, or none of them."""
+        """Sets all of the values in one commit, or none of them. On disk before it returns. Errors: as `State.put`."""
         if values:
             self._change({key: codec.encode(value).encode() for key, value in values.items()})

@@ -16,8 +16,8 @@ import os
 from pathlib import Path
 from typing import Any, Iterator
 
-from . import codec
-from .errors import StoreError
+from .. import codec
+from ..errors import StoreError
 
 try:
     import fcntl
@@ -29,7 +29,7 @@ _RECORD = b'{"job_id"'
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """Where the newest line of an index stands, and whether the older library wrote it."""
+    """The place of an index's newest line, and whether the older library wrote the line."""
 
     start: int
     end: int
@@ -40,7 +40,7 @@ class Line:
 
 @dataclasses.dataclass
 class Scan:
-    """What a file holds: the newest line of each index, by job."""
+    """The contents of a file: the newest line of each index, by job."""
 
     jobs: dict[str, dict[int, Line]]
     #: Bytes that are whole lines; what follows is a torn one.
@@ -57,9 +57,9 @@ class Scan:
 
 
 class JsonlStore:
-    """The results of jobs in a JSONL file, and their record in `<path>.outlast.db` beside it.
+    """A JSONL file of results, with its record in `<path>.outlast.db` beside it.
 
-    Several jobs may share a file. Nothing is opened or made before a job is.
+    Several jobs may share a file. The file and the record are made when a job is opened.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -67,14 +67,15 @@ class JsonlStore:
 
     @property
     def record(self) -> str:
-        """The store that has the job, its items, costs and attempts: `outlast jobs --store …` reads it."""
+        """The path of the store that has the job, its items, costs and attempts. `outlast jobs --store …` reads it."""
         return f"{self.path}.outlast.db"
 
     def exists(self) -> bool:
+        """Whether the file is there."""
         return self.path.exists()
 
     def results(self, job_id: str) -> dict[int, Any]:
-        """The newest result of each index, as the file has it. Errors: `StoreError` where it is damaged."""
+        """The newest result of each index, as the file has it. Errors: `StoreError` where the file is damaged."""
         lines = self.scan().jobs.get(job_id, {})
         return {index: self.read(lines[index]) for index in sorted(lines)}
 
@@ -138,7 +139,7 @@ class JsonlStore:
             return found
 
     def append(self, job_id: str, index: int, text: str, attempt: int, at_us: int) -> Line:
-        """Appends a result. It is in the file, and not yet on the disk: the record has it there."""
+        """Appends a result: to the file, not yet to the disk. The record has the result on disk."""
         result = plain(json.loads(text))
         at = datetime.datetime.fromtimestamp(at_us / 1_000_000, datetime.timezone.utc)
         head = json.dumps({"job_id": job_id, "index": index}, ensure_ascii=False)[:-1]
@@ -162,6 +163,7 @@ class JsonlStore:
         return Line(before, before + len(raw), hash(result), False)
 
     def sync(self) -> None:
+        """Puts all lines on disk."""
         with self._locked() as file:
             os.fsync(file)
 

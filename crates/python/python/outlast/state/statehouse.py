@@ -1,4 +1,4 @@
-"""What agents know, for the code of a Statehouse client: `from outlast import Statehouse` in place of its import.
+"""The client of all state, with the interface of the Statehouse client: `from outlast import Statehouse` replaces its import.
 
     client = Statehouse()
     with client.begin_transaction() as tx:
@@ -13,14 +13,14 @@ import random
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Literal
 
-from . import versions
-from .errors import Conflict, TransactionError
-from .versions import ReplayEvent, ResumePoint, StateResult
+from .. import versions
+from ..errors import Conflict, TransactionError
+from ..versions import ReplayEvent, ResumePoint, StateResult
 
 if TYPE_CHECKING:
     from .embedded import Embedded
     from .remote import Remote
-    from .runtime import Runtime
+    from ..runtime import Runtime
 
 # How often a follower looks for more, in seconds.
 _LOOK = 0.05
@@ -32,14 +32,14 @@ _sleep = time.sleep
 class Statehouse:
     """The versioned, transactional state of agents: (namespace, agent, key) to JSON.
 
-    Without arguments it is the default store, opened in this process; `path` is a file, `store` a file, a
-    `postgres://` URL or a `Runtime`. `url` is the gRPC address of `outlast serve --grpc` (for it: `pip install 'outlast[grpc]'`).
+    Without arguments, the client works on the default store, opened in this process. `path` is a file; `store` is a file, a
+    `postgres://` URL or a `Runtime`; `url` is the gRPC address of `outlast serve --grpc` (`pip install 'outlast[grpc]'`).
 
     Inside `rt.run()` of the same store, writes carry the run, its attempt and its fence: a process that lost the run
-    writes nothing. Inside a step, they commit with the step's result. Threads may share a client.
+    writes nothing. Inside a step, writes commit with the step's result. Threads may share a client.
 
-    `conflicts="first-committer"`: a commit also fails when a key it writes was written since it began. With `url` that
-    is the server's to do: it says that the server was started with `--grpc-conflicts first-committer`.
+    `conflicts="first-committer"`: a commit also fails when a key that it writes was written since the transaction began.
+    With `url`, this says that the server was started with `--grpc-conflicts first-committer`.
     """
 
     def __init__(
@@ -68,28 +68,32 @@ class Statehouse:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection of a `url`; a store stays open for the rest of the process, which uses it too."""
+        """Ends the connection to a `url`. A store stays open for the rest of the process, which uses it, too."""
         self._backend.close()
 
     def health(self) -> str:
-        """`"ok"`, or an error."""
+        """Asks whether the state can be read. Returns `"ok"`. Errors: `StoreError`, `NoServer`."""
         return self._backend.health()
 
     def version(self) -> tuple[str, str]:
-        """What answers, and an empty text."""
+        """The name and version of the program that answers, and an empty text."""
         return self._backend.version(), ""
 
     # --- writing
 
     def begin_transaction(self, timeout_ms: int | None = None, namespace: str | None = None) -> "Transaction":
-        """A transaction over any keys and agents. As a context manager it commits on a clean exit, else aborts.
+        """Begins a transaction over any keys and agents. As a context manager, it commits on a clean exit, else aborts.
 
-        It reads what stood when it began. After `timeout_ms` (30,000) it has expired, and nothing of it was written.
+        The transaction reads what stood when it began. It expires after `timeout_ms` milliseconds (30,000): nothing of it is
+        written then.
         """
         return Transaction(self._backend, self._backend.begin(timeout_ms), self._in(namespace))
 
     def delete_state(self, agent_id: str, key: str, namespace: str | None = None, *, expect_version: int | None = None) -> int:
-        """Deletes a key: a version without a value; its history stays. Returns the commit's number."""
+        """Deletes a key: a version without a value, the history stays. Returns the commit's number. On disk before it returns.
+
+        `expect_version` as in `Transaction.write`. Errors: `Conflict`, `LeaseLost`.
+        """
         with self.begin_transaction(namespace=namespace) as tx:
             tx.delete(agent_id=agent_id, key=key, expect_version=expect_version)
             return tx.commit()
@@ -97,8 +101,9 @@ class Statehouse:
     def update(self, agent_id: str, key: str, fn: Callable[[Any], Any], namespace: str | None = None) -> StateResult:
         """Sets a key to `fn(value)`, where `value` is None for a key that is not there, and loses no update.
 
-        `fn` is called again when another writer was first: it should have no other effect. What it raises ends the
-        update. Inside a step it is the step that fails with `Conflict`, to be tried again with `retries=`.
+        `fn` is called again when another writer was first: it should have no other effect. An exception of `fn` ends the
+        update. Inside a step, the step fails with `Conflict`, and `retries=` tries it again. Errors: `NotOnTheWire` with a
+        `url` whose server does not compare.
         """
         self._backend.compares()
         tried = 0
@@ -119,14 +124,15 @@ class Statehouse:
     def transaction_outcome(self, id: str) -> int | None:
         """The commit number of a transaction whose commit's answer was lost; None when it was not committed.
 
-        Known for 7 days: of an older one it is an error (`transaction_forgotten`). Also None of one inside a step: its commit is the step's.
+        The outcome is known for 7 days; later, code `transaction_forgotten` is raised. None also for a transaction inside a
+        step: the step's commit is its commit.
         """
         return self._backend.outcome(id)
 
     # --- reading
 
     def get_state(self, agent_id: str, key: str, namespace: str | None = None) -> StateResult:
-        """The newest version of a key. A key that is not there is `exists=False`, and no error."""
+        """The newest version of a key. A key that is not there has `exists=False`; it is no error."""
         return self._backend.get(self._in(namespace), agent_id, key)
 
     def get_state_at_version(
@@ -139,15 +145,14 @@ class Statehouse:
         commit: int | None = None,
         time: datetime.datetime | float | None = None,
     ) -> StateResult:
-        """What a key was: at a version, after a commit of its namespace, or at a time (a datetime, or seconds).
-
-        Errors: `Compacted` where that was removed.
+        """A key as it was: at a `version`, after a `commit` of its namespace, or at a `time` (a datetime, or seconds since the Unix
+        epoch). One of the three. Errors: `Compacted` where that was removed.
         """
         by, moment = versions.which(version, commit, time)
         return self._backend.at(self._in(namespace), agent_id, key, by, moment)
 
     def history(self, agent_id: str, key: str, namespace: str | None = None) -> list[StateResult]:
-        """All versions of a key that are kept, oldest first, deletes among them."""
+        """All kept versions of a key, oldest first, deletes among them."""
         return self._backend.history(self._in(namespace), agent_id, key)
 
     def list_keys(self, agent_id: str, namespace: str | None = None, *, prefix: str = "") -> list[str]:
@@ -159,13 +164,13 @@ class Statehouse:
         return list(self.iter_prefix(agent_id, prefix, namespace))
 
     def iter_prefix(self, agent_id: str, prefix: str, namespace: str | None = None) -> Iterator[StateResult]:
-        """As `scan_prefix`, but reads on as it is asked."""
+        """The same as `scan_prefix`, read page by page while it is gone through."""
         return iter(self._backend.scan(self._in(namespace), agent_id, prefix))
 
     def resume_point(self, agent_id: str, prefix: str = "step:", namespace: str | None = None) -> ResumePoint:
-        """Where a loop over `step:0`, `step:1`, … goes on, by their `"status"`: `"done"` or `"pending"`.
+        """The point where a loop over `step:0`, `step:1`, … goes on, by their `"status"`: `"done"` or `"pending"`.
 
-        Its cost does not depend on how many steps there are.
+        The cost does not depend on the number of steps.
         """
         return self._backend.resume_point(self._in(namespace), agent_id, prefix)
 
@@ -180,10 +185,10 @@ class Statehouse:
         end_time: datetime.datetime | float | None = None,
         follow: bool = False,
     ) -> Iterator[ReplayEvent]:
-        """What was done to this agent's keys, a commit at a time, in order; both ends belong to it.
+        """The changes of an agent's keys, one event a commit, in order. Both ends belong to the range.
 
-        `follow` waits for more, up to `end_ts` if that is given. To resume: `start_ts=` the last `commit_ts` + 1.
-        Warns (`CompactedWarning`) where compaction has removed some.
+        `follow=True` waits for more, up to `end_ts` if that is given. To resume a replay, begin at the last `commit_ts` + 1.
+        Warns (`CompactedWarning`) where compaction has removed some changes.
         """
         if follow and end_time is not None:
             raise ValueError("follow wants end_ts or no end, had end_time")
@@ -206,8 +211,10 @@ class Transaction:
         self.id = id
 
     def write(self, agent_id: str, key: str, value: Any, expect_version: int | None = None, namespace: str | None = None) -> None:
-        """Sets a key to a JSON value. `expect_version`: the commit fails with `Conflict` unless that is the key's version
-        before the transaction (0: never written). Errors: `NotSerializable`, `TransactionError`.
+        """Sets a key to a JSON value.
+
+        `expect_version`: the commit fails with `Conflict` unless the key had this version before the transaction (0: never
+        written). Errors: `NotSerializable`, `TransactionError`.
         """
         self._go_on()
         self._backend.write(self.id, self._in(namespace), agent_id, key, value, expect_version)
@@ -218,14 +225,15 @@ class Transaction:
         self._backend.delete(self.id, self._in(namespace), agent_id, key, expect_version)
 
     def get(self, agent_id: str, key: str, namespace: str | None = None) -> StateResult:
-        """What the transaction sees: its own changes, else what stood when it began."""
+        """A key as the transaction sees it: its own changes, else what stood when it began."""
         self._go_on()
         return self._backend.see(self.id, self._in(namespace), agent_id, key)
 
     def commit(self) -> int:
-        """Commits all of it, on disk before it returns, and returns the commit's number: 0 when there is nothing to commit.
+        """Commits all changes, on disk before `commit` returns. Returns the commit's number; 0 when there is nothing to commit.
 
-        Inside a step also 0: it commits with the step's result. Whatever it raises, the transaction is over.
+        Inside a step, the changes commit with the step's result, and `commit` returns 0. Whatever is raised, the transaction
+        is over.
         Errors: `Conflict` with both versions, `TransactionError`, `LeaseLost`, `ReadOnlyNamespace`.
         """
         self._go_on()
@@ -233,7 +241,7 @@ class Transaction:
         return self._backend.commit(self.id)
 
     def abort(self) -> None:
-        """Ends it without a commit. Of an aborted one it is no error."""
+        """Ends the transaction without a commit. Idempotent. Errors: `TransactionError` after a commit."""
         if self._over == "committed":
             self._go_on()
         self._over = "aborted"
@@ -264,7 +272,7 @@ def _backend(url: str | None, store: Any, first_committer: bool) -> "Embedded | 
 
         return Remote(url, first_committer)
     from .embedded import Embedded
-    from .runtime import Runtime
+    from ..runtime import Runtime
 
     return Embedded(store if isinstance(store, Runtime) else Runtime(store), first_committer)
 

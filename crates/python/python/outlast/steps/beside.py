@@ -1,4 +1,4 @@
-"""Who may do steps beside: then one strand is rightly ahead of what another has yet to replay."""
+"""Threads and tasks beside the one that does a step: one may then rightly be ahead of what another has yet to replay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Beside:
-    """The thread that opened a run, and the threads and tasks that were there before: those that came since may be its workers."""
+    """The thread that opened a run, and the threads and tasks that were there before. Later ones may be the run's workers."""
 
     def __init__(self) -> None:
         self._opener = threading.get_ident()

@@ -1,24 +1,25 @@
-"""Steps in doubt: begun once, not to be done twice, and what came of them is a person's to say."""
+"""Steps in doubt: an `at_most_once` step that was begun, and of which nobody knows what came. A person says it."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from . import _native, codec
-from .errors import AlreadySettled, StepFailed, StepInDoubt
+from .. import _native, codec
+from ..errors import AlreadySettled, StepFailed, StepInDoubt
+from .spec import key_of
 
 if TYPE_CHECKING:
-    from .runs import Run
+    from ..runs import Run
 
 # As `outlast resolve` writes it, too.
 RERUN, FAILED = "rerun", "failed"
 
 
 def check(run: "Run", shown: str, key: str, seq: int, state: str) -> None:
-    """Of an `at_most_once` step that was begun before and is not done: returns when a person said to run it again.
+    """Judges an `at_most_once` step that was begun before and is not done. Returns where a person said to run it again.
 
-    Errors: `StepInDoubt`; `StepFailed` when a person said that it failed.
+    Errors: `StepInDoubt`; `StepFailed` where a person said that the step failed.
     """
     came = ""
     if state == "failed":
@@ -52,10 +53,10 @@ def resolve(
     failed: str | None,
     result: Any,
 ) -> None:
-    """What `Run.resolve` does."""
+    """Does `Run.resolve`."""
     if rerun and failed is not None:
         raise ValueError("resolve wants one of result, failed and rerun, had failed and rerun")
-    base = key if key is not None else _native.Recorded.base(name, codec.identity(args, kwargs))
+    base = key if key is not None else key_of(name, args, kwargs)
     seat = run._seat_or_raise(f"step {name!r}")
     recorded = run.steps.recorded
     assert recorded is not None

@@ -1,6 +1,6 @@
 """The state of a server, over the gRPC of the Statehouse client: `outlast serve --grpc`.
 
-That wire has no expected versions and no times, and doubles for numbers. What it cannot say is `NotOnTheWire`.
+The wire has no expected versions and no times, and its numbers are doubles. Whatever it has no words for raises `NotOnTheWire`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from typing import Any, Iterator
 
-from . import versions, wire
-from .errors import Conflict, Error, NoServer, NotOnTheWire, of
-from .versions import Operation, ReplayEvent, ResumePoint, StateResult
+from .. import versions
+from ..errors import Conflict, Error, NoServer, NotOnTheWire, of
+from ..versions import Operation, ReplayEvent, ResumePoint, StateResult
+from . import wire
 
 _SERVICE = "/statehouse.v1.StatehouseService/"
 # As long as the values may be that it has, and not the 4 MiB that gRPC takes by default.
@@ -24,7 +25,7 @@ class Id(str):
 
 
 class Remote:
-    """What `Statehouse` asks of a server."""
+    """The backend of a `Statehouse` on a server."""
 
     def __init__(self, url: str, first_committer: bool) -> None:
         try:
@@ -96,7 +97,7 @@ class Remote:
         _note(id, (namespace, agent, key), None)
 
     def see(self, id: str, namespace: str, agent: str, key: str) -> StateResult:
-        """Its own changes over what is committed now: with `first-committer`, what it writes cannot be stale."""
+        """The transaction's own changes over what is committed now: with `first-committer`, what it writes cannot be stale."""
         found = self.get(namespace, agent, key)
         changes, value = _own(id).get((namespace, agent, key), (0, None))
         if not changes:
@@ -160,7 +161,7 @@ class Remote:
             yield StateResult(value, int(_number(e, 3)), int(_number(e, 4)), True, _text(e, 1))
 
     def resume_point(self, namespace: str, agent: str, prefix: str) -> ResumePoint:
-        """The wire does not have it: the steps are read."""
+        """Reads all steps: the wire has no question for it."""
         last = {"done": -1, "pending": -1}
         for found in self.scan(namespace, agent, prefix):
             n = found.key[len(prefix) :]

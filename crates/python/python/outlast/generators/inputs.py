@@ -7,15 +7,19 @@ only the inputs without one. Whatever else a generator does with its inputs is n
 from __future__ import annotations
 
 import gc
+import hashlib
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, Callable
+
+from .. import codec
 
 #: No more inputs, or no more results.
 END: Any = object()
 
 
 def chosen(args: tuple[Any, ...], kwargs: dict[str, Any], items: int | str | None) -> int | str | None:
-    """Which argument has the inputs: the one named, else the first that can be gone through and is no text or dict."""
+    """The place of the argument that has the inputs: `items`, else the first one that can be gone through and is no text or
+    dict. None without one. Errors: `ValueError` where `items` names no argument."""
     if items is not None:
         try:
             kwargs[items] if isinstance(items, str) else args[items]
@@ -31,8 +35,13 @@ def chosen(args: tuple[Any, ...], kwargs: dict[str, Any], items: int | str | Non
     return None
 
 
+def digest(value: Any) -> str:
+    """An input as the record knows it: 64 hex digits, the same in every life."""
+    return hashlib.sha256(codec.identity((value,), {}).encode("utf-8", "replace")).hexdigest()
+
+
 class Watch:
-    """What the two kinds of inputs tell their job."""
+    """The job, as the two kinds of inputs see it."""
 
     def __init__(self, source: Any, take: Callable[[], Any], take_async: Callable[[], Any], other: Callable[[str], None]) -> None:
         self.source = source

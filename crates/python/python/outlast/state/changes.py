@@ -1,14 +1,14 @@
-"""What an open step has changed in the state: committed with its result, or never."""
+"""Changes of the state by an open step: committed with the step's result, or never."""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING
 
-from .errors import AlreadySettled, Conflict, ReadOnlyNamespace
+from ..errors import AlreadySettled, Conflict, ReadOnlyNamespace
 
 if TYPE_CHECKING:
-    from ._native import Change
+    from .._native import Change
 
 Place = tuple[str, str, str]
 
@@ -24,7 +24,7 @@ class Changes:
         self._sealed = False
 
     def add(self, changes: "list[Change]") -> None:
-        """Adds all of them. An expected version is what stood before them, changes of this step counted.
+        """Adds changes, all or none. An expected version counts the step's earlier changes.
 
         Errors: `Conflict`; `ReadOnlyNamespace`; `AlreadySettled` when the step is over, as after its timeout.
         """
@@ -57,11 +57,11 @@ class Changes:
         return (namespace, agent, key, value, expected - mine)
 
     def last(self, namespace: str, agent: str, key: str) -> tuple[int, bytes | None]:
-        """How many changes of a key there are, and the value of the last (None: deleted, or no change)."""
+        """The number of changes of a key, and the value of the last one (None: deleted, or no change)."""
         return self._last.get((namespace, agent, key), (0, None))
 
     def seal(self) -> "list[Change]":
-        """All of them; none can be added any more."""
+        """All changes. None can be added from now on."""
         with self._lock:
             self._sealed = True
             return self._changes
