@@ -7,6 +7,7 @@ mod follow;
 mod help;
 mod jobs;
 mod line;
+mod pins;
 mod prices;
 mod settings;
 mod state;
