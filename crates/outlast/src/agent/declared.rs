@@ -1,107 +1,9 @@
-//! Agents that are declared in `outlast.toml`: `[agents.NAME]`.
+//! The adapter of an agent that is declared in `outlast.toml`.
 
 use std::{collections::BTreeMap, ffi::OsString};
 
-use super::{
-    Adapter, Names, Reading, With,
-    eyes::{self, Patterns},
-    line::Line,
-};
-
-/// One `[agents.NAME]`.
-///
-/// In `new_args` and `resume_args`, `{args}` alone stands for what the person typed behind the program, and
-/// `{session}` and `{note}`, also within a word, for the session's id and what the model is to be told.
-#[derive(Clone, Debug)]
-pub struct Declared {
-    pub name: String,
-    /// The program's name.
-    pub program: String,
-    pub new_args: Vec<String>,
-    pub resume_args: Vec<String>,
-    /// `session_id_regex` and `limit_regex`.
-    pub patterns: Patterns,
-}
-
-/// Why a declaration is not taken.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadDeclaration {
-    #[error("unknown key (wanted match, new_args, resume_args, session_id_regex, limit_regex)")]
-    UnknownKey,
-    #[error("wanted {0}")]
-    Wanted(&'static str),
-    #[error("`{0}` is an adapter of its own already")]
-    BuiltIn(String),
-    #[error("resume_args without {{session}} would not go on with the session that new_args begin")]
-    NoSession,
-    #[error("cannot be read as a regular expression: {0}")]
-    Regex(String),
-    #[error("new_args with {{session}} choose the session: there is none to be read off what it prints")]
-    TwoSessions,
-}
-
-impl Declared {
-    /// Reads the table below `[agents.NAME]`. Errors: with the key that is wrong.
-    pub fn read(name: &str, table: &toml::Table) -> Result<Declared, (String, BadDeclaration)> {
-        let bad = |key: &str, why| Err((key.to_owned(), why));
-        if ["claude", "codex", "auto", "none"].contains(&name) {
-            return bad("", BadDeclaration::BuiltIn(name.to_owned()));
-        }
-        let all = || vec!["{args}".to_owned()];
-        let mut declared = Declared {
-            name: name.to_owned(),
-            program: name.to_owned(),
-            new_args: all(),
-            resume_args: all(),
-            patterns: Patterns::default(),
-        };
-        for (key, value) in table {
-            match key.as_str() {
-                "match" => match value.as_str().filter(|program| !program.is_empty()) {
-                    Some(program) => declared.program = program.to_owned(),
-                    None => return bad(key, BadDeclaration::Wanted("a program's name")),
-                },
-                "new_args" | "resume_args" => {
-                    let words = value.as_array().map(|list| list.iter().map(|word| word.as_str()));
-                    let words: Option<Vec<String>> =
-                        words.and_then(|words| words.map(|word| word.map(str::to_owned)).collect());
-                    let Some(words) = words else {
-                        return bad(key, BadDeclaration::Wanted("a list of words"));
-                    };
-                    match key.as_str() {
-                        "new_args" => declared.new_args = words,
-                        _ => declared.resume_args = words,
-                    }
-                }
-                "session_id_regex" | "limit_regex" => {
-                    let text = value.as_str().filter(|text| !text.is_empty());
-                    let Some(text) = text else { return bad(key, BadDeclaration::Wanted("a pattern")) };
-                    let pattern = match eyes::pattern(text) {
-                        Ok(pattern) => Some(pattern),
-                        Err(e) => return bad(key, BadDeclaration::Regex(e.to_string())),
-                    };
-                    match key.as_str() {
-                        "limit_regex" => declared.patterns.limit = pattern,
-                        _ => declared.patterns.session = pattern,
-                    }
-                }
-                _ => return bad(key, BadDeclaration::UnknownKey),
-            }
-        }
-        let (chooses, reads) = (holds(&declared.new_args, "{session}"), declared.patterns.session.is_some());
-        if chooses && reads {
-            return bad("session_id_regex", BadDeclaration::TwoSessions);
-        }
-        if (chooses || reads) && !holds(&declared.resume_args, "{session}") {
-            return bad("resume_args", BadDeclaration::NoSession);
-        }
-        Ok(declared)
-    }
-}
-
-fn holds(words: &[String], place: &str) -> bool {
-    words.iter().any(|word| word.contains(place))
-}
+use super::{Adapter, Names, Reading, With, eyes::Patterns, line::Line};
+use crate::settings::declared::{Declared, holds};
 
 fn filled(words: &[String], line: &Line, session: &str, note: &str) -> Vec<String> {
     let mut out = Vec::new();
@@ -170,6 +72,7 @@ impl Adapter for Declared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::declared::BadDeclaration;
 
     fn declared(text: &str) -> Result<Declared, (String, BadDeclaration)> {
         Declared::read("kimi", &text.parse().unwrap())

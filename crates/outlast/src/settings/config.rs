@@ -12,15 +12,13 @@ use std::{
 
 use clap::{Arg, ArgAction, builder::Resettable};
 
-use crate::{
-    agent::declared::{BadDeclaration, Declared},
-    settings::{
-        budgets,
-        file::{self, Error, FILE, Origin, read, table},
-        masks, policies,
-        surroundings::Surroundings,
-        upstreams,
-    },
+use crate::settings::{
+    budgets,
+    declared::{BadDeclaration, Declared},
+    file::{self, Error, FILE, Origin, read, table},
+    masks, policies,
+    surroundings::Surroundings,
+    upstreams,
 };
 
 /// The table of declared agents.

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{agent::declared::BadDeclaration, settings::surroundings::Surroundings};
+use crate::settings::{declared::BadDeclaration, surroundings::Surroundings};
 
 /// The name of the files.
 pub const FILE: &str = "outlast.toml";

@@ -2,6 +2,7 @@
 
 pub(crate) mod budgets;
 pub mod config;
+pub mod declared;
 pub mod file;
 pub mod keys;
 pub(crate) mod masks;

@@ -5,7 +5,8 @@ use http::{Response, request::Parts};
 use hyper::body::Incoming;
 use outlast_core::engine::{approval::request_approval::Asker, op::Actor};
 
-use super::{AnswerBody, Proxy};
+use super::Proxy;
+use crate::wire::body::AnswerBody;
 use crate::{
     http::approvals::{self, Asked, By, Does, Route, refused},
     proxy::{host::Host, seat},

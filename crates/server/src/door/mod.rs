@@ -1,7 +1,7 @@
-//! The LLM proxy: byte-faithful, budgeted, journaled, replaying. Its rules: ARCHITECTURE.md, "The proxy".
+//! The door: one listener for every face over HTTP.
 //!
-//! A request is read into a [`call::Call`], its connection is driven by [`drive`], the answer of a
-//! new call is carried by [`live`]. All decisions are in the core: the engine and the call machine.
+//! A request is accepted, its caller is told apart, and its path decides who answers: the LLM proxy, the state's REST,
+//! approvals, RiskKernel's routes, probes or metrics.
 
 mod approvals;
 mod budget_metrics;
@@ -25,15 +25,11 @@ use outlast_core::{store::Error, words::clock::Entropy};
 use tokio::net::TcpListener;
 
 pub use crate::proxy::by_model::{BadPattern, Pattern};
-pub(crate) use crate::proxy::host::Host;
 pub use crate::proxy::{
     host::{Config, Observer, Seen},
     named::{AuthHeader, BadName, Named},
     record::{Answer as StoredAnswer, BadRecord},
 };
-pub(crate) use crate::wire::body::{AnswerBody, Piece};
-pub(crate) use crate::wire::who::{api, bears_token};
-pub(crate) use crate::{proxy::seat::forget_run, wire::refuse::Refusal};
 pub use crate::{
     proxy::upstream::{BadBase, Key, Provider, Providers},
     wire::who::{Access, NotLetIn, bare},
@@ -48,12 +44,15 @@ use crate::{
     node::Node,
     proxy::{
         call::{Call, credential},
+        host::Host,
         named::To,
         upstream::SendFailed,
     },
     state::StateDesk,
     wire::{
-        who::{Caller, Credential, Who},
+        body::{AnswerBody, Piece},
+        refuse::Refusal,
+        who::{Caller, Credential, Who, api, bears_token},
         wire::{Socket, Wire},
     },
 };

@@ -25,8 +25,8 @@ pub use generated::*;
 
 use self::{service::Statehouse, statehouse_service_server::StatehouseServiceServer};
 use crate::{
-    door::NotLetIn,
     state::{Error, StateDesk},
+    wire::who::NotLetIn,
 };
 
 /// What the published client takes as one message: gRPC's default. A longer reply it would refuse
@@ -60,7 +60,7 @@ pub async fn serve(
 fn let_in(request: Request<()>, api_token: Option<&str>) -> Result<Request<()>, Status> {
     let Some(wanted) = api_token else { return Ok(request) };
     let had = request.metadata().get("authorization").and_then(|v| v.to_str().ok());
-    let had = had.map_or("", crate::door::bare);
+    let had = had.map_or("", crate::wire::who::bare);
     match bool::from(had.as_bytes().ct_eq(wanted.as_bytes())) {
         true => Ok(request),
         false => Err(status(Error::NotLetIn(NotLetIn::NoToken))),

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{Asked, answered, show};
-use crate::{door::AnswerBody, state::Error};
+use crate::{state::Error, wire::body::AnswerBody};
 
 /// Versions of a history at once.
 const HISTORY: usize = 100;

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::{Asked, answered, list::NAMESPACE};
 use crate::{
-    door::AnswerBody,
     state::{Error, retention},
+    wire::body::AnswerBody,
 };
 
 pub async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {

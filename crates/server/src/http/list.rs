@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Asked, answered, show};
-use crate::{door::AnswerBody, state::Error};
+use crate::{state::Error, wire::body::AnswerBody};
 
 /// Where nothing else is said.
 pub const NAMESPACE: &str = "default";

@@ -24,8 +24,8 @@ use self::query::Query;
 pub(crate) use self::query::decode as decoded;
 pub use self::routes::{ROUTES, Route, Verb};
 use crate::{
-    door::AnswerBody,
     state::{Error, StateDesk, Writer},
+    wire::body::AnswerBody,
 };
 
 /// The routes over one store. Cheap to clone. Who may ask, and in whose name they write, is settled before.

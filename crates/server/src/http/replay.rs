@@ -9,8 +9,8 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::{Asked, answered, list::NAMESPACE, show};
 use crate::{
-    door::{AnswerBody, Piece},
     state::{Commits, Error, PAGE, StateDesk},
+    wire::body::{AnswerBody, Piece},
 };
 
 /// Pieces that may be ready before they are taken.

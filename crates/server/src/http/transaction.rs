@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::{Asked, answered, item::committed, list::NAMESPACE, show};
-use crate::{door::AnswerBody, state::Error};
+use crate::{state::Error, wire::body::AnswerBody};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -110,7 +110,7 @@ fn model(host: &Host, came: &HeaderMap, raw: &Bytes) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::door::{AuthHeader, Provider};
+    use crate::proxy::{named::AuthHeader, upstream::Provider};
 
     fn named(name: &str, patterns: &[&str]) -> Arc<Named> {
         Arc::new(Named {

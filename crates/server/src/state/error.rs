@@ -2,7 +2,7 @@
 
 use outlast_core::{engine::state::transaction, state::outcome, store};
 
-use crate::door::NotLetIn;
+use crate::wire::who::NotLetIn;
 
 /// What is answered instead.
 #[derive(Debug, thiserror::Error)]

@@ -15,8 +15,8 @@ use serde::Deserialize;
 
 use super::{Asked, Error, answered, run::shown};
 use crate::{
-    door::AnswerBody,
     http::approvals::{Wanted, ask, may_decide, read_decision, show},
+    wire::body::AnswerBody,
 };
 
 /// Tool calls that are listed at most: the newest.

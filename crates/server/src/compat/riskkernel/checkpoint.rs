@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 
 use super::{Asked, Error, answered, show::Usage, tokens::Tokens};
-use crate::door::AnswerBody;
+use crate::wire::body::AnswerBody;
 
 /// Payloads above this are compressed beside the threads that answer others.
 const LARGE: usize = 64 << 10;

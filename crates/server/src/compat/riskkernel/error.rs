@@ -3,8 +3,8 @@
 use outlast_core::{engine, envelope::Refusal, store};
 
 use crate::{
-    door::{self, NotLetIn},
     state::{self, Kind},
+    wire::{refuse::Refusal, who::NotLetIn},
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum Error {
     Draining,
     /// The body did not come whole.
     #[error(transparent)]
-    Body(#[from] door::Refusal),
+    Body(#[from] Refusal),
 }
 
 impl Error {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{Asked, Error, answered, unknown};
-use crate::{door::AnswerBody, http::show::Runs, state::Writer};
+use crate::{http::show::Runs, state::Writer, wire::body::AnswerBody};
 
 /// The agent under whose name facts stand in the state: `outlast state get NAMESPACE facts KEY`.
 const AGENT: &str = "facts";

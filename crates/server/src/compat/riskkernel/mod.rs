@@ -37,10 +37,14 @@ pub use self::{
 };
 use self::{query::Query, tokens::Tokens};
 use crate::{
-    door::{AnswerBody, Host, api, bears_token},
     http::{approvals::By, query},
+    proxy::host::Host,
     state::{self, StateDesk},
     version::{COMMIT, DATE, VERSION},
+    wire::{
+        body::AnswerBody,
+        who::{api, bears_token},
+    },
 };
 
 /// The routes over one store. Cheap to clone.

@@ -23,10 +23,7 @@ use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use super::{Asked, Error, amount, answered, show::Shown};
-use crate::{
-    door::{AnswerBody, forget_run},
-    state,
-};
+use crate::{proxy::seat::forget_run, state, wire::body::AnswerBody};
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

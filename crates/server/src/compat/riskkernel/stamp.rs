@@ -7,7 +7,7 @@ use outlast_core::{
     words::id::{RunId, RunNo, Seq},
 };
 
-use crate::door::{AnswerBody, Host};
+use crate::{proxy::host::Host, wire::body::AnswerBody};
 
 /// The header in which a caller names its run.
 const RUN: &str = "x-riskkernel-run-id";

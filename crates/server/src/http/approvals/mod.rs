@@ -27,7 +27,7 @@ use serde_json::json;
 pub use ask::{Wanted, ask};
 
 use super::{Query, query};
-use crate::{door::AnswerBody, state::Error};
+use crate::{state::Error, wire::body::AnswerBody};
 
 /// What a route does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{Asked, By, answered, query, read, show};
-use crate::{door::AnswerBody, state::Error};
+use crate::{state::Error, wire::body::AnswerBody};
 
 /// A policy as it is sent, in RiskKernel's words.
 #[derive(Debug, Default, Deserialize)]
