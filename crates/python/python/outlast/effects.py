@@ -11,7 +11,7 @@ import contextvars
 import inspect
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Generator, TypeVar
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Generator, Protocol, TypeVar
 
 from . import scope
 from .errors import StepTimeout
@@ -140,51 +140,54 @@ class Look(Effect):
         return asyncio.to_thread(self._fn)
 
 
-class Invoke(Effect):
-    """Calls the user's function, where `outlast.current()` is `current`. Errors: the function's own; `StepTimeout`."""
+class Work(Protocol):
+    """A call of the user's function, and its words for what goes wrong."""
 
-    __slots__ = ("fn", "args", "kwargs", "current", "timeout", "late")
-
-    def __init__(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], current: scope.Current, timeout: float | None
-    ) -> None:
-        self.fn = fn
-        self.args = args
-        self.kwargs = kwargs
-        self.current = current
-        #: Seconds, None without a limit.
-        self.timeout = timeout
-        #: The thread in which a late function still runs.
-        self.late: threading.Thread | None = None
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    #: Seconds, None without a limit.
+    timeout: float | None
 
     def label(self) -> str:
         """The name of the thread that a function with a timeout runs in, without `outlast`."""
-        raise NotImplementedError
 
     def too_late(self, timeout: float) -> StepTimeout:
         """The error for a function that took longer."""
-        raise NotImplementedError
 
     def is_coroutine(self) -> TypeError:
         """The error for a plain function that returned a coroutine."""
-        raise NotImplementedError
+
+
+class Invoke(Effect):
+    """Calls the user's function, where `outlast.current()` is `current`. Errors: the function's own; `StepTimeout`."""
+
+    __slots__ = ("work", "current", "late")
+
+    def __init__(self, work: Any, current: scope.Current) -> None:
+        self.work: Work = work
+        self.current = current
+        #: The thread in which a late function still runs.
+        self.late: threading.Thread | None = None
 
     def wait(self) -> Any:
         token = scope.variable.set(self.current)
         try:
-            result = self.fn(*self.args, **self.kwargs) if self.timeout is None else self._in_thread(self.timeout)
+            work = self.work
+            result = work.fn(*work.args, **work.kwargs) if work.timeout is None else self._in_thread(work.timeout)
         finally:
             scope.variable.reset(token)
         if type(result) not in _DATA and inspect.iscoroutine(result):
             result.close()
-            raise self.is_coroutine()
+            raise work.is_coroutine()
         return result
 
     async def awaited(self) -> Any:
         token = scope.variable.set(self.current)
         try:
-            awaitable = self.fn(*self.args, **self.kwargs)
-            return await (awaitable if self.timeout is None else self._in_time(awaitable, self.timeout))
+            work = self.work
+            awaitable = work.fn(*work.args, **work.kwargs)
+            return await (awaitable if work.timeout is None else self._in_time(awaitable, work.timeout))
         finally:
             scope.variable.reset(token)
 
@@ -196,18 +199,18 @@ class Invoke(Effect):
 
         def body() -> None:
             try:
-                result.append(context.run(self.fn, *self.args, **self.kwargs))
+                result.append(context.run(self.work.fn, *self.work.args, **self.work.kwargs))
             except BaseException as e:
                 error.append(e)
 
-        thread = threading.Thread(target=body, name=f"outlast {self.label()}", daemon=True)
+        thread = threading.Thread(target=body, name=f"outlast {self.work.label()}", daemon=True)
         thread.start()
         thread.join(timeout)
         if error:
             raise error[0]
         if not result:
             self.late = thread
-            raise self.too_late(timeout)
+            raise self.work.too_late(timeout)
         return result[0]
 
     async def _in_time(self, awaitable: Awaitable[Any], timeout: float) -> Any:
@@ -222,4 +225,4 @@ class Invoke(Effect):
         task.cancel()
         # What the function says while it tidies up does not count.
         await asyncio.wait([task], timeout=_TIDY_S)
-        raise self.too_late(timeout)
+        raise self.work.too_late(timeout)

@@ -325,7 +325,8 @@ class Run:
         Errors: what `fn` raises, recorded with its traceback (a later life runs the step again); `StepDiverged`,
         `StepInDoubt`, `StepTimeout`, `NotSerializable`, `DuplicateKey`, `BudgetExceeded`, `RunCompleted`, `LeaseLost`.
         """
-        return steps.begin(self, StepSpec(name, fn, key, Retry.of(retries), timeout, at_most_once), args, kwargs)
+        retry = None if retries is None else Retry.of(retries)
+        return steps.begin(self, StepSpec(name, fn, key, retry, timeout, at_most_once), args, kwargs)
 
     def resolve(
         self, name: str, *args: Any, key: str | None = None, rerun: bool = False, failed: str | None = None, result: Any = None, **kwargs: Any

@@ -40,10 +40,14 @@ class Pause(Effect):
         return core.stopping.is_set()
 
 
-class InvokeItem(Invoke):
-    """Calls the batch's function on an item."""
+class Call:
+    """A call of the batch's function on an item."""
 
-    __slots__ = ()
+    def __init__(self, core: "Core", item: Any) -> None:
+        self.fn = core.fn
+        self.args = (item,)
+        self.kwargs: dict[str, Any] = {}
+        self.timeout = core.options.timeout
 
     def label(self) -> str:
         return "item"
@@ -53,6 +57,12 @@ class InvokeItem(Invoke):
 
     def is_coroutine(self) -> TypeError:
         return TypeError("outlast.map wants a plain function, had one that returns a coroutine: use outlast.amap")
+
+
+class InvokeItem(Invoke):
+    """Calls the batch's function on an item."""
+
+    __slots__ = ()
 
     async def awaited(self) -> Any:
         try:
@@ -151,8 +161,7 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
             return
         first = False
         changes, began = Changes(run.id), time.monotonic()
-        here = scope.Current(run, None, seq, tries, changes)
-        invoke = InvokeItem(core.fn, (item,), {}, here, core.options.timeout)
+        invoke = InvokeItem(Call(core, item), scope.Current(run, None, seq, tries, changes))
         error: BaseException | None = None
         text = ""
         try:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import codec
 
 if TYPE_CHECKING:
     from .. import _native
     from ..runs import Run
+    from .life import Call
 
 # The last characters of a traceback, which say most.
 _TRACEBACK = 16 << 10
@@ -22,12 +23,10 @@ NOT_OURS = frozenset({"unknown_entry", "already_taken", "already_settled"})
 LONG = 256 << 10
 
 
-def failure(
-    run: "Run", name: str, seq: int, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException, again: bool
-) -> "_native.Ticket":
+def failure(call: "Call", seq: int, error: BaseException, again: bool) -> "_native.Ticket":
     """Records the exception of a try. `again`: another try follows, also in a later life."""
-    whole = {"args": codec.shown(args, kwargs), "error": described(error)}
-    return seat_of_entry(run, name).record(seq, json.dumps(whole).encode(), True, [], again)
+    whole = {"args": codec.shown(call.args, call.kwargs), "error": described(error)}
+    return seat_of_entry(call.run, call.name).record(seq, json.dumps(whole).encode(), True, [], again)
 
 
 def seat_of_entry(run: "Run", name: str) -> "_native.Seat":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import threading
@@ -16,25 +15,27 @@ from ..retry import Retry
 _LONG_KEY = 128
 
 
-@dataclasses.dataclass
 class StepSpec:
     """The parameters of `Run.step` and of `@outlast.step`, checked. Errors: `TypeError`, `ValueError`."""
 
     __slots__ = ("name", "fn", "key", "retry", "timeout", "at_most_once")
 
-    name: str
-    fn: Callable[..., Any]
-    #: The caller's own key; None for a step that is known by its name and arguments.
-    key: str | None
-    retry: Retry | None
-    #: Seconds for each try.
-    timeout: float | None
-    at_most_once: bool
+    def __init__(
+        self, name: str, fn: Callable[..., Any], key: str | None, retry: Retry | None, timeout: float | None, at_most_once: bool
+    ) -> None:
+        self.name = name
+        self.fn = fn
+        #: The caller's own key; None for a step that is known by its name and arguments.
+        self.key = key
+        self.retry = retry
+        #: Seconds for each try.
+        self.timeout = timeout
+        self.at_most_once = at_most_once is not False and bool(at_most_once)
+        if type(name) is not str or not callable(fn) or key is not None or timeout is not None or at_most_once:
+            self._check()
 
-    def __post_init__(self) -> None:
-        # The usual step first: it is to cost little.
-        if type(self.name) is not str or not callable(self.fn):
-            self._check_function()
+    def _check(self) -> None:
+        self._check_function()
         if self.key is not None and not isinstance(self.key, str):
             raise TypeError(f"step {self.name!r}: key wants a text, had {type(self.key).__name__}")
         if self.at_most_once and self.retry is not None and self.retry.retries:
