@@ -50,9 +50,9 @@ use crate::{
     },
     state::StateDesk,
     wire::{
-        body::{AnswerBody, Piece},
+        body::AnswerBody,
         refuse::Refusal,
-        who::{Caller, Credential, Who, api, bears_token},
+        who::{Caller, Credential, Who},
         wire::{Socket, Wire},
     },
 };

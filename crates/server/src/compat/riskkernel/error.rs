@@ -4,7 +4,7 @@ use outlast_core::{engine, envelope::Refusal, store};
 
 use crate::{
     state::{self, Kind},
-    wire::{refuse::Refusal, who::NotLetIn},
+    wire::{refuse, who::NotLetIn},
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum Error {
     Draining,
     /// The body did not come whole.
     #[error(transparent)]
-    Body(#[from] Refusal),
+    Body(#[from] refuse::Refusal),
 }
 
 impl Error {
