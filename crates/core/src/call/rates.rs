@@ -143,12 +143,12 @@ impl Rates {
 
     /// The call leaves, or leaves once more: then it counts once more, and waits for nobody.
     pub fn leaves(&mut self, turn: &mut Turn, now_ms: u64) {
-        if std::mem::replace(&mut turn.left, true)
-            && let Some(upstream) = self.upstreams.get_mut(&turn.wants.upstream)
-        {
-            upstream.all.used(turn.ticket, 0);
-            turn.ticket = upstream.all.go(turn.wants.bound, now_ms);
+        let Some(Upstream { all, .. }) = self.upstreams.get_mut(&turn.wants.upstream) else { return };
+        if std::mem::replace(&mut turn.left, true) {
+            all.used(turn.ticket, 0);
+            turn.ticket = all.go(turn.wants.bound, now_ms);
         }
+        all.leaves(turn.ticket, now_ms);
     }
 
     /// The call is over and came to so many tokens. `None`: nobody knows how many, and its bound stands.

@@ -219,7 +219,8 @@ impl Desk {
             }
             _ => Event::NotHere,
         };
-        round.next.push_back(Next::Client(id, event));
+        // Before the next identical request is decided: what is not here is given back.
+        round.next.push_front(Next::Client(id, event));
     }
 
     /// Whoever waits for an exchange no more. A call that rests with nobody left is given up.
