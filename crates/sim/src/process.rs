@@ -99,7 +99,7 @@ pub enum Input {
 #[derive(Clone, Debug)]
 enum Then {
     Registered,
-    Renewed(InstanceNo),
+    Renewed,
     Declared,
     Entered { connection: u64, run: RunNo, label: String },
     Admitted(u64),

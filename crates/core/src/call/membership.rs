@@ -46,24 +46,19 @@ impl Membership {
         self.written_ms = now_ms;
     }
 
-    /// A renewal came to this. Declared dead (a suspended machine, a stopped process), the process has to register
-    /// anew, and what it drove has to be claimed again.
-    pub fn renewed(&mut self, as_whom: InstanceNo, failed: Option<&store::Error>, now_ms: u64) {
-        match failed {
-            None => self.written_ms = now_ms,
-            Some(store::Error::Engine(engine::Error::InstanceDead)) if self.instance == Some(as_whom) => {
-                self.instance = None;
-            }
-            Some(store::Error::CommitUnknown { .. }) => self.doubt(as_whom),
-            Some(_) => {}
-        }
+    /// The store took a heartbeat.
+    pub fn renewed(&mut self, now_ms: u64) {
+        self.written_ms = now_ms;
     }
 
-    /// It is not known what `as_whom` has open: the process has to register anew.
-    pub fn doubt(&mut self, as_whom: InstanceNo) {
-        if self.instance == Some(as_whom) {
+    /// An operation of `as_whom` failed. Declared dead (a suspended machine, a stopped process), the process has to
+    /// register anew, and what it drove has to be claimed again; so it has when a commit is in doubt.
+    pub fn failed(&mut self, as_whom: InstanceNo, why: &store::Error) {
+        let is_in_doubt = matches!(why, store::Error::CommitUnknown { .. });
+        let is_dead = matches!(why, store::Error::Engine(engine::Error::InstanceDead));
+        if self.instance == Some(as_whom) && (is_dead || is_in_doubt) {
             self.instance = None;
-            self.abandoned = Some(as_whom);
+            self.abandoned = is_in_doubt.then_some(as_whom).or(self.abandoned);
         }
     }
 
@@ -125,26 +120,27 @@ pub fn goodbye(row: &Instance) -> Option<DeclareDead> {
 /// The wait until all others are judged of whom only their silence can tell (those of other containers and hosts).
 #[derive(Debug)]
 pub struct Inquest {
-    me: InstanceNo,
     began_ms: u64,
     first_seen: HashMap<InstanceNo, i64>,
 }
 
 impl Inquest {
-    pub fn new(me: InstanceNo, now_ms: u64) -> Inquest {
-        Inquest { me, began_ms: now_ms, first_seen: HashMap::new() }
+    pub fn new(now_ms: u64) -> Inquest {
+        Inquest { began_ms: now_ms, first_seen: HashMap::new() }
     }
 
-    /// Whether each of `live` was seen to renew, or all had the time to be declared dead: a lease and a little more.
+    /// Whether each of `live` but `me` was seen to renew, or all had the time to be declared dead: a lease and a little
+    /// more.
     pub fn is_over(
         &mut self,
+        me: InstanceNo,
         live: &[Instance],
         is_gone: impl Fn(&Identity) -> Option<bool>,
         now_ms: u64,
     ) -> bool {
         let mut all_renewed = true;
         for other in live {
-            if other.no != self.me && is_gone(&other.identity).is_none() {
+            if other.no != me && is_gone(&other.identity).is_none() {
                 all_renewed &= *self.first_seen.entry(other.no).or_insert(other.heartbeat) != other.heartbeat;
             }
         }
@@ -168,6 +164,10 @@ mod tests {
 
     fn live(no: InstanceNo, heartbeat: i64) -> Instance {
         row(no, heartbeat, Life::Live)
+    }
+
+    fn in_doubt() -> store::Error {
+        store::Error::CommitUnknown { why: "gone".into() }
     }
 
     fn member() -> Membership {
@@ -205,13 +205,13 @@ mod tests {
     fn one_that_was_declared_dead_registers_anew_and_a_late_word_changes_nothing() {
         let dead = store::Error::from(engine::Error::InstanceDead);
         let mut m = member();
-        m.renewed(ME, Some(&store::Error::Closed), 10);
+        m.failed(ME, &store::Error::Closed);
         assert_eq!(m.instance(), Some(ME));
-        m.renewed(ME, Some(&dead), 10);
+        m.failed(ME, &dead);
         assert_eq!(m.instance(), None);
         m.registered(OTHER, 10);
-        m.renewed(ME, Some(&dead), 10);
-        m.doubt(ME);
+        m.failed(ME, &dead);
+        m.failed(ME, &in_doubt());
         assert_eq!(m.instance(), Some(OTHER));
         assert!(m.farewell(|_| Err("it is dead already")).unwrap().is_none());
     }
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn after_a_commit_in_doubt_the_old_instance_is_declared_left_until_it_is() {
         let mut m = member();
-        m.renewed(ME, Some(&store::Error::CommitUnknown { why: "gone".into() }), 10);
+        m.failed(ME, &in_doubt());
         assert_eq!(m.instance(), None);
         let alive = |no| Ok::<_, ()>(Some(live(no, 5)));
         assert!(m.farewell(alive).unwrap().is_none(), "not before it has another one");
@@ -236,20 +236,20 @@ mod tests {
     fn a_probe_sees_whether_the_store_takes_heartbeats() {
         let mut m = member();
         assert!(m.is_writing(LEASE_MS - 1) && !m.is_writing(LEASE_MS));
-        m.renewed(ME, None, 4_000);
-        m.renewed(ME, Some(&store::Error::Closed), 8_000);
+        m.renewed(4_000);
+        m.failed(ME, &store::Error::Closed);
         assert!(m.is_writing(4_000 + LEASE_MS - 1) && !m.is_writing(4_000 + LEASE_MS));
     }
 
     #[test]
     fn an_inquest_ends_when_all_have_renewed_or_a_lease_is_over() {
         let unknown = |_: &Identity| None;
-        let mut i = Inquest::new(ME, 0);
-        assert!(Inquest::new(ME, 0).is_over(&[live(ME, 0)], unknown, 0), "nobody to wait for");
-        assert!(Inquest::new(ME, 0).is_over(&[live(OTHER, 0)], |_| Some(false), 0), "it certainly lives");
-        assert!(!i.is_over(&[live(OTHER, 4)], unknown, 0));
-        assert!(!i.is_over(&[live(OTHER, 4)], unknown, LEASE_MS + 2 * HEARTBEAT_MS));
-        assert!(i.is_over(&[live(OTHER, 5)], unknown, 1_000));
-        assert!(i.is_over(&[live(OTHER, 4)], unknown, LEASE_MS + 2 * HEARTBEAT_MS + 1));
+        let mut i = Inquest::new(0);
+        assert!(Inquest::new(0).is_over(ME, &[live(ME, 0)], unknown, 0), "nobody to wait for");
+        assert!(Inquest::new(0).is_over(ME, &[live(OTHER, 0)], |_| Some(false), 0), "it certainly lives");
+        assert!(!i.is_over(ME, &[live(OTHER, 4)], unknown, 0));
+        assert!(!i.is_over(ME, &[live(OTHER, 4)], unknown, LEASE_MS + 2 * HEARTBEAT_MS));
+        assert!(i.is_over(ME, &[live(OTHER, 5)], unknown, 1_000));
+        assert!(i.is_over(ME, &[live(OTHER, 4)], unknown, LEASE_MS + 2 * HEARTBEAT_MS + 1));
     }
 }

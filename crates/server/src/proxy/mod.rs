@@ -14,14 +14,15 @@ mod fleet;
 mod gates;
 mod headers;
 mod host;
+mod inbox;
 mod kept;
 mod live;
+mod log;
 mod metrics;
 mod named;
 mod origin;
 mod prices;
 mod probes;
-mod rates;
 mod record;
 mod refuse;
 mod registry;
@@ -30,7 +31,6 @@ mod rules;
 mod seat;
 mod sleep;
 mod state;
-mod unrecorded;
 mod upstream;
 mod who;
 mod wire;
@@ -178,7 +178,7 @@ impl Proxy {
 
     /// How many metered requests have a client now.
     pub fn in_progress(&self) -> usize {
-        self.host().registry().inboxes.len()
+        self.host().registry.len().0
     }
 
     async fn answer(&self, request: Request<Incoming>, wire: Wire) -> Response<AnswerBody> {

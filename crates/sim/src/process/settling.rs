@@ -51,7 +51,7 @@ impl Process {
                     out.oracle.carries(&out.disk, instance, |key| self.exchanges.contains_key(&key));
                 }
                 let renew = Renew { instance, active: Vec::new() };
-                self.queue(renew, Durability::Committed, Then::Renewed(instance), out);
+                self.queue(renew, Durability::Committed, Then::Renewed, out);
                 self.watch(out);
             }
             None if self.pending.is_empty() && self.resolved.is_empty() => self.register(out),
@@ -132,8 +132,8 @@ impl Process {
 
     pub(super) fn resolve_next(&mut self, out: &mut Outside) {
         let Some((then, as_whom, result)) = self.resolved.pop_front() else { return };
-        if let Err(Error::CommitUnknown { .. }) = &result {
-            self.membership.doubt(as_whom);
+        if let Err(e) = &result {
+            self.membership.failed(as_whom, e);
         }
         match then {
             Then::Registered => {
@@ -143,12 +143,11 @@ impl Process {
                     self.watch(out);
                 }
             }
-            Then::Renewed(instance) => {
-                self.membership.renewed(instance, result.err().as_ref(), out.now_ms());
-                if self.membership.instance().is_none() {
-                    self.register(out);
-                }
-            }
+            Then::Renewed => match result {
+                Ok(_) => self.membership.renewed(out.now_ms()),
+                Err(_) if self.membership.instance().is_none() => self.register(out),
+                Err(_) => {}
+            },
             Then::Entered { connection, run, label } => self.entered(connection, run, label, result, out),
             Then::Admitted(c) => {
                 let admission = result.and_then(|outcome| match outcome {
