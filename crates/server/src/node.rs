@@ -1,34 +1,37 @@
 //! This process on the store: its instance, its heartbeat, and the verdict on others.
+//!
+//! What is decided stands in [`Membership`]; here it is read, asked and waited for.
 
 use std::{
-    collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, Ordering},
     },
     time::Duration,
 };
 
 use outlast_core::{
+    call::{
+        Membership,
+        membership::{HEARTBEAT_MS, Inquest, goodbye},
+    },
     engine::{
         self,
         op::{Durability, Pulse, Swept},
         run::{
-            declare_dead::DeclareDead,
             register::Register,
             renew::{Active, Renew},
         },
     },
-    run::instance::{Identity, Instance},
+    run::instance::Identity,
     store::{Ask as _, Error, Store},
     words::{clock::Clock, id::InstanceNo},
 };
 
-/// How often the one heartbeat of a process is renewed.
-pub const HEARTBEAT: Duration = Duration::from_secs(1);
+pub use outlast_core::call::membership::LEASE_MS;
 
-/// Who was not seen to renew for this long, by the observer's own monotonic clock, is dead.
-pub const LEASE_MS: u64 = 5_000;
+/// How often the one heartbeat of a process is renewed.
+pub const HEARTBEAT: Duration = Duration::from_millis(HEARTBEAT_MS);
 
 /// What can be known at once of another process: on the same boot and in the same pid namespace its
 /// pid and start time, on the same host whether its boot is over.
@@ -43,11 +46,10 @@ pub struct Node {
     clock: Arc<dyn Clock>,
     census: Arc<dyn Census>,
     identity: Identity,
+    /// Its number now, or its last one while it registers anew: every call reads it.
     instance: AtomicI64,
-    /// When a heartbeat was last written, by our monotonic clock.
-    written_ms: AtomicU64,
-    /// Of others: the heartbeat seen, and since when by our monotonic clock.
-    seen: Mutex<HashMap<InstanceNo, (i64, u64)>>,
+    registering: tokio::sync::Mutex<()>,
+    membership: Mutex<Membership>,
 }
 
 impl Node {
@@ -60,8 +62,9 @@ impl Node {
     ) -> Result<Arc<Node>, Error> {
         let no = store.ask(Register { identity: identity.clone() }, Durability::Synced).wait()?;
         let instance = AtomicI64::new(no.0);
-        let written_ms = AtomicU64::new(clock.monotonic_ms());
-        let node = Node { store, clock, census, identity, instance, written_ms, seen: Mutex::default() };
+        let (registering, membership) = (tokio::sync::Mutex::default(), Mutex::default());
+        let node = Node { store, clock, census, identity, instance, registering, membership };
+        node.membership().registered(no, node.now_ms());
         node.sweep()?;
         Ok(Arc::new(node))
     }
@@ -81,70 +84,68 @@ impl Node {
 
     /// Renews the heartbeat, posts active time, and learns what its runs are told.
     ///
-    /// Declared dead (a suspended machine, a stopped process), it registers anew and says so with
-    /// `InstanceDead`: what it drove has to be claimed again.
+    /// Declared dead (a suspended machine, a stopped process), or after a commit in doubt, it registers anew and says
+    /// so with `InstanceDead`: what it drove has to be claimed again.
     pub async fn renew(&self, active: Vec<Active>) -> Result<Vec<Pulse>, Error> {
         let instance = self.instance();
-        let renewed = self.store.ask(Renew { instance, active }, Durability::Committed).await;
-        if renewed.is_ok() {
-            self.written_ms.store(self.clock.monotonic_ms(), Ordering::Release);
+        let mut renewed = Err(engine::Error::InstanceDead.into());
+        if self.is_registered() {
+            renewed = self.store.ask(Renew { instance, active }, Durability::Committed).await;
+            match &renewed {
+                Ok(_) => self.membership().renewed(self.now_ms()),
+                Err(e) => self.membership().failed(instance, e),
+            }
         }
-        if let Err(Error::Engine(engine::Error::InstanceDead)) = &renewed {
+        if !self.is_registered() {
             self.register_anew(instance).await?;
+            return Err(engine::Error::InstanceDead.into());
         }
+        self.farewell().await?;
         renewed
     }
 
     /// Whether the store took a heartbeat within the last lease. Asks nobody: a probe costs no write.
     pub fn is_writing(&self) -> bool {
-        let written = self.written_ms.load(Ordering::Acquire);
-        self.clock.monotonic_ms().saturating_sub(written) < LEASE_MS
+        self.membership().is_writing(self.now_ms())
+    }
+
+    /// An operation of `instance` failed so that it cannot go on under that number: it was declared dead, or a commit of
+    /// it is in doubt. It goes on under another one, at the latest with its next heartbeat.
+    pub async fn goes_on_after(&self, why: &Error, instance: InstanceNo) -> Result<(), Error> {
+        self.membership().failed(instance, why);
+        self.register_anew(instance).await
     }
 
     /// Registers again, unless somebody did meanwhile.
     pub async fn register_anew(&self, dead: InstanceNo) -> Result<(), Error> {
+        let _one_by_one = self.registering.lock().await;
         if self.instance() != dead {
             return Ok(());
         }
         let register = Register { identity: self.identity.clone() };
         let no = self.store.ask(register, Durability::Synced).await?;
         self.instance.store(no.0, Ordering::Release);
-        Ok(())
+        self.membership().registered(no, self.now_ms());
+        self.farewell().await
+    }
+
+    /// Declares an instance of ours left whose open entries nobody knows any more.
+    async fn farewell(&self) -> Result<(), Error> {
+        let goodbye = self.membership().farewell(|no| self.store.instance(no))?;
+        match goodbye {
+            Some(goodbye) => moved(self.store.ask(goodbye, Durability::Synced).await).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Declares dead who is certainly gone, or was not seen to renew for a whole lease.
     pub fn sweep(&self) -> Result<Vec<Swept>, Error> {
-        let me = self.instance();
-        let now = self.clock.monotonic_ms();
-        let others: Vec<Instance> = self.store.live_instances()?.into_iter().filter(|i| i.no != me).collect();
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.retain(|no, _| others.iter().any(|i| i.no == *no));
-        let mut verdicts = Vec::new();
-        for other in others {
-            let (heartbeat, since) = *seen
-                .entry(other.no)
-                .and_modify(|s| {
-                    if s.0 != other.heartbeat {
-                        *s = (other.heartbeat, now);
-                    }
-                })
-                .or_insert((other.heartbeat, now));
-            let gone = match self.census.is_gone(&other.identity) {
-                Some(gone) => gone,
-                None => now.saturating_sub(since) >= LEASE_MS,
-            };
-            if gone {
-                verdicts.push(DeclareDead { instance: other.no, heartbeat_seen: heartbeat, left: false });
-            }
-        }
-        drop(seen);
+        let live = self.store.live_instances()?;
+        let is_gone = |who: &Identity| self.census.is_gone(who);
+        let verdicts = self.membership().verdicts(&live, is_gone, self.now_ms());
         let mut swept = Vec::new();
         for verdict in verdicts {
-            match self.store.ask(verdict, Durability::Synced).wait() {
-                Ok(one) => swept.push(one),
-                Err(Error::Engine(engine::Error::HeartbeatMoved { .. })) => {}
-                Err(e) => return Err(e),
-            }
+            swept.extend(moved(self.store.ask(verdict, Durability::Synced).wait())?);
         }
         Ok(swept)
     }
@@ -154,19 +155,11 @@ impl Node {
     ///
     /// Blocks for little more than a lease at most, and not at all where there is nobody of that kind.
     pub fn await_verdicts(&self) -> Result<(), Error> {
-        let longest = LEASE_MS + 2 * HEARTBEAT.as_millis() as u64;
-        let began = self.clock.monotonic_ms();
-        let mut first_seen: HashMap<InstanceNo, i64> = HashMap::new();
+        let mut inquest = Inquest::new(self.now_ms());
         loop {
             self.sweep()?;
-            let me = self.instance();
-            let mut all_judged = true;
-            for other in self.store.live_instances()? {
-                if other.no != me && self.census.is_gone(&other.identity).is_none() {
-                    all_judged &= *first_seen.entry(other.no).or_insert(other.heartbeat) != other.heartbeat;
-                }
-            }
-            if all_judged || self.clock.monotonic_ms().saturating_sub(began) > longest {
+            let (me, live) = (self.instance(), self.store.live_instances()?);
+            if inquest.is_over(me, &live, |who| self.census.is_gone(who), self.now_ms()) {
                 return Ok(());
             }
             // Nobody is to take us for dead meanwhile.
@@ -179,18 +172,16 @@ impl Node {
     /// Says goodbye: what is still open becomes unknown at once, and nobody waits out a lease.
     pub fn leave(&self) -> Result<(), Error> {
         loop {
-            let no = self.instance();
-            let Some(me) = self.store.instance(no)? else { return Ok(()) };
-            let goodbye = DeclareDead { instance: no, heartbeat_seen: me.heartbeat, left: true };
-            match self.store.ask(goodbye, Durability::Synced).wait() {
-                // A renewal of our own was on its way.
-                Err(Error::Engine(engine::Error::HeartbeatMoved { .. })) => {}
-                left => return left.map(drop),
+            let row = self.store.instance(self.instance())?;
+            let Some(goodbye) = row.as_ref().and_then(goodbye) else { return Ok(()) };
+            // A renewal of our own may be on its way.
+            if moved(self.store.ask(goodbye, Durability::Synced).wait())?.is_some() {
+                return Ok(());
             }
         }
     }
 
-    /// Heartbeats and sweeps until `stop` resolves: for a server, which drives no attempt itself.
+    /// Heartbeats and sweeps for ever: for a server, which drives no attempt itself.
     pub async fn keep_alive(self: Arc<Self>) {
         loop {
             tokio::time::sleep(HEARTBEAT).await;
@@ -208,5 +199,25 @@ impl Node {
                 Err(_) => return,
             }
         }
+    }
+
+    fn is_registered(&self) -> bool {
+        self.membership().instance().is_some()
+    }
+
+    fn membership(&self) -> MutexGuard<'_, Membership> {
+        self.membership.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.clock.monotonic_ms()
+    }
+}
+
+/// A verdict on somebody who has renewed meanwhile is none.
+fn moved(verdict: Result<Swept, Error>) -> Result<Option<Swept>, Error> {
+    match verdict {
+        Err(Error::Engine(engine::Error::HeartbeatMoved { .. })) => Ok(None),
+        other => other.map(Some),
     }
 }

@@ -163,9 +163,13 @@ impl Agent {
             }
             Input::Vanish { connection, marked } => {
                 let Some(logical) = self.open.remove(&connection) else { return };
-                self.hang_up(connection, out);
                 let retry = logical.retry + u32::from(marked);
-                let delay = out.rng.between(1, 1_000);
+                let at_once = out.rng.chance(50);
+                let delay = if at_once { out.rng.between(0, 20) } else { out.rng.between(1, 1_000) };
+                match at_once {
+                    true => out.to_process(0, self.process, process::Input::ClientGone(connection)),
+                    false => self.hang_up(connection, out),
+                }
                 out.to_agent(delay, self.index, self.life, Input::Resend(Logical { retry, ..logical }));
             }
             Input::Die { .. } => self.restart_in(out.rng.between(500, 8_000), out),
@@ -249,7 +253,8 @@ impl Agent {
         out.to_process(delay, self.process, process::Input::Request { connection, request });
         if out.rng.chance(7) && !out.provider.behaves {
             let vanish = Input::Vanish { connection, marked: out.rng.chance(50) };
-            let after = out.rng.between(5, 8_000);
+            // Some leave while they are admitted.
+            let after = if out.rng.chance(30) { out.rng.between(1, 15) } else { out.rng.between(5, 8_000) };
             out.to_agent(after, self.index, self.life, vanish);
         }
     }
@@ -260,7 +265,7 @@ impl Agent {
         }
         self.position += 1;
         self.notes = self.notes.max(self.position);
-        let thinks = out.rng.between(1, 2_000);
+        let thinks = if out.rng.chance(30) { out.rng.between(0, 5) } else { out.rng.between(1, 2_000) };
         out.to_agent(thinks, self.index, self.life, Input::Next);
     }
 

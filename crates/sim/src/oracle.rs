@@ -7,7 +7,7 @@ use std::{
 };
 
 use outlast_core::{
-    call::{Visible, exchange::Frame},
+    call::{Visible, exchange::Frame, rate::Rate},
     engine::{
         call::admit::Admit,
         op::{Admission, Op, Outcome},
@@ -17,7 +17,7 @@ use outlast_core::{
     memory::{MemoryStore, Tables},
     run::{InDoubt, instance::Life, status::Status},
     store::{Error, Store},
-    words::id::{AttemptNo, Micros, RunNo, Seq},
+    words::id::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
 };
 
 use crate::{
@@ -36,6 +36,8 @@ pub struct Oracle {
     unmarked: HashSet<Key>,
     /// Answers that reached an attempt by a first try.
     received: HashMap<(RunNo, AttemptNo), HashSet<u64>>,
+    /// Whose clients are receiving which answers: a client that left, or has its answer whole, is receiving nothing.
+    receiving: BTreeMap<u64, (RunNo, AttemptNo, Seq)>,
     /// When something last changed that waiters wait for.
     moved_at: Micros,
 }
@@ -47,6 +49,37 @@ impl Oracle {
 
     pub fn mark_lost(&mut self, run: RunNo, seq: Seq) {
         self.unmarked.insert((run, seq));
+    }
+
+    /// The client of `connection` is there, and receives the answer of an entry.
+    pub fn receives(&mut self, connection: u64, run: RunNo, attempt: AttemptNo, seq: Seq) {
+        self.receiving.insert(connection, (run, attempt, seq));
+    }
+
+    /// It does not any more: it left, has the answer whole, or asks anew.
+    pub fn gives_back(&mut self, connection: u64) {
+        self.receiving.remove(&connection);
+    }
+
+    /// What clients of the attempt are receiving.
+    pub fn receiving(&self, run: RunNo, attempt: AttemptNo) -> Vec<Seq> {
+        let own = self.receiving.values().filter(|r| (r.0, r.1) == (run, attempt));
+        own.map(|r| r.2).collect()
+    }
+
+    /// 9: a process that waits for nothing carries every entry that it has open.
+    pub fn carries(&self, disk: &MemoryStore, instance: InstanceNo, carried: impl Fn(Key) -> bool) {
+        disk.inspect(|t, _| {
+            let own = |e: &&Entry| e.instance == Some(instance) && e.state == State::Open;
+            if let Some(e) = t.entries.values().filter(own).find(|e| !carried((e.run, e.seq))) {
+                self.find(format!("9: entry {} of run {} is open, and nobody carries it", e.seq, e.run));
+            }
+        });
+    }
+
+    /// The upstream was asked more often within a minute than its rate allows.
+    pub fn asked_too_fast(&self, key: Key, rate: Rate) {
+        self.find(format!("entry {key:?} left, and its upstream takes {rate}"));
     }
 
     /// Before the power goes: marks that are committed and not synced go with it.
@@ -153,25 +186,39 @@ impl Oracle {
         }
     }
 
-    /// What an admission was answered.
-    pub fn decided(&mut self, disk: &MemoryStore, op: &Op, result: &Result<Outcome, Error>) {
+    /// What an admission was answered. `receiving`: what its attempt was receiving when it was asked.
+    pub fn decided(
+        &mut self,
+        disk: &MemoryStore,
+        op: &Op,
+        receiving: &[Seq],
+        result: &Result<Outcome, Error>,
+    ) {
         if !matches!(op, Op::Admit(_) | Op::Renew(_) | Op::Delivered(_)) {
             self.moved_at = disk.now().unwrap_or_default();
         }
         let (Op::Admit(admit), Ok(Outcome::Admitted(admission))) = (op, result) else { return };
         disk.inspect(|t, _| match admission {
-            Admission::Go { seq, .. } => self.new_call(t, admit, *seq),
-            Admission::Replay { seq } | Admission::Join { seq, .. } => self.old_call(t, admit, *seq),
+            Admission::Go { seq, .. } => self.new_call(t, admit, receiving, *seq),
+            Admission::Replay { seq } | Admission::Join { seq, .. } => {
+                self.old_call(t, admit, receiving, *seq);
+            }
             Admission::Wait { .. } | Admission::Refused(_) => {}
         });
     }
 
     /// 4: paid once; 6: one driver.
-    fn new_call(&mut self, t: &Tables, admit: &Admit, seq: Seq) {
+    fn new_call(&mut self, t: &Tables, admit: &Admit, receiving: &[Seq], seq: Seq) {
         let run = admit.actor.run;
-        let serves = |e: &&Entry| e.seq != seq && is_same(e, admit) && is_free(t, e, admit);
-        if let Some(e) = t.entries_of(run).find(serves) {
+        let same: Vec<&Entry> = t.entries_of(run).filter(|e| e.seq != seq && is_same(e, admit)).collect();
+        if let Some(e) = same.iter().find(|e| is_free(t, e, admit, receiving)) {
             self.find(format!("4: entry {seq} was bought, and entry {} would have served", e.seq));
+        }
+        // A retry that stands for an error may be a new call; one that lost an answer is given it again.
+        let stands_for_an_error = admit.answered_with_error || same.iter().any(|e| is_error(e, admit));
+        let lost = same.iter().find(|e| was_lost(e, admit, receiving));
+        if let Some(e) = lost.filter(|_| admit.retry_count > 0 && !stands_for_an_error) {
+            self.find(format!("4: entry {seq} was bought, and its client had only lost entry {}", e.seq));
         }
         let Some(attempt) = t.attempts.get(&(run, admit.actor.attempt)) else {
             return self.find(format!("6: entry {seq} of an attempt that is not there"));
@@ -189,13 +236,13 @@ impl Oracle {
         }
     }
 
-    fn old_call(&mut self, t: &Tables, admit: &Admit, seq: Seq) {
+    fn old_call(&mut self, t: &Tables, admit: &Admit, receiving: &[Seq], seq: Seq) {
         let Some(e) = t.entries.get(&(admit.actor.run, seq)) else {
             return self.find(format!("entry {seq} serves and is not there"));
         };
         if !is_same(e, admit) {
             self.find(format!("4: entry {seq} serves a request that is not its own"));
-        } else if !(is_free(t, e, admit) || is_marked(admit) && !admit.taken.contains(&seq)) {
+        } else if !(is_free(t, e, admit, receiving) || is_marked(admit) && !receiving.contains(&seq)) {
             self.find(format!("entry {seq} serves and is not free"));
         }
     }
@@ -322,9 +369,21 @@ fn is_marked(admit: &Admit) -> bool {
 }
 
 /// A candidate that nobody of the attempt has or receives.
-fn is_free(t: &Tables, e: &Entry, admit: &Admit) -> bool {
+fn is_free(t: &Tables, e: &Entry, admit: &Admit, receiving: &[Seq]) -> bool {
     let serves = e.state == State::Open || e.state == State::Done && e.replayable;
     let own = e.attempt == admit.actor.attempt;
     let ended = t.attempts.get(&(e.run, e.attempt)).is_some_and(|a| a.ended_at.is_some());
-    serves && (own || ended) && e.delivered_to != Some(admit.actor.attempt) && !admit.taken.contains(&e.seq)
+    serves && (own || ended) && e.delivered_to != Some(admit.actor.attempt) && !receiving.contains(&e.seq)
+}
+
+/// The attempt's answer to an earlier try, which nobody receives now.
+fn was_lost(e: &Entry, admit: &Admit, receiving: &[Seq]) -> bool {
+    let delivered = e.delivered_to == Some(admit.actor.attempt) && e.delivered_count < admit.retry_count;
+    delivered && e.state == State::Done && e.replayable && !receiving.contains(&e.seq)
+}
+
+/// An error of the attempt that no retry stands for yet.
+fn is_error(e: &Entry, admit: &Admit) -> bool {
+    let failed = matches!(e.state, State::Failed | State::Void | State::Unknown);
+    failed && e.attempt == admit.actor.attempt
 }

@@ -1,25 +1,29 @@
-//! A process: a server that hosts the call machine on its handle of the store, as the proxy does.
+//! A process: a server that hosts a desk on its handle of the store, as the proxy does.
 
 mod exchanges;
 mod settling;
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, HashMap, VecDeque},
+    rc::Rc,
     sync::Arc,
 };
 
 use outlast_core::{
     call::{
-        Connection, ConnectionId, Refused, Taken, Waiters,
-        connection::{Action, Event},
-        exchange::End,
+        ConnectionId, Membership, Patience, Refused,
+        connection::Event,
+        desk::{self, Admitting, At, Deed, ForClient, Key},
+        exchange::Ending,
+        rates::Wants,
         taken::Place,
     },
     engine::{
         call::{admit::Admit, delivered::Delivered},
         op::{Actor, Durability, Op},
     },
-    journal::{Role, State},
+    journal::Role,
     memory::{MemoryStore, Tables},
     store::{Error, Store},
     words::{
@@ -28,10 +32,11 @@ use outlast_core::{
     },
 };
 
-use self::exchanges::Live;
+use self::exchanges::Carried;
 use crate::{
     Bug,
     agent::{self, Credential, Request},
+    planted::Planted,
     provider::Piece,
     store::FaultStore,
     world::Outside,
@@ -52,9 +57,16 @@ pub enum Input {
         request: Request,
     },
     ClientGone(u64),
+    /// The planted defect: a client's end is noticed when its driver gets to it.
+    ClientGoneLate(u64),
     WaitOver {
         connection: u64,
         wait: u64,
+    },
+    /// It asks for its turn at its upstream again.
+    AskTurn {
+        connection: u64,
+        asked: u64,
     },
     Poll {
         connection: u64,
@@ -65,14 +77,16 @@ pub enum Input {
         seq: Seq,
     },
     Flushed(u64),
+    /// Its driver gets to the delivery mark.
+    Mark(u64),
     Upstream {
         run: RunNo,
         seq: Seq,
         piece: Piece,
     },
-    SettleSlow(RunNo, Seq),
-    SettleAgain(RunNo, Seq),
-    Rested(RunNo, Seq),
+    SettleSlow(Key),
+    SettleAgain(Key),
+    Rested(Key),
     Claim {
         agent: usize,
         life: u32,
@@ -88,14 +102,14 @@ pub enum Input {
 /// What a ticket was for.
 #[derive(Clone, Debug)]
 enum Then {
-    Registered { before: Option<InstanceNo> },
+    Registered,
     Renewed,
     Declared,
     Entered { connection: u64, run: RunNo, label: String },
     Admitted(u64),
-    Settled(RunNo, Seq),
-    MayLeave(RunNo, Seq),
-    Marked,
+    Settled(Key),
+    MayLeave(Key),
+    Noted,
     Claimed { agent: usize, life: u32 },
     Raised,
 }
@@ -104,6 +118,9 @@ struct Pending {
     op: Op,
     durability: Durability,
     then: Then,
+    as_whom: InstanceNo,
+    /// What the attempt of an admission was receiving when it was asked, as the oracle saw it.
+    receiving: Vec<Seq>,
     /// For the defect that decides on what was read too early.
     stale: Option<Box<Tables>>,
 }
@@ -111,48 +128,55 @@ struct Pending {
 /// One client's request.
 pub struct Client {
     pub request: Request,
-    machine: Option<Connection>,
-    pub attempt: Option<AttemptNo>,
-    /// The entry whose answer it receives.
-    pub receiving: Option<Seq>,
+    attempt: Option<AttemptNo>,
+    /// Where its answer comes from, when that is an exchange.
+    source: Option<Rc<RefCell<Carried>>>,
+    receiving: Option<Seq>,
     /// What it is given at the end.
     result: Option<agent::Input>,
+    /// Its delivery mark, until it is submitted.
+    mark: Option<Delivered>,
     /// Numbers its waits, so that an old timer is known as old.
     wait: u64,
+    /// Numbers its admissions, for the same reason.
+    asked: u64,
     /// Its wait was over, and it was decided once more.
     waited_out: bool,
+    /// It had no turn at its upstream when it was asked last.
+    lacks_turn: bool,
 }
 
 /// One process, in one of its lives.
 pub struct Process {
     pub index: usize,
+    pub life: u64,
     pub is_up: bool,
     pub paused_until_ms: u64,
-    instance: Option<InstanceNo>,
+    desk: Planted,
+    membership: Membership,
+    /// Its last instance, also while it registers anew.
+    instance: InstanceNo,
     store: FaultStore,
-    taken: Taken,
-    waiters: Waiters,
     pub clients: BTreeMap<u64, Client>,
-    pub exchanges: BTreeMap<(RunNo, Seq), Live>,
+    exchanges: BTreeMap<Key, Rc<RefCell<Carried>>>,
     labels: HashMap<(RunNo, String), AttemptNo>,
     pending: Vec<Pending>,
-    resolved: VecDeque<(Then, Result<outlast_core::engine::op::Outcome, Error>)>,
+    resolved: VecDeque<(Then, InstanceNo, Result<outlast_core::engine::op::Outcome, Error>)>,
     commit_at: Option<u64>,
     reopening: bool,
-    /// Heartbeats of others, and since when they stand still.
-    watched: HashMap<InstanceNo, (i64, u64)>,
 }
 
 impl Process {
-    pub fn new(index: usize, disk: Arc<MemoryStore>) -> Process {
+    pub fn new(index: usize, life: u64, disk: Arc<MemoryStore>, bug: Option<Bug>) -> Process {
         Process {
             index,
+            life,
             is_up: false,
             paused_until_ms: 0,
-            instance: None,
+            desk: Planted::new(bug),
+            membership: Membership::default(),
+            instance: InstanceNo::default(),
             store: FaultStore::new(disk),
-            taken: Taken::default(),
-            waiters: Waiters::default(),
             clients: BTreeMap::new(),
             exchanges: BTreeMap::new(),
             labels: HashMap::new(),
@@ -160,21 +184,26 @@ impl Process {
             resolved: VecDeque::new(),
             commit_at: None,
             reopening: false,
-            watched: HashMap::new(),
         }
     }
 
     pub fn is_idle(&self) -> bool {
-        self.clients.is_empty() && self.exchanges.is_empty()
+        self.clients.is_empty() && self.exchanges.is_empty() && self.desk.is_empty()
+    }
+
+    /// Its connections and exchanges, for people.
+    pub fn business(&self) -> String {
+        format!("connections {:?}, exchanges {:?}", self.clients.keys(), self.exchanges.keys())
     }
 
     /// Its delivery marks that are not committed: a crash loses them.
     pub fn pending_marks(&self) -> Vec<(RunNo, Seq)> {
-        let mark = |p: &Pending| match &p.op {
+        let queued = self.pending.iter().filter_map(|p| match &p.op {
             Op::Delivered(d) => Some((d.run, d.seq)),
             _ => None,
-        };
-        self.pending.iter().filter_map(mark).collect()
+        });
+        let not_yet = self.clients.values().filter_map(|c| c.mark.as_ref().map(|d| (d.run, d.seq)));
+        queued.chain(not_yet).collect()
     }
 
     /// The one way in.
@@ -189,22 +218,30 @@ impl Process {
             Input::Resolve => self.resolve_next(out),
             Input::Reopen => self.reopen(out),
             Input::Request { connection, request } => self.request(connection, request, out),
-            Input::ClientGone(c) => self.feed(c, Event::ClientGone, out),
+            Input::ClientGone(c) => self.client_gone(c, out),
+            Input::ClientGoneLate(c) => self.feed(c, Event::ClientGone, out),
             Input::WaitOver { connection, wait } => {
                 if let Some(client) = self.clients.get_mut(&connection).filter(|c| c.wait == wait) {
                     client.waited_out = true;
                     self.feed(connection, Event::WaitOver, out);
                 }
             }
+            Input::AskTurn { connection, asked } => {
+                if self.clients.get(&connection).is_some_and(|c| c.asked == asked) {
+                    self.feed(connection, Event::MayRetry, out);
+                    out.to_process(1_000, self.index, Input::AskTurn { connection, asked });
+                }
+            }
             Input::Poll { connection, seq } => self.poll(connection, seq, out),
             Input::Load { connection, seq } => self.load(connection, seq, out),
             Input::Flushed(c) => self.flushed(c, out),
-            Input::Upstream { run, seq, piece } => self.upstream(run, seq, piece, out),
-            Input::SettleSlow(run, seq) => {
-                self.exchange(run, seq, outlast_core::call::exchange::Event::SettleSlow, out)
+            Input::Mark(c) => self.mark(c, out),
+            Input::Upstream { run, seq, piece } => self.upstream((run, seq), piece, out),
+            Input::SettleSlow(key) => {
+                self.exchange(key, outlast_core::call::exchange::Event::SettleSlow, out);
             }
-            Input::SettleAgain(run, seq) => self.settle_again(run, seq, out),
-            Input::Rested(run, seq) => self.rested(run, seq, out),
+            Input::SettleAgain(key) => self.settle_again(key, out),
+            Input::Rested(key) => self.exchange(key, outlast_core::call::exchange::Event::Rested, out),
             Input::Claim { agent, life, run, fresh } => self.claim(agent, life, run, fresh, out),
             Input::Raise { run, amount } => self.raise(run, amount, out),
         }
@@ -219,18 +256,21 @@ impl Process {
     }
 
     fn request(&mut self, connection: u64, request: Request, out: &mut Outside) {
-        let Some(instance) = self.instance else {
+        let Some(instance) = self.membership.instance() else {
             return refuse(connection, &request, "instance_dead", true, 2_000, out);
         };
         let (run, credential) = (request.run, request.credential.clone());
         let client = Client {
             request,
-            machine: None,
             attempt: None,
+            source: None,
             receiving: None,
             result: None,
+            mark: None,
             wait: 0,
+            asked: 0,
             waited_out: false,
+            lacks_turn: false,
         };
         self.clients.insert(connection, client);
         match credential {
@@ -247,125 +287,155 @@ impl Process {
     }
 
     fn arrive(&mut self, connection: u64, attempt: AttemptNo, out: &mut Outside) {
-        let stuck = self.exchanges.values().any(|x| x.machine.is_stuck());
-        let instance = self.instance.unwrap_or_default();
         let Some(client) = self.clients.get_mut(&connection) else { return };
         client.attempt = Some(attempt);
-        client.machine = Some(Connection::new(instance, client.request.retry, client.request.key.is_some()));
-        self.feed(connection, Event::Arrived { stuck }, out);
+        let (r, bound) = (&client.request, client.request.ask.bound());
+        let wants = Wants {
+            upstream: "sim".to_owned(),
+            account: (None, "sim-1".to_owned()),
+            rate: out.rate,
+            bound: bound.full().1,
+            input_bound: bound.input_tokens,
+            patience_ms: 45_000,
+        };
+        let request = desk::Request {
+            place: place(client, attempt, out.bug),
+            retry_count: r.retry,
+            has_idempotency_key: r.key.is_some(),
+            patience: patience(out),
+            wants: Arc::new(wants),
+        };
+        self.desk_on(desk::Event::Arrived(ConnectionId(connection), request), out);
     }
 
-    /// Feeds one machine, then whichever its actions woke.
-    fn feed(&mut self, connection: u64, event: Event, out: &mut Outside) {
-        let mut inbox = VecDeque::from([(connection, event)]);
-        while let Some((c, event)) = inbox.pop_front() {
-            let Some(client) = self.clients.get_mut(&c) else { continue };
-            let Some(machine) = client.machine.as_mut() else {
-                // Its attempt is not known yet, and now nobody asks for it.
-                self.clients.remove(&c);
-                continue;
-            };
-            out.say(|| format!("process {} connection {c}: {event:?}", self.index));
-            for action in machine.on(event) {
-                self.act(c, action, &mut inbox, out);
-            }
-            let over = |c: &Client| c.machine.as_ref().is_some_and(Connection::is_over);
-            if self.clients.get(&c).is_some_and(over) {
-                self.clients.remove(&c);
+    fn client_gone(&mut self, c: u64, out: &mut Outside) {
+        let Some(client) = self.clients.get(&c) else { return };
+        if client.attempt.is_none() {
+            // Its attempt is not known yet, and now nobody asks for it.
+            self.clients.remove(&c);
+            return;
+        }
+        out.oracle.gives_back(c);
+        match out.bug {
+            Some(Bug::LeftUnnoticed) => out.to_process(300, self.index, Input::ClientGoneLate(c)),
+            _ => self.feed(c, Event::ClientGone, out),
+        }
+    }
+
+    fn feed(&mut self, c: u64, event: Event, out: &mut Outside) {
+        self.desk_on(desk::Event::Client(ConnectionId(c), event), out);
+    }
+
+    /// Feeds the desk, and carries out what it leaves to do.
+    fn desk_on(&mut self, event: desk::Event, out: &mut Outside) {
+        let at = At { now_ms: out.now_ms(), instance: self.instance };
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            out.say(|| format!("process {}: {event:?}", self.index));
+            for deed in self.desk.on(event, at) {
+                match deed {
+                    Deed::Client(id, deed) => self.act(id.0, deed, out),
+                    Deed::Exchange(key, deed) => events.extend(self.act_upstream(key, deed, out)),
+                }
             }
         }
     }
 
-    fn act(&mut self, c: u64, action: Action, inbox: &mut VecDeque<(u64, Event)>, out: &mut Outside) {
+    fn act(&mut self, c: u64, deed: ForClient, out: &mut Outside) {
         let Some(client) = self.clients.get_mut(&c) else { return };
-        let (id, run) = (ConnectionId(c), client.request.run);
-        let Some(place) = place(client, out.bug) else { return };
-        let wake = |ids: Vec<ConnectionId>| ids.into_iter().map(|i| (i.0, Event::MayRetry));
-        match action {
-            Action::LineUp => inbox.extend(self.taken.line_up(place, id).then_some((c, Event::Turn))),
-            Action::LeaveLine => {
-                inbox.extend(self.taken.leave_line(place, id).map(|next| (next.0, Event::Turn)));
-            }
-            Action::Admit => self.admit(c, out),
-            Action::Enqueue => {
+        let run = client.request.run;
+        match deed {
+            ForClient::Admit(admitting) => self.admit(c, admitting, out),
+            ForClient::Wait => {
                 client.wait += 1;
                 let wait = client.wait;
-                self.waiters.enqueue(place, id);
                 out.to_process(45_000, self.index, Input::WaitOver { connection: c, wait });
             }
-            Action::Dequeue => {
-                client.wait += 1;
-                inbox.extend(wake(self.waiters.dequeue(run, id)));
+            ForClient::WaitNoMore => client.wait += 1,
+            ForClient::Open { seq, cap, instance } => {
+                self.receives(c, seq, out);
+                self.open(c, seq, cap, instance, true, out);
             }
-            Action::Take { seq, replays } => {
-                client.receiving = Some(seq);
-                self.taken.take(place, id, seq, replays);
+            ForClient::Drop { seq, instance } => self.open(c, seq, None, instance, false, out),
+            ForClient::Attach(seq) => {
+                out.saw("joined here");
+                self.receives(c, seq, out);
+                let live = self.exchanges.get(&(run, seq)).cloned();
+                self.clients.entry(c).and_modify(|client| client.source = live);
             }
-            Action::GiveBack => {
-                client.receiving = None;
-                client.waited_out = false;
-                self.taken.give_back(place, id);
-                inbox.extend(wake(self.waiters.wake_identical(place)));
-            }
-            Action::MarkError => self.taken.mark_error(place),
-            Action::Retried => self.taken.retried(place),
-            Action::Open { seq, cap } => {
-                // With one process nothing comes back unnoticed: whoever fits was woken.
-                if client.waited_out && out.processes == 1 {
-                    out.overslept(run, seq);
-                }
-                self.open(c, seq, cap, true, out);
-            }
-            Action::Drop(seq) => self.open(c, seq, None, false, out),
-            Action::Attach(seq) => {
-                let event = self.attach(c, run, seq);
-                out.saw(if matches!(event, Event::NotHere) { "joined too late" } else { "joined here" });
-                inbox.push_back((c, event));
-            }
-            Action::Poll(seq) => {
+            ForClient::Poll(seq) => {
+                self.receives(c, seq, out);
                 let pause = out.rng.between(100, 900);
                 out.to_process(pause, self.index, Input::Poll { connection: c, seq });
             }
-            Action::LoadAnswer(seq) => {
-                if client.waited_out && out.processes == 1 {
-                    out.overslept(run, seq);
-                }
+            ForClient::Load(seq) => {
+                self.receives(c, seq, out);
                 out.to_process(2, self.index, Input::Load { connection: c, seq });
             }
-            Action::Send(visible) => {
-                let frames = client.receiving.and_then(|s| self.exchanges.get(&(run, s)));
-                let frames = frames.map(|live| live.frames.as_slice());
+            ForClient::Send(visible) => {
+                let live = client.source.as_ref().map(|live| live.borrow());
+                let frames = live.as_ref().map(|live| live.frames.as_slice());
                 let seq = client.receiving.unwrap_or_default();
                 out.oracle.shown(&out.disk, &out.provider, run, seq, visible, frames);
             }
-            Action::Finish => self.finish(c, out),
-            Action::Refuse(refused) => {
+            ForClient::Finish => self.finish(c, out),
+            ForClient::Refuse(refused) => {
                 let after = u64::from(refused.retry_after_s().unwrap_or(1)) * 1000;
                 let (code, retry) = (refused.code().to_owned(), refused.should_retry());
-                if let Refused::AdmissionTimeout(_) = refused {
-                    out.saw("admission timeout");
+                match refused {
+                    Refused::AdmissionTimeout(_) if client.lacks_turn => out.saw("no turn in time"),
+                    Refused::AdmissionTimeout(_) => out.saw("admission timeout"),
+                    _ => {}
                 }
                 refuse(c, &client.request, &code, retry, after, out);
             }
             // The SDK does not retry a stream that broke: its agent fails.
-            Action::BreakOff(why) => {
+            ForClient::BreakOff(why) => {
                 out.saw("broke off");
                 refuse(c, &client.request, why.code(), false, 0, out);
             }
-            Action::MarkDelivered { seq, count, replayed } => {
+            ForClient::Mark { seq, count, replayed } => {
                 let Some(attempt) = client.attempt else { return };
-                let mark = Delivered { run, seq, attempt, count, replayed };
-                self.queue(mark, Durability::Lazy, Then::Marked, out);
+                client.mark = Some(Delivered { run, seq, attempt, count, replayed });
+                // Its driver gets to it at once, or a little later.
+                let delay = if out.rng.chance(60) { 0 } else { out.rng.between(1, 60) };
+                out.to_process(delay, self.index, Input::Mark(c));
+            }
+            ForClient::Over => {
+                out.oracle.gives_back(c);
+                self.clients.remove(&c);
             }
         }
     }
 
-    fn admit(&mut self, c: u64, out: &mut Outside) {
-        let (Some(client), id) = (self.clients.get(&c), ConnectionId(c)) else { return };
-        let (Some(place), Some(attempt)) = (place(client, out.bug), client.attempt) else { return };
+    /// Its answer is that of `seq` from here on.
+    fn receives(&mut self, c: u64, seq: Seq, out: &mut Outside) {
+        let Some(client) = self.clients.get_mut(&c) else { return };
+        client.receiving = Some(seq);
+        let run = client.request.run;
+        // With one process and no rate nothing comes back unnoticed: whoever fits was woken.
+        let waited_out = std::mem::take(&mut client.waited_out);
+        if waited_out && out.processes == 1 && out.rate.is_any() {
+            out.overslept(run, seq);
+        }
+        out.oracle.receives(c, run, client.attempt.unwrap_or_default(), seq);
+    }
+
+    fn admit(&mut self, c: u64, admitting: Admitting, out: &mut Outside) {
+        out.oracle.gives_back(c);
+        let Some(client) = self.clients.get_mut(&c) else { return };
+        let Some(attempt) = client.attempt else { return };
+        client.asked += 1;
+        client.lacks_turn = admitting.later.is_some();
+        if let Some(later) = &admitting.later {
+            out.saw("no turn");
+            let ask = Input::AskTurn { connection: c, asked: client.asked };
+            out.to_process(later.after_ms.min(1_000), self.index, ask);
+        }
+        let place = place(client, attempt, out.bug);
         let r = &client.request;
         let op = Admit {
-            actor: Actor { run: r.run, attempt, instance: self.instance.unwrap_or_default() },
+            actor: Actor { run: r.run, attempt, instance: admitting.instance },
             slot: Slot::DRIVER,
             scope: r.scope.clone(),
             within: None,
@@ -378,25 +448,23 @@ impl Process {
             idempotency_key: r.key.clone(),
             bound: r.ask.bound(),
             priced: r.ask.priced,
-            taken: self.taken.seqs(place),
-            in_hand: self.taken.in_hand(r.run, attempt),
+            taken: admitting.taken,
+            in_hand: admitting.in_hand,
             retry_count: r.retry,
-            answered_with_error: self.taken.has_error(place),
-            behind: self.waiters.is_behind(r.run, id),
+            answered_with_error: admitting.answered_with_error,
+            behind: admitting.behind,
             active_ms: 0,
             request: None,
         };
-        self.waiters.decides(place, id);
         self.queue(op, Durability::Synced, Then::Admitted(c), out);
     }
 
     /// The end of an answer is on its way to the client.
     fn finish(&mut self, c: u64, out: &mut Outside) {
         let Some(client) = self.clients.get_mut(&c) else { return };
-        let live = client.receiving.and_then(|s| self.exchanges.get(&(client.request.run, s)));
-        if let Some(live) = live {
-            let done = live.machine.progress().end == Some(End::Answered(State::Done));
-            let status = live.machine.status().unwrap_or(502);
+        if let Some(live) = client.source.as_ref().map(|live| live.borrow()) {
+            let done = live.last.is_some_and(|(ending, _)| ending == Ending::Done);
+            let status = live.status.unwrap_or(502);
             client.result = Some(match out.provider.served.get(&live.key) {
                 Some(served) if done => agent::Input::Answer { connection: c, answer: served.answer },
                 _ => agent::Input::Refused {
@@ -411,16 +479,32 @@ impl Process {
         out.to_process(delay, self.index, Input::Flushed(c));
     }
 
+    /// The answer is with the client's machine; now and then it is lost there.
     fn flushed(&mut self, c: u64, out: &mut Outside) {
         let Some(client) = self.clients.get_mut(&c) else { return };
         let (request, attempt) = (client.request.clone(), client.attempt.unwrap_or_default());
-        if let Some(result) = client.result.take() {
-            if let agent::Input::Answer { answer, .. } = result {
-                out.oracle.received(&out.provider, &request, attempt, answer);
+        out.oracle.gives_back(c);
+        match client.result.take() {
+            Some(agent::Input::Answer { .. }) if out.rng.chance(5) && !out.provider.behaves => {
+                out.saw("lost after its end");
+                let after = out.rng.between(0, 40);
+                refuse(c, &request, "connection reset", true, after, out);
             }
-            out.to_agent(0, request.agent, request.life, result);
+            Some(result) => {
+                if let agent::Input::Answer { answer, .. } = result {
+                    out.oracle.received(&out.provider, &request, attempt, answer);
+                }
+                out.to_agent(0, request.agent, request.life, result);
+            }
+            None => {}
         }
         self.feed(c, Event::Delivered, out);
+    }
+
+    fn mark(&mut self, c: u64, out: &mut Outside) {
+        let Some(mark) = self.clients.get_mut(&c).and_then(|client| client.mark.take()) else { return };
+        self.queue(mark, Durability::Lazy, Then::Noted, out);
+        self.desk_on(desk::Event::Marked(ConnectionId(c)), out);
     }
 
     fn poll(&mut self, c: u64, seq: Seq, out: &mut Outside) {
@@ -440,6 +524,7 @@ impl Process {
         let answer = text.and_then(|t| std::str::from_utf8(&t).ok()?.parse().ok());
         let event = match answer {
             Some(answer) => {
+                client.source = None;
                 client.result = Some(agent::Input::Answer { connection: c, answer });
                 Event::Loaded(Ok(()))
             }
@@ -454,7 +539,11 @@ impl Process {
             (Op::Admit(_), Some(Bug::StaleAdmission)) => Some(Box::new(out.disk.tables())),
             _ => None,
         };
-        self.pending.push(Pending { op, durability, then, stale });
+        let receiving = match &op {
+            Op::Admit(admit) => out.oracle.receiving(admit.actor.run, admit.actor.attempt),
+            _ => Vec::new(),
+        };
+        self.pending.push(Pending { op, durability, then, as_whom: self.instance, receiving, stale });
         let wait = if durability == Durability::Lazy { 100 } else { out.rng.between(1, 8) };
         let at = out.now_ms() + wait;
         if self.commit_at.is_none_or(|planned| at < planned) {
@@ -465,11 +554,16 @@ impl Process {
 }
 
 /// Where identical requests of the client's attempt meet.
-fn place(client: &Client, bug: Option<Bug>) -> Option<Place> {
+fn place(client: &Client, attempt: AttemptNo, bug: Option<Bug>) -> Place {
     let r = &client.request;
     let scope = if bug == Some(Bug::ScopeIgnored) { "" } else { &r.scope };
     let key = MatchKey::new(&r.digest(), scope, None);
-    Some(Place { run: r.run, attempt: client.attempt?, key })
+    Place { run: r.run, attempt, key }
+}
+
+fn patience(out: &Outside) -> Patience {
+    let seed = out.rng.between(0, u64::MAX - 1);
+    Patience { tries: out.rng.between(1, 3) as u32, within_ms: 45_000, seed }
 }
 
 fn refuse(c: u64, request: &Request, code: &str, retry: bool, after_ms: u64, out: &mut Outside) {

@@ -4,7 +4,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
-    call::exchange::{Failure, Frame, Silence},
+    call::{
+        exchange::{Failure, Frame, Silence},
+        rate::Rate,
+    },
     engine::call::settle::Bill,
     price::Bound,
     words::{
@@ -70,6 +73,8 @@ pub struct Provider {
     /// No more faults: the world is coming to rest.
     pub behaves: bool,
     answers: u64,
+    /// When each process, in one of its lives, asked for the first time for a call.
+    asked_at: BTreeMap<(usize, u64), Vec<u64>>,
 }
 
 /// How a request fares.
@@ -97,6 +102,14 @@ impl Provider {
     /// Never reached: what an unreachable upstream looks like.
     pub fn unreachable() -> Vec<(u64, Piece)> {
         vec![(20, Piece::Failed(Failure::BeforeSend))]
+    }
+
+    /// Counts a call that `who` asks for the first time; true when that are more within a minute than `rate` allows.
+    pub fn counts(&mut self, who: (usize, u64), now_ms: u64, rate: Rate) -> bool {
+        let asked = self.asked_at.entry(who).or_default();
+        asked.retain(|at| at + 60_000 > now_ms);
+        asked.push(now_ms);
+        rate.requests.is_some_and(|limit| asked.len() as u64 > limit)
     }
 
     /// Takes a request, bills it, and says what will come back. Once per (run, seq).
@@ -131,8 +144,8 @@ impl Provider {
 
 fn draw(rng: &Rng) -> Fate {
     match rng.below(100) {
-        0..=4 => Fate::Status(429),
-        5..=9 => Fate::Status(500),
+        0..=6 => Fate::Status(429),
+        7..=9 => Fate::Status(500),
         10..=17 => Fate::Lost { billed: rng.chance(60), silent: rng.chance(30) },
         18..=23 => Fate::Cut { after_stop: rng.chance(50), silent: rng.chance(30) },
         24..=25 => Fate::Unreadable,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use outlast_core::{
+    call::rate::Rate,
     envelope::unit::{Limits, Unit},
     price::Bound,
     run::InDoubt,
@@ -84,6 +85,8 @@ pub struct Scene {
     pub troubles: Vec<(u64, Trouble)>,
     /// Chance in a hundred that an operation meets a fault.
     pub faults: u64,
+    /// How often the upstream may be asked by one process.
+    pub rate: Rate,
 }
 
 impl Scene {
@@ -100,7 +103,9 @@ impl Scene {
         let mut team_limits = Limits::default();
         team_limits[Unit::CostNanoUsd] = Some(share(all, rng.between(20, 150)));
         let hour_ends_ms = rng.between(1_000, 60_000);
-        Scene { processes, casts, parent_limits, team_limits, hour_ends_ms, troubles, faults }
+        let requests = rng.chance(20).then(|| rng.between(3, 20));
+        let rate = Rate { requests, tokens: None };
+        Scene { processes, casts, parent_limits, team_limits, hour_ends_ms, troubles, faults, rate }
     }
 }
 

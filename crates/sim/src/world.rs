@@ -6,9 +6,11 @@ use std::{
 };
 
 use outlast_core::{
+    call::rate::Rate,
     engine::{
         budget::set_budget::{SetBudget, Source},
-        op::Durability,
+        call::settle::Close,
+        op::{Durability, Op},
         run::start::Start,
     },
     envelope::{
@@ -70,6 +72,8 @@ pub struct Outside {
     pub oracle: Oracle,
     pub bug: Option<Bug>,
     pub processes: usize,
+    /// How often the upstream may be asked by one process.
+    pub rate: Rate,
     pub seen: BTreeMap<&'static str, u64>,
     queue: BTreeMap<(u64, u64), Happening>,
     order: u64,
@@ -107,8 +111,15 @@ impl Outside {
         *self.seen.entry(what).or_default() += 1;
     }
 
-    /// Whether the next operation fails, and how.
-    pub fn draw_fault(&mut self) -> Option<Fault> {
+    /// Whether the next operation fails, and how. The void of a call that was never sent fails often.
+    pub fn draw_fault(&mut self, op: &Op) -> Option<Fault> {
+        if let Op::Settle(settle) = op
+            && settle.close == Close::Void
+            && self.faults > 0
+            && self.rng.chance(30)
+        {
+            return Some(Fault::Full);
+        }
         if !self.rng.chance(self.faults) {
             return None;
         }
@@ -174,6 +185,7 @@ impl World {
             oracle: Oracle::default(),
             bug,
             processes: scene.processes,
+            rate: scene.rate,
             seen: BTreeMap::new(),
             queue: BTreeMap::new(),
             order: 0,
@@ -192,7 +204,7 @@ impl World {
             agents.push(Agent::new(i, run, parent, cast, &out));
             out.to_agent(100, i, 0, agent::Input::Begin);
         }
-        let processes = (0..scene.processes).map(|i| Process::new(i, out.disk.clone())).collect();
+        let processes = (0..scene.processes).map(|i| Process::new(i, 0, out.disk.clone(), bug)).collect();
         for i in 0..scene.processes {
             out.to_process(0, i, process::Input::Start);
         }
@@ -287,12 +299,14 @@ impl World {
             return;
         }
         self.out.say(|| format!("process {i} is dead"));
-        let fresh = Process::new(i, self.out.disk.clone());
+        let life = self.processes[i].life + 1;
+        let fresh = Process::new(i, life, self.out.disk.clone(), self.out.bug);
         let dead = std::mem::replace(&mut self.processes[i], fresh);
         for (run, seq) in dead.pending_marks() {
             self.out.oracle.mark_lost(run, seq);
         }
         for (connection, client) in dead.clients {
+            self.out.oracle.gives_back(connection);
             let (agent, life) = (client.request.agent, client.request.life);
             let reset = agent::Input::Refused {
                 connection,
@@ -317,10 +331,8 @@ impl World {
         let agents =
             self.agents.iter().filter(|a| a.mood == Mood::Working).map(|a| format!("agent {}", a.index));
         let busy = |p: &&Process| !p.is_up || !p.is_idle();
-        let processes = self.processes.iter().filter(busy).map(|p| {
-            let (clients, exchanges) = (p.clients.keys(), p.exchanges.keys());
-            format!("process {} (connections {clients:?}, exchanges {exchanges:?})", p.index)
-        });
+        let processes = self.processes.iter().filter(busy);
+        let processes = processes.map(|p| format!("process {} ({})", p.index, p.business()));
         agents.chain(processes).collect::<Vec<_>>().join(", ")
     }
 

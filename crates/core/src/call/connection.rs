@@ -42,7 +42,7 @@ pub enum Event {
     ClientGone,
 }
 
-/// What the host does, in this order, under its one lock as far as it concerns the registries.
+/// What the desk does, in this order: itself what concerns the registries, through its host the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// `Taken::line_up`; `Turn` when it has it.
@@ -72,7 +72,7 @@ pub enum Action {
         seq: Seq,
         cap: Option<u64>,
     },
-    /// The client left before it went out: open an `Exchange` that is told `BeforeSend` at once, so
+    /// The client left before it went out: open an `Exchange` that is told `NotSent` at once, so
     /// that the entry is settled as `void`, and again if the store fails. Nothing is sent.
     Drop(Seq),
     /// Attach to this process's exchange of the entry: `Progress`, or `NotHere`.

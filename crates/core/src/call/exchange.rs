@@ -76,6 +76,8 @@ pub enum Event {
     StreamEnd,
     UpstreamError(Failure),
     Timeout(Silence),
+    /// Its client left before it was sent, and it will not be.
+    NotSent,
     /// No connection was made, and another try may.
     Unreachable(Told),
     /// The whole body, `len` bytes, of an answer that is no 2xx, and another try may bring one.
@@ -114,6 +116,9 @@ pub enum Action {
     /// Forget what came, and send the request again.
     SendAgain,
 }
+
+/// What the entry of a call says that was never sent.
+const NOT_SENT: Option<&str> = Some("its client left before it was sent");
 
 /// How the entry closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,6 +298,9 @@ impl Exchange {
             (Phase::Sent, Event::UpstreamError(Failure::BeforeSend)) => {
                 self.settle(Ending::Void, Then::Say(Broken::Unreachable), false)
             }
+            (Phase::Sent, Event::NotSent) => {
+                self.settle_as(Ending::Void, NOT_SENT, Then::Say(Broken::Unreachable))
+            }
             (Phase::Sent, Event::UpstreamError(Failure::AfterSend)) => {
                 self.settle(Ending::Unknown, Then::Say(Broken::NoAnswer), false)
             }
@@ -420,9 +428,14 @@ impl Exchange {
             (_, Ending::Failed(_)) => Some("upstream_error"),
             _ => None,
         };
+        let mut actions: Vec<Action> = abort.then_some(Action::Abort).into_iter().collect();
+        actions.extend(self.settle_as(ending, error, then));
+        actions
+    }
+
+    fn settle_as(&mut self, ending: Ending, error: Option<&'static str>, then: Then) -> Vec<Action> {
         self.phase = Phase::Settling(Settling { ending, error, then, unclear: false });
-        let settle = Action::Settle { ending, error };
-        if abort { vec![Action::Abort, settle] } else { vec![settle] }
+        vec![Action::Settle { ending, error }]
     }
 
     fn settled(&mut self, s: Settling, result: Result<(), store::Error>) -> Vec<Action> {

@@ -100,6 +100,8 @@ pub struct Lane {
     rate: Rate,
     /// What went within the last minute, the oldest first.
     went: VecDeque<Went>,
+    /// What may go and has not left yet, however long ago it was let go: it counts as if it left now.
+    leaving: Vec<Went>,
     tickets: u64,
     levels: Levels,
     told_at_ms: u64,
@@ -131,16 +133,24 @@ impl Lane {
         if ready_ms == 0 && is_next { Ok(()) } else { Err(ready_ms) }
     }
 
-    /// It goes.
+    /// It may go, and counts from here on.
     pub fn go(&mut self, tokens: u64, now_ms: u64) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         if !self.rate.is_any() {
-            self.went.push_back(Went { ticket, at_ms: now_ms, tokens });
+            self.leaving.push(Went { ticket, at_ms: now_ms, tokens });
         }
         self.requests_since += 1;
         self.tokens_since = self.tokens_since.saturating_add(tokens);
         ticket
+    }
+
+    /// It leaves: its minute begins.
+    pub fn leaves(&mut self, ticket: Ticket, now_ms: u64) {
+        if let Some(at) = self.leaving.iter().position(|w| w.ticket == ticket) {
+            let leaving = self.leaving.swap_remove(at);
+            self.went.push_back(Went { at_ms: now_ms, ..leaving });
+        }
     }
 
     /// What it came to in the end.
@@ -153,6 +163,7 @@ impl Lane {
     /// It did not go after all, with the tokens it was to go with.
     pub fn take_back(&mut self, ticket: Ticket, tokens: u64) {
         self.went.retain(|w| w.ticket != ticket);
+        self.leaving.retain(|w| w.ticket != ticket);
         self.requests_since = self.requests_since.saturating_sub(1);
         self.tokens_since = self.tokens_since.saturating_sub(tokens);
     }
@@ -184,8 +195,8 @@ impl Lane {
         }
         let refused_until = self.told_at_ms + self.levels.refuses_ms.unwrap_or(0);
         [
-            self.requests_at(),
-            self.tokens_at(tokens),
+            self.requests_at(now_ms),
+            self.tokens_at(tokens, now_ms),
             refused_until,
             self.level_at(self.levels.requests, 1, self.requests_since),
             self.level_at(self.levels.tokens, tokens, self.tokens_since),
@@ -194,24 +205,30 @@ impl Lane {
         .fold(0, u64::max)
     }
 
-    fn requests_at(&self) -> u64 {
-        let Some(limit) = self.rate.requests else { return 0 };
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let beyond = self.went.len().checked_sub(limit);
-        beyond.and_then(|n| self.went.get(n)).map_or(0, |w| w.at_ms + MINUTE_MS)
+    /// The times and tokens of what counts, the oldest first.
+    fn counted(&self, now_ms: u64) -> impl Iterator<Item = (u64, u64)> {
+        let leaving = self.leaving.iter().map(move |w| (now_ms, w.tokens));
+        self.went.iter().map(|w| (w.at_ms, w.tokens)).chain(leaving)
     }
 
-    fn tokens_at(&self, tokens: u64) -> u64 {
+    fn requests_at(&self, now_ms: u64) -> u64 {
+        let Some(limit) = self.rate.requests else { return 0 };
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let beyond = (self.went.len() + self.leaving.len()).checked_sub(limit);
+        beyond.and_then(|n| self.counted(now_ms).nth(n)).map_or(0, |(at_ms, _)| at_ms + MINUTE_MS)
+    }
+
+    fn tokens_at(&self, tokens: u64, now_ms: u64) -> u64 {
         let Some(limit) = self.rate.tokens else { return 0 };
         let room_for = limit.saturating_sub(tokens.min(limit));
-        let mut sum: u64 = self.went.iter().map(|w| w.tokens).sum();
+        let mut sum: u64 = self.counted(now_ms).map(|(_, tokens)| tokens).sum();
         let mut at = 0;
-        for went in &self.went {
+        for (at_ms, tokens) in self.counted(now_ms) {
             if sum <= room_for {
                 break;
             }
-            sum -= went.tokens;
-            at = went.at_ms + MINUTE_MS;
+            sum -= tokens;
+            at = at_ms + MINUTE_MS;
         }
         at
     }
@@ -249,6 +266,13 @@ mod tests {
         lane
     }
 
+    /// It goes, and leaves at once.
+    fn leave(lane: &mut Lane, tokens: u64, now_ms: u64) -> Ticket {
+        let ticket = lane.go(tokens, now_ms);
+        lane.leaves(ticket, now_ms);
+        ticket
+    }
+
     #[test]
     fn a_rate_is_read_and_what_is_none_is_told_apart() {
         let rate = |requests, tokens| Ok(Rate { requests, tokens });
@@ -275,7 +299,7 @@ mod tests {
         let mut went: Vec<u64> = Vec::new();
         for now in (0..200_000).step_by(700) {
             if lane.may_go(A, 1, now).is_ok() {
-                lane.go(1, now);
+                leave(&mut lane, 1, now);
                 went.push(now);
             }
         }
@@ -286,10 +310,10 @@ mod tests {
     #[test]
     fn who_may_not_go_is_told_when_to_ask_again() {
         let mut lane = lane(Some(2), Some(100));
-        lane.go(60, 1_000);
+        leave(&mut lane, 60, 1_000);
         assert_eq!(lane.may_go(A, 40, 2_000), Ok(()));
         assert_eq!(lane.may_go(A, 41, 2_000), Err(59_000));
-        let second = lane.go(10, 2_000);
+        let second = leave(&mut lane, 10, 2_000);
         assert_eq!(lane.may_go(A, 1, 5_000), Err(56_000), "two requests went");
         lane.take_back(second, 10);
         assert_eq!(lane.may_go(A, 1, 5_000), Ok(()));
@@ -298,10 +322,26 @@ mod tests {
         assert_eq!(lane.may_go(A, 1_000, 61_000), Ok(()));
     }
 
+    // Bug: a call's minute began when it was admitted, not when it left.
+    // Consequence: calls that waited for a free connection left in one minute with those admitted after them, more
+    // than the rate allows. Cause: only further tries were counted from their leaving.
+    #[test]
+    fn what_leaves_late_counts_from_its_leaving() {
+        let mut lane = lane(Some(2), None);
+        let late = lane.go(1, 0);
+        leave(&mut lane, 1, 0);
+        assert_eq!(lane.may_go(A, 1, 59_999), Err(1));
+        leave(&mut lane, 1, 60_000);
+        assert_eq!(lane.may_go(A, 1, 60_500), Err(59_500), "the late one has not left yet, and counts");
+        lane.leaves(late, 60_500);
+        assert_eq!(lane.may_go(A, 1, 119_999), Err(1));
+        assert_eq!(lane.may_go(A, 1, 120_000), Ok(()));
+    }
+
     #[test]
     fn what_a_call_used_counts_and_not_what_it_was_bound_to() {
         let mut lane = lane(None, Some(100));
-        let first = lane.go(100, 0);
+        let first = leave(&mut lane, 100, 0);
         assert_eq!(lane.may_go(A, 50, 10), Err(59_990));
         lane.used(first, 20);
         assert_eq!(lane.may_go(A, 50, 10), Ok(()));
@@ -312,7 +352,7 @@ mod tests {
     #[test]
     fn the_first_in_the_line_goes_first() {
         let mut lane = lane(Some(1), None);
-        lane.go(1, 0);
+        leave(&mut lane, 1, 0);
         lane.line_up(A);
         lane.line_up(B);
         lane.line_up(A);

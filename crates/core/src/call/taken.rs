@@ -7,7 +7,7 @@
 //! connection gives its candidate back only after it submitted its delivery mark, which the store
 //! decides before any later admission.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
     call::ConnectionId,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Where identical requests meet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     pub run: RunNo,
     pub attempt: AttemptNo,
@@ -28,11 +28,11 @@ pub struct Place {
 /// The registry of one process.
 #[derive(Debug, Default)]
 pub struct Taken {
-    places: HashMap<Place, Desk>,
+    places: BTreeMap<Place, Meeting>,
 }
 
 #[derive(Debug, Default)]
-struct Desk {
+struct Meeting {
     receiving: Vec<Receiving>,
     /// Requests that came to nothing and left no entry (answered with an error of ours, or gone
     /// before they were admitted), and not retried since.
@@ -49,7 +49,7 @@ struct Receiving {
     replays: bool,
 }
 
-impl Desk {
+impl Meeting {
     fn is_empty(&self) -> bool {
         self.receiving.is_empty() && self.errors == 0 && self.line.is_empty()
     }
@@ -66,10 +66,10 @@ impl Taken {
     /// Leaves the line, from its head or from the middle. Returns whose turn it is now, if that
     /// changed.
     pub fn leave_line(&mut self, place: Place, connection: ConnectionId) -> Option<ConnectionId> {
-        let desk = self.places.get_mut(&place)?;
-        let at = desk.line.iter().position(|c| *c == connection)?;
-        desk.line.remove(at);
-        let next = desk.line.front().copied().filter(|_| at == 0);
+        let meeting = self.places.get_mut(&place)?;
+        let at = meeting.line.iter().position(|c| *c == connection)?;
+        meeting.line.remove(at);
+        let next = meeting.line.front().copied().filter(|_| at == 0);
         self.tidy(place);
         next
     }
@@ -81,21 +81,22 @@ impl Taken {
 
     /// It does not any more.
     pub fn give_back(&mut self, place: Place, connection: ConnectionId) {
-        if let Some(desk) = self.places.get_mut(&place) {
-            desk.receiving.retain(|r| r.connection != connection);
+        if let Some(meeting) = self.places.get_mut(&place) {
+            meeting.receiving.retain(|r| r.connection != connection);
         }
         self.tidy(place);
     }
 
     /// What is taken, for `Admit::taken`.
     pub fn seqs(&self, place: Place) -> Vec<Seq> {
-        self.places.get(&place).map_or_else(Vec::new, |d| d.receiving.iter().map(|r| r.seq).collect())
+        self.places.get(&place).map_or_else(Vec::new, |m| m.receiving.iter().map(|r| r.seq).collect())
     }
 
     /// Recorded answers that the attempt is receiving, wherever, for `Admit::in_hand`.
     pub fn in_hand(&self, run: RunNo, attempt: AttemptNo) -> Vec<Seq> {
-        let of_attempt = self.places.iter().filter(|(place, _)| (place.run, place.attempt) == (run, attempt));
-        of_attempt.flat_map(|(_, d)| &d.receiving).filter(|r| r.replays).map(|r| r.seq).collect()
+        let place = |byte| Place { run, attempt, key: MatchKey([byte; 16]) };
+        let of_attempt = self.places.range(place(0)..=place(u8::MAX));
+        of_attempt.flat_map(|(_, m)| &m.receiving).filter(|r| r.replays).map(|r| r.seq).collect()
     }
 
     /// A request came to nothing, and left no entry.
@@ -105,30 +106,30 @@ impl Taken {
 
     /// For `Admit::answered_with_error`.
     pub fn has_error(&self, place: Place) -> bool {
-        self.places.get(&place).is_some_and(|d| d.errors > 0)
+        self.places.get(&place).is_some_and(|m| m.errors > 0)
     }
 
     /// A marked retry was admitted: it stands for one such request.
     pub fn retried(&mut self, place: Place) {
-        if let Some(desk) = self.places.get_mut(&place) {
-            desk.errors = desk.errors.saturating_sub(1);
+        if let Some(meeting) = self.places.get_mut(&place) {
+            meeting.errors = meeting.errors.saturating_sub(1);
         }
         self.tidy(place);
     }
 
     /// The attempt is over: nobody retries its errors.
     pub fn forget(&mut self, run: RunNo, attempt: AttemptNo) {
-        self.places.retain(|place, desk| {
+        self.places.retain(|place, meeting| {
             if (place.run, place.attempt) == (run, attempt) {
-                desk.errors = 0;
+                meeting.errors = 0;
             }
-            !desk.is_empty()
+            !meeting.is_empty()
         });
     }
 
     /// Memory is bounded by live connections and unretried errors.
     fn tidy(&mut self, place: Place) {
-        if self.places.get(&place).is_some_and(Desk::is_empty) {
+        if self.places.get(&place).is_some_and(Meeting::is_empty) {
             self.places.remove(&place);
         }
     }

@@ -157,7 +157,7 @@ impl Proxy {
 
     /// How many metered requests have a client now.
     pub fn in_progress(&self) -> usize {
-        self.host().registry().inboxes.len()
+        self.host().registry.len().0
     }
 
     async fn answer(&self, request: Request<Incoming>, wire: Wire) -> Response<AnswerBody> {

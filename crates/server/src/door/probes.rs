@@ -37,7 +37,7 @@ pub fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>,
 fn unready(host: &Host) -> Option<&'static str> {
     if host.is_draining() {
         Some("draining: it is about to end\n")
-    } else if host.unrecorded.any() {
+    } else if host.registry.is_stuck() {
         Some("an answer could not be recorded yet\n")
     } else if !host.node.is_writing() {
         Some("the store cannot be written\n")
@@ -47,10 +47,7 @@ fn unready(host: &Host) -> Option<&'static str> {
 }
 
 fn metrics(host: &Host) -> Response<AnswerBody> {
-    let (in_flight, clients) = {
-        let registry = host.registry();
-        (registry.exchanges.len(), registry.inboxes.len())
-    };
+    let (clients, in_flight) = host.registry.len();
     let mut text = host.metrics.text();
     // A store that cannot be read is `/readyz`'s to tell: what is counted here is told all the same.
     if let (Ok(budgets), Ok(now)) = (host.store.budgets(), host.store.now()) {

@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderValue, Method};
 use hyper::{Response, body::Incoming};
 use outlast_core::{
     body::{Base, BodyRecord, diff},
+    call::rates::Wants,
     journal::payload::{Codec, Payload},
     price::Bound,
     run::{Record, masks::Rules, token},
@@ -22,7 +23,6 @@ use super::{
     live::leaves_it_to_us,
     named::To,
     prices::Priced,
-    rates::Wants,
     upstream::{self, Key, SendFailed},
 };
 use crate::{
@@ -175,7 +175,7 @@ impl Call {
             rate: self.to.rate(host.config.upstream_rate),
             bound: self.bound.full().1,
             input_bound: self.bound.input_tokens,
-            patience: host.config.admit_wait,
+            patience_ms: u64::try_from(host.config.admit_wait.as_millis()).unwrap_or(u64::MAX),
         }
     }
 

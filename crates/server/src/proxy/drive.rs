@@ -1,370 +1,213 @@
-//! Drives one client's connection: events into the call machine, its actions out.
+//! Drives one client's connection: carries out what the desk leaves to do for it, and reports what comes of it.
 
-mod client;
+mod reply;
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use http::Response;
 use outlast_core::{
     call::{
-        Connection, ConnectionId,
-        connection::{Action, Event},
-        exchange::Progress,
+        ConnectionId, Refused,
+        connection::Event,
+        desk::{self, Admitting, ForClient},
+        rates::Later,
         taken::Place,
     },
     engine::{
         self,
-        call::{
-            admit::Admit,
-            delivered::Delivered,
-            keep::Keep,
-            settle::{Close, Settle},
-        },
+        call::{admit::Admit, delivered::Delivered, keep::Keep},
         op::{Actor, Admission, Durability},
     },
     journal::{
-        Role,
+        Role, State,
         payload::{PART_LEN, Payload},
     },
     store::{Ask as _, Error, Pending},
     words::id::{InstanceNo, Seq},
 };
-use tokio::{
-    sync::{mpsc, oneshot, watch},
-    time::Instant,
-};
+use tokio::{sync::oneshot, time::Instant};
 
+use self::reply::{Reply, Source};
 use super::{
     call::Call,
     host::{Host, Seen},
-    live::{self, Live},
-    rates::{Later, Turn},
+    inbox::Inbox,
+    live::{self, Errand},
+    log::Live,
     record::Answer,
+    registry::{Registry, Task},
 };
 use crate::wire::{
-    body::{AnswerBody, Piece},
+    body::AnswerBody,
+    refuse::Refusal,
     wire::{Client, Wire},
 };
 
 /// Who waits for a turn asks for it at least so often.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What a driver is told from outside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
-    Turn,
-    MayRetry,
-    /// What identical requests got is marked as delivered.
-    Marked,
-    Delivered,
-    Gone,
-}
-
 /// Starts the driver of a request. The receiver gets the response's head with its body.
 pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Response<AnswerBody>>, Gone) {
     let (head, response) = oneshot::channel();
-    let (inbox, signals) = mpsc::unbounded_channel();
-    let id = host.connection_id();
-    host.registry().inboxes.insert(id, inbox.clone());
-    let call = Arc::new(call);
-    let instance = host.node.instance();
-    let machine = Connection::new(instance, call.retry_count, call.idempotency_key.is_some());
+    let registry = host.registry.clone();
     let place = Place { run: call.seat.run, attempt: call.seat.attempt, key: call.match_key };
-    wire.answering(Client { host: host.clone(), place, id });
-    let drive = Drive {
-        host,
-        instance,
-        id,
+    let (id, inbox) = registry.arrives(desk::Request {
         place,
-        call,
-        machine,
-        signals,
-        wire,
-        head: Some(head),
-        out: None,
-        source: Source::Nothing,
-        sent: 0,
-        admitting: None,
-        admit_began: Instant::now(),
+        retry_count: call.retry_count,
+        has_idempotency_key: call.idempotency_key.is_some(),
+        patience: live::patience(&host, &call),
+        wants: Arc::new(call.wants(&host)),
+    });
+    wire.answering(Client { registry: registry.clone(), id });
+    let drive = Drive {
+        reply: Reply::new(id, wire, head, host.clone(), call.seat.clone()),
+        host,
+        id,
+        inbox,
+        call: Arc::new(call),
+        admission: None,
         long_request: None,
         wait_over: None,
         poll_at: None,
-        turn: None,
         later: None,
-        replayed: false,
     };
     tokio::spawn(drive.run());
-    (response, Gone { inbox: Some(inbox) })
+    (response, Gone { client: Some((registry, id)) })
 }
 
-/// Tells the driver that its client is gone, when dropped before the response was taken.
+/// Tells the desk that a client is gone, when dropped before the response was taken.
 pub struct Gone {
-    inbox: Option<mpsc::UnboundedSender<Signal>>,
+    client: Option<(Arc<Registry>, ConnectionId)>,
 }
 
 impl Gone {
     /// The response has a body now, and that will tell.
     pub fn disarm(mut self) {
-        self.inbox = None;
+        self.client = None;
     }
 }
 
 impl Drop for Gone {
     fn drop(&mut self) {
-        if let Some(inbox) = self.inbox.take() {
-            let _ = inbox.send(Signal::Gone);
+        if let Some((registry, id)) = self.client.take() {
+            registry.client(id, Event::ClientGone);
         }
     }
-}
-
-/// Where the answer's bytes are.
-enum Source {
-    Nothing,
-    Live(Arc<Live>, watch::Receiver<Progress>),
-    Stored(Answer),
 }
 
 struct Drive {
     host: Arc<Host>,
-    /// Under which the entry is admitted.
-    instance: InstanceNo,
     id: ConnectionId,
-    place: Place,
+    inbox: Arc<Inbox<Task>>,
     call: Arc<Call>,
-    machine: Connection,
-    signals: mpsc::UnboundedReceiver<Signal>,
-    wire: Wire,
-    head: Option<oneshot::Sender<Response<AnswerBody>>>,
-    out: Option<mpsc::Sender<Piece>>,
-    source: Source,
-    /// Frames of the source that went out.
-    sent: usize,
-    admitting: Option<Pending<Admit>>,
-    admit_began: Instant,
+    reply: Reply,
+    /// The admission that is being decided.
+    admission: Option<Asked>,
     /// A body that is stored behind the admission, in parts.
     long_request: Option<Payload>,
     wait_over: Option<Instant>,
     poll_at: Option<(Instant, Seq)>,
-    /// At its upstream, while it is decided.
-    turn: Option<Turn>,
-    /// It waits for that: when it asks again, and what stands in the way.
+    /// It has no turn at its upstream: when it asks again, and what stands in the way.
     later: Option<(Instant, Later)>,
-    replayed: bool,
+}
+
+/// An admission on its way.
+struct Asked {
+    as_whom: InstanceNo,
+    began: Instant,
+    pending: Pending<Admit>,
 }
 
 impl Drive {
     async fn run(mut self) {
-        let stuck = self.host.unrecorded.any();
-        let mut actions: VecDeque<Action> = self.machine.on(Event::Arrived { stuck }).into();
         loop {
-            while let Some(action) = actions.pop_front() {
-                if let Some(event) = self.act(action).await {
-                    actions.extend(self.machine.on(event));
+            while let Some(task) = self.inbox.pop() {
+                if task.deed == ForClient::Over {
+                    return self.host.registry.leaves(self.id);
                 }
+                self.act(task).await;
             }
-            if self.machine.is_over() {
-                break;
-            }
-            let event = self.next().await;
-            actions.extend(self.machine.on(event));
+            self.next().await;
         }
-        self.leaves_the_line();
-        self.host.registry().forget(self.place, self.id);
     }
 
-    /// The next thing that happens.
-    async fn next(&mut self) -> Event {
-        let poll_at = self.poll_at.map(|p| p.0);
-        let asks_at = self.later.as_ref().map(|l| l.0);
-        loop {
+    /// Waits for the next thing to do, and reports what happens meanwhile.
+    async fn next(&mut self) {
+        tokio::select! {
             // A client that left before its call went out is heard first: then it need not go.
-            tokio::select! {
-                biased;
-                signal = self.signals.recv() => match signal {
-                    Some(Signal::Turn) => return Event::Turn,
-                    Some(Signal::MayRetry) => return Event::MayRetry,
-                    Some(Signal::Marked) => self.admit(),
-                    Some(Signal::Delivered) => return Event::Delivered,
-                    Some(Signal::Gone) | None => return Event::ClientGone,
-                },
-                admitted = wait_for(&mut self.admitting) => {
-                    self.admitting = None;
-                    self.host.metrics.committed(self.admit_began.elapsed());
-                    self.host.registry().waiters.decided(self.id);
-                    return self.admitted(admitted).await;
-                }
-                changed = changed(&mut self.source) => if changed {
-                    return Event::Progress(self.progress());
-                },
-                () = sleep_until(self.wait_over) => {
-                    self.wait_over = None;
-                    return Event::WaitOver;
-                }
-                () = sleep_until(asks_at) => {
-                    if let Some((at, _)) = &mut self.later {
-                        *at += ASK_AGAIN;
-                    }
-                    return Event::MayRetry;
-                }
-                () = sleep_until(poll_at) => {
-                    let Some((_, seq)) = self.poll_at.take() else { continue };
-                    return Event::Polled(self.poll(seq));
-                }
-            }
-        }
-    }
-
-    fn progress(&mut self) -> Progress {
-        match &mut self.source {
-            Source::Live(_, progress) => *progress.borrow_and_update(),
-            Source::Nothing | Source::Stored(_) => Progress::default(),
-        }
-    }
-
-    async fn admitted(&mut self, result: Result<Admission, Error>) -> Event {
-        if !matches!(result, Ok(Admission::Go { .. })) {
-            self.turn = None;
-        }
-        if !matches!(result, Ok(Admission::Wait { .. })) {
-            // What is recorded or in flight serves it: it keeps nobody from going.
-            self.leaves_the_line();
-        }
-        match &result {
-            Ok(Admission::Go { seq, diverged, .. }) => {
-                self.host.saw(Seen::Opened { seq: *seq });
-                if let Some(d) = diverged {
-                    self.host.saw(Seen::Diverged { untaken: d.untaken });
-                }
-                let base = self.call.base(*seq);
-                self.remember(base);
-                self.host.call_begins(&self.call.seat);
-            }
-            Ok(Admission::Replay { seq }) => {
-                self.replayed = true;
-                if self.call.record.is_some() {
-                    self.host.recall(self.call.seat.run, *seq, &self.call.body);
-                }
-            }
-            Err(Error::Engine(engine::Error::InstanceDead)) => {
-                // The process was stopped for longer than its lease; it goes on under a new number.
-                if let Err(e) = self.host.node.register_anew(self.host.node.instance()).await {
-                    tracing::error!(error = %e, "cannot register anew");
-                }
-            }
-            _ => {}
-        }
-        Event::Admitted(result)
-    }
-
-    fn remember(&self, base: Option<outlast_core::body::Base>) {
-        if let Some(base) = base {
-            self.host.memory(self.call.seat.run).lock().bases.push(base);
-        }
-    }
-
-    /// Carries an action out; some are answered at once.
-    async fn act(&mut self, action: Action) -> Option<Event> {
-        match action {
-            Action::LineUp => {
-                let turn = self.host.registry().taken.line_up(self.place, self.id);
-                return turn.then_some(Event::Turn);
-            }
-            Action::LeaveLine => {
-                let mut registry = self.host.registry();
-                let next = registry.taken.leave_line(self.place, self.id);
-                registry.tell(next, Signal::Turn);
-            }
-            Action::Admit => self.admit(),
-            Action::Enqueue => {
-                self.host.registry().waiters.enqueue(self.place, self.id);
-                self.wait_over = Some(Instant::now() + self.host.config.admit_wait);
-            }
-            Action::Dequeue => {
-                let mut registry = self.host.registry();
-                let told = registry.waiters.dequeue(self.place.run, self.id);
-                registry.tell(told, Signal::MayRetry);
+            biased;
+            () = self.inbox.filled() => {}
+            admitted = decided(&mut self.admission) => self.admitted(admitted).await,
+            () = sleep_until(self.wait_over) => {
                 self.wait_over = None;
+                self.report(Event::WaitOver);
             }
-            Action::Take { seq, replays } => self.host.registry().take(self.place, self.id, seq, replays),
-            Action::GiveBack => self.host.registry().give_back(self.place, self.id),
-            Action::MarkError => self.host.registry().taken.mark_error(self.place),
-            Action::Retried => self.host.registry().taken.retried(self.place),
-            Action::Open { seq, cap } => return Some(self.open(seq, cap)),
-            Action::Drop(seq) => self.give_up(seq),
-            Action::Attach(seq) => return Some(self.attach(seq)),
-            Action::Poll(seq) => {
+            () = sleep_until(self.later.as_ref().map(|l| l.0)) => {
+                self.later.iter_mut().for_each(|l| l.0 += ASK_AGAIN);
+                self.report(Event::MayRetry);
+            }
+            () = sleep_until(self.poll_at.map(|p| p.0)) => {
+                let polled = self.poll_at.take().map(|(_, seq)| self.poll(seq));
+                polled.into_iter().for_each(|state| self.report(Event::Polled(state)));
+            }
+        }
+    }
+
+    fn report(&self, event: Event) {
+        self.host.registry.client(self.id, event);
+    }
+
+    async fn act(&mut self, Task { deed, live }: Task) {
+        match deed {
+            ForClient::Admit(admitting) => self.admit(admitting),
+            ForClient::Wait => self.wait_over = Some(Instant::now() + self.host.config.admit_wait),
+            ForClient::WaitNoMore => self.wait_over = None,
+            ForClient::Open { seq, cap, instance } => {
+                self.keep_request(seq, instance);
+                self.carry(live.as_ref(), Errand::Send { cap });
+                self.reply.source = live.map_or(Source::Nothing, Source::Live);
+            }
+            ForClient::Drop { .. } => self.carry(live.as_ref(), Errand::Settle),
+            ForClient::Attach(_) => {
+                self.reply.replayed = true;
+                self.reply.source = live.map_or(Source::Nothing, Source::Live);
+            }
+            ForClient::Poll(seq) => {
                 let jitter = self.host.nonce() % 50;
                 self.poll_at = Some((Instant::now() + Duration::from_millis(50 + jitter), seq));
             }
-            Action::LoadAnswer(seq) => return Some(Event::Loaded(self.load(seq).await)),
-            Action::Send(visible) => return self.send(visible).await,
-            Action::Finish => {
-                if let Some(out) = self.out.take() {
-                    // A client that left has told so.
-                    let _ = out.send(Piece::End).await;
+            ForClient::Load(seq) => {
+                let loaded = self.load(seq).map(|answer| self.reply.source = Source::Stored(answer));
+                self.report(Event::Loaded(loaded));
+            }
+            ForClient::Send(visible) => {
+                if self.reply.send(visible).await.is_err() {
+                    self.report(Event::ClientGone);
                 }
             }
-            Action::Refuse(refused) => self.refuse(&refused),
-            Action::BreakOff(why) => self.break_off(why).await,
-            Action::MarkDelivered { seq, count, replayed } => {
-                let (run, attempt) = (self.place.run, self.place.attempt);
-                if replayed {
-                    self.host.saw(Seen::Replayed { seq });
-                    self.count_replay(seq);
-                }
-                let mark = Delivered { run, seq, attempt, count, replayed };
-                drop(self.host.store.submit(mark.into(), Durability::Lazy));
-            }
+            ForClient::Finish => self.reply.finish().await,
+            ForClient::Refuse(refused) => self.refuse(&refused),
+            ForClient::BreakOff(why) => self.reply.break_off(why, &self.call).await,
+            ForClient::Mark { seq, count, replayed } => self.mark(seq, count, replayed),
+            ForClient::Over => {}
         }
-        None
     }
 
-    /// An answer was given again.
-    fn count_replay(&self, seq: Seq) {
-        // What cannot be read is told where it matters; a counter may miss it.
-        let entry = self.host.store.entry(self.place.run, seq).ok().flatten();
-        let saved = entry.map_or(0, |e| e.spent.cost());
-        self.host.metrics.replayed(saved);
-        tracing::info!(
-            run = %self.call.seat.id, seq = %seq, upstream = self.call.upstream_name(),
-            model = %self.call.request.model, saved_nano_usd = saved, "replayed"
-        );
-    }
-
-    fn admit(&mut self) {
+    fn admit(&mut self, admitting: Admitting) {
         let (call, seat) = (&self.call, &self.call.seat);
-        // Kept: who opens an entry closes it, also when this process has to register anew meanwhile.
-        self.instance = self.host.node.instance();
-        let active_ms = self.host.unposted_ms(seat);
-        let mut registry = self.host.registry();
-        // A client that lost a delivered answer, and says so at once, is decided behind its mark.
-        if registry.waits_for_marks(self.place, self.id) {
-            return;
-        }
-        let wants = call.wants(&self.host);
-        let behind = registry.waiters.is_behind(seat.run, self.id);
-        let (turn, told) = match behind {
-            true => (None, self.host.rates.leave(self.id, &wants)),
-            false => {
-                let (turn, told) = self.host.rates.turn(self.id, &wants);
-                (Some(turn), told)
-            }
-        };
-        registry.tell(told, Signal::MayRetry);
-        let has_turn = matches!(turn, Some(Ok(_)));
-        (self.turn, self.later) = match turn {
-            None => (None, None),
-            Some(Ok(turn)) => (Some(turn), None),
-            // Not later than that: others may give theirs back.
-            Some(Err(later)) => (None, Some((Instant::now() + later.after.min(ASK_AGAIN), later))),
-        };
+        // Not later than that: others may give theirs back.
+        self.later = admitting.later.map(|later| {
+            let after = Duration::from_millis(later.after_ms).min(ASK_AGAIN);
+            (Instant::now() + after, later)
+        });
         let (request, long) = match call.payload() {
             Some(body) if body.bytes.len() > PART_LEN => (None, Some(body)),
             body => (body, None),
         };
         self.long_request = long;
+        let as_whom = admitting.instance;
         let admit = Admit {
-            actor: Actor { run: seat.run, attempt: seat.attempt, instance: self.instance },
+            actor: Actor { run: seat.run, attempt: seat.attempt, instance: as_whom },
             slot: seat.slot,
             scope: seat.scope.clone(),
             within: seat.within,
@@ -377,135 +220,137 @@ impl Drive {
             idempotency_key: call.idempotency_key.clone(),
             bound: call.bound,
             priced: call.priced.is_known(),
-            taken: registry.taken.seqs(self.place),
-            in_hand: registry.taken.in_hand(seat.run, seat.attempt),
+            taken: admitting.taken,
+            in_hand: admitting.in_hand,
             retry_count: call.retry_count,
-            answered_with_error: registry.taken.has_error(self.place),
-            behind: !has_turn,
-            active_ms,
+            answered_with_error: admitting.answered_with_error,
+            behind: admitting.behind,
+            active_ms: self.host.unposted_ms(seat),
             request,
         };
-        registry.waiters.decides(self.place, self.id);
-        self.admit_began = Instant::now();
-        // Submitted under the lock: what the registries said is what the store decides on, in order.
-        self.admitting = Some(match registry.is_alone() {
+        let began = Instant::now();
+        let pending = match self.host.registry.is_alone() {
             true => self.host.store.ask_here(admit, Durability::Synced),
             false => self.host.store.ask(admit, Durability::Synced),
-        });
+        };
+        self.admission = Some(Asked { as_whom, began, pending });
     }
 
-    /// It waits for no turn any more.
-    fn leaves_the_line(&mut self) {
-        if self.later.take().is_some() {
-            let told = self.host.rates.leave(self.id, &self.call.wants(&self.host));
-            self.host.registry().tell(told, Signal::MayRetry);
+    async fn admitted(&mut self, result: Result<Admission, Error>) {
+        let Some(Asked { as_whom, began, .. }) = self.admission.take() else { return };
+        self.host.metrics.committed(began.elapsed());
+        if !matches!(result, Ok(Admission::Wait { .. })) {
+            self.later = None;
         }
+        match &result {
+            Ok(Admission::Go { seq, diverged, .. }) => {
+                self.host.saw(Seen::Opened { seq: *seq });
+                if let Some(d) = diverged {
+                    self.host.saw(Seen::Diverged { untaken: d.untaken });
+                }
+                if let Some(base) = self.call.base(*seq) {
+                    self.host.memory(self.call.seat.run).lock().bases.push(base);
+                }
+                self.host.call_begins(&self.call.seat);
+            }
+            Ok(Admission::Replay { seq }) => {
+                self.reply.replayed = true;
+                if self.call.record.is_some() {
+                    self.host.recall(self.call.seat.run, *seq, &self.call.body);
+                }
+            }
+            // The process was stopped for longer than its lease, or what it has open is in doubt: it goes on under a
+            // new number.
+            Err(e @ (Error::Engine(engine::Error::InstanceDead) | Error::CommitUnknown { .. })) => {
+                if let Err(e) = self.host.node.goes_on_after(e, as_whom).await {
+                    tracing::error!(error = %e, "cannot register anew");
+                }
+            }
+            _ => {}
+        }
+        self.report(Event::Admitted(result));
     }
 
-    fn open(&mut self, seq: Seq, cap: Option<u64>) -> Event {
-        let live = Live::new(seq, self.instance);
-        let key = (self.place.run, seq);
-        self.host.registry().exchanges.insert(key, live.clone());
-        self.keep_request(seq);
-        let progress = live.subscribe();
-        let turn = self.turn.take();
-        tokio::spawn(live::carry(self.host.clone(), live.clone(), self.call.clone(), cap, turn));
-        self.source = Source::Live(live, progress);
-        Event::Progress(self.progress())
+    /// Starts the task that carries the call's exchange: the answer outlives the client.
+    fn carry(&self, live: Option<&Arc<Live>>, errand: Errand) {
+        if let Some(live) = live {
+            tokio::spawn(live::carry(self.host.clone(), live.clone(), self.call.clone(), errand));
+        }
     }
 
     /// Stores a request body that is too long for its admission's commit. Nobody waits: it is a base for
     /// later bodies, and their admissions come behind it in the store's order.
-    fn keep_request(&mut self, seq: Seq) {
+    fn keep_request(&mut self, seq: Seq, instance: InstanceNo) {
         let Some(body) = self.long_request.take() else { return };
-        let (run, instance, role) = (self.place.run, self.instance, Role::Request);
+        let (run, role) = (self.call.seat.run, Role::Request);
         for part in body.into_parts() {
             drop(self.host.store.ask(Keep { run, seq, instance, role, part }, Durability::Committed));
         }
     }
 
-    fn attach(&mut self, seq: Seq) -> Event {
-        let live = self.host.registry().exchanges.get(&(self.place.run, seq)).cloned();
-        match live {
-            Some(live) => {
-                self.replayed = true;
-                let progress = live.subscribe();
-                self.source = Source::Live(live, progress);
-                Event::Progress(self.progress())
-            }
-            None => Event::NotHere,
-        }
-    }
-
-    /// The client left before its call went out.
-    fn give_up(&self, seq: Seq) {
-        let seat = &self.call.seat;
-        let void = Settle {
-            run: seat.run,
-            seq,
-            attempt: seat.attempt,
-            instance: self.instance,
-            close: Close::Void,
-            active_ms: 0,
-            http_status: None,
-            upstream_request_id: None,
-            error: Some("its client left before it was sent".into()),
-            answer: None,
-        };
-        let (host, seat) = (self.host.clone(), seat.clone());
-        tokio::spawn(async move {
-            while let Err(e) = host.store.ask(void.clone(), Durability::Synced).await {
-                tracing::warn!(run = %seat.id, %seq, error = %e, "a call that was not sent is not closed");
-                if matches!(e, Error::Engine(_)) {
-                    break;
-                }
-                tokio::time::sleep(live::SETTLE_AGAIN).await;
-            }
-            host.call_ends(&seat);
-            host.wake();
-        });
-    }
-
-    fn poll(&self, seq: Seq) -> Result<outlast_core::journal::State, Error> {
-        let entry = self.host.store.entry(self.place.run, seq)?;
+    fn poll(&self, seq: Seq) -> Result<State, Error> {
+        let entry = self.host.store.entry(self.call.seat.run, seq)?;
         let entry = entry.ok_or_else(|| Error::Corrupt { what: format!("entry {seq} is gone") })?;
         Ok(entry.state)
     }
 
-    async fn load(&mut self, seq: Seq) -> Result<(), Error> {
-        self.replayed = true;
-        let (store, run) = (self.host.store.clone(), self.place.run);
-        let read = move || -> Result<Answer, Error> {
-            let corrupt = |what: String| Error::Corrupt { what };
-            let payload = store.payload(run, seq, Role::Answer)?;
-            let payload = payload.ok_or_else(|| corrupt(format!("the answer of entry {seq} is missing")))?;
-            let bytes = payload.decode().map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))?;
-            Answer::from_bytes(bytes).map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))
-        };
-        // A point read of a hot page: a thread hop would cost more than the read.
-        self.source = Source::Stored(read()?);
-        Ok(())
+    /// A point read of a hot page: a thread hop would cost more than the read.
+    fn load(&mut self, seq: Seq) -> Result<Answer, Error> {
+        self.reply.replayed = true;
+        let corrupt = |what: String| Error::Corrupt { what };
+        let payload = self.host.store.payload(self.call.seat.run, seq, Role::Answer)?;
+        let payload = payload.ok_or_else(|| corrupt(format!("the answer of entry {seq} is missing")))?;
+        let bytes = payload.decode().map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))?;
+        Answer::from_bytes(bytes).map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))
     }
-}
 
-async fn wait_for(admitting: &mut Option<Pending<Admit>>) -> Result<Admission, Error> {
-    match admitting {
-        Some(pending) => pending.await,
-        None => std::future::pending().await,
-    }
-}
-
-/// True when there is progress to look at; false never returns to a caller twice.
-async fn changed(source: &mut Source) -> bool {
-    match source {
-        Source::Live(_, progress) => {
-            if progress.changed().await.is_err() {
-                // The exchange is over and has said all it had to say.
-                std::future::pending::<()>().await;
+    fn refuse(&mut self, refused: &Refused) {
+        let run = self.call.seat.id.to_string();
+        let refusal = match (refused, &self.call.request.unpriced, &self.later) {
+            (Refused::Budget(why), Some(what), _) if why.code == "price_unknown" => {
+                Refusal::Unpriced { what: what.to_string(), refusal: Box::new(why.clone()), run }
             }
-            true
+            (Refused::AdmissionTimeout(_), _, Some((_, later))) => Refusal::UpstreamRate {
+                upstream: self.call.upstream_name().to_string(),
+                waited_s: self.host.config.admit_wait.as_secs_f64().to_string(),
+                why: later.why.to_string(),
+                retry_after_s: u32::try_from(later.after_ms / 1_000 + 1).ok(),
+            },
+            _ => Refusal::of(refused.clone(), &run),
+        };
+        self.host.metrics.refused(refusal.code());
+        self.host.saw(Seen::Refused {
+            code: refusal.code().into(),
+            message: refusal.to_string(),
+            hint: refusal.hint(),
+        });
+        self.reply.refuse(refusal.response(self.call.to.shape()));
+    }
+
+    fn mark(&self, seq: Seq, count: u32, replayed: bool) {
+        let seat = &self.call.seat;
+        let mark = Delivered { run: seat.run, seq, attempt: seat.attempt, count, replayed };
+        drop(self.host.store.submit(mark.into(), Durability::Lazy));
+        self.host.registry.on(desk::Event::Marked(self.id));
+        if !replayed {
+            return;
         }
-        Source::Nothing | Source::Stored(_) => std::future::pending().await,
+        self.host.saw(Seen::Replayed { seq });
+        // What cannot be read is told where it matters; a counter may miss it.
+        let entry = self.host.store.entry(seat.run, seq).ok().flatten();
+        let saved = entry.map_or(0, |e| e.spent.cost());
+        self.host.metrics.replayed(saved);
+        tracing::info!(
+            run = %seat.id, seq = %seq, upstream = self.call.upstream_name(),
+            model = %self.call.request.model, saved_nano_usd = saved, "replayed"
+        );
+    }
+}
+
+async fn decided(admission: &mut Option<Asked>) -> Result<Admission, Error> {
+    match admission {
+        Some(asked) => (&mut asked.pending).await,
+        None => std::future::pending().await,
     }
 }
 

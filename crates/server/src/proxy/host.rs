@@ -11,7 +11,7 @@ use std::{
 };
 
 use outlast_core::{
-    call::{ConnectionId, rate::Rate},
+    call::{desk::Event, rate::Rate},
     envelope::unit::Limits,
     price::PriceTable,
     run::{Policy, masks::Masks, status::Status, token::TokenKey},
@@ -24,16 +24,12 @@ use outlast_core::{
 use tokio::sync::watch;
 
 use super::{
-    call::{Call, Seat},
-    drive::Signal,
+    call::Seat,
     gates::Gates,
-    live::Live,
-    rates::Rates,
     registry::Registry,
     remembered::RunMemory,
     rules,
     sleep::Reading,
-    unrecorded::Unrecorded,
     upstream::{Pool, Providers},
 };
 use crate::{door::metrics::Metrics, node::Node, wire::who::Access};
@@ -141,19 +137,15 @@ pub struct Memory {
     pub pool: Pool,
     pub metrics: Metrics,
     pub gates: Gates,
-    pub rates: Arc<Rates>,
     draining: AtomicBool,
     arriving: AtomicUsize,
     pub token_keys: Vec<TokenKey>,
-    registry: Mutex<Registry>,
+    pub registry: Arc<Registry>,
     pub(super) runs: Mutex<HashMap<RunNo, Arc<RunMemory>>>,
     pub(super) seats: Mutex<HashMap<(RunId, Option<String>), Seat>>,
     tokens: Mutex<HashMap<(RunNo, AttemptNo), Seat>>,
     pub(super) rules: Mutex<rules::Compiled>,
-    next_connection: AtomicU64,
     nonce: AtomicU64,
-    /// While there are such, new calls are refused.
-    pub unrecorded: Unrecorded,
     suspends: watch::Sender<u64>,
     observer: Option<Observer>,
 }
@@ -176,7 +168,7 @@ impl Host {
     ) -> Result<Arc<Host>, Error> {
         let store = node.store().clone();
         let token_keys = store.token_keys()?;
-        let unrecorded = Unrecorded::new(config.max_unrecorded);
+        let registry = Arc::new(Registry::new(node.clone(), config.max_unrecorded));
         let nonce = u64::from_le_bytes(outlast_core::words::clock::random(entropy));
         let memory = Memory {
             clock: node.clock().clone(),
@@ -185,18 +177,15 @@ impl Host {
             pool: Pool::new(),
             metrics: Metrics::default(),
             gates: Gates::default(),
-            rates: Arc::default(),
             draining: AtomicBool::new(false),
             arriving: AtomicUsize::new(0),
             token_keys,
-            registry: Mutex::default(),
+            registry,
             runs: Mutex::default(),
             seats: Mutex::default(),
             tokens: Mutex::default(),
             rules: Mutex::default(),
-            next_connection: AtomicU64::new(1),
             nonce: AtomicU64::new(nonce),
-            unrecorded,
             suspends: watch::Sender::default(),
             observer,
         };
@@ -230,16 +219,7 @@ impl Host {
         if self.arriving.load(Ordering::SeqCst) > 0 {
             return false;
         }
-        let registry = self.registry();
-        registry.exchanges.is_empty() && registry.inboxes.is_empty()
-    }
-
-    pub fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn connection_id(&self) -> ConnectionId {
-        ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
+        self.registry.len() == (0, 0)
     }
 
     /// A number that no other request of any process has.
@@ -264,8 +244,7 @@ impl Host {
 
     /// Room may have come back: every run's first waiter decides again.
     pub fn wake(&self) {
-        let registry = self.registry();
-        registry.tell(registry.waiters.wake(), Signal::MayRetry);
+        self.registry.on(Event::Moved);
     }
 
     /// Wakes waiters now and then: room can come back in another process, which tells nobody here.
@@ -274,24 +253,13 @@ impl Host {
         loop {
             let jitter = self.nonce().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57;
             tokio::time::sleep(Duration::from_millis(150 + jitter)).await;
-            {
-                let registry = self.registry();
-                let firsts: Vec<ConnectionId> = registry.waiters.firsts().collect();
-                registry.tell(firsts, Signal::MayRetry);
-            }
+            self.registry.on(Event::Look);
             let now = Reading::of(self.clock.as_ref());
             if before.was_asleep_until(now) {
                 self.note_suspend();
             }
             before = now;
         }
-    }
-
-    /// An exchange is settled, or will never be: connections that ask for it look at the store.
-    pub fn exchange_over(&self, call: &Call, live: &Live) {
-        self.call_ends(&call.seat);
-        self.registry().exchanges.remove(&(call.seat.run, live.seq));
-        self.wake();
     }
 
     /// The seat of a run token, looked up once.
@@ -304,7 +272,7 @@ impl Host {
         // A new attempt has ended the one before it in its slot: nobody retries that one's errors.
         let ended = |s: &Seat| s.run == seat.run && s.slot == seat.slot && s.attempt < seat.attempt;
         for (_, ended) in tokens.extract_if(|_, s| ended(s)) {
-            self.registry().taken.forget(ended.run, ended.attempt);
+            self.registry.forget(ended.run, ended.attempt);
         }
         if tokens.len() > 4096 {
             tokens.clear();

@@ -1,14 +1,11 @@
-//! A live exchange: the bytes of an answer in flight, and the task that carries it to its settlement.
+//! A live exchange: the task that carries it to its settlement.
 //!
 //! The task belongs to nobody's connection: the answer outlives the agent.
 
 mod again;
 mod settling;
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
@@ -16,17 +13,17 @@ use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use outlast_core::{
-    call::exchange::{Action, Charge, Ending, Event, Exchange, Failure, Frame, Progress, Silence},
-    words::id::{InstanceNo, Micros, Seq},
+    call::{
+        desk::{self, ForExchange},
+        exchange::{Event, Failure, Frame, Silence},
+    },
+    words::id::Micros,
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 
-use self::{
-    again::Rest,
-    settling::{Settling, Stuck},
-};
-pub use self::{again::leaves_it_to_us, settling::SETTLE_AGAIN};
-use super::{call::Call, host::Host, rates::Turn, upstream::SendFailed};
+pub use self::again::{leaves_it_to_us, patience};
+use self::settling::Settling;
+use super::{call::Call, host::Host, log::Live, upstream::SendFailed};
 use crate::{
     dialect::{self, AnswerStream, FrameKind, Outcome, says::Says},
     wire::{encoding::Decoder, headers},
@@ -35,115 +32,107 @@ use crate::{
 /// How long an upstream may take to end a body whose answer is over, for its connection to be used again.
 const LAST_BYTES: Duration = Duration::from_secs(2);
 
-/// What connections read of an exchange.
-pub struct Live {
-    pub seq: Seq,
-    pub instance: InstanceNo,
-    log: Mutex<Log>,
-    progress: watch::Sender<Progress>,
-}
-
-/// The answer so far.
-#[derive(Default)]
-pub struct Log {
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    /// As the machine counts them; what is not for the client is empty.
-    pub frames: Vec<Bytes>,
-    pub streamed: bool,
-}
-
-impl Live {
-    pub fn new(seq: Seq, instance: InstanceNo) -> Arc<Live> {
-        Arc::new(Live { seq, instance, log: Mutex::default(), progress: watch::Sender::default() })
-    }
-
-    pub fn subscribe(&self) -> watch::Receiver<Progress> {
-        self.progress.subscribe()
-    }
-
-    pub fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What is to be done for an exchange, at first.
+pub enum Errand {
+    /// Send the request, its output cap lowered to `cap`.
+    Send { cap: Option<u64> },
+    /// It is never sent: only its entry is to be closed.
+    Settle,
 }
 
 /// Carries the exchange of `live` to its end.
-pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, cap: Option<u64>, turn: Option<Turn>) {
+pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, errand: Errand) {
+    let cap = match errand {
+        Errand::Send { cap } => cap,
+        Errand::Settle => None,
+    };
     let mut task = Carry {
-        machine: Exchange::patient(again::patience(&host, &call)),
         host,
         live,
         call,
-        outcome: Outcome::default(),
-        upstream_request_id: None,
-        settling: None,
-        active_ms: 0,
-        again_at: None,
-        slow_at: None,
-        stuck: None,
-        limited: None,
-        began_at: None,
-        sent_at: Instant::now(),
-        head_at: None,
-        settle_began: Instant::now(),
-        ending: None,
-        rest: None,
-        asking: None,
-        again: false,
-        retries: 0,
-        turn,
+        cap,
+        answer: Answered::default(),
+        tries: Tries::default(),
+        settling: Settling::default(),
     };
-    task.upstream(cap).await;
-    while task.goes_again().await {
-        task.upstream(cap).await;
+    if let Errand::Send { .. } = errand {
+        task.upstream().await;
     }
-    task.settle_down().await;
+    while task.goes_on().await {}
 }
 
 struct Carry {
-    machine: Exchange,
     host: Arc<Host>,
     live: Arc<Live>,
     call: Arc<Call>,
+    /// The output cap that it is sent with.
+    cap: Option<u64>,
+    answer: Answered,
+    tries: Tries,
+    settling: Settling,
+}
+
+/// What came of the try at hand.
+#[derive(Default)]
+struct Answered {
+    status: Option<u16>,
+    head_at: Option<Instant>,
+    request_id: Option<String>,
     outcome: Outcome,
-    upstream_request_id: Option<String>,
-    settling: Option<Settling>,
-    /// Active time that this settlement posts, over all its tries.
-    active_ms: i64,
-    again_at: Option<(Instant, Ending, Option<&'static str>)>,
-    slow_at: Option<Instant>,
-    /// It waits to be recorded.
-    stuck: Option<Stuck>,
     /// Until when the upstream refuses everything, if it said so.
     limited: Option<Micros>,
-    /// When its first try was sent.
-    began_at: Option<Instant>,
-    /// When its last try was.
-    sent_at: Instant,
-    head_at: Option<Instant>,
-    settle_began: Instant,
-    /// How the entry closes.
-    ending: Option<Ending>,
-    /// The pause that the machine wants.
-    rest: Option<Rest>,
-    /// Tries that are to be on disk before the next one.
-    asking: Option<Vec<Option<u16>>>,
-    /// The request is to be sent again.
-    again: bool,
+}
+
+/// How often and when the call was sent.
+#[derive(Default)]
+struct Tries {
+    first_at: Option<Instant>,
+    last_at: Option<Instant>,
     /// How often it was sent again.
-    retries: u32,
-    /// What it counts as in its upstream's minute.
-    turn: Option<Turn>,
+    again: u32,
 }
 
 impl Carry {
+    /// Does the next thing for the exchange; false when there is nothing more.
+    async fn goes_on(&mut self) -> bool {
+        tokio::select! {
+            () = self.live.inbox.filled() => {}
+            event = self.settling.next() => {
+                self.settles(event);
+                return true;
+            }
+        }
+        match self.live.inbox.pop() {
+            Some(ForExchange::Settle { ending, error }) => self.settle(ending, error),
+            Some(ForExchange::SettleAgain { ending, error }) => self.settling.rests(ending, error),
+            Some(ForExchange::DropAnswer) => self.drop_answer(),
+            Some(ForExchange::Rest { tries, pause_ms }) => self.rest(tries, pause_ms).await,
+            Some(ForExchange::AskAgain { tries }) => self.ask_again(tries).await,
+            Some(ForExchange::SendAgain) => {
+                self.begin_again();
+                self.upstream().await;
+            }
+            Some(ForExchange::Over) => {
+                self.host.call_ends(&self.call.seat);
+                return false;
+            }
+            // The body was dropped when `upstream` returned.
+            Some(ForExchange::Abort) | None => {}
+        }
+        true
+    }
+
+    fn on(&self, event: Event) {
+        self.host.registry.exchange(self.live.key, event);
+    }
+
     /// Sends the request and reads the answer to its end.
-    async fn upstream(&mut self, cap: Option<u64>) {
+    async fn upstream(&mut self) {
         let limit = self.host.config.upstream_concurrency;
         // Until the answer has ended. It holds its reservation meanwhile, and is in flight for a drain.
         let _inside = self.host.gates.enter(self.call.upstream_name(), limit).await;
         self.leaves();
-        let send = self.call.send(&self.host, cap);
+        let send = self.call.send(&self.host, self.cap);
         let first_byte = self.host.config.first_byte_timeout;
         let after_suspend = self.host.config.silence_after_suspend;
         let mut suspends = self.host.suspends();
@@ -174,14 +163,15 @@ impl Carry {
                 }
             }
         };
-        self.head_at = Some(Instant::now());
+        self.answer.head_at = Some(Instant::now());
+        self.answer.status = Some(response.status().as_u16());
         self.learn(response.status(), response.headers());
         let (head, mut body) = response.into_parts();
         let encoding = headers::text(&head.headers, "content-encoding");
         let decoder = Decoder::of(encoding);
         let decoded = decoder.as_ref().is_some_and(Decoder::decodes);
         let mut decoder = decoder.unwrap_or(Decoder::Plain);
-        self.upstream_request_id = ["x-request-id", "request-id"]
+        self.answer.request_id = ["x-request-id", "request-id"]
             .iter()
             .find_map(|n| headers::text(&head.headers, n))
             .map(|s| s.chars().take(200).collect());
@@ -193,7 +183,7 @@ impl Carry {
             let mut log = self.live.log();
             log.status = head.status;
             log.headers = headers::client(&head.headers, decoded);
-            if let Some(cap) = cap {
+            if let Some(cap) = self.cap {
                 // With the answer it is stored, and so replayed.
                 log.headers.insert("x-outlast-clamped", cap.into());
             }
@@ -233,7 +223,7 @@ impl Carry {
                 Some(reader) => {
                     let frames = reader.push(chunk);
                     self.frames(reader, frames);
-                    if self.settling.is_some() {
+                    if self.is_settling() {
                         // Some upstreams keep a body open behind the last event: nobody waits for that.
                         return read_on(body);
                     }
@@ -255,12 +245,12 @@ impl Carry {
     }
 
     fn whole(&mut self, body: Bytes, status: StatusCode) {
-        self.outcome = self.call.dialect.read_json(&body);
-        self.outcome.cost = self.call.to.cost_field().and_then(|field| field.read(&body));
+        self.answer.outcome = self.call.dialect.read_json(&body);
+        self.answer.outcome.cost = self.call.to.cost_field().and_then(|field| field.read(&body));
         // Some upstreams say 200 of what failed.
-        let readable = !status.is_success() || (is_json_object(&body) && self.outcome.error.is_none());
+        let readable = !status.is_success() || (is_json_object(&body) && self.answer.outcome.error.is_none());
         if status == StatusCode::TOO_MANY_REQUESTS {
-            self.limited = self.usage_limit(&body);
+            self.answer.limited = self.usage_limit(&body);
         }
         let len = body.len() as u64;
         let body = if status.is_success() { body } else { self.masked(body) };
@@ -292,7 +282,7 @@ impl Carry {
                 // A frame without its end would run together with the error frame behind it.
                 FrameKind::Partial => continue,
             };
-            if self.settling.is_some() {
+            if self.is_settling() {
                 // The answer is on its way to the store: what the upstream says behind its end would be
                 // seen once and never replayed.
                 break;
@@ -306,11 +296,11 @@ impl Carry {
             self.live.log().frames.push(bytes);
             // Before the event: the settlement it may bring needs the usage.
             if matches!(kind, Frame::Terminal | Frame::Error) {
-                self.outcome = reader.outcome().clone();
+                self.answer.outcome = reader.outcome().clone();
             }
             self.on(Event::Frame { frame: kind, len });
         }
-        self.outcome = reader.outcome().clone();
+        self.answer.outcome = reader.outcome().clone();
     }
 
     /// An upstream's error without our key.
@@ -321,52 +311,17 @@ impl Carry {
         }
     }
 
-    fn on(&mut self, event: Event) {
-        let actions = self.machine.on(event);
-        // Before anybody is told: who heard that an answer is not recorded finds new calls refused.
-        match self.stuck {
-            None if self.machine.is_stuck() => self.keep_what_may_stay(),
-            Some(_) if !self.machine.is_stuck() => self.is_recorded(),
-            _ => {}
-        }
-        for action in actions {
-            match action {
-                Action::Settle { ending, error } => {
-                    self.slow_at = Some(Instant::now() + self.host.config.settle_wait);
-                    self.settling = Some(self.settle(ending, error));
-                }
-                Action::SettleAgain { ending, error } => {
-                    self.again_at = Some((Instant::now() + SETTLE_AGAIN, ending, error));
-                }
-                Action::Tell(progress) => {
-                    self.live.progress.send_replace(progress);
-                }
-                Action::Rest { tries, pause_ms } => self.rest = Some(Rest { tries, pause_ms }),
-                Action::AskAgain { tries } => self.asking = Some(tries),
-                Action::SendAgain => self.begins_again(),
-                // The body is dropped when `upstream` returns.
-                Action::Abort => {}
-            }
-        }
-    }
-
     /// What the provider says of its limits.
     fn learn(&self, status: StatusCode, headers: &HeaderMap) {
         // This process's own: no store is asked for it, and only spans count.
         let now = self.host.clock.now();
         let levels = dialect::rate_limits(status.as_u16(), &Says { headers, now });
-        self.host.rates.learn(&self.call.wants(&self.host), levels);
+        self.host.registry.on(desk::Event::Told(self.live.key, levels));
     }
 
-    /// Its minute has what it came to. Without usage its bound stands; a refusal is no token.
-    fn gives_its_turn(&mut self) {
-        let Some(mut turn) = self.turn.take() else { return };
-        match (self.ending, self.outcome.usage) {
-            (Some(Ending::Void), _) => turn.never_arrived(),
-            (Some(Ending::Failed(Charge::Nothing)), _) => turn.used(0),
-            (_, Some(usage)) => turn.used(usage.total()),
-            _ => {}
-        }
+    /// The answer is at its end, and something is to be done with it.
+    fn is_settling(&self) -> bool {
+        !self.live.inbox.is_empty()
     }
 }
 
@@ -376,13 +331,6 @@ fn read_on(mut body: Incoming) {
     // Mostly the end came with the last event.
     if (&mut rest).now_or_never().is_none() {
         tokio::spawn(tokio::time::timeout(LAST_BYTES, rest));
-    }
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }
 

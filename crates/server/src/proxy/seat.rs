@@ -44,14 +44,13 @@ pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
 /// Forgets a header's seat: its attempt is over, or its run was stopped.
 pub fn forget(host: &Host, seat: &Seat, label: Option<String>) {
     lock(&host.seats).remove(&(seat.id.clone(), label));
-    host.registry().taken.forget(seat.run, seat.attempt);
+    host.registry.forget(seat.run, seat.attempt);
 }
 
 /// The same for all seats of a run: somebody ended it through this process.
 pub(crate) fn forget_run(host: &Host, run: RunNo) {
     let gone: Vec<Seat> = lock(&host.seats).extract_if(|_, seat| seat.run == run).map(|(_, s)| s).collect();
-    let mut registry = host.registry();
-    gone.iter().for_each(|seat| registry.taken.forget(seat.run, seat.attempt));
+    gone.iter().for_each(|seat| host.registry.forget(seat.run, seat.attempt));
 }
 
 /// A supervisor's proxy serves its own run, and the runs that spend of its budget: its children.
@@ -154,7 +153,7 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
     // A new attempt has ended the one before it in its slot: nobody retries that one's errors.
     let ended = |s: &Seat| s.run == seat.run && s.slot == seat.slot && s.attempt < seat.attempt;
     for (_, ended) in seats.extract_if(|_, s| ended(s)) {
-        host.registry().taken.forget(ended.run, ended.attempt);
+        host.registry.forget(ended.run, ended.attempt);
     }
     if seats.len() > 4096 {
         seats.clear();

@@ -10,13 +10,13 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use outlast_core::call::{ConnectionId, taken::Place};
+use outlast_core::call::{ConnectionId, connection::Event};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
 
-use crate::proxy::host::Host;
+use crate::proxy::registry::Registry;
 
 /// What the bodies of a connection share with its socket.
 #[derive(Clone, Default)]
@@ -100,18 +100,17 @@ impl Wire {
 
 /// Whose answer goes over this connection.
 pub struct Client {
-    pub host: Arc<Host>,
-    pub place: Place,
+    pub registry: Arc<Registry>,
     pub id: ConnectionId,
 }
 
 impl Client {
     fn has_it(self) {
-        self.host.registry().delivered(self.place, self.id);
+        self.registry.client(self.id, Event::Delivered);
     }
 
     fn leaves(self) {
-        self.host.registry().leave(self.place, self.id);
+        self.registry.client(self.id, Event::ClientGone);
     }
 }
 

@@ -21,6 +21,8 @@ pub enum Fate {
     Fails(Error),
     /// It is done, and nobody is told until the store is mended.
     ToldLater,
+    /// It is done, and nobody knows.
+    InDoubt,
 }
 
 /// A store in front of another.
@@ -80,6 +82,10 @@ impl Store for Failing {
             Some(Fate::Fails(e)) => {
                 self.failed.fetch_add(1, Ordering::SeqCst);
                 Ticket::ready(Err(e))
+            }
+            Some(Fate::InDoubt) => {
+                let _ = self.inner.submit(op, durability).wait();
+                Ticket::ready(Err(Error::CommitUnknown { why: "a test".into() }))
             }
             Some(Fate::ToldLater) => {
                 let (promise, ticket) = Ticket::new();

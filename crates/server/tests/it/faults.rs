@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use outlast_core::{
     envelope::unit::{Amounts, Unit},
     journal::State,
+    run::instance::Life,
     store::Error,
 };
 use outlast_mock as mock;
@@ -342,6 +343,41 @@ async fn a_call_that_was_never_sent_is_closed_when_the_store_can() {
         }
     }
     consistent(&server.envelope("r"));
+}
+
+// Bug: an admission whose commit was in doubt left an open entry that nobody carried.
+// Consequence: where the store worked on, its reservation was held, and a repeated request spun, for as long as the
+// process lived. Cause: only the simulator's process registered anew after a commit in doubt.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_an_admission_in_doubt_the_process_goes_on_under_a_new_number() {
+    let (rig, store) = Rig::on(Failing::new).await;
+    let server = rig.serve().await;
+    let before = server.node.instance();
+    store.let_fail("Admit", Fate::InDoubt);
+    let refused = Api::Chat.says("x").to(&server).await;
+    assert_eq!((refused.status.as_u16(), refused.code()), (503, "commit_unknown".into()));
+    store.mend();
+    Api::Chat.says("x").retry(1).to(&server).await.ok();
+    // It was unknown, and its retry took over what it held.
+    assert_eq!(server.states("r"), [State::Failed, State::Done]);
+    assert_ne!(server.node.instance(), before);
+    assert_eq!(server.store.instance(before).unwrap().unwrap().life, Life::Left);
+    consistent(&server.envelope("r"));
+}
+
+// Bug: each call that heard that its process was declared dead registered it anew.
+// Consequence: numbers that nobody renewed lived as long as the process. Cause: it registered in the place of the
+// number at hand, not of the one that was dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_was_declared_dead_registers_anew_once() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let (server, other) = (rig.serve().await, rig.serve().await);
+    Api::Chat.says("before").to(&server).await.ok();
+    server.is_declared_dead_by(&other).await;
+    let asks: Vec<_> = (0..8).map(|n| Api::Chat.says(&format!("call {n}"))).collect();
+    futures_util::future::join_all(asks.iter().map(|ask| ask.to(&server))).await;
+    assert_eq!(server.store.live_instances().unwrap().len(), 2);
+    Api::Chat.says("after").to(&server).await.ok();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,10 +1,12 @@
-//! The upstream's side: exchanges, what comes back for them, and their settlements.
+//! The upstream's side: what comes back for exchanges, and their settlements.
+
+use std::{cell::RefCell, rc::Rc};
 
 use outlast_core::{
     call::{
-        Exchange, Patience, Told,
-        connection::Event as ToConnection,
-        exchange::{Action, Ending, Event, Failure, Frame},
+        Told,
+        desk::{self, ForExchange, Key},
+        exchange::{Ending, Event, Failure, Frame},
     },
     engine::{
         call::{
@@ -14,7 +16,10 @@ use outlast_core::{
         op::Durability,
     },
     journal::payload::Payload,
-    words::id::{AttemptNo, InstanceNo, RunNo, Seq},
+    words::{
+        id::{AttemptNo, InstanceNo, Seq},
+        usage::Usage,
+    },
 };
 
 use super::{Input, Process, Then};
@@ -24,31 +29,40 @@ use crate::{
     world::Outside,
 };
 
-/// An exchange with what the host keeps for it.
-pub struct Live {
-    pub machine: Exchange,
-    pub key: (RunNo, Seq),
+/// What the host keeps for an exchange. Its clients read their answers here.
+pub struct Carried {
+    pub key: Key,
     asked: Asked,
     /// Since when it is tried.
     began_ms: u64,
     /// The instance that opened the entry: it alone may close it, also after registering anew.
     instance: InstanceNo,
     attempt: AttemptNo,
+    pub status: Option<u16>,
     pub frames: Vec<Frame>,
     metered: Option<Bill>,
-    pub attached: Vec<u64>,
     aborted: bool,
-    last: Option<(Ending, Option<&'static str>)>,
+    /// The last settlement.
+    pub last: Option<(Ending, Option<&'static str>)>,
+    is_first_try: bool,
 }
 
 impl Process {
-    /// Opens an exchange for an entry; `send` is false when the client is gone: it never leaves.
-    pub(super) fn open(&mut self, c: u64, seq: Seq, cap: Option<u64>, send: bool, out: &mut Outside) {
-        let Some(client) = self.clients.get(&c) else { return };
+    /// Carries the exchange of an entry; `send` is false when the client is gone: it never leaves.
+    pub(super) fn open(
+        &mut self,
+        c: u64,
+        seq: Seq,
+        cap: Option<u64>,
+        instance: InstanceNo,
+        send: bool,
+        out: &mut Outside,
+    ) {
+        let Some(client) = self.clients.get_mut(&c) else { return };
         let r = &client.request;
-        let (run, bound) = (r.run, r.ask.bound());
+        let (key, bound) = ((r.run, seq), r.ask.bound());
         let asked = Asked {
-            run,
+            run: r.run,
             seq,
             digest: r.digest(),
             scope: r.scope.clone(),
@@ -57,184 +71,176 @@ impl Process {
             cap: cap.unwrap_or(bound.cap),
             priced: r.ask.priced,
         };
-        let live = Live {
-            machine: Exchange::patient(patience(out)),
-            key: (run, seq),
+        let carried = Rc::new(RefCell::new(Carried {
+            key,
             asked,
             began_ms: out.now_ms(),
-            instance: self.instance.unwrap_or_default(),
+            instance,
             attempt: client.attempt.unwrap_or_default(),
+            status: None,
             frames: Vec::new(),
             metered: None,
-            attached: if send { vec![c] } else { Vec::new() },
             aborted: false,
             last: None,
-        };
-        self.exchanges.insert((run, seq), live);
-        if !send {
-            return self.exchange(run, seq, Event::UpstreamError(Failure::BeforeSend), out);
+            is_first_try: true,
+        }));
+        client.source = send.then(|| carried.clone());
+        self.exchanges.insert(key, carried);
+        if send {
+            self.send(key, out);
         }
-        self.send(run, seq, out);
     }
 
-    fn send(&mut self, run: RunNo, seq: Seq, out: &mut Outside) {
-        let Some(asked) = self.exchanges.get(&(run, seq)).map(|live| live.asked.clone()) else { return };
+    fn send(&mut self, key: Key, out: &mut Outside) {
+        let Some(mut carried) = self.exchanges.get(&key).map(|carried| carried.borrow_mut()) else { return };
+        let asked = carried.asked.clone();
+        let is_first_try = std::mem::replace(&mut carried.is_first_try, false);
+        drop(carried);
+        let now = out.now_ms();
         let pieces = if !out.provider.behaves && out.rng.chance(4) {
             Provider::unreachable()
         } else {
             out.oracle.sent(&out.disk, &asked);
+            if is_first_try && out.provider.counts((self.index, self.life), now, out.rate) {
+                out.oracle.asked_too_fast(key, out.rate);
+            }
             out.provider.receive(asked, &out.rng)
         };
         let mut at = 0;
         for (wait, piece) in pieces {
             at += wait;
-            out.to_process(at, self.index, Input::Upstream { run, seq, piece });
+            out.to_process(at, self.index, Input::Upstream { run: key.0, seq: key.1, piece });
         }
+        self.desk_on(desk::Event::Leaves(key), out);
     }
 
-    pub(super) fn attach(&mut self, c: u64, run: RunNo, seq: Seq) -> ToConnection {
-        match self.exchanges.get_mut(&(run, seq)) {
-            Some(live) => {
-                live.attached.push(c);
-                ToConnection::Progress(live.machine.progress())
-            }
-            None => ToConnection::NotHere,
+    pub(super) fn upstream(&mut self, key: Key, piece: Piece, out: &mut Outside) {
+        let Some(carried) = self.exchanges.get(&key).cloned() else { return };
+        let mut live = carried.borrow_mut();
+        if live.aborted {
+            return;
         }
-    }
-
-    pub(super) fn upstream(&mut self, run: RunNo, seq: Seq, piece: Piece, out: &mut Outside) {
-        let Some(live) = self.exchanges.get_mut(&(run, seq)).filter(|live| !live.aborted) else { return };
         let event = match piece {
             Piece::Usage(bill) => {
                 live.metered = Some(bill);
                 return;
             }
-            Piece::Head { status, streamed } => Event::Head { status, streamed },
+            Piece::Head { status, streamed } => {
+                live.status = Some(status);
+                Event::Head { status, streamed }
+            }
             Piece::Frame(frame) => {
                 live.frames.push(frame);
                 Event::Frame { frame, len: 10 }
             }
-            Piece::Body { .. } if live.machine.status().is_some_and(|s| s >= 300) => {
-                Event::Refused { len: 100, told: told(live, out) }
+            Piece::Body { .. } if live.status.is_some_and(|s| s >= 300) => {
+                Event::Refused { len: 100, told: told(&live, out) }
             }
             Piece::Body { readable } => Event::BodyEnd { len: 100, readable },
             Piece::End => Event::StreamEnd,
-            Piece::Failed(Failure::BeforeSend) => Event::Unreachable(told(live, out)),
+            Piece::Failed(Failure::BeforeSend) => Event::Unreachable(told(&live, out)),
             Piece::Failed(failure) => Event::UpstreamError(failure),
             Piece::Silent(silence) => Event::Timeout(silence),
         };
-        self.exchange(run, seq, event, out);
+        drop(live);
+        self.exchange(key, event, out);
     }
 
-    /// Feeds an exchange, carries its actions out, and forgets it when it is over.
-    pub(super) fn exchange(&mut self, run: RunNo, seq: Seq, event: Event, out: &mut Outside) {
-        let Some(live) = self.exchanges.get_mut(&(run, seq)) else { return };
-        out.say(|| format!("process {} exchange {run}/{seq}: {event:?}", self.index));
-        for action in live.machine.on(event) {
-            match action {
-                Action::Settle { ending, error } => {
-                    self.settle(run, seq, ending, error, out);
-                    out.to_process(30_000, self.index, Input::SettleSlow(run, seq));
-                    if out.bug == Some(Bug::ShownBeforeDurable) {
-                        self.exchange(run, seq, Event::Settled(Ok(())), out);
-                    }
-                }
-                Action::SettleAgain { .. } => {
-                    out.saw("settled again");
-                    out.to_process(1_000, self.index, Input::SettleAgain(run, seq));
-                }
-                Action::Tell(progress) => {
-                    let attached = self.exchanges.get(&(run, seq)).map(|live| live.attached.clone());
-                    for c in attached.into_iter().flatten() {
-                        self.feed(c, ToConnection::Progress(progress), out);
-                    }
-                }
-                Action::Rest { tries, pause_ms } => {
-                    out.saw("rested");
-                    let Some(retry) = self.retry(run, seq, tries, true) else { return };
-                    self.queue(retry, Durability::Committed, Then::Marked, out);
-                    out.to_process(pause_ms, self.index, Input::Rested(run, seq));
-                }
-                Action::AskAgain { tries } => {
-                    let Some(retry) = self.retry(run, seq, tries, false) else { return };
-                    self.queue(retry, Durability::Synced, Then::MayLeave(run, seq), out);
-                    if out.bug == Some(Bug::TriedBeforeDurable) {
-                        self.exchange(run, seq, Event::MayLeave(Ok(true)), out);
-                    }
-                }
-                Action::SendAgain => {
-                    out.saw("tried again");
-                    if let Some(live) = self.exchanges.get_mut(&(run, seq)) {
-                        live.frames.clear();
-                    }
-                    self.send(run, seq, out);
-                }
-                Action::Abort => {
-                    if let Some(live) = self.exchanges.get_mut(&(run, seq)) {
-                        live.aborted = true;
-                    }
+    pub(super) fn exchange(&mut self, key: Key, event: Event, out: &mut Outside) {
+        self.desk_on(desk::Event::Exchange(key, event), out);
+    }
+
+    /// Carries out a deed for an exchange; returns what a planted defect makes of it.
+    pub(super) fn act_upstream(
+        &mut self,
+        key: Key,
+        deed: ForExchange,
+        out: &mut Outside,
+    ) -> Option<desk::Event> {
+        let then = |event| Some(desk::Event::Exchange(key, event));
+        match deed {
+            ForExchange::Settle { ending, error } => {
+                self.settle(key, ending, error, out);
+                out.to_process(30_000, self.index, Input::SettleSlow(key));
+                if out.bug == Some(Bug::ShownBeforeDurable) {
+                    return then(Event::Settled(Ok(())));
                 }
             }
+            ForExchange::SettleAgain { ending: Ending::Void, .. } if out.bug == Some(Bug::VoidTriedOnce) => {
+                return then(Event::Settled(Ok(())));
+            }
+            ForExchange::SettleAgain { ending, .. } => {
+                out.saw(if ending == Ending::Void { "voided again" } else { "settled again" });
+                out.to_process(1_000, self.index, Input::SettleAgain(key));
+            }
+            ForExchange::Rest { tries, pause_ms } => {
+                out.saw("rested");
+                let retry = self.retry(key, tries, true)?;
+                self.queue(retry, Durability::Committed, Then::Noted, out);
+                out.to_process(pause_ms, self.index, Input::Rested(key));
+            }
+            ForExchange::AskAgain { tries } => {
+                let retry = self.retry(key, tries, false)?;
+                self.queue(retry, Durability::Synced, Then::MayLeave(key), out);
+                if out.bug == Some(Bug::TriedBeforeDurable) {
+                    return then(Event::MayLeave(Ok(true)));
+                }
+            }
+            ForExchange::SendAgain => {
+                out.saw("tried again");
+                if let Some(live) = self.exchanges.get(&key) {
+                    let mut live = live.borrow_mut();
+                    live.frames.clear();
+                    live.status = None;
+                }
+                self.send(key, out);
+            }
+            ForExchange::Abort => {
+                self.exchanges.get(&key).into_iter().for_each(|live| live.borrow_mut().aborted = true);
+            }
+            ForExchange::DropAnswer => {}
+            ForExchange::Over => drop(self.exchanges.remove(&key)),
         }
-        if self.exchanges.get(&(run, seq)).is_some_and(|live| live.machine.is_over()) {
-            self.exchanges.remove(&(run, seq));
+        None
+    }
+
+    fn retry(&self, key: Key, tries: Vec<Option<u16>>, resting: bool) -> Option<Retry> {
+        let instance = self.exchanges.get(&key)?.borrow().instance;
+        Some(Retry { run: key.0, seq: key.1, instance, tries, resting })
+    }
+
+    pub(super) fn settle_again(&mut self, key: Key, out: &mut Outside) {
+        let last = self.exchanges.get(&key).and_then(|live| live.borrow().last);
+        if let Some((ending, error)) = last {
+            self.settle(key, ending, error, out);
         }
     }
 
-    fn retry(&self, run: RunNo, seq: Seq, tries: Vec<Option<u16>>, resting: bool) -> Option<Retry> {
-        let live = self.exchanges.get(&(run, seq))?;
-        Some(Retry { run, seq, instance: live.instance, tries, resting })
-    }
-
-    /// A pause is over: the next try, if anybody waits for it.
-    pub(super) fn rested(&mut self, run: RunNo, seq: Seq, out: &mut Outside) {
-        let Some(live) = self.exchanges.get(&(run, seq)) else { return };
-        let event = match live.attached.iter().any(|c| self.clients.contains_key(c)) {
-            true => Event::Rested,
-            false => Event::Abandoned,
-        };
-        self.exchange(run, seq, event, out);
-    }
-
-    pub(super) fn settle_again(&mut self, run: RunNo, seq: Seq, out: &mut Outside) {
-        if let Some((ending, error)) = self.exchanges.get(&(run, seq)).and_then(|live| live.last) {
-            self.settle(run, seq, ending, error, out);
-        }
-    }
-
-    fn settle(
-        &mut self,
-        run: RunNo,
-        seq: Seq,
-        ending: Ending,
-        error: Option<&'static str>,
-        out: &mut Outside,
-    ) {
-        let Some(live) = self.exchanges.get_mut(&(run, seq)) else { return };
+    fn settle(&mut self, key: Key, ending: Ending, error: Option<&'static str>, out: &mut Outside) {
+        let Some(live) = self.exchanges.get(&key).cloned() else { return };
+        let mut live = live.borrow_mut();
         live.last = Some((ending, error));
-        let answer = out.provider.served.get(&(run, seq)).filter(|_| ending == Ending::Done);
+        let answer = out.provider.served.get(&key).filter(|_| ending == Ending::Done);
         let settle = Settle {
-            run,
-            seq,
+            run: key.0,
+            seq: key.1,
             attempt: live.attempt,
             instance: live.instance,
             close: ending.close(live.metered.clone()),
             active_ms: 0,
-            http_status: live.machine.status(),
+            http_status: live.status,
             upstream_request_id: None,
             error: error.map(str::to_owned),
             answer: answer.map(|s| Payload::encode(s.answer.to_string().as_bytes())),
         };
-        self.queue(settle, Durability::Synced, Then::Settled(run, seq), out);
+        self.queue(settle, Durability::Synced, Then::Settled(key), out);
+        if let Some(Bill::Usage { usage, .. }) = &live.metered {
+            self.desk_on(desk::Event::Used(key, Usage::total(usage)), out);
+        }
     }
 }
 
-fn patience(out: &Outside) -> Patience {
-    let seed = out.rng.between(0, u64::MAX - 1);
-    Patience { tries: out.rng.between(1, 3) as u32, within_ms: 45_000, seed }
-}
-
-fn told(live: &Live, out: &Outside) -> Told {
+fn told(live: &Carried, out: &Outside) -> Told {
     let elapsed_ms = out.now_ms() - live.began_ms;
     let retry_after_ms = out.rng.chance(30).then(|| out.rng.between(0, 25_000));
     Told { elapsed_ms, retry_after_ms, lasting: out.rng.chance(10) }

@@ -1,94 +1,79 @@
 //! The store's side of a process: groups, tickets, heartbeats, verdicts.
 
 use outlast_core::{
-    call::{connection::Event, exchange},
+    call::{connection::Event, desk, exchange},
     engine::{
-        self,
         call::settle::{Bill, Close},
         op::{Admission, Claimed, Durability, Op, Outcome},
-        run::{claim::Claim, declare_dead::DeclareDead, raise::Raise, register::Register, renew::Renew},
+        run::{claim::Claim, raise::Raise, register::Register, renew::Renew},
     },
     envelope::unit::{Limits, PerUnit, Unit},
     journal::{Entry, State},
     run::instance::{Identity, Life},
     store::{Error, Store},
-    words::id::{InstanceNo, RunNo, Slot},
+    words::id::{RunNo, Slot},
 };
 
 use super::{Input, Process, Then, refuse};
 use crate::{agent, world::Outside};
 
-/// A heartbeat unchanged for so long is a death.
-const LEASE_MS: u64 = 10_000;
 const TICK_MS: u64 = 2_000;
 
 impl Process {
     pub(super) fn start(&mut self, out: &mut Outside) {
         self.is_up = true;
-        self.register(None, out);
+        self.register(out);
         out.to_process(TICK_MS, self.index, Input::Tick);
     }
 
-    fn register(&mut self, before: Option<InstanceNo>, out: &mut Outside) {
-        self.instance = None;
-        let pid = self.index as u32;
-        let identity = Identity { host: "sim".into(), pid, program: "sim".into(), ..Identity::default() };
-        self.queue(Register { identity }, Durability::Synced, Then::Registered { before }, out);
+    fn register(&mut self, out: &mut Outside) {
+        let (pid, start_time) = (self.index as u32, self.life);
+        let host = "sim".to_owned();
+        let identity = Identity { host, pid, start_time, program: "sim".into(), ..Identity::default() };
+        self.queue(Register { identity }, Durability::Synced, Then::Registered, out);
     }
 
-    /// After a commit nobody saw the outcome of, all it may have opened is given up: what it still
-    /// holds in memory is recorded later, as the truth.
+    /// The store works again after a commit nobody saw the outcome of.
     pub(super) fn reopen(&mut self, out: &mut Outside) {
         self.reopening = false;
         self.store.reopen();
-        let before = self.instance.take();
-        self.register(before, out);
+        self.register(out);
     }
 
     pub(super) fn tick(&mut self, out: &mut Outside) {
         out.to_process(TICK_MS, self.index, Input::Tick);
-        match self.instance {
+        match self.membership.instance() {
             Some(instance) => {
+                if self.pending.is_empty() && self.resolved.is_empty() {
+                    out.oracle.carries(&out.disk, instance, |key| self.exchanges.contains_key(&key));
+                }
                 let renew = Renew { instance, active: Vec::new() };
                 self.queue(renew, Durability::Committed, Then::Renewed, out);
-                self.watch(instance, out);
+                self.watch(out);
             }
-            None if self.pending.is_empty() && self.resolved.is_empty() => self.register(None, out),
+            None if self.pending.is_empty() && self.resolved.is_empty() => self.register(out),
             None => {}
         }
         // Room can come back in another process, which tells nobody here.
-        let polls = out.processes > 1;
-        let firsts: Vec<u64> = self.waiters.firsts().filter(|_| polls).map(|c| c.0).collect();
-        for c in firsts {
-            self.feed(c, Event::MayRetry, out);
+        if out.processes > 1 {
+            self.desk_on(desk::Event::Look, out);
         }
     }
 
-    /// Judges the others: those whose heartbeat stood still for a lease, and its own earlier lives.
-    fn watch(&mut self, own: InstanceNo, out: &mut Outside) {
-        let now = out.now_ms();
-        for other in out.disk.live_instances().unwrap_or_default() {
-            if other.no == own {
-                continue;
-            }
-            let seen = self.watched.entry(other.no).or_insert((other.heartbeat, now));
-            if seen.0 != other.heartbeat {
-                *seen = (other.heartbeat, now);
-            }
-            let gone = other.identity.pid as usize == self.index;
-            if gone || now - seen.1 >= LEASE_MS {
-                self.declare_dead(other.no, other.heartbeat, false, out);
-            }
+    /// Judges the others, and says goodbye for an instance of its own that it gave up.
+    fn watch(&mut self, out: &mut Outside) {
+        let live = out.disk.live_instances().unwrap_or_default();
+        let (index, life) = (self.index, self.life);
+        let is_gone = |who: &Identity| (who.pid as usize == index).then_some(who.start_time != life);
+        let mut verdicts = self.membership.verdicts(&live, is_gone, out.now_ms());
+        verdicts.extend(self.membership.farewell(|no| out.disk.instance(no)).ok().flatten());
+        for verdict in verdicts {
+            self.queue(verdict, Durability::Synced, Then::Declared, out);
         }
-    }
-
-    fn declare_dead(&mut self, instance: InstanceNo, heartbeat_seen: i64, left: bool, out: &mut Outside) {
-        let verdict = DeclareDead { instance, heartbeat_seen, left };
-        self.queue(verdict, Durability::Synced, Then::Declared, out);
     }
 
     pub(super) fn claim(&mut self, agent: usize, life: u32, run: RunNo, fresh: bool, out: &mut Outside) {
-        let Some(instance) = self.instance else {
+        let Some(instance) = self.membership.instance() else {
             return out.to_agent(1, agent, life, agent::Input::Claimed(None));
         };
         let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh, restart: life > 0 };
@@ -110,7 +95,7 @@ impl Process {
         self.commit_at = None;
         let mut group = std::mem::take(&mut self.pending).into_iter();
         while let Some(p) = group.next() {
-            if let Some(fault) = out.draw_fault() {
+            if let Some(fault) = out.draw_fault(&p.op) {
                 self.store.plan(fault);
             }
             let resting = leaves_resting(&p.op, out);
@@ -124,7 +109,7 @@ impl Process {
             if resting && result.is_ok() {
                 out.saw("swept at rest");
             }
-            out.oracle.decided(&out.disk, &p.op, &result);
+            out.oracle.decided(&out.disk, &p.op, &p.receiving, &result);
             if let (Op::Delivered(d), Err(_)) = (&p.op, &result) {
                 out.oracle.mark_lost(d.run, d.seq);
             }
@@ -133,7 +118,7 @@ impl Process {
                 self.pending = group.collect();
                 return out.process_died(self.index);
             }
-            self.resolved.push_back((p.then, result));
+            self.resolved.push_back((p.then, p.as_whom, result));
             out.to_process(1, self.index, Input::Resolve);
         }
         if self.store.refuses() && !self.reopening {
@@ -143,39 +128,41 @@ impl Process {
     }
 
     pub(super) fn resolve_next(&mut self, out: &mut Outside) {
-        let Some((then, result)) = self.resolved.pop_front() else { return };
+        let Some((then, as_whom, result)) = self.resolved.pop_front() else { return };
+        if let Err(e) = &result {
+            self.membership.failed(as_whom, e);
+        }
         match then {
-            Then::Registered { before } => self.registered(before, result, out),
-            Then::Renewed => {
-                if matches!(result, Err(Error::Engine(engine::Error::InstanceDead))) {
-                    self.register(None, out);
+            Then::Registered => {
+                if let Ok(Outcome::Registered(no)) = result {
+                    self.instance = no;
+                    self.membership.registered(no, out.now_ms());
+                    self.watch(out);
                 }
             }
+            Then::Renewed => match result {
+                Ok(_) => self.membership.renewed(out.now_ms()),
+                Err(_) if self.membership.instance().is_none() => self.register(out),
+                Err(_) => {}
+            },
             Then::Entered { connection, run, label } => self.entered(connection, run, label, result, out),
             Then::Admitted(c) => {
-                self.waiters.decided(outlast_core::call::ConnectionId(c));
                 let admission = result.and_then(|outcome| match outcome {
                     Outcome::Admitted(admission) => Ok(admission),
                     other => Err(Error::Corrupt { what: format!("{other:?}") }),
                 });
                 self.feed(c, Event::Admitted(admission), out);
             }
-            Then::Settled(run, seq) => {
-                let recorded = result.is_ok();
-                self.exchange(run, seq, exchange::Event::Settled(result.map(|_| ())), out);
-                if recorded {
-                    self.wake(out);
-                }
-            }
-            Then::MayLeave(run, seq) => {
+            Then::Settled(key) => self.exchange(key, exchange::Event::Settled(result.map(|_| ())), out),
+            Then::MayLeave(key) => {
                 let may = result.and_then(|outcome| match outcome {
                     Outcome::MayLeave(may) => Ok(may),
                     other => Err(Error::Corrupt { what: format!("{other:?}") }),
                 });
-                self.exchange(run, seq, exchange::Event::MayLeave(may), out);
+                self.exchange(key, exchange::Event::MayLeave(may), out);
             }
-            Then::Declared | Then::Raised => self.wake(out),
-            Then::Marked => {}
+            Then::Declared | Then::Raised => self.desk_on(desk::Event::Moved, out),
+            Then::Noted => {}
             Then::Claimed { agent, life } => {
                 let claimed = match result {
                     Ok(Outcome::Claimed(Claimed::Attempt { attempt, iteration, .. })) => {
@@ -185,17 +172,6 @@ impl Process {
                 };
                 out.to_agent(1, agent, life, agent::Input::Claimed(claimed));
             }
-        }
-    }
-
-    fn registered(&mut self, before: Option<InstanceNo>, result: Result<Outcome, Error>, out: &mut Outside) {
-        let Ok(Outcome::Registered(no)) = result else { return };
-        self.instance = Some(no);
-        let Some(before) = before else { return };
-        if let Ok(Some(i)) = out.disk.instance(before)
-            && i.life == Life::Live
-        {
-            self.declare_dead(before, i.heartbeat, true, out);
         }
     }
 
@@ -219,12 +195,6 @@ impl Process {
                 refuse(connection, &client.request, code, allowed, 2_000, out);
                 self.clients.remove(&connection);
             }
-        }
-    }
-
-    fn wake(&mut self, out: &mut Outside) {
-        for c in self.waiters.wake() {
-            self.feed(c.0, Event::MayRetry, out);
         }
     }
 }

@@ -14,7 +14,7 @@ fn seeds(default: u64) -> u64 {
 }
 
 /// What the seeds of one test have to meet, or they prove nothing.
-const MET: [&str; 31] = [
+const MET: [&str; 34] = [
     "new call",
     "clamped",
     "retry of a lost call",
@@ -38,6 +38,9 @@ const MET: [&str; 31] = [
     "tried again",
     "swept at rest",
     "settled again",
+    "voided again",
+    "lost after its end",
+    "no turn",
     "broke off",
     "lease_lost",
     "label_ended",
@@ -102,8 +105,9 @@ fn a_seed_plays_the_same_story_twice() {
 }
 
 fn finds(bug: Bug, what: &str) {
-    let found = (0..200).find_map(|seed| run(seed, Some(bug), false).violation);
-    let found = found.unwrap_or_else(|| panic!("200 seeds, and nobody noticed {bug:?}"));
+    let found = (0..DEFAULT).find_map(|seed| Some((seed, run(seed, Some(bug), false).violation?)));
+    let (seed, found) = found.unwrap_or_else(|| panic!("{DEFAULT} seeds, and nobody noticed {bug:?}"));
+    println!("{bug:?}: seed {seed}: {found}");
     assert!(found.contains(what), "{bug:?} was found as: {found}");
 }
 
@@ -125,4 +129,29 @@ fn a_replay_across_scopes_is_found() {
 #[test]
 fn an_admission_decided_outside_its_transaction_is_found() {
     finds(Bug::StaleAdmission, "of its limit");
+}
+
+#[test]
+fn an_answer_that_a_client_keeps_after_it_left_is_found() {
+    finds(Bug::LeftUnnoticed, "4: entry");
+}
+
+#[test]
+fn a_delivery_mark_that_is_forgotten_is_found() {
+    finds(Bug::MarkForgotten, "4: entry");
+}
+
+#[test]
+fn a_request_decided_before_the_mark_of_its_twin_is_found() {
+    finds(Bug::MarkIgnored, "4: entry");
+}
+
+#[test]
+fn a_void_that_is_tried_once_is_found() {
+    finds(Bug::VoidTriedOnce, "nobody carries it");
+}
+
+#[test]
+fn an_upstream_asked_faster_than_its_rate_is_found() {
+    finds(Bug::RateForgotten, "its upstream takes");
 }

@@ -1,4 +1,4 @@
-//! Between two tries of one call: what is noted, who is waited for, and who wants it.
+//! Between two tries of one call: what is noted, what is waited for, and who wants it.
 //!
 //! Whether and when is the call machine's: see `outlast_core::call::patience`.
 
@@ -6,27 +6,21 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use outlast_core::{
-    call::{Patience, Told, exchange::Event},
+    call::{Patience, Told, desk, exchange::Event},
     engine::{call::retry::Retry, op::Durability},
     store::Ask as _,
 };
 use tokio::time::Instant;
 
-use super::{Carry, Log};
+use super::{Answered, Carry};
 use crate::{
-    dialect::{Outcome, says::Says},
-    proxy::{call::Call, host::Host},
+    dialect::says::Says,
+    proxy::{call::Call, host::Host, log::Log},
     wire::refuse::Refusal,
 };
 
-/// A pause of a call, and what was tried before it.
-pub(super) struct Rest {
-    pub tries: Vec<Option<u16>>,
-    pub pause_ms: u64,
-}
-
 /// How often `call` is tried, and how long.
-pub(super) fn patience(host: &Host, call: &Call) -> Patience {
+pub fn patience(host: &Host, call: &Call) -> Patience {
     if !call.tried_again {
         return Patience::NONE;
     }
@@ -54,7 +48,7 @@ pub fn leaves_it_to_us(headers: &HeaderMap) -> Result<bool, Refusal> {
 impl Carry {
     /// What the machine is told of a try that came to nothing, with the answer's headers as they came.
     pub(super) fn told(&self, answer: Option<&HeaderMap>) -> Told {
-        let elapsed_ms = self.began_at.map_or(Duration::ZERO, |at| at.elapsed()).as_millis();
+        let elapsed_ms = self.tries.first_at.map_or(Duration::ZERO, |at| at.elapsed()).as_millis();
         let retry_after_ms = answer.and_then(|headers| {
             let now = self.host.clock.now();
             let wait_ms = Says { headers, now }.retry_after()?.ms_since(now);
@@ -63,56 +57,53 @@ impl Carry {
         Told {
             elapsed_ms: u64::try_from(elapsed_ms).unwrap_or(u64::MAX),
             retry_after_ms,
-            lasting: self.limited.is_some() || self.host.is_draining(),
+            lasting: self.answer.limited.is_some() || self.host.is_draining(),
         }
     }
 
-    /// Waits between two tries, if there is to be another: then true, and it is on disk.
-    pub(super) async fn goes_again(&mut self) -> bool {
-        let Some(rest) = self.rest.take() else { return false };
-        let tried = rest.tries.last().copied().flatten();
+    /// Waits between two tries, unless nobody waits for the next one any more.
+    pub(super) async fn rest(&mut self, tries: Vec<Option<u16>>, pause_ms: u64) {
         tracing::info!(
-            run = %self.call.seat.id, seq = %self.live.seq, upstream = self.call.upstream_name(),
-            status = tried, pause_ms = rest.pause_ms, tries = rest.tries.len(), "tries again"
+            run = %self.call.seat.id, seq = %self.live.seq(), upstream = self.call.upstream_name(),
+            status = tries.last().copied().flatten(), pause_ms, tries = tries.len(), "tries again"
         );
         // Nobody waits for it: without it a death leaves the call in doubt, and no more.
-        drop(self.host.store.ask(self.retry(rest.tries, true), Durability::Committed));
+        drop(self.host.store.ask(self.retry(tries, true), Durability::Committed));
         tokio::select! {
             biased;
-            () = self.live.progress.closed() => self.on(Event::Abandoned),
-            () = tokio::time::sleep(Duration::from_millis(rest.pause_ms)) => self.on(Event::Rested),
+            () = self.live.inbox.filled() => {}
+            () = tokio::time::sleep(Duration::from_millis(pause_ms)) => self.on(Event::Rested),
         }
-        if let Some(tries) = self.asking.take() {
-            let may = self.host.store.ask(self.retry(tries, false), Durability::Synced).await;
-            self.on(Event::MayLeave(may));
-        }
-        std::mem::take(&mut self.again)
+    }
+
+    /// Puts the tries so far on disk before the next one leaves.
+    pub(super) async fn ask_again(&mut self, tries: Vec<Option<u16>>) {
+        let may = self.host.store.ask(self.retry(tries, false), Durability::Synced).await;
+        self.on(Event::MayLeave(may));
     }
 
     fn retry(&self, tries: Vec<Option<u16>>, resting: bool) -> Retry {
-        let (run, seq, instance) = (self.call.seat.run, self.live.seq, self.live.instance);
+        let (run, seq, instance) = (self.call.seat.run, self.live.seq(), self.live.instance);
         Retry { run, seq, instance, tries, resting }
     }
 
     /// Forgets what came of the try before.
-    pub(super) fn begins_again(&mut self) {
+    pub(super) fn begin_again(&mut self) {
         *self.live.log() = Log::default();
-        self.outcome = Outcome::default();
-        self.upstream_request_id = None;
-        self.head_at = None;
-        self.again = true;
-        self.retries += 1;
+        // A limit that was told holds on.
+        self.answer = Answered { limited: self.answer.limited, ..Answered::default() };
+        self.tries.again += 1;
         self.host.metrics.tried_again(self.call.upstream_name());
     }
 
     /// A try is about to leave.
     pub(super) fn leaves(&mut self) {
-        self.sent_at = Instant::now();
-        if let Some(turn) = &mut self.turn {
-            turn.leaves();
-        }
-        if self.began_at.replace(self.began_at.unwrap_or(self.sent_at)).is_none() {
-            self.host.metrics.queued(self.sent_at - self.call.arrived);
+        let now = Instant::now();
+        self.host.registry.on(desk::Event::Leaves(self.live.key));
+        self.tries.last_at = Some(now);
+        if self.tries.first_at.is_none() {
+            self.tries.first_at = Some(now);
+            self.host.metrics.queued(now - self.call.arrived);
         }
     }
 }

@@ -1,0 +1,118 @@
+//! An exchange at the desk: who is attached to it, its turn at its upstream, and what it holds while it is stuck.
+
+use std::sync::Arc;
+
+use super::{At, Desk, ForExchange, Key, Next, Round};
+use crate::call::{
+    ConnectionId, Exchange, connection,
+    exchange::{Action, Charge, Ending, Event},
+    rate::Levels,
+    rates::{Turn, Wants},
+    unrecorded::Held,
+};
+
+/// An exchange with what the desk keeps for it.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub machine: Exchange,
+    pub attached: Vec<ConnectionId>,
+    wants: Arc<Wants>,
+    turn: Option<Turn>,
+    /// Tokens of its answer.
+    used: Option<u64>,
+    /// How its entry closes.
+    ending: Option<Ending>,
+    /// Its answer waits to be recorded.
+    held: Option<Held>,
+}
+
+impl Live {
+    pub fn new(machine: Exchange, wants: Arc<Wants>, turn: Option<Turn>) -> Live {
+        Live { machine, attached: Vec::new(), wants, turn, used: None, ending: None, held: None }
+    }
+
+    /// The tokens that its upstream's minute is charged. A refusal is no token; without usage its bound stands.
+    fn tokens(&self) -> Option<u64> {
+        match self.ending {
+            Some(Ending::Failed(Charge::Nothing)) => Some(0),
+            _ => self.used,
+        }
+    }
+}
+
+impl Desk {
+    pub(super) fn feed_exchange(&mut self, key: Key, event: Event, round: &mut Round) {
+        let Some(live) = self.exchanges.get_mut(&key) else { return };
+        let actions = live.machine.on(event);
+        // Before anybody is told: who heard that an answer is not recorded finds new calls refused.
+        match live.held.take() {
+            None if live.machine.is_stuck() => {
+                let held = self.shared.unrecorded.add(live.machine.bytes());
+                if !held.keeps_answer() {
+                    round.exchange(key, ForExchange::DropAnswer);
+                }
+                live.held = Some(held);
+            }
+            Some(held) if !live.machine.is_stuck() => self.shared.unrecorded.recorded(held),
+            held => live.held = held,
+        }
+        for action in actions {
+            let deed = match action {
+                Action::Tell(progress) => {
+                    let told = |c: &ConnectionId| Next::Client(*c, connection::Event::Progress(progress));
+                    round.next.extend(live.attached.iter().map(told));
+                    continue;
+                }
+                Action::Settle { ending, error } => {
+                    live.ending = Some(ending);
+                    ForExchange::Settle { ending, error }
+                }
+                Action::SettleAgain { ending, error } => ForExchange::SettleAgain { ending, error },
+                Action::Abort => ForExchange::Abort,
+                Action::Rest { tries, pause_ms } => {
+                    if live.attached.is_empty() {
+                        round.next.push_back(Next::Exchange(key, Event::Abandoned));
+                    }
+                    ForExchange::Rest { tries, pause_ms }
+                }
+                Action::AskAgain { tries } => ForExchange::AskAgain { tries },
+                Action::SendAgain => ForExchange::SendAgain,
+            };
+            round.exchange(key, deed);
+        }
+        if live.machine.is_over() {
+            self.settled(key, round);
+        }
+    }
+
+    /// It is settled, or will never be: connections that ask for it look at the store.
+    fn settled(&mut self, key: Key, round: &mut Round) {
+        let Some(mut live) = self.exchanges.remove(&key) else { return };
+        let tokens = live.tokens();
+        match (live.turn.take(), live.ending) {
+            (Some(turn), Some(Ending::Void)) => self.shared.rates.give_back(turn),
+            (Some(turn), _) => self.shared.rates.over(turn, tokens),
+            (None, _) => {}
+        }
+        round.exchange(key, ForExchange::Over);
+        round.may_retry(self.shared.waiters.wake());
+    }
+
+    pub(super) fn leaves(&mut self, key: Key, at: At) {
+        if let Some(turn) = self.exchanges.get_mut(&key).and_then(|live| live.turn.as_mut()) {
+            self.shared.rates.leaves(turn, at.now_ms);
+        }
+    }
+
+    pub(super) fn used(&mut self, key: Key, tokens: u64) {
+        if let Some(live) = self.exchanges.get_mut(&key) {
+            live.used = Some(tokens);
+        }
+    }
+
+    pub(super) fn told(&mut self, key: Key, levels: Levels, at: At) {
+        if let Some(live) = self.exchanges.get(&key) {
+            self.shared.rates.learn(&live.wants, levels, at.now_ms);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Delivery marks under way: answers that are flushed to their clients, and not yet marked as delivered in the store.
+//!
+//! A client that lost an answer after its last byte was flushed may ask again at once, and so may an agent that has
+//! the answer and wants another one. The replay rule reads off the mark which of the two a request is. So identical
+//! requests are decided behind it.
+
+use std::collections::HashMap;
+
+use crate::call::{ConnectionId, taken::Place};
+
+/// The marks of one process.
+#[derive(Debug, Default)]
+pub struct Marks(HashMap<Place, Marking>);
+
+#[derive(Debug, Default)]
+struct Marking {
+    under_way: usize,
+    /// Identical requests, in their order.
+    waiting: Vec<ConnectionId>,
+}
+
+impl Marks {
+    /// An answer of `place` is to be marked as delivered.
+    pub fn begin(&mut self, place: Place) {
+        self.0.entry(place).or_default().under_way += 1;
+    }
+
+    /// Whether a request of `place` has to wait for a mark. The last [`Marks::end`] of the place returns it then.
+    #[must_use]
+    pub fn holds(&mut self, place: Place, connection: ConnectionId) -> bool {
+        let Some(marking) = self.0.get_mut(&place) else { return false };
+        marking.waiting.push(connection);
+        true
+    }
+
+    /// One mark of `place` is with the store. Returns who waited for the last one.
+    #[must_use = "those returned are to be admitted now"]
+    pub fn end(&mut self, place: Place) -> Vec<ConnectionId> {
+        let Some(marking) = self.0.get_mut(&place) else { return Vec::new() };
+        marking.under_way -= 1;
+        if marking.under_way > 0 {
+            return Vec::new();
+        }
+        self.0.remove(&place).map_or_else(Vec::new, |marking| marking.waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::{
+        digest::MatchKey,
+        id::{AttemptNo, RunNo},
+    };
+
+    #[test]
+    fn identical_requests_wait_for_the_last_mark_and_others_for_none() {
+        let place = |key| Place { run: RunNo(1), attempt: AttemptNo(1), key: MatchKey([key; 16]) };
+        let c = ConnectionId;
+        let mut marks = Marks::default();
+        assert!(!marks.holds(place(1), c(3)));
+        marks.begin(place(1));
+        marks.begin(place(1));
+        assert!(marks.holds(place(1), c(3)) && marks.holds(place(1), c(4)));
+        assert!(!marks.holds(place(2), c(5)));
+        assert_eq!(marks.end(place(1)), []);
+        assert_eq!(marks.end(place(1)), [c(3), c(4)]);
+        assert!(!marks.holds(place(1), c(6)) && marks.0.is_empty());
+    }
+}

@@ -1,0 +1,251 @@
+//! Whose turn it is at an upstream that takes only so many requests and tokens a minute, over all runs of a process.
+//!
+//! A call waits for its turn before it is admitted: it holds neither a reservation nor a transaction meanwhile, a
+//! client that leaves is dropped without a trace, and what the journal has is given again without a turn.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use crate::{
+    call::{
+        ConnectionId,
+        rate::{Lane, Levels, Rate, Ticket},
+    },
+    words::digest::Digest,
+};
+
+/// Beyond so many lanes of one upstream, those that say nothing any more are forgotten.
+const MANY: usize = 256;
+
+/// Assumed bytes per token of a text: near a provider's own count of it.
+const BYTES_A_TOKEN: u64 = 4;
+
+/// The lanes of every upstream.
+#[derive(Debug, Default)]
+pub struct Rates {
+    upstreams: HashMap<String, Upstream>,
+}
+
+#[derive(Debug, Default)]
+struct Upstream {
+    /// All its calls, under the configured rate.
+    all: Lane,
+    /// The calls of each account, under what the provider tells.
+    told: HashMap<Account, Lane>,
+}
+
+/// Whose limits they are: providers count by key and by model.
+pub type Account = (Option<Digest>, String);
+
+/// What a call takes of its upstream's minute.
+#[derive(Clone, Debug)]
+pub struct Wants {
+    pub upstream: String,
+    pub account: Account,
+    /// The rate that is configured for the upstream.
+    pub rate: Rate,
+    /// At most so many tokens.
+    pub bound: u64,
+    /// At most so many tokens of input; part of `bound`.
+    pub input_bound: u64,
+    /// How long the call would wait. Where a provider refuses for longer it is asked all the same: its own words tell
+    /// more.
+    pub patience_ms: u64,
+}
+
+/// When to ask for a turn again, and what stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Later {
+    pub after_ms: u64,
+    pub why: Why,
+}
+
+/// What keeps a call from its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    Configured(Rate),
+    Told,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Configured(rate) => write!(f, "its rate of {rate}"),
+            Why::Told => f.write_str("the rate limit that it tells"),
+        }
+    }
+}
+
+/// A call's turn: its part of the minute. Ends in [`Rates::give_back`] or [`Rates::over`].
+#[derive(Debug)]
+#[must_use = "a turn that is dropped counts for a minute"]
+pub struct Turn {
+    wants: Arc<Wants>,
+    ticket: Ticket,
+    /// The same in the lane of its account, where the provider told its limits: the ticket, and the tokens counted.
+    told: Option<(Ticket, u64)>,
+    left: bool,
+}
+
+impl Rates {
+    /// The turn of `who`, or when to ask again: then it has lined up. Whoever is the first of a line by this is
+    /// returned, and has to be told.
+    pub fn turn(
+        &mut self,
+        who: ConnectionId,
+        wants: &Arc<Wants>,
+        now_ms: u64,
+    ) -> (Result<Turn, Later>, Vec<ConnectionId>) {
+        let Upstream { all, told } = self.upstream(&wants.upstream);
+        all.set_rate(wants.rate);
+        let mut told = told.get_mut(&wants.account);
+        let likely = wants.input_bound / BYTES_A_TOKEN;
+        let account = told.as_mut().map(|lane| lane.may_go(who, likely, now_ms));
+        let later = |after_ms, why| Err(Later { after_ms, why });
+        match (all.may_go(who, wants.bound, now_ms), account) {
+            (Err(ms), _) => {
+                all.line_up(who);
+                let next = told.and_then(|lane| lane.leave(who));
+                (later(ms, Why::Configured(wants.rate)), next.into_iter().collect())
+            }
+            (Ok(()), Some(Err(ms))) if ms <= wants.patience_ms => {
+                told.into_iter().for_each(|lane| lane.line_up(who));
+                (later(ms, Why::Told), all.leave(who).into_iter().collect())
+            }
+            (Ok(()), _) => {
+                let ticket = all.go(wants.bound, now_ms);
+                let next = all.leave(who).into_iter().chain(told.as_mut().and_then(|lane| lane.leave(who)));
+                let next = next.collect();
+                let told = told.map(|lane| (lane.go(likely, now_ms), likely));
+                (Ok(Turn { wants: wants.clone(), ticket, told, left: false }), next)
+            }
+        }
+    }
+
+    /// `who` waits no more. Whoever is the first of a line by this is returned, and has to be told.
+    #[must_use = "those returned have to be told `MayRetry`"]
+    pub fn leave(&mut self, who: ConnectionId, wants: &Wants) -> Vec<ConnectionId> {
+        let Some(Upstream { all, told }) = self.upstreams.get_mut(&wants.upstream) else { return Vec::new() };
+        let told = told.get_mut(&wants.account).and_then(|lane| lane.leave(who));
+        all.leave(who).into_iter().chain(told).collect()
+    }
+
+    /// The provider's answer to a call said this.
+    pub fn learn(&mut self, wants: &Wants, levels: Levels, now_ms: u64) {
+        if levels == Levels::default() {
+            return;
+        }
+        let told = &mut self.upstream(&wants.upstream).told;
+        if told.len() >= MANY {
+            told.retain(|_, lane| !lane.is_idle(now_ms));
+        }
+        told.entry(wants.account.clone()).or_default().tell(levels, now_ms);
+    }
+
+    /// The call leaves, or leaves once more: then it counts once more, and waits for nobody.
+    pub fn leaves(&mut self, turn: &mut Turn, now_ms: u64) {
+        let Some(Upstream { all, .. }) = self.upstreams.get_mut(&turn.wants.upstream) else { return };
+        if std::mem::replace(&mut turn.left, true) {
+            all.used(turn.ticket, 0);
+            turn.ticket = all.go(turn.wants.bound, now_ms);
+        }
+        all.leaves(turn.ticket, now_ms);
+    }
+
+    /// The call is over and came to so many tokens. `None`: nobody knows how many, and its bound stands.
+    pub fn over(&mut self, turn: Turn, tokens: Option<u64>) {
+        if !turn.left {
+            self.give_back(turn);
+        } else if let (Some(tokens), Some(upstream)) = (tokens, self.upstreams.get_mut(&turn.wants.upstream))
+        {
+            upstream.all.used(turn.ticket, tokens);
+        }
+    }
+
+    /// The call did not reach its upstream.
+    pub fn give_back(&mut self, turn: Turn) {
+        let Some(upstream) = self.upstreams.get_mut(&turn.wants.upstream) else { return };
+        upstream.all.take_back(turn.ticket, turn.wants.bound);
+        let lane = upstream.told.get_mut(&turn.wants.account);
+        if let (Some(lane), Some((ticket, tokens))) = (lane, turn.told) {
+            lane.take_back(ticket, tokens);
+        }
+    }
+
+    fn upstream(&mut self, name: &str) -> &mut Upstream {
+        self.upstreams.entry(name.to_owned()).or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::rate::Level;
+
+    const A: ConnectionId = ConnectionId(1);
+    const B: ConnectionId = ConnectionId(2);
+
+    fn wants(rate: &str, model: &str) -> Arc<Wants> {
+        Arc::new(Wants {
+            upstream: "openai".into(),
+            account: (None, model.into()),
+            rate: if rate.is_empty() { Rate::default() } else { rate.parse().unwrap() },
+            bound: 10,
+            input_bound: 40,
+            patience_ms: 45_000,
+        })
+    }
+
+    #[test]
+    fn a_turn_that_is_not_used_is_given_back() {
+        let mut rates = Rates::default();
+        let w = wants("1rpm", "m");
+        let first = rates.turn(A, &w, 0).0.unwrap();
+        let second = rates.turn(B, &w, 0).0;
+        assert_eq!(second.err().unwrap().why.to_string(), "its rate of 1 request a minute");
+        rates.give_back(first);
+        let mut third = rates.turn(B, &w, 0).0.unwrap();
+        rates.leaves(&mut third, 0);
+        rates.over(third, None);
+        assert!(rates.turn(A, &w, 0).0.is_err(), "it has left: it counts");
+    }
+
+    #[test]
+    fn who_leaves_the_line_lets_the_next_be_the_first() {
+        let mut rates = Rates::default();
+        let w = wants("1rpm", "m");
+        let mut went = rates.turn(ConnectionId(9), &w, 0).0.unwrap();
+        rates.leaves(&mut went, 0);
+        assert!(rates.turn(A, &w, 0).0.is_err() && rates.turn(B, &w, 0).0.is_err());
+        assert_eq!(rates.leave(A, &w), [B]);
+        assert_eq!(rates.leave(B, &w), []);
+    }
+
+    #[test]
+    fn each_try_of_a_call_counts_and_only_the_last_one_has_its_tokens() {
+        let mut rates = Rates::default();
+        let w = wants("2rpm,100tpm", "m");
+        let mut turn = rates.turn(A, &w, 0).0.unwrap();
+        rates.leaves(&mut turn, 0);
+        rates.leaves(&mut turn, 1_000);
+        rates.over(turn, Some(95));
+        let later = |after_ms| Later { after_ms, why: Why::Configured(w.rate) };
+        assert_eq!(rates.turn(B, &w, 2_000).0.err(), Some(later(59_000)), "its 95 tokens, at the second try");
+    }
+
+    #[test]
+    fn what_a_provider_tells_holds_for_that_key_and_model_and_not_for_hours() {
+        let mut rates = Rates::default();
+        let level = |reset_ms| Some(Level { remaining: 0, limit: None, reset_ms });
+        let none_left = |reset_ms| Levels { requests: level(reset_ms), ..Levels::default() };
+        rates.learn(&wants("", "m"), none_left(30_000), 0);
+        let refused = rates.turn(A, &wants("", "m"), 0).0;
+        assert_eq!(refused.err().unwrap().why.to_string(), "the rate limit that it tells");
+        assert!(rates.turn(A, &wants("", "other"), 0).0.is_ok());
+        let other =
+            Arc::new(Wants { account: (Some(Digest([1; 32])), "m".into()), ..(*wants("", "m")).clone() });
+        assert!(rates.turn(A, &other, 0).0.is_ok());
+        // Longer than anybody would wait: the provider says so itself.
+        rates.learn(&other, none_left(100_000), 0);
+        assert!(rates.turn(A, &other, 0).0.is_ok());
+    }
+}

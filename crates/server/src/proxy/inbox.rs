@@ -1,0 +1,73 @@
+//! An inbox: what one task is to do, in its order. Anybody may put something in; one task takes it out.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::Notify;
+
+/// The inbox of one task.
+pub struct Inbox<T> {
+    queue: Mutex<VecDeque<T>>,
+    filled: Notify,
+}
+
+impl<T> Default for Inbox<T> {
+    fn default() -> Self {
+        Inbox { queue: Mutex::default(), filled: Notify::new() }
+    }
+}
+
+impl<T> Inbox<T> {
+    /// Puts `item` in; where the last one is `outdated` by it, in that one's place.
+    pub fn push(&self, item: T, outdated: impl FnOnce(&T) -> bool) {
+        let mut queue = self.lock();
+        match queue.back_mut() {
+            Some(last) if outdated(last) => *last = item,
+            _ => queue.push_back(item),
+        }
+        drop(queue);
+        self.filled.notify_one();
+    }
+
+    pub fn pop(&self) -> Option<T> {
+        self.lock().pop_front()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Waits until something is in it. For its one task only.
+    pub async fn filled(&self) {
+        while self.is_empty() {
+            self.filled.notified().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_put_in_comes_out_in_its_order_and_wakes_its_task() {
+        let inbox = Inbox::default();
+        let mut waits = Box::pin(inbox.filled());
+        assert!((&mut waits).now_or_never().is_none());
+        inbox.push(1, |_| false);
+        assert!(waits.now_or_never().is_some());
+        inbox.push(2, |_| false);
+        inbox.push(3, |last| *last == 2);
+        assert_eq!([inbox.pop(), inbox.pop(), inbox.pop()], [Some(1), Some(3), None]);
+        // What was taken out without waiting does not count as put in.
+        assert!(Box::pin(inbox.filled()).now_or_never().is_none());
+    }
+}

@@ -1,0 +1,46 @@
+//! A live exchange, as its task and its clients share it: the bytes of an answer in flight.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use outlast_core::{
+    call::desk::{ForExchange, Key},
+    words::id::{InstanceNo, Seq},
+};
+
+use super::inbox::Inbox;
+
+/// An exchange that a task carries.
+pub struct Live {
+    pub key: Key,
+    /// The instance that opened its entry.
+    pub instance: InstanceNo,
+    /// What its task is to do.
+    pub inbox: Inbox<ForExchange>,
+    log: Mutex<Log>,
+}
+
+/// The answer so far.
+#[derive(Default)]
+pub struct Log {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    /// As the machine counts them; what is not for the client is empty.
+    pub frames: Vec<Bytes>,
+    pub streamed: bool,
+}
+
+impl Live {
+    pub fn new(key: Key, instance: InstanceNo) -> Arc<Live> {
+        Arc::new(Live { key, instance, inbox: Inbox::default(), log: Mutex::default() })
+    }
+
+    pub fn seq(&self) -> Seq {
+        self.key.1
+    }
+
+    pub fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
