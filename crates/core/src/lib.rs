@@ -30,6 +30,8 @@ pub mod origin;
 pub mod payload;
 pub mod policies;
 pub mod price;
+pub mod reads;
+pub mod row;
 pub mod rules;
 pub mod run;
 pub mod scope;

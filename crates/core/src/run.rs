@@ -1,11 +1,12 @@
 //! A run: one agent's task, and what belongs to it rather than to a process.
 
+pub mod awaited;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    approval::Awaited,
     envelope::Refusal,
     id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
     job::Job,
@@ -13,7 +14,8 @@ use crate::{
     masks::Masks,
     origin::Origin,
     rules::Rules,
-    state::transaction::Conflicts,
+    run::awaited::Awaited,
+    state::Conflicts,
     status::Status,
     unit::Limits,
 };

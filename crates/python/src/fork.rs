@@ -4,12 +4,10 @@ use std::collections::HashMap;
 
 use outlast::commands::fork::named_or_time;
 use outlast_core::{
-    engine::{
-        fork::{Point, id_of, prepare},
-        snapshot::Snapshot,
-    },
+    engine::snapshot::Snapshot,
     id::{AttemptNo, Micros, RunId},
     op::Durability,
+    reads::forks::{Point, id_of, prepare},
     store::Ask as _,
 };
 use pyo3::prelude::*;

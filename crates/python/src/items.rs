@@ -4,7 +4,7 @@ use outlast_core::{
     id::{RunNo, Seq},
     job::ItemRow,
     payload::Payload,
-    store::RunFilter,
+    store::{Page, RunFilter},
     unit::Unit,
 };
 use pyo3::{prelude::*, types::PyBytes};
@@ -73,7 +73,7 @@ pub fn results<'py>(
 ) -> PyResult<Vec<Row<'py>>> {
     let core = engine.core()?;
     let page = py.detach(|| {
-        let page = core.store.results(RunNo(run), Seq(after), limit)?;
+        let page = core.store.items(RunNo(run), &Page::new(Seq(after), limit).with_values())?;
         let read = |(row, kept): (ItemRow, Option<Payload>)| {
             let seq = row.seq;
             let kept = kept.map(|kept| decoded(&kept, RunNo(run), seq)).transpose()?;

@@ -8,10 +8,10 @@ use crate::{
         Broken, Refused, Visible,
         exchange::{End, Progress},
     },
+    engine::admit::Admission,
     envelope::Refusal,
     id::{InstanceNo, Seq},
     journal::State,
-    op::Admission,
     store,
 };
 

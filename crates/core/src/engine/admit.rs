@@ -10,15 +10,17 @@ use self::plan::{Plan, amounts};
 use crate::{
     digest::{Digest, MatchKey},
     engine::{
-        Error, doubt, guard,
+        Error,
+        actor::Actor,
+        doubt, guard,
         replay::{self, Asked, Choice},
         windows, within,
     },
     envelope::Refusal,
-    id::{EnvelopeNo, Micros, Seq, Slot},
+    id::{EnvelopeNo, InstanceNo, Micros, Seq, Slot},
     journal::{CallDetail, Entry, Kind, Role, State, iteration_scope},
     loaded::{Loaded, Need, NewPayload},
-    op::{Actor, Admission as Answer, Divergence},
+    op::Admission as Answer,
     payload::Payload,
     price::Bound,
     run::{OnDivergence, Unpriced},
@@ -325,4 +327,25 @@ impl Admit {
         a.diverged_untaken = untaken;
         Some(Divergence { untaken })
     }
+}
+
+/// What becomes of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// A new call: reserved and on disk. `cap` is the output cap to send when the client's was too large.
+    Go { seq: Seq, cap: Option<u64>, retry_of: Option<Seq>, diverged: Option<Divergence> },
+    /// The recorded answer of entry `seq` serves.
+    Replay { seq: Seq },
+    /// Entry `seq` is in flight under `instance`: its answer will serve.
+    Join { seq: Seq, instance: InstanceNo },
+    /// Room may come back: decide again when something is settled, voided or raised.
+    Wait { refusal: Refusal },
+    /// Refused; the run is halted, or was already.
+    Refused(Refusal),
+}
+
+/// A new call while recorded answers were untaken; said once per attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    pub untaken: i64,
 }

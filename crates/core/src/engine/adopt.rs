@@ -1,11 +1,10 @@
 //! Adopt: a process of the agent's own acts in the attempt that a supervisor drives.
 
 use crate::{
-    engine::{Error, guard},
+    engine::{Error, actor::Actor, guard},
     id::{Micros, Slot},
     instance::Lease,
     loaded::{Loaded, Need},
-    op::Actor,
 };
 
 /// Lets the actor's process open steps, loops and checkpoints in an attempt that another process drives.

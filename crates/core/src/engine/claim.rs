@@ -6,8 +6,8 @@ use crate::{
     envelope::Refusal,
     id::{AttemptNo, Fence, InstanceNo, Micros, RunNo, Slot},
     instance::Lease,
-    loaded::{Loaded, Need, Row},
-    op::Claimed,
+    loaded::{Loaded, Need},
+    row::Row,
     status::{self, Event, Status},
     unit::Unit,
 };
@@ -173,4 +173,18 @@ pub fn end_open(l: &mut Loaded, run: RunNo, slot: Slot, now: Micros) {
             a.exit = Some(Exit { lost: true, ..Exit::default() });
         }
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    Attempt {
+        /// The one asked for, or the free one that was found.
+        slot: Slot,
+        attempt: AttemptNo,
+        fence: Fence,
+        iteration: i64,
+        answers: i64,
+    },
+    /// `restarts` is used up, or the run's time is over: the run is halted.
+    Refused(Refusal),
 }

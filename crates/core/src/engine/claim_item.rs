@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use crate::{
     digest::Digest,
-    engine::{Error, guard, step::append},
+    engine::{Error, actor::Actor, guard, step::append},
     id::{InstanceNo, Micros, RunNo, Seq, Slot},
     instance::Life,
     job::{ItemClaim, ItemDetail, ItemRun, MOST_DEATHS, OnChange, SCOPE, Standing},
     journal::{Entry, Kind, State},
     loaded::{Loaded, Need},
-    op::Actor,
     scope,
 };
 

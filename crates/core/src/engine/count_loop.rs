@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{Error, guard, step::append},
+    engine::{Error, actor::Actor, guard, step::append},
     envelope::Refusal,
     id::{Micros, Slot},
     journal::{Kind, State, iteration_scope},
     loaded::{Loaded, Need},
-    op::{Actor, Turn},
     unit::Unit,
 };
 
@@ -62,4 +61,14 @@ impl CountLoop {
         append(l, &self.actor, Kind::Loop, State::Done, self.scope(), self.key.clone(), now)?;
         Ok(Turn::Counted { loops: l.envelope(own)?.spent[Unit::Loops] })
     }
+}
+
+/// What became of a loop's turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// How many are counted now.
+    Counted {
+        loops: i64,
+    },
+    Refused(Refusal),
 }

@@ -3,11 +3,10 @@
 use crate::{
     attempt::Exit,
     engine::{Error, doubt, retry, within},
-    id::{InstanceNo, Micros, RunNo, Seq},
+    id::{InstanceNo, Micros, RunId, RunNo, Seq},
     instance::Life,
     journal::{Kind, State},
     loaded::{Loaded, Need},
-    op::Swept,
     status::{self, Event, Status},
 };
 
@@ -95,4 +94,12 @@ impl DeclareDead {
         }
         Ok(swept)
     }
+}
+
+/// What a dead instance left behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    pub unknown_calls: usize,
+    pub ended_attempts: usize,
+    pub interrupted: Vec<RunId>,
 }

@@ -6,9 +6,8 @@ use crate::{
         claim::{Opening, end_open, open_attempt},
         guard,
     },
-    id::{InstanceNo, Micros, RunNo, Slot},
+    id::{AttemptNo, InstanceNo, Micros, RunNo, Slot},
     loaded::{Loaded, Need},
-    op::Entered,
     status::Status,
 };
 
@@ -78,4 +77,11 @@ impl Enter {
             _ => Ok(Some(Entered { attempt: a.no, slot, iteration: a.iteration })),
         }
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entered {
+    pub attempt: AttemptNo,
+    pub slot: Slot,
+    pub iteration: i64,
 }

@@ -2,12 +2,11 @@
 
 use crate::{
     attempt::Attempt,
-    engine::Error,
+    engine::{Error, actor::Actor},
     envelope::Refusal,
     id::{InstanceNo, Micros, RunNo, Slot},
     instance::{Instance, Life},
     loaded::{Loaded, Need},
-    op::Actor,
     run::Run,
     status::{self, Event, Status},
     token::Claims,

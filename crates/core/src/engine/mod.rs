@@ -2,6 +2,7 @@
 
 mod error;
 
+pub mod actor;
 pub mod admit;
 pub mod adopt;
 pub mod apply_budget;

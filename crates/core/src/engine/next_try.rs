@@ -1,10 +1,9 @@
 //! Next try: a try of an item or a step raised, and another begins.
 
 use crate::{
-    engine::{Error, guard, within},
+    engine::{Error, actor::Actor, guard, within},
     id::{Micros, Seq, Slot},
     loaded::{Loaded, Need},
-    op::Actor,
 };
 
 /// Commits the number of the next try before its first call, and answers it.

@@ -4,12 +4,13 @@ use proptest::prelude::*;
 
 use crate::{
     engine::{
+        actor::Actor,
+        admit::Admission,
         bench::{Bench, Request, bill, usd},
         settle::{Bill, Close},
     },
     id::{InstanceNo, RunNo, Seq},
     journal::{Entry, State},
-    op::{Actor, Admission},
     run::{InDoubt, Policy},
     unit::{Limits, Unit},
 };

@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    engine::{Error, guard},
+    engine::{Error, actor::Actor, guard},
     id::{AttemptNo, InstanceNo, Micros, RunNo, Slot},
-    loaded::{Loaded, Need, Row},
-    op::Actor,
+    loaded::{Loaded, Need},
+    row::Row,
     state::{
         Committed, Keep, Name, Namespace, OURS, Position, Value, is_a_runs, outcome,
         rows::{Current, Forgetting, NewCommit, NewVersion, Removal, Trimmed},

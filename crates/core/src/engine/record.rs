@@ -1,11 +1,10 @@
 //! Record: a step's result, together with the state it changed.
 
 use crate::{
-    engine::{Error, put::Change, within},
+    engine::{Error, actor::Actor, put::Change, within},
     id::{InstanceNo, Micros, RunNo, Seq},
     journal::{Kind, Role, State, iteration_scope},
     loaded::{Loaded, Need, NewPayload},
-    op::Actor,
     payload::Payload,
 };
 

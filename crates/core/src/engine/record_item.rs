@@ -1,12 +1,11 @@
 //! Record item: what an item came to, with its cost and the state it changed.
 
 use crate::{
-    engine::{Error, claim_item::close_item, put::Change},
+    engine::{Error, actor::Actor, claim_item::close_item, put::Change},
     id::{InstanceNo, Micros, RunNo, Seq},
     job::{ItemDetail, ItemEnded, MOST_FAILED_STARTS, Standing},
     journal::{Entry, Kind, Role, State},
     loaded::{Loaded, Need, NewPayload},
-    op::Actor,
     payload::Payload,
 };
 

@@ -4,7 +4,8 @@ use crate::{
     engine::Error,
     id::{InstanceNo, Micros},
     instance::{Identity, Instance, Life},
-    loaded::{Loaded, Need, Row},
+    loaded::{Loaded, Need},
+    row::Row,
 };
 
 /// Gives the process its instance number. Synced: a claim must not outlive its instance's row.

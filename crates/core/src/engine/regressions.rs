@@ -2,12 +2,13 @@
 
 use crate::{
     engine::{
+        actor::Actor,
+        admit::Admission,
         bench::{Bench, Request, bill, usd},
         settle::{Bill, Close},
     },
     id::{InstanceNo, RunNo},
     journal::State,
-    op::{Actor, Admission},
     run::Policy,
     unit::Limits,
 };

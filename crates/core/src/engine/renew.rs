@@ -1,11 +1,12 @@
 //! Renew: one heartbeat for everything a process holds.
 
 use crate::{
-    approval::Awaited,
     engine::{Error, guard, request_approval},
+    envelope::Refusal,
     id::{AttemptNo, InstanceNo, Micros, RunNo},
     loaded::{Loaded, Need},
-    op::Pulse,
+    run::awaited::Awaited,
+    status::Status,
     unit::Unit,
 };
 
@@ -73,4 +74,13 @@ pub fn post_active(l: &mut Loaded, a: &Active) -> Result<(), Error> {
     let own = l.run(a.run)?.envelope();
     l.envelope_mut(own)?.spent[Unit::ActiveMs] += a.ms;
     Ok(())
+}
+
+/// What a renewal tells a driver of one of its runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pulse {
+    pub run: RunNo,
+    pub status: Status,
+    pub stop_requested: bool,
+    pub halt: Option<Refusal>,
 }

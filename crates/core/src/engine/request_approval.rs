@@ -5,11 +5,10 @@ use std::sync::Arc;
 use crate::{
     approval::{Answer, ApprovalDetail, MOST_ARGUMENTS, MOST_PENDING, Status, key_of},
     digest::Digest,
-    engine::{Error, guard, step::append},
+    engine::{Error, actor::Actor, guard, step::append},
     id::{AttemptNo, Micros, RunNo, Seq, Slot},
     journal::{Entry, Kind, Role, State},
     loaded::{Loaded, Need, NewPayload},
-    op::Actor,
     payload::Payload,
     status,
     token::Claims,

@@ -3,13 +3,13 @@
 use crate::{
     engine::{
         Error,
+        actor::Actor,
         claim_item::{again, anew, is_job, newest, open_item},
     },
     id::{InstanceNo, Micros, RunNo, Seq},
     instance::Life,
     job::{ItemDetail, Standing},
     loaded::{Loaded, Need},
-    op::Actor,
 };
 
 /// Makes an item pending again, with a new entry; what it came to before is history. Synced.

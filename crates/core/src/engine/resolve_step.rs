@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{Error, record::Record, step::append},
+    engine::{Error, actor::Actor, record::Record, step::append},
     id::{InstanceNo, Micros, RunNo, Seq},
     instance::Life,
     journal::{Kind, State, StepDetail},
     loaded::{Loaded, Need},
-    op::Actor,
     payload::Payload,
 };
 

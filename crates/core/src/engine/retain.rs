@@ -1,10 +1,10 @@
 //! Retain: how many versions of each key a namespace keeps.
 
 use crate::{
-    engine::{Error, guard},
+    engine::{Error, actor::Actor, guard},
     id::{Micros, Slot},
-    loaded::{Loaded, Need, Row},
-    op::Actor,
+    loaded::{Loaded, Need},
+    row::Row,
     state::{Keep, Namespace, is_a_runs, run_namespace},
 };
 

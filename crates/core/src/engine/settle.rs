@@ -5,8 +5,8 @@ use crate::{
     id::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
     journal::{Correction, Kind, Role, State, iteration_scope},
     loaded::{Loaded, Need, NewPayload},
-    op::Settled,
     payload::Payload,
+    status::Status,
     unit::{Amounts, Unit},
     usage::{ServiceTier, Usage},
 };
@@ -229,4 +229,13 @@ impl Settle {
         }
         Ok(())
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settled {
+    pub cost_nano_usd: i64,
+    pub overrun_nano_usd: i64,
+    /// The run's own envelope, in usd: spent, and the limit if there is one.
+    pub run_spent_nano_usd: i64,
+    pub run_status: Status,
 }

@@ -8,9 +8,9 @@ use crate::{
     id::{AttemptNo, BudgetNo, Fence, Micros, RunId, RunNo, Seq},
     job::{Counts, Job},
     journal::Role,
-    loaded::{Loaded, Need, NewPayload, Numbers, Row},
-    op::Started,
+    loaded::{Loaded, Need, NewPayload, Numbers},
     payload::Payload,
+    row::Row,
     run::{Policy, Run, Spec},
     status::Status,
     unit::{Limits, Unit},
@@ -122,4 +122,12 @@ impl Start {
         budgets.dedup();
         Ok(budgets.into())
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Started {
+    pub run: RunNo,
+    /// False when the run existed: its limits are as they were.
+    pub created: bool,
+    pub status: Status,
 }

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{Error, guard, within},
+    engine::{Error, actor::Actor, guard, within},
     id::{Micros, Seq, Slot},
     journal::{Entry, Kind, State, StepDetail},
     loaded::{Loaded, Need},
-    op::{Actor, Step},
     scope,
     unit::Amounts,
 };
@@ -148,4 +147,15 @@ pub fn append(
         approval: None,
     });
     Ok(seq)
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Opened: run it. `try_no` is 0 in a step without retries; `tries` are those since it was begun or given up,
+    /// this one counted, over all processes.
+    Run { seq: Seq, begun_before: bool, try_no: i64, tries: i64 },
+    /// Its result is recorded.
+    Done { seq: Seq },
+    /// It may have happened at most once, and nobody knows whether: it does not run again by itself.
+    InDoubt { seq: Seq },
 }

@@ -128,17 +128,18 @@ mod tests {
     use super::*;
     use crate::{
         engine::{
+            actor::Actor,
+            admit::Admission,
             bench::{Bench, Request, bill},
-            claim::Claim,
-            end_attempt::EndAttempt,
+            claim::{Claim, Claimed},
+            end_attempt::{EndAttempt, Then},
             enter::Enter,
             settle::Close,
             start::Start,
         },
         id::RunId,
-        op::{Actor, Admission, Claimed, Durability, Then},
         run::{OnDivergence, Policy, Spec},
-        store::{Ask as _, Store as _},
+        store::{Ask as _, Durability, Store as _},
         unit::Limits,
     };
 

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{Error, guard, step::append},
-    id::{Micros, Slot},
+    engine::{Error, actor::Actor, guard, step::append},
+    id::{Micros, Seq, Slot},
     journal::{Kind, Role, State},
     loaded::{Loaded, Need, NewPayload},
-    op::{Actor, Tool},
     payload::Payload,
 };
 
@@ -58,4 +57,17 @@ impl BeginTool {
             state => Ok(Tool::Ended { seq, state }),
         }
     }
+}
+
+/// What becomes of a tool call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// Opened: it may begin.
+    Begun { seq: Seq },
+    /// An attempt that has ended left it open. It is this attempt's now.
+    Again { seq: Seq },
+    /// It is open in this attempt.
+    Taken { seq: Seq },
+    /// It was recorded.
+    Ended { seq: Seq, state: State },
 }

@@ -5,7 +5,8 @@ use crate::{
     engine::Error,
     envelope::{Envelope, Owner, Whose},
     id::{BudgetNo, EnvelopeNo, Micros, RunNo},
-    loaded::{Loaded, Numbers, Row},
+    loaded::{Loaded, Numbers},
+    row::Row,
 };
 
 /// The windows a new call of the run is charged to now. A period's first call makes its window.

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::Error,
+    engine::{Error, actor::Actor},
     id::{RunNo, Seq},
     journal::{Entry, Kind, State},
     loaded::Loaded,
-    op::Actor,
     scope,
     unit::Amounts,
 };

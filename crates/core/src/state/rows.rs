@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{Committed, Name, Namespace, Position, Progress, Value};
 use crate::{
     id::{AttemptNo, Micros, RunNo},
-    loaded::{Row, Touch},
+    row::{Row, Touch},
 };
 
 /// A key as it stands: all that a decision asks of it.

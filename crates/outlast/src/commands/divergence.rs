@@ -5,7 +5,8 @@ use outlast_core::{
     divergence::{Difference, Parting, first_difference, partings},
     id::{RunNo, Seq},
     journal::Entry,
-    masks::{self, Rules},
+    masks::Rules,
+    reads,
     store::{Error, RunView, Store},
 };
 use outlast_server::dialect::canonical::LEFT_OUT;
@@ -26,7 +27,7 @@ const WIDTH: usize = 160;
 pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
     let (no, id) = (view.run.no, view.run.id.as_str());
     let (attempts, entries) = (store.attempts(no)?, journal::all(store, no)?);
-    let rules = masks::of(store, view)?.compile().map_err(Error::from)?;
+    let rules = reads::masks::of(store, view)?.compile().map_err(Error::from)?;
     let told = partings(&attempts, &entries)
         .into_iter()
         .map(|parting| Told::gather(store, no, parting, &rules))

@@ -1,13 +1,13 @@
 //! `outlast snapshot RUN NAME` and `outlast fork RUN --from-snapshot …`.
 
 use outlast_core::{
-    engine::{
-        fork::{Point, id_of, prepare},
-        snapshot::Snapshot,
-    },
+    engine::snapshot::Snapshot,
     id::{AttemptNo, RunId},
     op::Durability,
-    snapshot,
+    reads::{
+        self,
+        forks::{Point, id_of, prepare},
+    },
     store::{Ask, RunView, Store},
     unit::{Limits, Unit},
 };
@@ -74,7 +74,7 @@ fn meant(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
 
 /// What a word on the command line means: a snapshot's name first, then an attempt's number, then a time.
 fn point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point, CliError> {
-    if snapshot::named(store, &view.run.id, word)?.is_none()
+    if reads::snapshots::named(store, &view.run.id, word)?.is_none()
         && let Ok(no) = word.parse::<i64>()
     {
         return Ok(Point::Attempt(AttemptNo(no)));
@@ -88,7 +88,7 @@ pub fn named_or_time(
     view: &RunView,
     word: &str,
 ) -> Result<Point, outlast_core::store::Error> {
-    if snapshot::named(store, &view.run.id, word)?.is_none()
+    if reads::snapshots::named(store, &view.run.id, word)?.is_none()
         && let Ok(when) = time::parse_when(word)
     {
         return Ok(Point::Time(when.resolve(store.now()?)));

@@ -1,9 +1,6 @@
 //! An approval: what a person needs to decide, for people and for programs.
 
-use outlast_core::{
-    approval::{Status, View},
-    id::Micros,
-};
+use outlast_core::{approval::Status, id::Micros, reads::approvals::View};
 use serde_json::{Value, json};
 
 use super::{

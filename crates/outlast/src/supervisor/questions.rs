@@ -3,8 +3,9 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use outlast_core::{
-    approval::{self, ApprovalId, Filter, Status as Is, View},
+    approval::{self, ApprovalId, Filter, Status as Is},
     id::RunNo,
+    reads::{self, approvals::View},
     status::Status,
     store::Store,
 };
@@ -44,7 +45,7 @@ pub async fn tell(store: Arc<dyn Store>, run: RunNo, mut word: watch::Receiver<W
 
 fn pending(store: &dyn Store, run: RunNo) -> Result<Vec<View>, outlast_core::store::Error> {
     let filter = Filter { run: Some(run), open: true, limit: approval::MOST_PENDING };
-    approval::list(store, &filter, Some(Is::Pending))
+    reads::approvals::list(store, &filter, Some(Is::Pending))
 }
 
 fn line(view: &View) -> String {

@@ -15,6 +15,7 @@ use outlast_core::{
     op::{Actor, Then},
     payload::Payload,
     run::Spec,
+    store::Sought,
 };
 
 use crate::{
@@ -123,7 +124,7 @@ fn a_job_is_found_by_its_name_or_its_run() {
 }
 
 fn standing(story: &Story, run: RunNo, index: i64) -> Standing {
-    story.store.item(run, &format!("doc-{index}")).unwrap().unwrap().detail.standing
+    story.store.newest(run, &Sought::item(&format!("doc-{index}"))).unwrap().unwrap().item.unwrap().standing
 }
 
 #[test]

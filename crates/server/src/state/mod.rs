@@ -14,7 +14,7 @@ use outlast_core::{
     id::{RunId, Slot, uuid_v7},
     op::{Actor, Durability},
     state::{
-        Committed, Name, Position, outcome,
+        Committed, Name, Position,
         transaction::{self, Conflicts, Limits, Seen, Transactions},
     },
     store::{self, Ask as _, Store},
@@ -159,7 +159,7 @@ impl StateDesk {
 
     /// What is said of a transaction that is neither open here nor recorded.
     pub fn unknown(&self, id: &str) -> Error {
-        outcome::unknown(id, self.clock.now()).into()
+        transaction::unknown(id, self.clock.now()).into()
     }
 
     /// Prepares a value. A large one beside the threads that answer others.

@@ -1,7 +1,8 @@
 //! Writing back what a decision touched.
 
 use outlast_core::{
-    loaded::{Loaded, NewPayload, Row, Touch},
+    loaded::{Loaded, NewPayload},
+    row::{Row, Touch},
     store::Error,
 };
 use tokio_postgres::Client;

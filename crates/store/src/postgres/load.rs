@@ -13,7 +13,8 @@ use outlast_core::{
     id::{EnvelopeNo, InstanceNo, RunNo},
     instance::{Instance, Lease},
     journal::Entry,
-    loaded::{Loaded, Numbers, Row, Table},
+    loaded::{Loaded, Numbers, Table},
+    row::Row,
     run::{Run, Spec},
     store::{
         Error,

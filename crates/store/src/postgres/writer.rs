@@ -9,7 +9,8 @@ use std::{
 use outlast_core::{
     id::{InstanceNo, Micros},
     instance::Instance,
-    loaded::{Loaded, Touch},
+    loaded::Loaded,
+    row::Touch,
     store::{
         Error,
         load::{Edges, Fetch, Key},

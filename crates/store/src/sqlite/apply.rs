@@ -5,8 +5,9 @@ use std::sync::LazyLock;
 use outlast_core::{
     id::{EnvelopeNo, RunNo},
     journal::Entry,
-    loaded::{Loaded, Row, Touch},
+    loaded::Loaded,
     payload::Payload,
+    row::{Row, Touch},
     run::Run,
 };
 use rusqlite::{Connection, Result, params, params_from_iter};

@@ -11,7 +11,8 @@ use outlast_core::{
     envelope::Envelope,
     id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Slot},
     instance::{Instance, Lease},
-    loaded::{Loaded, Touch},
+    loaded::Loaded,
+    row::Touch,
     run::Run,
 };
 

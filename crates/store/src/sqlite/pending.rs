@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use outlast_core::{
     id::{RunNo, Seq},
     journal::{Entry, Kind},
-    loaded::{Loaded, NewPayload, Row, Touch},
+    loaded::{Loaded, NewPayload},
+    row::{Row, Touch},
     run::Run,
     store::load::{Key, Newest},
 };

@@ -2,14 +2,16 @@
 
 use outlast_core::{
     engine::{
-        checkpoint::{Checkpoint, Used, newest_saved},
+        checkpoint::{Checkpoint, Used},
         claim::Claim,
     },
     id::Seq,
     journal::{Kind, Role},
     op::Then,
     payload::Payload,
+    reads::checkpoints::newest_saved,
     status::Status,
+    store::Sought,
     unit::Unit,
 };
 
@@ -21,7 +23,7 @@ fn save(agent: &Agent, name: &str, value: &str) -> Seq {
 }
 
 fn newest(s: &Stage, agent: &Agent, name: &str) -> Option<String> {
-    let entry = s.store().newest(agent.run, Kind::Checkpoint, name).unwrap()?;
+    let entry = s.store().newest(agent.run, &Sought::done(Kind::Checkpoint, name)).unwrap()?;
     let value = s.store().payload(agent.run, entry.seq, Role::Value).unwrap().unwrap();
     Some(String::from_utf8(value.decode().unwrap().to_vec()).unwrap())
 }

@@ -1,17 +1,13 @@
 //! Turns: a run that is a loop, its iterations, and when it is over.
 
 use outlast_core::{
-    engine::{
-        begin_iteration::{self, BeginIteration},
-        claim::Claim,
-        hold::Hold,
-        judge_iteration::JudgeIteration,
-    },
+    engine::{begin_iteration::BeginIteration, claim::Claim, hold::Hold, judge_iteration::JudgeIteration},
     id::RunNo,
     journal::Kind,
     looping::{Looping, Verdict},
     op::Then,
     payload::Payload,
+    reads,
     run::Command,
     status::Status,
 };
@@ -43,7 +39,7 @@ fn fresh(p: &Process, run: RunNo) -> Agent {
 
 /// What iteration `no` began with.
 fn input(s: &Stage, run: RunNo, no: i64) -> Option<String> {
-    let kept = begin_iteration::input(&*s.store(), run, no).unwrap()?;
+    let kept = reads::iterations::input(&*s.store(), run, no).unwrap()?;
     Some(kept.map_or_else(String::new, |p| String::from_utf8(p.decode().unwrap().to_vec()).unwrap()))
 }
 

@@ -8,13 +8,14 @@ use std::{
 use outlast_core::{
     engine::{
         self,
-        begin_iteration::{self, BeginIteration},
+        begin_iteration::BeginIteration,
         judge_iteration::{JudgeIteration, STUCK},
     },
     id::InstanceNo,
     looping::{Looping, UNCHANGED, Verdict},
     op::{Actor, Durability},
     payload::Payload,
+    reads,
     status::Status,
     store::{self, Ask as _},
     token::Claims,
@@ -63,7 +64,7 @@ impl Driver {
         let turns = view.run.turns.clone().unwrap_or_default();
         let fresh = turns.finished > view.run.iteration;
         let no = view.run.iteration + i64::from(fresh);
-        let kept = begin_iteration::input(self.store.as_ref(), view.run.no, no)?;
+        let kept = reads::iterations::input(self.store.as_ref(), view.run.no, no)?;
         let is_begun = kept.is_some();
         let input = match (kept, &looping.input) {
             (Some(kept), _) => kept,

@@ -3,11 +3,12 @@
 use http::{Response, StatusCode};
 use outlast_core::{
     calendar::rfc3339,
-    engine::checkpoint::{Checkpoint, OURS, Used, newest_saved},
+    engine::checkpoint::{Checkpoint, OURS, Used},
     id::{RunNo, Seq},
     journal::Role,
     op::Durability,
     payload::Payload,
+    reads::checkpoints::newest_saved,
     store::{self, Ask as _, Store},
 };
 use serde::{Deserialize, Serialize};

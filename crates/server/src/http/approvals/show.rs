@@ -1,10 +1,11 @@
 //! Approvals and policies as JSON.
 
 use outlast_core::{
-    approval::{Status, View},
+    approval::Status,
     calendar::rfc3339,
     money::NanoUsd,
     policies::NamedPolicy,
+    reads::approvals::View,
     unit::{Limits, Unit},
 };
 use serde::Serialize;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use outlast_core::{
     id::Micros,
-    loaded::Touch,
+    row::Touch,
     state::{
         Committed, Keep, Name, Namespace, Position, Progress, StepKey,
         outcome::AT_ONCE,

@@ -8,7 +8,8 @@ use std::{collections::HashMap, sync::Arc};
 use bytes::Bytes;
 use outlast_core::{
     id::{AttemptNo, Micros, RunNo},
-    loaded::{Loaded, Row, Touch},
+    loaded::Loaded,
+    row::{Row, Touch},
     state::{
         At, Committed, Item, Keep, Name, Namespace, Position, Progress, StepKey, Value,
         outcome::AT_ONCE,

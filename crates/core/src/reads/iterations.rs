@@ -1,0 +1,17 @@
+//! What an iteration of a loop began with.
+
+use crate::{
+    engine::begin_iteration::key,
+    id::RunNo,
+    journal::{Kind, Role},
+    payload::Payload,
+    store::{self, Sought, Store},
+};
+
+/// What the iteration began with: `None` when it has not begun, `Some(None)` when it has no input of its own.
+pub fn input(store: &dyn Store, run: RunNo, iteration: i64) -> Result<Option<Option<Payload>>, store::Error> {
+    let Some(entry) = store.newest(run, &Sought::done(Kind::Iteration, &key(iteration)))? else {
+        return Ok(None);
+    };
+    Ok(Some(store.payload(run, entry.seq, Role::Stdin)?))
+}
