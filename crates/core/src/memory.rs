@@ -14,8 +14,8 @@ use std::{
 
 use crate::{
     engine::{
-        loaded::{Loaded, Need, Numbers, Row, Table, Touch},
-        op::{self, Durability, Op},
+        loaded::{Loaded, Need, Numbers, Table},
+        op::{self, Op},
     },
     envelope::{
         Envelope,
@@ -35,12 +35,13 @@ use crate::{
         token::TokenKey,
     },
     store::{
-        Error, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE,
+        Durability, Error, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket,
         load::{self, Fetch, Key},
     },
     words::{
         clock::Clock,
         id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+        row::{Row, Touch},
     },
 };
 
@@ -352,40 +353,17 @@ impl Store for MemoryStore {
         Ok(self.lock().committed.entries_of(run).filter(|e| e.seq > after).take(limit).cloned().collect())
     }
 
-    fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
-        Ok(self.lock().committed.items_of(run, after).take(limit).collect())
-    }
-
-    fn results(
-        &self,
-        run: RunNo,
-        after: Seq,
-        limit: usize,
-    ) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
-        let inner = self.lock();
-        let t = &inner.committed;
-        Ok(t.items_of(run, after)
-            .take(limit)
-            .map(|i| (i.clone(), t.value_of(run, i.seq, WHOLE_VALUE)))
-            .collect())
-    }
-
-    fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error> {
-        Ok(self.lock().committed.items_of(run, Seq(0)).find(|i| i.key == key))
+    fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
+        Ok(self.lock().committed.items_of(run, *page).collect())
     }
 
     fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
         Ok(self.lock().committed.steps_of(run, after).take(limit).collect())
     }
 
-    fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
+    fn newest(&self, run: RunNo, sought: &Sought<'_>) -> Result<Option<Entry>, Error> {
         let inner = self.lock();
-        let mut found = inner
-            .committed
-            .entries_of(run)
-            .rev()
-            .filter(|e| e.kind == kind && e.state == State::Done && e.key.as_deref() == Some(key));
-        Ok(found.next().cloned())
+        Ok(inner.committed.entries_of(run).rev().find(|e| sought.is(e)).cloned())
     }
 
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {

@@ -24,10 +24,10 @@ use outlast_core::{
         Refusal,
         unit::{Limits, PerUnit, Unit},
     },
-    journal::{Kind, Role, payload::Payload},
+    journal::{Kind, Role, job::ItemRow, payload::Payload},
     run::{OnDivergence, Policy, Spec, status::Status, token::TokenKey},
     state::Name,
-    store::{Ask as _, RunView, Store},
+    store::{Ask as _, Page, RunView, Sought, Store},
     words::{
         clock::random,
         id::{Micros, RunId, RunNo, Seq},
@@ -323,15 +323,17 @@ impl Engine {
     /// The newest entries of a job's items after `after`, at most `limit`.
     fn items(&self, py: Python<'_>, run: i64, after: i64, limit: usize) -> PyResult<Vec<RawItem>> {
         let core = self.shared.core()?;
-        let rows = py.detach(|| core.store.items(RunNo(run), Seq(after), limit)).map_err(Failure::from)?;
-        Ok(rows.into_iter().map(job::raw).collect())
+        let rows = py
+            .detach(|| core.store.items(RunNo(run), &Page::new(Seq(after), limit)))
+            .map_err(Failure::from)?;
+        Ok(rows.into_iter().map(|(row, _)| job::raw(row)).collect())
     }
 
     /// The newest entry of one item.
     fn item(&self, py: Python<'_>, run: i64, key: &str) -> PyResult<Option<RawItem>> {
         let core = self.shared.core()?;
-        let row = py.detach(|| core.store.item(RunNo(run), key)).map_err(Failure::from)?;
-        Ok(row.map(job::raw))
+        let row = py.detach(|| core.store.newest(RunNo(run), &Sought::item(key))).map_err(Failure::from)?;
+        Ok(row.as_ref().and_then(ItemRow::of).map(job::raw))
     }
 
     /// Makes an item pending again. `reuse`: its paid answers are replayed. Synced.
@@ -371,7 +373,7 @@ impl Engine {
     ) -> PyResult<Option<(i64, Bound<'py, PyBytes>)>> {
         let core = self.shared.core()?;
         let found = py.detach(|| {
-            let newest = core.store.newest(RunNo(run), Kind::Checkpoint, name)?;
+            let newest = core.store.newest(RunNo(run), &Sought::done(Kind::Checkpoint, name))?;
             let read = |seq| Ok::<_, Failure>((seq, value(core.store.as_ref(), RunNo(run), seq)?));
             newest.map(|e| read(e.seq)).transpose()
         })?;

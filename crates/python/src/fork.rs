@@ -4,13 +4,8 @@ use std::collections::HashMap;
 
 use outlast::program::find::fork_point;
 use outlast_core::{
-    engine::{
-        op::Durability,
-        run::{
-            fork::{Point, id_of, prepare},
-            snapshot::Snapshot,
-        },
-    },
+    engine::{op::Durability, run::snapshot::Snapshot},
+    reads::forks::{Point, id_of, prepare},
     store::Ask as _,
     words::id::{AttemptNo, Micros, RunId},
 };

@@ -3,7 +3,7 @@
 use outlast_core::{
     envelope::unit::Unit,
     journal::{job::ItemRow, payload::Payload},
-    store::RunFilter,
+    store::{Page, RunFilter},
     words::id::{RunNo, Seq},
 };
 use pyo3::{prelude::*, types::PyBytes};
@@ -72,7 +72,7 @@ pub fn results<'py>(
 ) -> PyResult<Vec<Row<'py>>> {
     let core = engine.core()?;
     let page = py.detach(|| {
-        let page = core.store.results(RunNo(run), Seq(after), limit)?;
+        let page = core.store.items(RunNo(run), &Page::new(Seq(after), limit).with_values())?;
         let read = |(row, kept): (ItemRow, Option<Payload>)| {
             let seq = row.seq;
             let kept = kept.map(|kept| decoded(&kept, RunNo(run), seq)).transpose()?;

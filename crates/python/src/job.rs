@@ -10,7 +10,7 @@ use outlast_core::{
         job::{ItemRow, Standing},
         payload::Payload,
     },
-    store::{Error, Store},
+    store::{Error, Page, Store},
     words::{
         digest::Digest,
         id::{RunNo, Seq},
@@ -64,9 +64,9 @@ impl Items {
         let (mut after, mut kept) = (Seq(0), 0);
         loop {
             let page: Vec<(ItemRow, Option<Payload>)> = if kept < KEPT {
-                store.results(run, after, PAGE)?
+                store.items(run, &Page::new(after, PAGE).with_values())?
             } else {
-                store.items(run, after, PAGE)?.into_iter().map(|row| (row, None)).collect()
+                store.items(run, &Page::new(after, PAGE))?
             };
             let Some((last, _)) = page.last() else { break };
             after = last.seq;
@@ -141,7 +141,7 @@ impl Items {
         let core = self.shared.core()?;
         let recorded = py.detach(|| {
             if self.is_worth_a_page() {
-                let page = core.store.results(self.run, Seq(seq.0 - 1), PAGE)?;
+                let page = core.store.items(self.run, &Page::new(Seq(seq.0 - 1), PAGE).with_values())?;
                 let mut memory = self.memory();
                 memory.hits = 0;
                 memory.page = page.into_iter().filter_map(|(row, v)| Some((row.seq, v?))).collect();

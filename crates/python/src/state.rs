@@ -13,8 +13,8 @@ use outlast_core::{
             transaction::{self, Conflicts, Seen, Transactions},
         },
     },
-    state::{At, EventRange, Item, Moment, Name, Position, ResumePoint, Scan, outcome},
-    store::{self, Ask as _, Store},
+    state::{At, EventRange, Item, Moment, Name, Position, ResumePoint, Scan},
+    store::{self, Ask as _, Store, Which},
     words::{
         clock::random,
         id::{Micros, RunNo, uuid_v7},
@@ -135,11 +135,11 @@ impl States {
             "time" => At::Time(Micros(moment)),
             "position" => At::Position(Position(moment)),
             _ => {
-                let item = self.read(py, |s| s.state_version(namespace, agent, key, moment))?;
+                let item = self.read(py, |s| s.state_at(namespace, agent, key, Which::Version(moment)))?;
                 return Ok(item.map(|i| raw(py, i)));
             }
         };
-        let item = self.read(py, |s| s.state_at(namespace, agent, key, at))?;
+        let item = self.read(py, |s| s.state_at(namespace, agent, key, at.into()))?;
         Ok(item.map(|i| raw(py, i)))
     }
 
@@ -306,7 +306,7 @@ impl States {
             let seen = open.transactions.see(id, &name, now).map_err(Failure::from)?;
             (seen, open.transactions.snapshot(id, now).map_err(Failure::from)?)
         };
-        let before = self.read(py, |s| s.state_at(namespace, agent, key, At::Position(snapshot)))?;
+        let before = self.read(py, |s| s.state_at(namespace, agent, key, At::Position(snapshot).into()))?;
         let before = before.map(|i| raw(py, i));
         let (changes, value) = match seen {
             Seen::Own { value, changes } => (changes, value),
@@ -360,7 +360,7 @@ impl States {
     /// that is known.
     fn outcome(&self, py: Python<'_>, id: &str) -> PyResult<Option<i64>> {
         let (found, now) = self.read(py, |s| Ok((s.transaction_outcome(id)?, s.now()?)))?;
-        match (found, outcome::unknown(id, now)) {
+        match (found, transaction::unknown(id, now)) {
             (None, forgotten @ transaction::Error::Forgotten { .. }) => Err(Failure::from(forgotten).into()),
             (found, _) => Ok(found.map(|c| c.commit)),
         }

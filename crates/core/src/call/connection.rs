@@ -8,7 +8,7 @@ use crate::{
         Broken, Refused, Visible,
         exchange::{End, Progress},
     },
-    engine::op::Admission,
+    engine::call::admit::Admission,
     envelope::Refusal,
     journal::State,
     store,

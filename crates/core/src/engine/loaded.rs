@@ -19,6 +19,7 @@ use crate::{
     words::{
         digest::MatchKey,
         id::{AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, RunId, RunNo, Seq, Slot},
+        row::{Row, Touch},
     },
 };
 
@@ -77,44 +78,6 @@ pub struct Numbers {
     pub run: RunNo,
     pub envelope: EnvelopeNo,
     pub instance: InstanceNo,
-}
-
-/// Whether a row is to be written back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Touch {
-    #[default]
-    Read,
-    Update,
-    Insert,
-}
-
-/// A loaded row.
-#[derive(Clone, Debug)]
-pub struct Row<T> {
-    pub value: T,
-    pub touch: Touch,
-    /// Another run's: a change is a row of its own.
-    shared: bool,
-}
-
-impl<T> Row<T> {
-    pub fn read(value: T) -> Self {
-        Self { value, touch: Touch::Read, shared: false }
-    }
-    pub fn insert(value: T) -> Self {
-        Self { value, touch: Touch::Insert, shared: false }
-    }
-    /// A row that is shared with another run, and that this run has not yet: see `origin`.
-    pub fn shared(value: T) -> Self {
-        Self { value, touch: Touch::Read, shared: true }
-    }
-    /// The value, to be changed: the row will be written back.
-    pub fn touched(&mut self) -> &mut T {
-        if self.touch == Touch::Read {
-            self.touch = if self.shared { Touch::Insert } else { Touch::Update };
-        }
-        &mut self.value
-    }
 }
 
 /// A table whose rows an operation loads.

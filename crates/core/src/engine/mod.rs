@@ -1,9 +1,11 @@
 //! The engine: one verb, one file. Each verb names what it needs and decides on it, purely.
 
+mod error;
+
+pub mod actor;
 pub mod approval;
 pub mod budget;
 pub mod call;
-mod error;
 pub mod item;
 pub mod loaded;
 pub mod op;

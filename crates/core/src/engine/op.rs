@@ -46,35 +46,33 @@ use crate::{
             resolve_step::ResolveStep, step::BeginStep, tool::BeginTool,
         },
     },
-    envelope::{Refusal, unit::Limits},
+    envelope::unit::Limits,
     journal::{
-        State, approval,
+        approval,
         job::{ItemClaim, ItemEnded},
     },
     run::{looping::Verdict, status::Status},
     state::Committed,
-    words::id::{AttemptNo, BudgetNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    words::id::{InstanceNo, Micros, Seq},
 };
 
-/// When an operation's ticket may resolve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Durability {
-    /// No ticket waits for it; rides with the next commit. Only delivery marks.
-    Lazy,
-    /// Committed: survives kill -9, reaches the disk with the next synced group.
-    Committed,
-    /// On disk.
-    Synced,
-}
-
-/// Who acts: checked before anything is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Actor {
-    pub run: RunNo,
-    pub attempt: AttemptNo,
-    /// The process that opens the entry and alone may close it.
-    pub instance: InstanceNo,
-}
+// A verb's answer stands beside the verb; whoever asks through `Op` finds it here, too.
+pub use crate::{
+    engine::{
+        actor::Actor,
+        budget::set_budget::BudgetSet,
+        call::{
+            admit::{Admission, Divergence},
+            settle::Settled,
+        },
+        run::{
+            claim::Claimed, declare_dead::Swept, end_attempt::Then, enter::Entered, renew::Pulse,
+            start::Started,
+        },
+        step::{count_loop::Turn, step::Step, tool::Tool},
+    },
+    store::Durability,
+};
 
 macro_rules! ops {
     ($($verb:ident => $outcome:ident($answer:ty)),* $(,)?) => {
@@ -172,145 +170,4 @@ ops! {
     ApplyBudget => BudgetApplied(usize),
     RequestApproval => ApprovalAsked(approval::Answer),
     DecideApproval => ApprovalDecided(approval::Answer),
-}
-
-/// What a renewal tells a driver of one of its runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pulse {
-    pub run: RunNo,
-    pub status: Status,
-    pub stop_requested: bool,
-    pub halt: Option<Refusal>,
-}
-
-/// What a dead instance left behind.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    pub unknown_calls: usize,
-    pub ended_attempts: usize,
-    pub interrupted: Vec<RunId>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Started {
-    pub run: RunNo,
-    /// False when the run existed: its limits are as they were.
-    pub created: bool,
-    pub status: Status,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claimed {
-    Attempt {
-        /// The one asked for, or the free one that was found.
-        slot: Slot,
-        attempt: AttemptNo,
-        fence: Fence,
-        iteration: i64,
-        answers: i64,
-    },
-    /// `restarts` is used up, or the run's time is over: the run is halted.
-    Refused(Refusal),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entered {
-    pub attempt: AttemptNo,
-    pub slot: Slot,
-    pub iteration: i64,
-}
-
-/// What becomes of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// A new call: reserved and on disk. `cap` is the output cap to send when the client's was too large.
-    Go { seq: Seq, cap: Option<u64>, retry_of: Option<Seq>, diverged: Option<Divergence> },
-    /// The recorded answer of entry `seq` serves.
-    Replay { seq: Seq },
-    /// Entry `seq` is in flight under `instance`: its answer will serve.
-    Join { seq: Seq, instance: InstanceNo },
-    /// Room may come back: decide again when something is settled, voided or raised.
-    Wait { refusal: Refusal },
-    /// Refused; the run is halted, or was already.
-    Refused(Refusal),
-}
-
-/// A new call while recorded answers were untaken; said once per attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Divergence {
-    pub untaken: i64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settled {
-    pub cost_nano_usd: i64,
-    pub overrun_nano_usd: i64,
-    /// The run's own envelope, in usd: spent, and the limit if there is one.
-    pub run_spent_nano_usd: i64,
-    pub run_status: Status,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Opened: run it. `try_no` is 0 in a step without retries; `tries` are those since it was begun or given up,
-    /// this one counted, over all processes.
-    Run { seq: Seq, begun_before: bool, try_no: i64, tries: i64 },
-    /// Its result is recorded.
-    Done { seq: Seq },
-    /// It may have happened at most once, and nobody knows whether: it does not run again by itself.
-    InDoubt { seq: Seq },
-}
-
-/// What becomes of a tool call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tool {
-    /// Opened: it may begin.
-    Begun { seq: Seq },
-    /// An attempt that has ended left it open. It is this attempt's now.
-    Again { seq: Seq },
-    /// It is open in this attempt.
-    Taken { seq: Seq },
-    /// It was recorded.
-    Ended { seq: Seq, state: State },
-}
-
-/// What became of a loop's turn.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// How many are counted now.
-    Counted {
-        loops: i64,
-    },
-    Refused(Refusal),
-}
-
-/// What became of a named budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BudgetSet {
-    pub no: BudgetNo,
-    /// False when it was so already.
-    pub changed: bool,
-    /// False while runs that were there before it are still to be charged to it: see `ApplyBudget`.
-    pub applied: bool,
-}
-
-/// How a supervised attempt's end is followed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Then {
-    /// The same driver starts another attempt: the run stays running.
-    Restart,
-    /// An iteration of the run's loop is over, and is judged next: the run stays running.
-    Turn,
-    /// At the provider's usage limit: no attempt is started before `until`.
-    Sleep {
-        until: Micros,
-    },
-    /// Its calls wait for a budget above its own: no attempt is started before there is room.
-    Wait,
-    /// `by_person`: `resume --all` leaves it alone.
-    Interrupt {
-        by_person: bool,
-    },
-    Complete,
-    Fail(String),
 }

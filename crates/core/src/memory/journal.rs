@@ -3,15 +3,18 @@
 use super::Tables;
 use crate::{
     journal::{Entry, Kind, Role, State, approval, job::ItemRow, payload::Payload},
-    store::{INLINE_VALUE, StepRow},
+    store::{INLINE_VALUE, Page, StepRow, WHOLE_VALUE},
     words::id::{RunNo, Seq},
 };
 
 impl Tables {
     /// The newest entry of each item, in order.
-    pub fn items_of(&self, run: RunNo, after: Seq) -> impl Iterator<Item = ItemRow> {
-        let newest = |e: &&Entry| e.kind == Kind::Item && e.retried_by.is_none();
-        self.entries_of(run).filter(move |e| e.seq > after).filter(newest).filter_map(ItemRow::of)
+    pub fn items_of(&self, run: RunNo, page: Page) -> impl Iterator<Item = (ItemRow, Option<Payload>)> {
+        let upto = page.upto;
+        let newest = move |e: &&Entry| e.kind == Kind::Item && e.retried_by.is_none_or(|by| by > upto);
+        let all = self.entries_of(run).filter(move |e| e.seq > page.after && e.seq <= upto).filter(newest);
+        let value = move |seq| page.values.then(|| self.value_of(run, seq, WHOLE_VALUE)).flatten();
+        all.filter_map(ItemRow::of).take(page.limit).map(move |row| (row.clone(), value(row.seq)))
     }
 
     pub fn approvals(&self, filter: &approval::Filter) -> Vec<Entry> {

@@ -4,16 +4,14 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use super::MemoryStore;
 use crate::{
-    engine::{
-        self,
-        loaded::{Loaded, Row, Touch},
-    },
+    engine::{self, loaded::Loaded},
     state::{
         At, Committed, Event, EventPage, EventRange, History, Item, Listed, Moment, Name, Namespace,
         Position, Reads, ResumePoint, Scan, Value, furthest, outcome,
         rows::{Compactable, Current, NewCommit, NewVersion, Rows, Trimmed},
     },
-    store::Error,
+    store::{Error, Which},
+    words::row::{Row, Touch},
 };
 
 /// The rows of the state.
@@ -225,19 +223,17 @@ fn item(v: &NewVersion) -> Result<Item, Error> {
 
 impl Reads for MemoryStore {
     fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error> {
-        self.state_at(namespace, agent, key, At::Newest)
+        self.state_at(namespace, agent, key, At::Newest.into())
     }
 
-    fn state_version(
-        &self,
-        namespace: &str,
-        agent: &str,
-        key: &str,
-        version: i64,
-    ) -> Result<Option<Item>, Error> {
+    fn state_at(&self, namespace: &str, agent: &str, key: &str, which: Which) -> Result<Option<Item>, Error> {
         let inner = self.lock();
         let t = &inner.committed.state;
         let name = Name::new(namespace, agent, key);
+        let version = match which {
+            Which::At(at) => return t.version_at(&name, t.bound(namespace, at))?.map(item).transpose(),
+            Which::Version(version) => version,
+        };
         match t.keys.get(&name).filter(|c| (1..=c.version).contains(&version)) {
             Some(c) if version < c.oldest => {
                 Err(engine::Error::Compacted { key: key.to_owned(), oldest: c.oldest }.into())
@@ -245,12 +241,6 @@ impl Reads for MemoryStore {
             Some(_) => t.versions.get(&(name, version)).map(item).transpose(),
             None => Ok(None),
         }
-    }
-
-    fn state_at(&self, namespace: &str, agent: &str, key: &str, at: At) -> Result<Option<Item>, Error> {
-        let inner = self.lock();
-        let t = &inner.committed.state;
-        t.version_at(&Name::new(namespace, agent, key), t.bound(namespace, at))?.map(item).transpose()
     }
 
     fn state_history(

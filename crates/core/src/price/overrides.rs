@@ -11,8 +11,7 @@ use serde_json::value::RawValue;
 use super::{
     Price,
     decimal::{BadDecimal, pico_usd},
-    rows::{Listing, Row},
-    table::is_anthropic,
+    rows::{Listing, Row, is_anthropic},
 };
 use crate::words::usage::ServiceTier;
 

@@ -182,6 +182,11 @@ impl Fill<'_> {
     }
 }
 
+/// Anthropic's models keep its cache prices at whichever provider serves them.
+pub(super) fn is_anthropic(model: &str) -> bool {
+    model.contains("claude")
+}
+
 #[cfg(test)]
 mod tests {
     use ServiceTier::*;

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     Price, PriceError, overrides,
-    rows::{Listing, Row},
+    rows::{Listing, Row, is_anthropic},
 };
 use crate::words::usage::ServiceTier;
 
@@ -129,11 +129,6 @@ impl Entry {
         }
         Some(listing)
     }
-}
-
-/// Anthropic's models keep its cache prices at whichever provider serves them.
-pub(super) fn is_anthropic(model: &str) -> bool {
-    model.contains("claude")
 }
 
 #[cfg(test)]

@@ -6,12 +6,14 @@ use std::{
 };
 
 use crate::{
-    engine::op::{Durability, Op, Outcome},
+    engine::op::{Op, Outcome},
     envelope::{Envelope, budget::BudgetView},
-    journal::{Entry, Kind, Role, approval, job::ItemRow, payload::Payload},
+    journal::{Entry, Role, approval, job::ItemRow, payload::Payload},
     run::{attempt::Attempt, instance::Instance, origin::Origin, token::TokenKey},
     state::Wraps,
-    store::{Error, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
+    store::{
+        Durability, Error, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket, WHOLE_VALUE,
+    },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
@@ -122,45 +124,21 @@ impl Store for Forked {
         Ok(None)
     }
 
-    fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
-        let shared = |o: &Origin, from, limit| {
-            let rows = self.inner.items_up_to(o.run, o.seq, from, limit)?;
-            Ok(rows.into_iter().map(|row| (row.seq, o.item(row))).collect())
-        };
-        let own = |from, limit| self.inner.items(run, from, limit);
-        self.page(run, (after, limit), |row| row.seq, own, shared)
-    }
-
-    fn results(
-        &self,
-        run: RunNo,
-        after: Seq,
-        limit: usize,
-    ) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
-        let shared = |o: &Origin, from, limit| {
-            let rows = self.inner.items_up_to(o.run, o.seq, from, limit)?;
+    fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
+        let shared = |o: &Origin, after, limit| {
+            let rows =
+                self.inner.items(o.run, &Page { after, limit, upto: o.seq.min(page.upto), values: false })?;
             rows.into_iter()
-                .map(|row| {
+                .map(|(row, _)| {
                     let seq = row.seq;
                     let Some(row) = o.item(row) else { return Ok((seq, None)) };
-                    Ok((seq, Some((row, self.small_value(o.run, seq)?))))
+                    let value = page.values.then(|| self.small_value(o.run, seq)).transpose()?.flatten();
+                    Ok((seq, Some((row, value))))
                 })
                 .collect()
         };
-        let own = |from, limit| self.inner.results(run, from, limit);
-        self.page(run, (after, limit), |(row, _)| row.seq, own, shared)
-    }
-
-    fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error> {
-        if let Some(own) = self.inner.item(run, key)? {
-            return Ok(Some(own));
-        }
-        for origin in self.origins(run)?.iter() {
-            if let Some(row) = self.inner.item_up_to(origin.run, key, origin.seq)? {
-                return Ok(origin.item(row));
-            }
-        }
-        Ok(None)
+        let own = |after, limit| self.inner.items(run, &Page { after, limit, ..*page });
+        self.page(run, (page.after, page.limit), |(row, _)| row.seq, own, shared)
     }
 
     fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
@@ -173,12 +151,13 @@ impl Store for Forked {
         self.page(run, (after, limit), |(row, _)| row.seq, own, shared)
     }
 
-    fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
-        if let Some(own) = self.inner.newest(run, kind, key)? {
+    fn newest(&self, run: RunNo, sought: &Sought<'_>) -> Result<Option<Entry>, Error> {
+        if let Some(own) = self.inner.newest(run, sought)? {
             return Ok(Some(own));
         }
         for origin in self.origins(run)?.iter() {
-            if let Some(e) = self.inner.newest_up_to(origin.run, kind, key, origin.seq)? {
+            let sought = Sought { upto: origin.seq.min(sought.upto), ..*sought };
+            if let Some(e) = self.inner.newest(origin.run, &sought)? {
                 return Ok(origin.entry(run, e));
             }
         }
@@ -229,15 +208,6 @@ impl Store for Forked {
     fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error> {
         self.inner.entries(run, after, limit)
     }
-    fn items_up_to(&self, run: RunNo, upto: Seq, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
-        self.inner.items_up_to(run, upto, after, limit)
-    }
-    fn item_up_to(&self, run: RunNo, key: &str, upto: Seq) -> Result<Option<ItemRow>, Error> {
-        self.inner.item_up_to(run, key, upto)
-    }
-    fn newest_up_to(&self, run: RunNo, kind: Kind, key: &str, upto: Seq) -> Result<Option<Entry>, Error> {
-        self.inner.newest_up_to(run, kind, key, upto)
-    }
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
         self.inner.newest_request(run)
     }
@@ -256,11 +226,8 @@ impl Store for Forked {
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {
         self.inner.token_keys()
     }
-    fn damage(&self) -> Result<Vec<String>, Error> {
-        self.inner.damage()
-    }
-    fn reindex(&self) -> Result<(), Error> {
-        self.inner.reindex()
+    fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
+        self.inner.damage(reindex)
     }
     fn now(&self) -> Result<Micros, Error> {
         self.inner.now()

@@ -1,7 +1,14 @@
 //! What is read of a store without changing it.
 
+pub mod approvals;
 pub(crate) mod body;
+pub mod budgets;
+pub mod checkpoints;
 pub mod forked;
+pub mod forks;
+pub mod iterations;
+pub mod masks;
 pub mod policies;
 pub mod room;
+pub mod snapshots;
 pub mod spend;

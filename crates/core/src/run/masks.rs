@@ -8,7 +8,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
-use crate::store::{self, RunView, Store};
+use crate::store;
 
 /// The longest expression, and how large one may become in memory.
 const LONGEST: usize = 1_000;
@@ -67,18 +67,6 @@ impl Masks {
         });
         Ok(Rules { leave_out: self.leave_out.clone(), masks: masks.collect::<Result<_, _>>()? })
     }
-}
-
-/// Those of a run: its own, else those of the nearest run above it that has some. A child run is part of its parent's work.
-pub fn of(store: &dyn Store, view: &RunView) -> Result<Masks, store::Error> {
-    let mut masks = view.spec.masks.clone();
-    let mut parent = view.run.parent;
-    while let (None, Some(no)) = (&masks, parent) {
-        let Some(above) = store.run(no)? else { break };
-        masks = above.spec.masks;
-        parent = above.run.parent;
-    }
-    Ok(masks.unwrap_or_default())
 }
 
 /// Kept masks were checked before they were kept.

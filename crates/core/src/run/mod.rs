@@ -1,6 +1,7 @@
 //! A run: one agent's task, and what belongs to it rather than to a process.
 
 pub mod attempt;
+pub mod awaited;
 pub mod instance;
 pub mod looping;
 pub mod masks;
@@ -15,16 +16,17 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::state::transaction::Conflicts,
     envelope::{Refusal, unit::Limits},
-    journal::{approval::Awaited, job::Job},
+    journal::job::Job,
     run::{
+        awaited::Awaited,
         looping::{Looping, Turns},
         masks::Masks,
         origin::Origin,
         rules::Rules,
         status::Status,
     },
+    state::Conflicts,
     words::id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
 };
 

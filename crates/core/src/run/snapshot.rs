@@ -2,10 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    store::{Error, Store},
-    words::id::{Micros, RunId, Seq},
-};
+use crate::words::id::{Micros, RunId, Seq};
 
 /// Who keeps them in the state.
 pub const AGENT: &str = "outlast";
@@ -20,13 +17,4 @@ pub fn namespace(run: &RunId) -> String {
 pub struct Kept {
     pub seq: Seq,
     pub at: Micros,
-}
-
-/// The point of this name; the newest one of it counts.
-pub fn named(store: &dyn Store, run: &RunId, name: &str) -> Result<Option<(Seq, Micros)>, Error> {
-    let found = store.state(&namespace(run), AGENT, name)?.and_then(|item| item.value);
-    let Some(value) = found else { return Ok(None) };
-    let kept: Kept = serde_json::from_slice(&value)
-        .map_err(|e| Error::Corrupt { what: format!("the snapshot {name:?} of run {run}: {e}") })?;
-    Ok(Some((kept.seq, kept.at)))
 }

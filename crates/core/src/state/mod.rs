@@ -149,6 +149,17 @@ pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
+/// What decides between transactions that overlap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Conflicts {
+    /// Only the versions that changes expect.
+    #[default]
+    Expected,
+    /// Also, a commit fails if a key it writes was written since the transaction began.
+    FirstCommitter,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

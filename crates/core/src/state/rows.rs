@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Committed, Name, Namespace, Position, Progress, Value};
-use crate::{
-    engine::loaded::{Row, Touch},
-    words::id::{AttemptNo, Micros, RunNo},
+use crate::words::{
+    id::{AttemptNo, Micros, RunNo},
+    row::{Row, Touch},
 };
 
 /// A key as it stands: all that a decision asks of it.

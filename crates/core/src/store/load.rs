@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    engine::loaded::{Declared, Loaded, Named, Need, Row},
+    engine::loaded::{Declared, Loaded, Named, Need},
     envelope::Envelope,
     journal::{Entry, Kind, State, job},
     run::{Run, instance::Lease, origin::Origin},
@@ -20,6 +20,7 @@ use crate::{
     words::{
         digest::MatchKey,
         id::{AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+        row::Row,
     },
 };
 

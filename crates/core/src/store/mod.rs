@@ -1,5 +1,8 @@
 //! The store's trait: submit operations, read what is committed. One trait, several databases.
 
+mod durability;
+mod error;
+pub mod filter;
 pub mod load;
 pub(crate) mod state;
 
@@ -14,11 +17,11 @@ use std::{
 use crate::{
     engine::{
         self,
-        op::{Durability, Op, Outcome, Verb},
+        op::{Op, Outcome, Verb},
     },
     envelope::{Envelope, budget::BudgetView},
     journal::{
-        Entry, Kind, Role, State, approval,
+        Entry, Role, State, approval,
         job::ItemRow,
         payload::{PART_LEN, Payload},
     },
@@ -27,80 +30,9 @@ use crate::{
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
-/// Why a store did not do what it was asked.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
-    /// The engine's word: nothing was written.
-    #[error(transparent)]
-    Engine(#[from] engine::Error),
-    #[error("cannot open the store {place}: {why}")]
-    Open { place: String, why: String },
-    #[error("the store {place} has format {found}, and this outlast knows formats up to {known}")]
-    Newer { place: String, found: i64, known: i64 },
-    #[error(
-        "the store {place} has format {found}, written by an Outlast before 0.1, and this outlast reads \
-         format {oldest} and later"
-    )]
-    Older { place: String, found: i64, oldest: i64 },
-    /// What cannot be read is reported and refused: it is never a fresh start.
-    #[error("the store is damaged: {what}")]
-    Corrupt { what: String },
-    #[error("no space left for the store: {why}")]
-    Full { why: String },
-    #[error("the store failed: {why}")]
-    Io { why: String },
-    /// After an I/O error everything is refused until the store is opened anew.
-    #[error("the store refuses work after an earlier failure: {why}")]
-    Refused { why: String },
-    /// A server that is away, a lock that is held: it may work again without being opened anew.
-    #[error("the store cannot be had now: {why}")]
-    Unavailable { why: String },
-    /// The group was neither seen to commit nor to roll back.
-    #[error("it is not known whether the operation was committed: {why}")]
-    CommitUnknown { why: String },
-    #[error("the store is closed")]
-    Closed,
-}
-
-impl Error {
-    /// The stable code, the same in every face.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Error::Engine(e) => e.code(),
-            Error::Open { .. } => "store_open",
-            Error::Newer { .. } => "store_newer",
-            Error::Older { .. } => "store_older",
-            Error::Corrupt { .. } => "store_corrupt",
-            Error::Full { .. } => "store_full",
-            Error::Io { .. } => "store_io",
-            Error::Refused { .. } => "store_refused",
-            Error::Unavailable { .. } => "store_unavailable",
-            Error::CommitUnknown { .. } => "commit_unknown",
-            Error::Closed => "store_closed",
-        }
-    }
-
-    /// What to do about it.
-    pub fn hint(&self) -> Option<String> {
-        Some(match self {
-            Error::Engine(e) => return e.hint(),
-            Error::Open { .. } => "name another place with --store or OUTLAST_STORE".into(),
-            Error::Newer { .. } => "use the newer outlast that wrote it; nothing was changed".into(),
-            Error::Older { .. } => {
-                "start a new store, or use the Outlast that wrote it; nothing was changed".into()
-            }
-            Error::Corrupt { .. } => {
-                "nothing was changed; keep the file, and restore a copy or point --store elsewhere".into()
-            }
-            Error::Full { .. } => "make room on the disk; what was acknowledged is safe".into(),
-            Error::Io { .. } | Error::Refused { .. } => {
-                "start outlast again when the disk works; what was acknowledged is safe".into()
-            }
-            Error::Unavailable { .. } => "nothing was written; try again when the database answers".into(),
-            Error::CommitUnknown { .. } | Error::Closed => return None,
-        })
-    }
-}
+pub use durability::Durability;
+pub use error::Error;
+pub use filter::{Page, Sought, Which};
 
 /// A run with what belongs to it, as committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,52 +120,15 @@ pub trait Store: Reads + Send + Sync {
     fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error>;
     /// Entries after `after`, in order, at most `limit`.
     fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error>;
-    /// The newest entry of each item of a job after `after`, in order, at most `limit`: what a resume
-    /// needs, in size and time linear in the page.
-    fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error>;
-    /// The same, each with what was recorded (a result, or an error) where that is stored in at most
+    /// The newest entry of each item of a job, in order: what a resume needs, in size and time linear in the page.
+    /// With `values`, each with what was recorded (a result, or an error) where that is stored in at most
     /// `WHOLE_VALUE` bytes; what is larger is read with `payload`. One query.
-    fn results(&self, run: RunNo, after: Seq, limit: usize)
-    -> Result<Vec<(ItemRow, Option<Payload>)>, Error>;
-    /// The newest entry of one item.
-    fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error>;
+    fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error>;
     /// The steps of a run after `after`, in order, at most `limit`, each with what was recorded where that
     /// is stored in at most `INLINE_VALUE` bytes; what is larger is read with `payload`. One query.
     fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error>;
-    /// The newest `done` entry of this kind and key, in any scope.
-    fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error>;
-    /// `items` as it was when `upto` was the last place: what came to stand for an item later is left out.
-    fn items_up_to(&self, run: RunNo, upto: Seq, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
-        let newest = |e: &Entry| e.kind == Kind::Item && e.retried_by.is_none_or(|by| by > upto);
-        let mut found = Vec::new();
-        each_up_to(self, run, after, upto, |e| {
-            found.extend(newest(&e).then(|| ItemRow::of(&e)).flatten());
-            found.len() < limit
-        })?;
-        Ok(found)
-    }
-    /// The newest entry of one item up to a place.
-    fn item_up_to(&self, run: RunNo, key: &str, upto: Seq) -> Result<Option<ItemRow>, Error> {
-        let mut found = None;
-        each_up_to(self, run, Seq(0), upto, |e| {
-            if e.kind == Kind::Item && e.key.as_deref() == Some(key) {
-                found = ItemRow::of(&e);
-            }
-            true
-        })?;
-        Ok(found)
-    }
-    /// `newest` among the entries up to a place.
-    fn newest_up_to(&self, run: RunNo, kind: Kind, key: &str, upto: Seq) -> Result<Option<Entry>, Error> {
-        let mut found = None;
-        each_up_to(self, run, Seq(0), upto, |e| {
-            if e.kind == kind && e.state == State::Done && e.key.as_deref() == Some(key) {
-                found = Some(e);
-            }
-            true
-        })?;
-        Ok(found)
-    }
+    /// The newest entry that is sought.
+    fn newest(&self, run: RunNo, sought: &Sought<'_>) -> Result<Option<Entry>, Error>;
     /// The newest call of a run whose request body is kept, if it is among its last 64 stored bodies: a
     /// base after a restart. Bounded, because nothing is lost without one.
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error>;
@@ -244,42 +139,16 @@ pub trait Store: Reads + Send + Sync {
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error>;
     /// The keys that sign run tokens, newest first. Made with the store.
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error>;
-    /// What the database itself finds wrong with what it keeps, a line for each; reads everything.
-    fn damage(&self) -> Result<Vec<String>, Error> {
+    /// What the database itself finds wrong with what it keeps, a line for each; reads everything. With `reindex`,
+    /// after it made anew what it can tell from the rest: its indexes. No row is changed.
+    fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
+        let _ = reindex;
         Ok(Vec::new())
-    }
-    /// Makes anew what the database can tell from the rest: its indexes. No row is changed.
-    fn reindex(&self) -> Result<(), Error> {
-        Ok(())
     }
     /// The store's clock.
     fn now(&self) -> Result<Micros, Error>;
     /// Where it is, for messages. Holds no password.
     fn place(&self) -> String;
-}
-
-/// Goes through a run's own entries after `after` and up to `upto`, until `go_on` says no.
-fn each_up_to<S: Store + ?Sized>(
-    store: &S,
-    run: RunNo,
-    mut after: Seq,
-    upto: Seq,
-    mut go_on: impl FnMut(Entry) -> bool,
-) -> Result<(), Error> {
-    const PAGE: usize = 1000;
-    loop {
-        let page = store.entries(run, after, PAGE)?;
-        let whole = page.len() == PAGE;
-        for e in page {
-            after = e.seq;
-            if e.seq > upto || !go_on(e) {
-                return Ok(());
-            }
-        }
-        if !whole {
-            return Ok(());
-        }
-    }
 }
 
 /// Submits a verb and gets its own answer back.

@@ -2,7 +2,7 @@
 
 use crate::{
     state::{At, Committed, Item, Listed, Namespace, Position, ResumePoint},
-    store::{Error, Store},
+    store::{Error, Store, Which},
     words::id::Micros,
 };
 
@@ -72,16 +72,8 @@ pub struct History {
 pub trait Reads {
     /// The newest version of a key: of a deleted one its tombstone, of an unknown one `None`.
     fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error>;
-    /// One version of a key; `None` when it was not made yet.
-    fn state_version(
-        &self,
-        namespace: &str,
-        agent: &str,
-        key: &str,
-        version: i64,
-    ) -> Result<Option<Item>, Error>;
-    /// The version of a key that was the newest then.
-    fn state_at(&self, namespace: &str, agent: &str, key: &str, at: At) -> Result<Option<Item>, Error>;
+    /// One version of a key: by its number, or the one that was the newest then. `None` when it was not made yet.
+    fn state_at(&self, namespace: &str, agent: &str, key: &str, which: Which) -> Result<Option<Item>, Error>;
     /// Versions of a key above `after`, oldest first, at most `limit`.
     fn state_history(
         &self,
@@ -108,7 +100,7 @@ pub trait Reads {
     /// Agents of a namespace in the order of their UTF-8 bytes, behind `after`.
     fn agents(&self, namespace: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error>;
     /// What the transaction with this id came to; `None` when it was not committed, or longer ago than ids are
-    /// kept: see [`super::outcome::unknown`].
+    /// kept: see [`super::transaction::unknown`].
     fn transaction_outcome(&self, id: &str) -> Result<Option<Committed>, Error>;
 }
 
@@ -121,11 +113,8 @@ impl<T: Wraps> Reads for T {
     fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error> {
         self.wrapped().state(namespace, agent, key)
     }
-    fn state_version(&self, ns: &str, agent: &str, key: &str, version: i64) -> Result<Option<Item>, Error> {
-        self.wrapped().state_version(ns, agent, key, version)
-    }
-    fn state_at(&self, ns: &str, agent: &str, key: &str, at: At) -> Result<Option<Item>, Error> {
-        self.wrapped().state_at(ns, agent, key, at)
+    fn state_at(&self, ns: &str, agent: &str, key: &str, which: Which) -> Result<Option<Item>, Error> {
+        self.wrapped().state_at(ns, agent, key, which)
     }
     fn state_history(
         &self,

@@ -6,5 +6,6 @@ pub mod digest;
 pub mod duration;
 pub mod id;
 pub mod money;
+pub mod row;
 pub mod size;
 pub mod usage;

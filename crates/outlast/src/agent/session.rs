@@ -6,7 +6,7 @@ use outlast_core::{
         step::checkpoint::{Checkpoint, OURS},
     },
     journal::{Kind, Role, payload::Payload},
-    store::{self, Store},
+    store::{self, Sought, Store},
     words::id::{RunNo, Slot},
 };
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub fn key(agent: Option<&str>, iteration: i64) -> String {
 
 /// The newest that is known. Errors: the store's; one that cannot be read is corruption.
 pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>, store::Error> {
-    let Some(entry) = store.newest(run, Kind::Checkpoint, key)? else { return Ok(None) };
+    let Some(entry) = store.newest(run, &Sought::done(Kind::Checkpoint, key))? else { return Ok(None) };
     let corrupt =
         |e: &dyn std::fmt::Display| store::Error::Corrupt { what: format!("checkpoint {key}: {e}") };
     let Some(kept) = store.payload(run, entry.seq, Role::Value)? else { return Ok(None) };

@@ -2,7 +2,8 @@
 
 use outlast_core::{
     engine::{self, approval::decide_approval::DecideApproval, op::Durability},
-    journal::approval::{self, ApprovalId, Filter, Status, View},
+    journal::approval::{self, ApprovalId, Filter, Status},
+    reads::{self, approvals::View},
     store::{self, Ask, Store},
 };
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ pub fn approvals(store: &dyn Store, args: &ApprovalsArgs, page: &mut Page) -> Re
         // Of what is open, some may have expired: they are left out after they are counted.
         limit: if args.all { args.limit } else { usize::MAX >> 1 },
     };
-    let mut found = approval::list(store, &filter, (!args.all).then_some(Status::Pending))?;
+    let mut found = reads::approvals::list(store, &filter, (!args.all).then_some(Status::Pending))?;
     let more = found.len() > args.limit;
     found.truncate(args.limit);
     if page.look.json {
@@ -67,7 +68,7 @@ pub fn approve(
         hint: Some("`outlast approvals` lists what waits for a decision".into()),
     })?;
     let unknown = || store::Error::from(engine::Error::UnknownApproval { id: args.id.clone() });
-    let view = approval::find(store, id)?.ok_or_else(unknown)?;
+    let view = reads::approvals::find(store, id)?.ok_or_else(unknown)?;
     let decision = DecideApproval {
         id,
         // Of what is shown below: should the store hold others by now, nothing is decided.
@@ -77,7 +78,7 @@ pub fn approve(
         by: args.by.clone().unwrap_or_else(|| user(around)),
     };
     store.ask(decision, Durability::Synced).wait()?;
-    let view = approval::find(store, id)?.ok_or_else(unknown)?;
+    let view = reads::approvals::find(store, id)?.ok_or_else(unknown)?;
     if page.look.json {
         return Ok(page.json(&shown::json(&view))?);
     }

@@ -6,7 +6,8 @@ use outlast_core::{
         Entry,
         divergence::{Difference, Parting, first_difference, partings},
     },
-    run::masks::{self, Rules},
+    reads,
+    run::masks::Rules,
     store::{Error, RunView, Store},
     words::id::{RunNo, Seq},
 };
@@ -28,7 +29,7 @@ const WIDTH: usize = 160;
 pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
     let (no, id) = (view.run.no, view.run.id.as_str());
     let (attempts, entries) = (store.attempts(no)?, journal::all(store, no)?);
-    let rules = masks::of(store, view)?.compile().map_err(Error::from)?;
+    let rules = reads::masks::of(store, view)?.compile().map_err(Error::from)?;
     let told = partings(&attempts, &entries)
         .into_iter()
         .map(|parting| Told::gather(store, no, parting, &rules))

@@ -1,15 +1,12 @@
 //! `outlast snapshot RUN NAME` and `outlast fork RUN --from-snapshot …`.
 
 use outlast_core::{
-    engine::{
-        op::Durability,
-        run::{
-            fork::{Point, id_of, prepare},
-            snapshot::Snapshot,
-        },
-    },
+    engine::{op::Durability, run::snapshot::Snapshot},
     envelope::unit::{Limits, Unit},
-    run::snapshot,
+    reads::{
+        self,
+        forks::{Point, id_of, prepare},
+    },
     store::{Ask, RunView, Store},
     words::id::{AttemptNo, RunId},
 };
@@ -74,7 +71,7 @@ fn meant(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
 
 /// What a word on the command line means: a snapshot's name first, then an attempt's number, then a time.
 fn point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point, CliError> {
-    if snapshot::named(store, &view.run.id, word)?.is_none()
+    if reads::snapshots::named(store, &view.run.id, word)?.is_none()
         && let Ok(no) = word.parse::<i64>()
     {
         return Ok(Point::Attempt(AttemptNo(no)));

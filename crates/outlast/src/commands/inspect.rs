@@ -9,7 +9,7 @@ use outlast_core::{
         job::{ItemRow, Standing},
     },
     run::attempt::Attempt,
-    store::{RunView, Store},
+    store::{self, RunView, Store},
     words::id::{Micros, RunNo, Seq},
 };
 use serde_json::{Map, Value, json};
@@ -293,11 +293,11 @@ pub fn each_item(
 ) -> Result<(), CliError> {
     let mut after = Seq(0);
     loop {
-        let page = store.items(run, after, PAGE)?;
-        let Some(last) = page.last() else { return Ok(()) };
+        let page = store.items(run, &store::Page::new(after, PAGE))?;
+        let Some((last, _)) = page.last() else { return Ok(()) };
         after = last.seq;
         let whole = page.len() == PAGE;
-        page.into_iter().try_for_each(&mut tell)?;
+        page.into_iter().try_for_each(|(row, _)| tell(row))?;
         if !whole {
             return Ok(());
         }

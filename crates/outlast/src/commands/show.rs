@@ -12,6 +12,7 @@ use outlast_core::{
         Entry, Kind, State,
         approval::{self, Filter},
     },
+    reads,
     run::{Run, attempt::Attempt, instance::Instance},
     store::{RunView, Store},
     words::id::{AttemptNo, Micros, RunId},
@@ -79,7 +80,7 @@ struct Story {
     /// A CLI agent's: its id, and where it is kept.
     session: Option<(String, Option<PathBuf>)>,
     /// Those that nobody has decided.
-    approvals: Vec<approval::View>,
+    approvals: Vec<reads::approvals::View>,
     /// The newest ones.
     tools: Vec<tool::Told>,
     now: Micros,
@@ -123,12 +124,12 @@ impl Calls {
 }
 
 /// What of the run waits for a person.
-fn pending(store: &dyn Store, run: &Run) -> Result<Vec<approval::View>, CliError> {
+fn pending(store: &dyn Store, run: &Run) -> Result<Vec<reads::approvals::View>, CliError> {
     if run.approvals.as_ref().is_none_or(|a| a.is_empty()) {
         return Ok(Vec::new());
     }
     let filter = Filter { run: Some(run.no), open: true, limit: approval::MOST_PENDING };
-    Ok(approval::list(store, &filter, Some(approval::Status::Pending))?)
+    Ok(reads::approvals::list(store, &filter, Some(approval::Status::Pending))?)
 }
 
 impl Story {

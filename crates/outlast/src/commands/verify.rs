@@ -29,11 +29,10 @@ const PAGE: usize = 1000;
 
 /// `REFUSED` where damage was found and is still there.
 pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u8, CliError> {
-    let mut damage = store.damage()?;
+    let mut damage = store.damage(false)?;
     let mut repaired = Vec::new();
     if args.repair && !damage.is_empty() {
-        store.reindex()?;
-        let left = store.damage()?;
+        let left = store.damage(true)?;
         let again = |line: &String| left.contains(line);
         repaired.extend(damage.into_iter().filter(|line| !again(line)));
         damage = left;

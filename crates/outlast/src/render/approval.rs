@@ -1,9 +1,6 @@
 //! An approval: what a person needs to decide, for people and for programs.
 
-use outlast_core::{
-    journal::approval::{Status, View},
-    words::id::Micros,
-};
+use outlast_core::{journal::approval::Status, reads::approvals::View, words::id::Micros};
 use serde_json::{Value, json};
 
 use super::{

@@ -5,13 +5,11 @@
 
 use outlast_core::{
     engine::{
-        budget::{
-            apply_budget,
-            set_budget::{SetBudget, Source},
-        },
+        budget::set_budget::{SetBudget, Source},
         op::Durability,
     },
     envelope::budget::{Name, Per, Terms},
+    reads,
     store::{Ask as _, Store},
 };
 use serde::Deserialize;
@@ -93,7 +91,7 @@ pub fn set(store: &dyn Store, name: Name, terms: Terms, source: Source) -> Resul
     let budgets = if set.applied { Vec::new() } else { store.budgets()? };
     match budgets.iter().find(|b| b.budget.no == set.no) {
         None => Ok((set.changed, 0)),
-        Some(view) => Ok((set.changed, apply_budget::to_all(store, &view.budget)?)),
+        Some(view) => Ok((set.changed, reads::budgets::to_all(store, &view.budget)?)),
     }
 }
 

@@ -3,7 +3,8 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use outlast_core::{
-    journal::approval::{self, ApprovalId, Filter, Status as Is, View},
+    journal::approval::{self, ApprovalId, Filter, Status as Is},
+    reads::{self, approvals::View},
     run::status::Status,
     store::Store,
     words::id::RunNo,
@@ -44,7 +45,7 @@ pub async fn tell(store: Arc<dyn Store>, run: RunNo, mut word: watch::Receiver<W
 
 fn pending(store: &dyn Store, run: RunNo) -> Result<Vec<View>, outlast_core::store::Error> {
     let filter = Filter { run: Some(run), open: true, limit: approval::MOST_PENDING };
-    approval::list(store, &filter, Some(Is::Pending))
+    reads::approvals::list(store, &filter, Some(Is::Pending))
 }
 
 fn line(view: &View) -> String {

@@ -16,6 +16,7 @@ use outlast_core::{
         payload::Payload,
     },
     run::Spec,
+    store::Sought,
     words::id::{InstanceNo, RunId, RunNo, Seq, Slot},
 };
 
@@ -125,7 +126,7 @@ fn a_job_is_found_by_its_name_or_its_run() {
 }
 
 fn standing(story: &Story, run: RunNo, index: i64) -> Standing {
-    story.store.item(run, &format!("doc-{index}")).unwrap().unwrap().detail.standing
+    story.store.newest(run, &Sought::item(&format!("doc-{index}"))).unwrap().unwrap().item.unwrap().standing
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outlast_core::{
     engine::state::put::Change,
     state::{EventRange, Item, Moment, Name, Position, Scan},
-    store::{self, Store},
+    store::{self, Store, Which},
 };
 use prost::Message;
 use tonic::{Request, Response, Status};
@@ -106,7 +106,8 @@ impl StatehouseService for Statehouse {
         let r = request.into_inner();
         // A version that cannot be is not there.
         let version = i64::try_from(r.version).unwrap_or(0);
-        let read = move |s: &dyn Store| s.state_version(&r.namespace, &r.agent_id, &r.key, version);
+        let read =
+            move |s: &dyn Store| s.state_at(&r.namespace, &r.agent_id, &r.key, Which::Version(version));
         let GetStateResponse { value, version, commit_ts, exists } =
             shown(self.desk.read(read).await.map_err(status)?)?;
         fitting(GetStateAtVersionResponse { value, version, commit_ts, exists })

@@ -6,6 +6,7 @@ use http::Response;
 use outlast_core::{
     engine::state::put::Change,
     state::{Committed, Name},
+    store::Which,
 };
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
@@ -28,8 +29,8 @@ pub async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
         let read = move |store: &dyn outlast_core::store::Store| {
             let Name { namespace, agent, key } = &*name;
             let item = match version {
-                Some(version) => store.state_version(namespace, agent, key, version)?,
-                None => store.state_at(namespace, agent, key, at)?,
+                Some(version) => store.state_at(namespace, agent, key, Which::Version(version))?,
+                None => store.state_at(namespace, agent, key, at.into())?,
             };
             let shown = item.as_ref().map(|i| show::Runs::default().item(store, i)).transpose()?;
             Ok(item.zip(shown))

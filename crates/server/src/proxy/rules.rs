@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
-    run::masks::{self, Masks, Rules},
+    reads,
+    run::masks::{Masks, Rules},
     store::{Error, RunView},
 };
 
@@ -17,7 +18,7 @@ pub type Compiled = BTreeMap<Masks, Arc<Rules>>;
 
 /// The rules of the run.
 pub fn of(host: &Host, view: &RunView) -> Result<Arc<Rules>, Error> {
-    let masks = masks::of(host.store.as_ref(), view)?;
+    let masks = reads::masks::of(host.store.as_ref(), view)?;
     if let Some(rules) = lock(&host.rules).get(&masks) {
         return Ok(rules.clone());
     }

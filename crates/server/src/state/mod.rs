@@ -16,7 +16,7 @@ use outlast_core::{
             transaction::{self, Conflicts, Limits, Seen, Transactions},
         },
     },
-    state::{Committed, Name, Position, outcome},
+    state::{Committed, Name, Position},
     store::{self, Ask as _, Store},
     words::{
         clock::{Clock, Entropy, random},
@@ -163,7 +163,7 @@ impl StateDesk {
 
     /// What is said of a transaction that is neither open here nor recorded.
     pub fn unknown(&self, id: &str) -> Error {
-        outcome::unknown(id, self.clock.now()).into()
+        transaction::unknown(id, self.clock.now()).into()
     }
 
     /// Prepares a value. A large one beside the threads that answer others.

@@ -8,10 +8,10 @@ use std::sync::{
 use outlast_core::{
     engine::op::{Durability, Op, Outcome},
     envelope::{Envelope, budget::BudgetView},
-    journal::{Entry, Kind, Role, approval, job::ItemRow, payload::Payload},
+    journal::{Entry, Role, approval, job::ItemRow, payload::Payload},
     run::{attempt::Attempt, instance::Instance, token::TokenKey},
     state::Wraps,
-    store::{Error, LedgerLine, Promise, RunFilter, RunView, StepRow, Store, Ticket},
+    store::{Error, LedgerLine, Page, Promise, RunFilter, RunView, Sought, StepRow, Store, Ticket},
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
@@ -123,25 +123,14 @@ impl Store for Failing {
     fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error> {
         self.inner.entries(run, after, limit)
     }
-    fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
-        self.inner.items(run, after, limit)
-    }
-    fn results(
-        &self,
-        run: RunNo,
-        after: Seq,
-        limit: usize,
-    ) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
-        self.inner.results(run, after, limit)
-    }
-    fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error> {
-        self.inner.item(run, key)
+    fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
+        self.inner.items(run, page)
     }
     fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
         self.inner.steps(run, after, limit)
     }
-    fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
-        self.inner.newest(run, kind, key)
+    fn newest(&self, run: RunNo, sought: &Sought<'_>) -> Result<Option<Entry>, Error> {
+        self.inner.newest(run, sought)
     }
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
         self.inner.newest_request(run)

@@ -1,8 +1,9 @@
 //! Writing back what a decision touched.
 
 use outlast_core::{
-    engine::loaded::{Loaded, NewPayload, Row, Touch},
+    engine::loaded::{Loaded, NewPayload},
     store::Error,
+    words::row::{Row, Touch},
 };
 use tokio_postgres::Client;
 

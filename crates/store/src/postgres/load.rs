@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use futures_util::future::try_join_all;
 use outlast_core::{
-    engine::loaded::{Loaded, Numbers, Row, Table},
+    engine::loaded::{Loaded, Numbers, Table},
     envelope::{Envelope, budget::Budget},
     journal::Entry,
     run::{
@@ -19,7 +19,10 @@ use outlast_core::{
         Error,
         load::{Key, Newest},
     },
-    words::id::{EnvelopeNo, InstanceNo, RunNo},
+    words::{
+        id::{EnvelopeNo, InstanceNo, RunNo},
+        row::Row,
+    },
 };
 use tokio_postgres::Client;
 

@@ -8,13 +8,12 @@ use outlast_core::{
         Envelope,
         budget::{Budget, BudgetView},
     },
-    journal::{
-        Entry, Kind, Role, approval,
-        job::{self, ItemRow},
-        payload::Payload,
-    },
+    journal::{Entry, Role, approval, job::ItemRow, payload::Payload},
     run::{Run, Spec, attempt::Attempt, instance::Instance, token::TokenKey},
-    store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
+    store::{
+        Error, INLINE_VALUE, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket,
+        WHOLE_VALUE,
+    },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 use tokio_postgres::{Client, Row};
@@ -51,11 +50,9 @@ async fn views(client: &Client, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
     runs.into_iter().map(view).collect()
 }
 
-fn newest() -> String {
-    format!("e.run_no = $1 AND e.kind = {ITEM} AND e.retried_by IS NULL AND e.seq > $2")
-}
-
-const PAYLOAD_OF: &str = "p.run_no = e.run_no AND p.seq = e.seq AND p.role = $4 AND p.part = 0";
+/// Joins an entry's value in one part of at most $5 stored bytes in role $4.
+const VALUES: &str = "LEFT JOIN outlast.payloads p ON p.run_no = e.run_no AND p.seq = e.seq AND p.role = $4 \
+    AND p.part = 0 AND length(p.bytes) <= $5";
 
 fn token_key(row: &Row) -> Result<TokenKey, Error> {
     let bad = || Error::Corrupt { what: "a token key is not 32 bytes".into() };
@@ -168,44 +165,29 @@ impl Store for PostgresStore {
         })
     }
 
-    fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
+        let page = *page;
         self.readers.run(async move |c: &Client| {
-            let sql =
-                select(ITEM_ROW, &format!("outlast.entries e WHERE {} ORDER BY e.seq LIMIT $3", newest()));
-            all(c, &sql, params![run.0, after.0, limit], rows::item_row).await
-        })
-    }
-
-    fn results(
-        &self,
-        run: RunNo,
-        after: Seq,
-        limit: usize,
-    ) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.readers.run(async move |c: &Client| {
-            let rest = format!(
-                "outlast.entries e LEFT JOIN outlast.payloads p ON {PAYLOAD_OF} AND length(p.bytes) <= $5 WHERE {} \
-                 ORDER BY e.seq LIMIT $3",
-                newest()
+            let limit = i64::try_from(page.limit).unwrap_or(i64::MAX);
+            let wanted = format!(
+                "e.run_no = $1 AND e.kind = {ITEM} AND (e.retried_by IS NULL OR e.retried_by > $3) \
+                 AND e.seq > $2 AND e.seq <= $3 ORDER BY e.seq LIMIT $6"
             );
-            let sql = select(&format!("{ITEM_ROW}, {VALUE}"), &rest);
-            let role = Role::Value.code();
-            all(c, &sql, params![run.0, after.0, limit, role, WHOLE_VALUE], rows::result_row).await
-        })
-    }
-
-    fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error> {
-        let key = key.to_owned();
-        self.readers.run(async move |c: &Client| {
-            let sql = select(
-                ITEM_ROW,
-                "outlast.entries e WHERE e.run_no = $1 AND e.kind = $2 AND sha256(e.key) = sha256($3) \
-                 AND sha256(e.scope) = sha256($4) ORDER BY e.seq DESC LIMIT 1",
+            let (role, row): (_, fn(&Row) -> _) = (
+                Role::Value.code(),
+                match page.values {
+                    true => rows::result_row,
+                    false => rows::item_row,
+                },
             );
-            let (kind, key, scope) = (Kind::Item.code(), key.as_bytes(), job::SCOPE.as_bytes());
-            maybe(c, &sql, params![run.0, kind, key, scope], rows::item_row).await
+            let sql = match page.values {
+                true => select(
+                    &format!("{ITEM_ROW}, {VALUE}"),
+                    &format!("outlast.entries e {VALUES} WHERE {wanted}"),
+                ),
+                false => select(ITEM_ROW, &format!("outlast.entries e WHERE {wanted}")),
+            };
+            all(c, &sql, params![run.0, page.after.0, page.upto.0, role, WHOLE_VALUE, limit], row).await
         })
     }
 
@@ -213,8 +195,7 @@ impl Store for PostgresStore {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.readers.run(async move |c: &Client| {
             let rest = format!(
-                "outlast.entries e LEFT JOIN outlast.payloads p ON {PAYLOAD_OF} AND length(p.bytes) <= $5 \
-                 WHERE e.run_no = $1 AND e.kind = {STEP} AND e.seq > $2 ORDER BY e.seq LIMIT $3"
+                "outlast.entries e {VALUES} WHERE e.run_no = $1 AND e.kind = {STEP} AND e.seq > $2 ORDER BY e.seq LIMIT $3"
             );
             let sql = select(&format!("{STEP_ROW}, {VALUE}"), &rest);
             let role = Role::Value.code();
@@ -222,51 +203,17 @@ impl Store for PostgresStore {
         })
     }
 
-    fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
-        let key = key.to_owned();
+    fn newest(&self, run: RunNo, sought: &Sought<'_>) -> Result<Option<Entry>, Error> {
+        let Sought { kind, done, upto, .. } = *sought;
+        let (key, scope) = (sought.key.to_owned(), sought.scope.map(str::to_owned));
         self.readers.run(async move |c: &Client| {
+            let done = if done { format!(" AND state = {DONE}") } else { String::new() };
             let rest = format!(
-                "WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) AND state = {DONE} \
-                 ORDER BY seq DESC LIMIT 1"
+                "WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) AND seq <= $4{done} \
+                 AND ($5::bytea IS NULL OR sha256(scope) = sha256($5)) ORDER BY seq DESC LIMIT 1"
             );
-            one(c, &rest, params![run.0, kind.code(), key.as_bytes()]).await
-        })
-    }
-
-    fn items_up_to(&self, run: RunNo, upto: Seq, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.readers.run(async move |c: &Client| {
-            let rest = format!(
-                "outlast.entries e WHERE e.run_no = $1 AND e.kind = {ITEM} \
-                 AND (e.retried_by IS NULL OR e.retried_by > $4) AND e.seq > $2 AND e.seq <= $4 \
-                 ORDER BY e.seq LIMIT $3"
-            );
-            let params = params![run.0, after.0, limit, upto.0];
-            all(c, &select(ITEM_ROW, &rest), params, rows::item_row).await
-        })
-    }
-
-    fn item_up_to(&self, run: RunNo, key: &str, upto: Seq) -> Result<Option<ItemRow>, Error> {
-        let key = key.to_owned();
-        self.readers.run(async move |c: &Client| {
-            let sql = select(
-                ITEM_ROW,
-                "outlast.entries e WHERE e.run_no = $1 AND e.kind = $2 AND sha256(e.key) = sha256($3) \
-                 AND sha256(e.scope) = sha256($4) AND e.seq <= $5 ORDER BY e.seq DESC LIMIT 1",
-            );
-            let (kind, key, scope) = (Kind::Item.code(), key.as_bytes(), job::SCOPE.as_bytes());
-            maybe(c, &sql, params![run.0, kind, key, scope, upto.0], rows::item_row).await
-        })
-    }
-
-    fn newest_up_to(&self, run: RunNo, kind: Kind, key: &str, upto: Seq) -> Result<Option<Entry>, Error> {
-        let key = key.to_owned();
-        self.readers.run(async move |c: &Client| {
-            let rest = format!(
-                "WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) AND state = {DONE} \
-                 AND seq <= $4 ORDER BY seq DESC LIMIT 1"
-            );
-            one(c, &rest, params![run.0, kind.code(), key.as_bytes(), upto.0]).await
+            let scope = scope.as_deref().map(str::as_bytes);
+            one(c, &rest, params![run.0, kind.code(), key.as_bytes(), upto.0, scope]).await
         })
     }
 

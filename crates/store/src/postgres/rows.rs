@@ -131,8 +131,8 @@ pub fn payload(row: &Row) -> Result<Payload> {
     tables::payload(&mut Cursor::new(row))
 }
 
-pub fn item_row(row: &Row) -> Result<ItemRow> {
-    tables::item_row(&mut Cursor::new(row))
+pub fn item_row(row: &Row) -> Result<(ItemRow, Option<Payload>)> {
+    Ok((tables::item_row(&mut Cursor::new(row))?, None))
 }
 
 pub fn result_row(row: &Row) -> Result<(ItemRow, Option<Payload>)> {

@@ -7,13 +7,16 @@ use std::{
 };
 
 use outlast_core::{
-    engine::loaded::{Loaded, Touch},
+    engine::loaded::Loaded,
     run::instance::Instance,
     store::{
         Error,
         load::{Edges, Fetch, Key},
     },
-    words::id::{InstanceNo, Micros},
+    words::{
+        id::{InstanceNo, Micros},
+        row::Touch,
+    },
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::{Client, SimpleQueryMessage, error::SqlState};

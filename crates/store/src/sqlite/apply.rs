@@ -3,10 +3,13 @@
 use std::sync::LazyLock;
 
 use outlast_core::{
-    engine::loaded::{Loaded, Row, Touch},
+    engine::loaded::Loaded,
     journal::{Entry, payload::Payload},
     run::Run,
-    words::id::{EnvelopeNo, RunNo},
+    words::{
+        id::{EnvelopeNo, RunNo},
+        row::{Row, Touch},
+    },
 };
 use rusqlite::{Connection, Result, params, params_from_iter};
 

@@ -6,14 +6,17 @@
 use std::{collections::HashMap, sync::Arc};
 
 use outlast_core::{
-    engine::loaded::{Loaded, Touch},
+    engine::loaded::Loaded,
     envelope::{Envelope, budget::Budget},
     run::{
         Run,
         attempt::Attempt,
         instance::{Instance, Lease},
     },
-    words::id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Slot},
+    words::{
+        id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Slot},
+        row::Touch,
+    },
 };
 
 /// Beyond this many runs everything is forgotten: simpler than an order of age, and rare.

@@ -6,11 +6,14 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    engine::loaded::{Loaded, NewPayload, Row, Touch},
+    engine::loaded::{Loaded, NewPayload},
     journal::{Entry, Kind},
     run::Run,
     store::load::{Key, Newest},
-    words::id::{RunNo, Seq},
+    words::{
+        id::{RunNo, Seq},
+        row::{Row, Touch},
+    },
 };
 use rusqlite::{Connection, Result};
 

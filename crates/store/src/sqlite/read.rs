@@ -6,13 +6,12 @@ use outlast_core::{
         Envelope,
         budget::{Budget, BudgetView},
     },
-    journal::{
-        Entry, Kind, Role, approval,
-        job::{self, ItemRow},
-        payload::Payload,
-    },
+    journal::{Entry, Role, approval, job::ItemRow, payload::Payload},
     run::{Run, Spec, attempt::Attempt, instance::Instance, token::TokenKey},
-    store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
+    store::{
+        Error, INLINE_VALUE, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket,
+        WHOLE_VALUE,
+    },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, params_from_iter, types::Value};
@@ -69,18 +68,25 @@ fn view(conn: &Connection, run: Run) -> Result<RunView, Error> {
 /// An index on the newest entries of items keeps a page linear in its size, whatever else the journal holds.
 const ITEMS: &str = "entries e INDEXED BY entries_of_items";
 
-fn newest() -> String {
-    format!("e.run_no = ?1 AND e.kind = {ITEM} AND e.retried_by IS NULL AND e.seq > ?2")
-}
-
-fn items() -> String {
-    tables::select(ITEM_ROW, &format!("{ITEMS} WHERE {} ORDER BY e.seq LIMIT ?3", newest()))
-}
-
-fn results() -> String {
+fn items(values: bool) -> String {
+    let wanted = format!(
+        "e.run_no = ?1 AND e.kind = {ITEM} AND (e.retried_by IS NULL OR e.retried_by > ?3) \
+         AND e.seq > ?2 AND e.seq <= ?3 ORDER BY e.seq LIMIT ?6"
+    );
+    if !values {
+        return tables::select(ITEM_ROW, &format!("{ITEMS} WHERE {wanted}"));
+    }
     let columns = format!("{ITEM_ROW}, {}", payloads::value());
-    let rest = format!("{ITEMS} {} WHERE {} ORDER BY e.seq LIMIT ?3", payloads::join(), newest());
-    tables::select(&columns, &rest)
+    tables::select(&columns, &format!("{ITEMS} {} WHERE {wanted}", payloads::join()))
+}
+
+fn newest(sought: &Sought<'_>) -> String {
+    let done = if sought.done { format!(" AND state = {DONE}") } else { String::new() };
+    let scope = if sought.scope.is_some() { " AND scope = ?5" } else { "" };
+    format!(
+        "INDEXED BY entries_by_key WHERE run_no = ?1 AND kind = ?2 AND key = ?3{scope}{done} AND seq <= ?4 \
+         ORDER BY seq DESC LIMIT 1"
+    )
 }
 
 /// The newest first: an index is walked from its end, until there are enough. Of one run, the index of all of its
@@ -197,32 +203,12 @@ impl Store for SqliteStore {
         })
     }
 
-    fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.with_reader(|c| all(c, &items(), (run.0, after.0, limit), rows::item_row))
-    }
-
-    fn results(
-        &self,
-        run: RunNo,
-        after: Seq,
-        limit: usize,
-    ) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
+        let limit = i64::try_from(page.limit).unwrap_or(i64::MAX);
+        let (role, most) = (Role::Value.code(), WHOLE_VALUE);
+        let row = if page.values { rows::result_row } else { rows::item_row };
         self.with_reader(|c| {
-            let sql = results();
-            all(c, &sql, (run.0, after.0, limit, Role::Value.code(), WHOLE_VALUE), rows::result_row)
-        })
-    }
-
-    fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error> {
-        self.with_reader(|c| {
-            let sql = tables::select(
-                ITEM_ROW,
-                "entries e INDEXED BY entries_by_key WHERE e.run_no = ?1 AND e.kind = ?2 AND e.key = ?3 \
-                 AND e.scope = ?4 ORDER BY e.seq DESC LIMIT 1",
-            );
-            maybe(c, &sql, (run.0, Kind::Item.code(), key, job::SCOPE), rows::item_row)
+            all(c, &items(page.values), (run.0, page.after.0, page.upto.0, role, most, limit), row)
         })
     }
 
@@ -234,48 +220,11 @@ impl Store for SqliteStore {
         })
     }
 
-    fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
-        self.with_reader(|c| {
-            let rest = format!(
-                "INDEXED BY entries_by_key WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND state = {DONE} \
-                 ORDER BY seq DESC LIMIT 1"
-            );
-            one(c, &rest, (run.0, kind.code(), key))
-        })
-    }
-
-    fn items_up_to(&self, run: RunNo, upto: Seq, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.with_reader(|c| {
-            let sql = tables::select(
-                ITEM_ROW,
-                &format!(
-                    "{ITEMS} WHERE e.run_no = ?1 AND e.kind = {ITEM} AND (e.retried_by IS NULL OR e.retried_by > ?4) \
-                     AND e.seq > ?2 AND e.seq <= ?4 ORDER BY e.seq LIMIT ?3"
-                ),
-            );
-            all(c, &sql, (run.0, after.0, limit, upto.0), rows::item_row)
-        })
-    }
-
-    fn item_up_to(&self, run: RunNo, key: &str, upto: Seq) -> Result<Option<ItemRow>, Error> {
-        self.with_reader(|c| {
-            let sql = tables::select(
-                ITEM_ROW,
-                "entries e INDEXED BY entries_by_key WHERE e.run_no = ?1 AND e.kind = ?2 AND e.key = ?3 \
-                 AND e.scope = ?4 AND e.seq <= ?5 ORDER BY e.seq DESC LIMIT 1",
-            );
-            maybe(c, &sql, (run.0, Kind::Item.code(), key, job::SCOPE, upto.0), rows::item_row)
-        })
-    }
-
-    fn newest_up_to(&self, run: RunNo, kind: Kind, key: &str, upto: Seq) -> Result<Option<Entry>, Error> {
-        self.with_reader(|c| {
-            let rest = format!(
-                "INDEXED BY entries_by_key WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND state = {DONE} \
-                 AND seq <= ?4 ORDER BY seq DESC LIMIT 1"
-            );
-            one(c, &rest, (run.0, kind.code(), key, upto.0))
+    fn newest(&self, run: RunNo, sought: &Sought<'_>) -> Result<Option<Entry>, Error> {
+        let (kind, upto) = (sought.kind.code(), sought.upto.0);
+        self.with_reader(|c| match sought.scope {
+            Some(scope) => one(c, &newest(sought), (run.0, kind, sought.key, upto, scope)),
+            None => one(c, &newest(sought), (run.0, kind, sought.key, upto)),
         })
     }
 
@@ -321,16 +270,15 @@ impl Store for SqliteStore {
         })
     }
 
-    fn damage(&self) -> Result<Vec<String>, Error> {
+    fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
+        if reindex {
+            // On a connection of its own: it holds the store's lock like any other writer.
+            connect::writer(&self.path, false)?.execute_batch("REINDEX").map_err(failure)?;
+        }
         self.with_reader(|c| {
             let told = all(c, "PRAGMA integrity_check(100)", [], |r| r.get::<_, String>(0))?;
             Ok(told.into_iter().filter(|line| line != "ok").collect())
         })
-    }
-
-    fn reindex(&self) -> Result<(), Error> {
-        // On a connection of its own: it holds the store's lock like any other writer.
-        connect::writer(&self.path, false)?.execute_batch("REINDEX").map_err(failure)
     }
 
     fn now(&self) -> Result<Micros, Error> {
@@ -361,15 +309,15 @@ mod tests {
                 .unwrap();
             assert_eq!(plan, wanted, "{sql}");
         };
-        let newest = "SEARCH e USING INDEX entries_of_items (run_no=? AND seq>?)";
+        let newest = "SEARCH e USING INDEX entries_of_items (run_no=? AND seq>? AND seq<?)";
         let value = "SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN";
         let all = |open, run| approvals(&approval::Filter { run, open, limit: 10 });
         check(&all(true, None), &["SCAN entries USING INDEX approvals_open"]);
         check(&all(false, None), &["SCAN entries USING INDEX approvals"]);
         let of_run = "SEARCH entries USING INDEX entries_by_key (run_no=? AND kind=? AND key>?)";
         check(&all(true, Some(RunNo(1))), &[of_run, "USE TEMP B-TREE FOR ORDER BY"]);
-        check(&items(), &[newest]);
-        check(&results(), &[newest, value]);
+        check(&items(false), &[newest]);
+        check(&items(true), &[newest, value]);
         check(&steps(), &["SEARCH e USING INDEX sqlite_autoindex_entries_1 (run_no=? AND seq>?)", value]);
     }
 }

@@ -92,8 +92,8 @@ fn value(row: &mut Cursor<'_, Row<'_>>) -> Result<Option<Payload>> {
     }
 }
 
-pub fn item_row(row: &Row<'_>) -> Result<ItemRow> {
-    tables::item_row(&mut Cursor::new(row))
+pub fn item_row(row: &Row<'_>) -> Result<(ItemRow, Option<Payload>)> {
+    Ok((tables::item_row(&mut Cursor::new(row))?, None))
 }
 
 pub fn result_row(row: &Row<'_>) -> Result<(ItemRow, Option<Payload>)> {

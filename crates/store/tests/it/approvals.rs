@@ -9,7 +9,6 @@ use outlast_core::{
         op::Then,
         run::{
             claim::Claim,
-            fork::{self, Point},
             renew::Active,
             start::Start,
             tell::{Tell, Word},
@@ -21,6 +20,7 @@ use outlast_core::{
         approval::{self, Answer, ApprovalId, Filter, Status as Is},
         payload::Payload,
     },
+    reads::{self, forks::Point},
     run::{
         Policy, Spec,
         rules::{Requirement, Rules},
@@ -84,7 +84,7 @@ fn decides(s: &Stage, id: ApprovalId, approve: bool) -> Is {
 }
 
 fn is(s: &Stage, id: ApprovalId) -> Is {
-    approval::find(&*s.store(), id).unwrap().unwrap().status
+    reads::approvals::find(&*s.store(), id).unwrap().unwrap().status
 }
 
 pub fn a_run_waits_until_a_person_decides_and_the_decision_is_durable(s: &Stage) {
@@ -100,7 +100,7 @@ pub fn a_run_waits_until_a_person_decides_and_the_decision_is_durable(s: &Stage)
         s.reopen();
         let entry = s.entry(a.run, id.seq);
         assert_eq!((entry.kind, entry.state, entry.instance), (Kind::Approval, state, None));
-        let view = approval::find(&*s.store(), id).unwrap().unwrap();
+        let view = reads::approvals::find(&*s.store(), id).unwrap().unwrap();
         assert_eq!((view.status, view.detail.tool.as_str(), view.run), (status, tool, s.row(a.run).id));
         assert_eq!(&view.arguments[..], br#"{"to":"prod"}"#);
         let decision = view.detail.decision.unwrap();
@@ -287,7 +287,7 @@ pub fn approvals_are_listed_newest_first_by_run_and_by_status(s: &Stage) {
     decides(s, ids[0], true);
     a.buys("a call", 1);
     let listed = |run: Option<RunNo>, open: bool, status: Option<Is>, limit: usize| {
-        let all = approval::list(&*s.store(), &Filter { run, open, limit }, status).unwrap();
+        let all = reads::approvals::list(&*s.store(), &Filter { run, open, limit }, status).unwrap();
         all.into_iter().map(|v| v.id).collect::<Vec<_>>()
     };
     assert_eq!(listed(None, false, None, 9), [ids[2], ids[1], ids[0]]);
@@ -297,7 +297,7 @@ pub fn approvals_are_listed_newest_first_by_run_and_by_status(s: &Stage) {
     assert_eq!(listed(None, false, Some(Is::Approved), 9), [ids[0]]);
     assert_eq!(listed(None, false, None, 1), [ids[2]]);
     let nobody = ApprovalId { run: a.run, seq: Seq(99) };
-    assert_eq!(approval::find(&*s.store(), nobody).unwrap(), None);
+    assert_eq!(reads::approvals::find(&*s.store(), nobody).unwrap(), None);
 }
 
 pub fn a_fork_shares_what_was_approved_and_asks_for_the_rest(s: &Stage) {
@@ -307,7 +307,7 @@ pub fn a_fork_shares_what_was_approved_and_asks_for_the_rest(s: &Stage) {
     decides(s, denied, false);
     let point = Point::Seq(Seq(s.row(a.run).next_seq.0 - 1));
     let id = RunId::new("f").unwrap();
-    let prepared = fork::prepare(&*s.store(), a.run, &point, id, Limits::default()).unwrap();
+    let prepared = reads::forks::prepare(&*s.store(), a.run, &point, id, Limits::default()).unwrap();
     let f = s.process("q").claim(s.ask(prepared).unwrap().run);
     let shared = f.asks("deploy", "1");
     assert_eq!(

@@ -3,7 +3,6 @@
 use outlast_core::{
     engine::{
         budget::{
-            apply_budget,
             raise_budget::RaiseBudget,
             remove_budget::RemoveBudget,
             set_budget::{SetBudget, Source},
@@ -15,6 +14,7 @@ use outlast_core::{
         budget::{Name, Per, Terms},
         unit::{Limits, Unit},
     },
+    reads,
     run::{InDoubt, status::Status},
     words::id::{Micros, RunNo},
 };
@@ -245,8 +245,8 @@ pub fn a_new_budget_counts_for_the_runs_that_are_there(s: &Stage) {
     let open = top.call("before");
     set(s, "team", Unit::CostNanoUsd, 100 * FULL);
     let budget = s.store().budgets().unwrap().remove(0).budget;
-    assert_eq!((budget.applied, apply_budget::to_all(&*s.store(), &budget).unwrap()), (false, 2));
-    assert_eq!(apply_budget::to_all(&*s.store(), &budget).unwrap(), 0, "again, nothing is new");
+    assert_eq!((budget.applied, reads::budgets::to_all(&*s.store(), &budget).unwrap()), (false, 2));
+    assert_eq!(reads::budgets::to_all(&*s.store(), &budget).unwrap(), 0, "again, nothing is new");
     assert!(s.store().budgets().unwrap()[0].budget.applied);
     top.done(open, 500);
     assert_eq!(money(s, "team"), (0, 0, 0), "what was admitted before it is not charged to it");

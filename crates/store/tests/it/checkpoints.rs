@@ -4,11 +4,13 @@ use outlast_core::{
     engine::{
         op::Then,
         run::claim::Claim,
-        step::checkpoint::{Checkpoint, Used, newest_saved},
+        step::checkpoint::{Checkpoint, Used},
     },
     envelope::unit::Unit,
     journal::{Kind, Role, payload::Payload},
+    reads::checkpoints::newest_saved,
     run::status::Status,
+    store::Sought,
     words::id::Seq,
 };
 
@@ -20,7 +22,7 @@ fn save(agent: &Agent, name: &str, value: &str) -> Seq {
 }
 
 fn newest(s: &Stage, agent: &Agent, name: &str) -> Option<String> {
-    let entry = s.store().newest(agent.run, Kind::Checkpoint, name).unwrap()?;
+    let entry = s.store().newest(agent.run, &Sought::done(Kind::Checkpoint, name)).unwrap()?;
     let value = s.store().payload(agent.run, entry.seq, Role::Value).unwrap().unwrap();
     Some(String::from_utf8(value.decode().unwrap().to_vec()).unwrap())
 }

@@ -162,7 +162,7 @@ pub fn no_increment_of_overlapping_transactions_is_lost(s: &Stage) {
     let increment = |id: &str| -> Result<(), Error> {
         let began = store.state_position()?;
         table.lock().unwrap().begin(id, None, began, 0).unwrap();
-        let seen = store.state_at("ns", "agent", "n", At::Position(began))?;
+        let seen = store.state_at("ns", "agent", "n", At::Position(began).into())?;
         let n =
             seen.map_or(0, |i| String::from_utf8(i.value.unwrap().to_vec()).unwrap().parse::<i64>().unwrap());
         let change = Change::set(name.clone(), (n + 1).to_string().as_bytes());
@@ -203,7 +203,7 @@ pub fn no_reader_sees_part_of_a_transaction(s: &Stage) {
     let value = |i: Item| String::from_utf8(i.value.unwrap().to_vec()).unwrap();
     let look = |at: At| {
         let read = |(namespace, agent)| {
-            ["x", "y"].map(|k| store.state_at(namespace, agent, k, at).unwrap().map(value))
+            ["x", "y"].map(|k| store.state_at(namespace, agent, k, at.into()).unwrap().map(value))
         };
         let mut seen: Vec<_> = PLACES.into_iter().flat_map(read).collect();
         for (namespace, agent) in PLACES.map(|(n, a)| (n.to_owned(), a.to_owned())) {

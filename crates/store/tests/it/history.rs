@@ -3,6 +3,7 @@
 use outlast_core::{
     engine::state::put::Change,
     state::{At, EventRange, Moment, Name, Position, ResumePoint, Scan},
+    store::Which,
     words::id::Micros,
 };
 
@@ -33,7 +34,7 @@ fn events(s: &Stage, range: EventRange) -> Vec<(i64, String, i64)> {
 }
 
 fn text(s: &Stage, at: At) -> Option<String> {
-    let item = s.store().state_at("ns", "agent", "k", at).unwrap()?;
+    let item = s.store().state_at("ns", "agent", "k", at.into()).unwrap()?;
     Some(item.value.map_or("deleted".into(), |v| String::from_utf8(v.to_vec()).unwrap()))
 }
 
@@ -41,7 +42,7 @@ pub fn a_key_is_read_as_it_was_at_a_version(s: &Stage) {
     commit(s, vec![change("k", "one"), change("k", "two")]);
     commit(s, vec![delete("k")]);
     let at = |version| {
-        let item = s.store().state_version("ns", "agent", "k", version).unwrap()?;
+        let item = s.store().state_at("ns", "agent", "k", Which::Version(version)).unwrap()?;
         assert_eq!(item.version, version);
         Some(item.value.map(|v| String::from_utf8(v.to_vec()).unwrap()))
     };
@@ -51,7 +52,7 @@ pub fn a_key_is_read_as_it_was_at_a_version(s: &Stage) {
     for none in [0, -1, 4, i64::MAX] {
         assert_eq!(at(none), None);
     }
-    assert!(s.store().state_version("ns", "agent", "never", 1).unwrap().is_none());
+    assert!(s.store().state_at("ns", "agent", "never", Which::Version(1)).unwrap().is_none());
 }
 
 pub fn a_key_is_read_as_it_was_after_a_commit(s: &Stage) {

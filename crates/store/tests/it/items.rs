@@ -21,6 +21,7 @@ use outlast_core::{
         scope,
     },
     run::status::Status,
+    store::{Page, Sought},
     words::{
         digest::Digest,
         id::{RunNo, Seq, Slot},
@@ -110,7 +111,7 @@ pub fn next(s: &Stage, old: &Agent) -> Agent {
 }
 
 fn newest(s: &Stage, run: RunNo, key: &str) -> ItemRow {
-    s.store().item(run, key).unwrap().unwrap()
+    ItemRow::of(&s.store().newest(run, &Sought::item(key)).unwrap().unwrap()).unwrap()
 }
 
 fn standing(s: &Stage, run: RunNo, key: &str) -> Standing {
@@ -124,9 +125,9 @@ pub fn ended(seq: Seq, standing: Standing) -> ItemClaim {
 /// The job's counts are those of its items.
 pub fn check_counts(s: &Stage, run: RunNo) {
     let counts = s.row(run).job.unwrap().counts;
-    let items = s.store().items(run, Seq(0), 1 << 20).unwrap();
+    let items = s.store().items(run, &Page::new(Seq(0), 1 << 20)).unwrap();
     for standing in Standing::ALL {
-        let there = items.iter().filter(|i| i.detail.standing == standing).count() as i64;
+        let there = items.iter().filter(|(i, _)| i.detail.standing == standing).count() as i64;
         assert_eq!(counts.of(standing), there, "{}", standing.name());
     }
     assert_eq!(counts.total(), items.len() as i64);
@@ -141,7 +142,7 @@ pub fn a_finished_item_is_not_run_again(s: &Stage) {
     s.reopen();
     let new = next(s, &old);
     assert_eq!(new.ask(new.claiming_item("a")).unwrap(), ended(item.seq, Standing::Done));
-    let (row, value) = s.store().results(new.run, Seq(0), 10).unwrap().remove(0);
+    let (row, value) = s.store().items(new.run, &Page::new(Seq(0), 10).with_values()).unwrap().remove(0);
     assert_eq!((row.key.as_str(), row.detail.standing), ("a", Standing::Done));
     assert_eq!(value.unwrap().decode().unwrap(), &b"result"[..]);
 }
@@ -263,7 +264,7 @@ pub fn a_skipped_item_is_a_tombstone(s: &Stage) {
     a.ends(Then::Interrupt { by_person: false });
     let new = next(s, &a);
     assert_eq!(new.ask(new.claiming_item("a")).unwrap(), ended(seq, Standing::Skipped));
-    let (row, value) = s.store().results(a.run, Seq(0), 10).unwrap().remove(0);
+    let (row, value) = s.store().items(a.run, &Page::new(Seq(0), 10).with_values()).unwrap().remove(0);
     assert_eq!((row.detail.reason.as_deref(), value), (Some("empty"), None));
     check_counts(s, a.run);
 }
@@ -454,10 +455,14 @@ pub fn items_are_read_by_page_each_once(s: &Stage) {
     }
     let (mut seen, mut after) = (BTreeMap::new(), Seq(0));
     loop {
-        let page = s.store().results(a.run, after, 2).unwrap();
-        let rows = s.store().items(a.run, after, 2).unwrap();
-        assert_eq!(page.iter().map(|p| &p.0).collect::<Vec<_>>(), rows.iter().collect::<Vec<_>>());
-        let Some(last) = rows.last() else { break };
+        let page = s.store().items(a.run, &Page::new(after, 2).with_values()).unwrap();
+        let rows = s.store().items(a.run, &Page::new(after, 2)).unwrap();
+        assert!(rows.iter().all(|(_, value)| value.is_none()));
+        assert_eq!(
+            page.iter().map(|p| &p.0).collect::<Vec<_>>(),
+            rows.iter().map(|r| &r.0).collect::<Vec<_>>()
+        );
+        let Some((last, _)) = rows.last() else { break };
         after = last.seq;
         for (row, value) in page {
             assert_eq!(row.spent.cost(), 1);

@@ -346,6 +346,7 @@ macro_rules! stories {
                 a_fork_is_charged_to_its_origin,
                 a_forks_items_are_those_of_the_snapshot,
                 a_shared_item_that_runs_anew_is_the_forks_own,
+                a_fork_of_a_fork_counts_an_item_that_ran_anew_once,
                 a_fork_of_a_fork_shares_both,
                 a_fork_is_made_once,
                 points_are_found_by_name_place_and_attempt,

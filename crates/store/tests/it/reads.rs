@@ -14,7 +14,7 @@ use outlast_core::{
         Command, Grpc, PriceFile, Prices, Spec, instance::Identity, masks::Masks, rules::Rules,
         status::Status,
     },
-    store::RunFilter,
+    store::{RunFilter, Sought},
     words::id::{EnvelopeNo, InstanceNo, RunNo, Seq},
 };
 
@@ -37,7 +37,7 @@ pub fn what_is_not_there_is_none(s: &Stage) {
     assert!(store.envelope(EnvelopeNo(7)).unwrap().is_none());
     assert!(store.instance(InstanceNo(7)).unwrap().is_none());
     assert!(store.entry(RunNo(7), Seq(1)).unwrap().is_none());
-    assert!(store.newest(RunNo(7), Kind::Step, "x").unwrap().is_none());
+    assert!(store.newest(RunNo(7), &Sought::done(Kind::Step, "x")).unwrap().is_none());
     assert!(store.newest_request(RunNo(7)).unwrap().is_none());
     assert!(store.state("ns", "agent", "key").unwrap().is_none());
     assert_eq!(store.attempts(RunNo(7)).unwrap(), []);
@@ -154,7 +154,7 @@ pub fn the_newest_done_entry_of_a_key_is_found_in_any_scope(s: &Stage) {
         item.ask(item.record(seq, scope)).unwrap();
     }
     a.begins("step");
-    let found = s.store().newest(a.run, Kind::Step, "step").unwrap().unwrap();
+    let found = s.store().newest(a.run, &Sought::done(Kind::Step, "step")).unwrap().unwrap();
     assert_eq!((found.seq, &*found.scope), (Seq(2), "item:2:try:1"));
 }
 

@@ -10,6 +10,7 @@ use outlast_core::{
         },
     },
     state::{At, EventRange, Keep, Moment, Scan},
+    store::Which,
 };
 
 use crate::{
@@ -64,11 +65,15 @@ pub fn compaction_leaves_the_last_versions_and_says_what_is_gone(s: &Stage) {
     assert_eq!((versions(s, "gone"), versions(s, "once")), ((vec![1], 1), (vec![1], 1)));
     let gone = |e: outlast_core::store::Error| (e.code(), e.to_string().contains("versions below 4"));
     let says_so = ("compacted", true);
-    assert_eq!(gone(store.state_version("ns", "agent", "k", 3).unwrap_err()), says_so);
-    assert_eq!(gone(store.state_at("ns", "agent", "k", At::Commit(3)).unwrap_err()), says_so);
-    assert_eq!(store.state_at("ns", "agent", "k", At::Commit(0)).unwrap(), None, "it was not there yet");
-    assert_eq!(store.state_at("ns", "agent", "k", At::Commit(4)).unwrap().unwrap().version, 4);
-    assert_eq!(store.state_at("ns", "agent", "once", At::Commit(3)).unwrap(), None);
+    assert_eq!(gone(store.state_at("ns", "agent", "k", Which::Version(3)).unwrap_err()), says_so);
+    assert_eq!(gone(store.state_at("ns", "agent", "k", At::Commit(3).into()).unwrap_err()), says_so);
+    assert_eq!(
+        store.state_at("ns", "agent", "k", At::Commit(0).into()).unwrap(),
+        None,
+        "it was not there yet"
+    );
+    assert_eq!(store.state_at("ns", "agent", "k", At::Commit(4).into()).unwrap().unwrap().version, 4);
+    assert_eq!(store.state_at("ns", "agent", "once", At::Commit(3).into()).unwrap(), None);
     let (namespace, agent) = ("ns".to_owned(), "agent".to_owned());
     let scan = Scan { namespace, agent, at: At::Commit(3), limit: 9, ..Scan::default() };
     assert_eq!(gone(store.state_scan(&scan).unwrap_err()), says_so);
@@ -95,7 +100,7 @@ pub fn what_was_replaced_before_a_commit_can_be_removed(s: &Stage) {
     assert_eq!(compact(s, Some(0)), 0);
     assert_eq!(compact(s, Some(3)), 2);
     assert_eq!(versions(s, "k"), (vec![3, 4, 5], 3));
-    let stood = s.store().state_at("ns", "agent", "k", At::Commit(3)).unwrap().unwrap();
+    let stood = s.store().state_at("ns", "agent", "k", At::Commit(3).into()).unwrap().unwrap();
     assert_eq!(stood.version, 3, "what stood at the commit is still there");
     assert_eq!(compact(s, Some(i64::MAX)), 2);
     assert_eq!(versions(s, "k"), (vec![5], 5));
@@ -153,9 +158,9 @@ pub fn a_change_removes_what_its_namespace_does_not_keep(s: &Stage) {
         assert_eq!(written(vec![delete("k")]), (2, newest - 1));
     }
     let store = s.store();
-    let error = store.state_version("ns", "agent", "k", 14).unwrap_err();
+    let error = store.state_at("ns", "agent", "k", Which::Version(14)).unwrap_err();
     assert_eq!(error.code(), "compacted");
-    assert_eq!(store.state_version("ns", "agent", "k", 15).unwrap().unwrap().version, 15);
+    assert_eq!(store.state_at("ns", "agent", "k", Which::Version(15)).unwrap().unwrap().version, 15);
     assert_eq!(store.state("ns", "agent", "k").unwrap().unwrap().version, 16);
     assert_eq!(store.state_history("other", "agent", "k", 0, 99).unwrap().items.len(), 10);
     // A key that is new, and written more often at once than is kept.

@@ -3,14 +3,10 @@
 use outlast_core::{
     engine::{
         op::Then,
-        run::{
-            begin_iteration::{self, BeginIteration},
-            claim::Claim,
-            hold::Hold,
-            judge_iteration::JudgeIteration,
-        },
+        run::{begin_iteration::BeginIteration, claim::Claim, hold::Hold, judge_iteration::JudgeIteration},
     },
     journal::{Kind, payload::Payload},
+    reads,
     run::{
         Command,
         looping::{Looping, Verdict},
@@ -46,7 +42,7 @@ fn fresh(p: &Process, run: RunNo) -> Agent {
 
 /// What iteration `no` began with.
 fn input(s: &Stage, run: RunNo, no: i64) -> Option<String> {
-    let kept = begin_iteration::input(&*s.store(), run, no).unwrap()?;
+    let kept = reads::iterations::input(&*s.store(), run, no).unwrap()?;
     Some(kept.map_or_else(String::new, |p| String::from_utf8(p.decode().unwrap().to_vec()).unwrap()))
 }
 

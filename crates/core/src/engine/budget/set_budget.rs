@@ -3,15 +3,17 @@
 use crate::{
     engine::{
         Error,
-        loaded::{Loaded, Need, Row},
-        op::BudgetSet,
+        loaded::{Loaded, Need},
         rule::windows,
     },
     envelope::{
         budget::{Budget, Name, Terms, UNITS},
         unit::Unit,
     },
-    words::id::{BudgetNo, Micros},
+    words::{
+        id::{BudgetNo, Micros},
+        row::Row,
+    },
 };
 
 /// Who says it.
@@ -138,4 +140,14 @@ pub fn window_of(
     let no = named(l, name)?.no;
     let window = windows::window(l, no, now)?;
     Ok((no, window.ok_or_else(|| Error::UnknownBudget { name: name.to_string() })?))
+}
+
+/// What became of a named budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetSet {
+    pub no: BudgetNo,
+    /// False when it was so already.
+    pub changed: bool,
+    /// False while runs that were there before it are still to be charged to it: see `ApplyBudget`.
+    pub applied: bool,
 }

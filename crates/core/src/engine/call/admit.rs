@@ -7,9 +7,10 @@ use std::{collections::BTreeSet, sync::Arc};
 use crate::{
     engine::{
         Error,
+        actor::Actor,
         call::plan::{Plan, amounts},
         loaded::{Loaded, Need, NewPayload},
-        op::{Actor, Admission as Answer, Divergence},
+        op::Admission as Answer,
         rule::{
             doubt, guard,
             replay::{self, Asked, Choice},
@@ -25,7 +26,7 @@ use crate::{
     run::{OnDivergence, Unpriced, status::Status},
     words::{
         digest::{Digest, MatchKey},
-        id::{EnvelopeNo, Micros, Seq, Slot},
+        id::{EnvelopeNo, InstanceNo, Micros, Seq, Slot},
     },
 };
 
@@ -333,4 +334,25 @@ impl Admit {
         a.diverged_untaken = untaken;
         Some(Divergence { untaken })
     }
+}
+
+/// What becomes of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// A new call: reserved and on disk. `cap` is the output cap to send when the client's was too large.
+    Go { seq: Seq, cap: Option<u64>, retry_of: Option<Seq>, diverged: Option<Divergence> },
+    /// The recorded answer of entry `seq` serves.
+    Replay { seq: Seq },
+    /// Entry `seq` is in flight under `instance`: its answer will serve.
+    Join { seq: Seq, instance: InstanceNo },
+    /// Room may come back: decide again when something is settled, voided or raised.
+    Wait { refusal: Refusal },
+    /// Refused; the run is halted, or was already.
+    Refused(Refusal),
+}
+
+/// A new call while recorded answers were untaken; said once per attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    pub untaken: i64,
 }

@@ -4,12 +4,12 @@ use crate::{
     engine::{
         Error,
         loaded::{Loaded, Need, NewPayload},
-        op::Settled,
         rule::{doubt, within},
         run::renew,
     },
     envelope::unit::{Amounts, Unit},
     journal::{Correction, Kind, Role, State, iteration_scope, payload::Payload},
+    run::status::Status,
     words::{
         id::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
         usage::{ServiceTier, Usage},
@@ -234,4 +234,13 @@ impl Settle {
         }
         Ok(())
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settled {
+    pub cost_nano_usd: i64,
+    pub overrun_nano_usd: i64,
+    /// The run's own envelope, in usd: spent, and the limit if there is one.
+    pub run_spent_nano_usd: i64,
+    pub run_status: Status,
 }

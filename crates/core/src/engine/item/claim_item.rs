@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::{
     engine::{
         Error,
+        actor::Actor,
         loaded::{Loaded, Need},
-        op::Actor,
         rule::guard,
         step::step::append,
     },

@@ -3,9 +3,9 @@
 use crate::{
     engine::{
         Error,
+        actor::Actor,
         item::claim_item::close_item,
         loaded::{Loaded, Need, NewPayload},
-        op::Actor,
         state::put::Change,
     },
     journal::{

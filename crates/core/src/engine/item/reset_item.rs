@@ -3,9 +3,9 @@
 use crate::{
     engine::{
         Error,
+        actor::Actor,
         item::claim_item::{again, anew, is_job, newest, open_item},
         loaded::{Loaded, Need},
-        op::Actor,
     },
     journal::job::{ItemDetail, Standing},
     run::instance::Life,

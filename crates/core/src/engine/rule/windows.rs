@@ -3,10 +3,13 @@
 use crate::{
     engine::{
         Error,
-        loaded::{Loaded, Numbers, Row},
+        loaded::{Loaded, Numbers},
     },
     envelope::{Envelope, Owner, Whose, budget::Budget},
-    words::id::{BudgetNo, EnvelopeNo, Micros, RunNo},
+    words::{
+        id::{BudgetNo, EnvelopeNo, Micros, RunNo},
+        row::Row,
+    },
 };
 
 /// The windows a new call of the run is charged to now. A period's first call makes its window.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{Error, loaded::Loaded, op::Actor},
+    engine::{Error, actor::Actor, loaded::Loaded},
     envelope::unit::Amounts,
     journal::{Entry, Kind, State, scope},
     words::id::{RunNo, Seq},

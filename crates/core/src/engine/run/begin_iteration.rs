@@ -3,19 +3,18 @@
 use crate::{
     engine::{
         Error,
+        actor::Actor,
         loaded::{Loaded, Need, NewPayload},
-        op::Actor,
         rule::guard,
         step::step::append,
     },
     journal::{Kind, Role, State, iteration_scope, payload::Payload},
-    store::{self, Store},
-    words::id::{Micros, RunNo, Seq, Slot},
+    words::id::{Micros, Seq, Slot},
 };
 
 /// Keeps the standard input of the attempt's iteration, before its first attempt reads it.
 ///
-/// A restart of the same iteration finds it with [`input`]. Synced. Idempotent: what an iteration began with
+/// A restart of the same iteration finds it with `reads::iterations::input`. Synced. Idempotent: what an iteration began with
 /// stays. `mark`: what stood before a loop's first iteration, so that this one can be told to have changed it.
 /// Errors: `LeaseLost`.
 #[derive(Clone, Debug)]
@@ -59,13 +58,7 @@ impl BeginIteration {
     }
 }
 
-/// As people count them.
-fn key(iteration: i64) -> String {
+/// The key of an iteration: its number as people count them.
+pub fn key(iteration: i64) -> String {
     (iteration + 1).to_string()
-}
-
-/// What the iteration began with: `None` when it has not begun, `Some(None)` when it has no input of its own.
-pub fn input(store: &dyn Store, run: RunNo, iteration: i64) -> Result<Option<Option<Payload>>, store::Error> {
-    let Some(entry) = store.newest(run, Kind::Iteration, &key(iteration))? else { return Ok(None) };
-    Ok(Some(store.payload(run, entry.seq, Role::Stdin)?))
 }

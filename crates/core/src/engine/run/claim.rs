@@ -3,8 +3,7 @@
 use crate::{
     engine::{
         Error,
-        loaded::{Loaded, Need, Row},
-        op::Claimed,
+        loaded::{Loaded, Need},
         rule::guard,
     },
     envelope::{Refusal, unit::Unit},
@@ -13,7 +12,10 @@ use crate::{
         instance::Lease,
         status::{self, Event, Status},
     },
-    words::id::{AttemptNo, Fence, InstanceNo, Micros, RunNo, Slot},
+    words::{
+        id::{AttemptNo, Fence, InstanceNo, Micros, RunNo, Slot},
+        row::Row,
+    },
 };
 
 /// Takes the slot's lease with a higher fence, ends the attempt before, and opens the next one.
@@ -177,4 +179,18 @@ pub fn end_open(l: &mut Loaded, run: RunNo, slot: Slot, now: Micros) {
             a.exit = Some(Exit { lost: true, ..Exit::default() });
         }
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    Attempt {
+        /// The one asked for, or the free one that was found.
+        slot: Slot,
+        attempt: AttemptNo,
+        fence: Fence,
+        iteration: i64,
+        answers: i64,
+    },
+    /// `restarts` is used up, or the run's time is over: the run is halted.
+    Refused(Refusal),
 }

@@ -5,7 +5,6 @@ use crate::{
         Error,
         call::retry,
         loaded::{Loaded, Need},
-        op::Swept,
         rule::{doubt, within},
     },
     journal::{Kind, State},
@@ -14,7 +13,7 @@ use crate::{
         instance::Life,
         status::{self, Event, Status},
     },
-    words::id::{InstanceNo, Micros, RunNo, Seq},
+    words::id::{InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
 /// Gives the verdict that `instance` is dead, if its heartbeat is still the one that was seen.
@@ -101,4 +100,12 @@ impl DeclareDead {
         }
         Ok(swept)
     }
+}
+
+/// What a dead instance left behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    pub unknown_calls: usize,
+    pub ended_attempts: usize,
+    pub interrupted: Vec<RunId>,
 }

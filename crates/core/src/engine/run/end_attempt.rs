@@ -4,7 +4,6 @@ use crate::{
     engine::{
         Error,
         loaded::{Loaded, Need},
-        op::Then,
         rule::guard,
         run::renew,
     },
@@ -91,4 +90,25 @@ impl EndAttempt {
         }
         Ok(after)
     }
+}
+
+/// How a supervised attempt's end is followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// The same driver starts another attempt: the run stays running.
+    Restart,
+    /// An iteration of the run's loop is over, and is judged next: the run stays running.
+    Turn,
+    /// At the provider's usage limit: no attempt is started before `until`.
+    Sleep {
+        until: Micros,
+    },
+    /// Its calls wait for a budget above its own: no attempt is started before there is room.
+    Wait,
+    /// `by_person`: `resume --all` leaves it alone.
+    Interrupt {
+        by_person: bool,
+    },
+    Complete,
+    Fail(String),
 }

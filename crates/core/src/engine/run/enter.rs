@@ -4,12 +4,11 @@ use crate::{
     engine::{
         Error,
         loaded::{Loaded, Need},
-        op::Entered,
         rule::guard,
         run::claim::{Opening, end_open, open_attempt},
     },
     run::status::Status,
-    words::id::{InstanceNo, Micros, RunNo, Slot},
+    words::id::{AttemptNo, InstanceNo, Micros, RunNo, Slot},
 };
 
 /// Finds or opens the attempt a header names: a new label is a new attempt in slot 0, no label the
@@ -78,4 +77,11 @@ impl Enter {
             _ => Ok(Some(Entered { attempt: a.no, slot, iteration: a.iteration })),
         }
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entered {
+    pub attempt: AttemptNo,
+    pub slot: Slot,
+    pub iteration: i64,
 }

@@ -3,10 +3,13 @@
 use crate::{
     engine::{
         Error,
-        loaded::{Loaded, Need, Row},
+        loaded::{Loaded, Need},
     },
     run::instance::{Identity, Instance, Life},
-    words::id::{InstanceNo, Micros},
+    words::{
+        id::{InstanceNo, Micros},
+        row::Row,
+    },
 };
 
 /// Gives the process its instance number. Synced: a claim must not outlive its instance's row.

@@ -5,11 +5,10 @@ use crate::{
         Error,
         approval::request_approval,
         loaded::{Loaded, Need},
-        op::Pulse,
         rule::guard,
     },
-    envelope::unit::Unit,
-    journal::approval::Awaited,
+    envelope::{Refusal, unit::Unit},
+    run::{awaited::Awaited, status::Status},
     words::id::{AttemptNo, InstanceNo, Micros, RunNo},
 };
 
@@ -77,4 +76,13 @@ pub fn post_active(l: &mut Loaded, a: &Active) -> Result<(), Error> {
     let own = l.run(a.run)?.envelope();
     l.envelope_mut(own)?.spent[Unit::ActiveMs] += a.ms;
     Ok(())
+}
+
+/// What a renewal tells a driver of one of its runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pulse {
+    pub run: RunNo,
+    pub status: Status,
+    pub stop_requested: bool,
+    pub halt: Option<Refusal>,
 }

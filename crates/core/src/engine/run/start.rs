@@ -5,8 +5,7 @@ use std::sync::Arc;
 use crate::{
     engine::{
         Error,
-        loaded::{Loaded, Need, NewPayload, Numbers, Row},
-        op::Started,
+        loaded::{Loaded, Need, NewPayload, Numbers},
     },
     envelope::{
         Envelope, Owner,
@@ -18,7 +17,10 @@ use crate::{
         payload::Payload,
     },
     run::{Policy, Run, Spec, status::Status},
-    words::id::{AttemptNo, BudgetNo, Fence, Micros, RunId, RunNo, Seq},
+    words::{
+        id::{AttemptNo, BudgetNo, Fence, Micros, RunId, RunNo, Seq},
+        row::Row,
+    },
 };
 
 /// Creates the run, or finds it as it is.
@@ -127,4 +129,12 @@ impl Start {
         budgets.dedup();
         Ok(budgets.into())
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Started {
+    pub run: RunNo,
+    /// False when the run existed: its limits are as they were.
+    pub created: bool,
+    pub status: Status,
 }

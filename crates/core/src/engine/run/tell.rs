@@ -133,14 +133,19 @@ mod tests {
     use super::*;
     use crate::{
         engine::{
-            call::settle::Close,
-            op::{Actor, Admission, Claimed, Durability, Then},
-            run::{claim::Claim, end_attempt::EndAttempt, enter::Enter, start::Start},
+            actor::Actor,
+            call::{admit::Admission, settle::Close},
+            run::{
+                claim::{Claim, Claimed},
+                end_attempt::{EndAttempt, Then},
+                enter::Enter,
+                start::Start,
+            },
             tests::bench::{Bench, Request, bill},
         },
         envelope::unit::Limits,
         run::{OnDivergence, Policy, Spec},
-        store::{Ask as _, Store as _},
+        store::{Ask as _, Durability, Store as _},
         words::id::RunId,
     };
 

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::{
     engine::{
         Error,
-        loaded::{Loaded, Need, Row},
-        op::Actor,
+        actor::Actor,
+        loaded::{Loaded, Need},
         rule::guard,
     },
     state::{
@@ -14,7 +14,10 @@ use crate::{
         rows::{Current, Forgetting, NewCommit, NewVersion, Removal, Trimmed},
         run_namespace,
     },
-    words::id::{AttemptNo, InstanceNo, Micros, RunNo, Slot},
+    words::{
+        id::{AttemptNo, InstanceNo, Micros, RunNo, Slot},
+        row::Row,
+    },
 };
 
 /// Versions that a change may remove of its key where the namespace does not keep them: more than it adds, so

@@ -3,12 +3,15 @@
 use crate::{
     engine::{
         Error,
-        loaded::{Loaded, Need, Row},
-        op::Actor,
+        actor::Actor,
+        loaded::{Loaded, Need},
         rule::guard,
     },
     state::{Keep, Namespace, is_a_runs, run_namespace},
-    words::id::{Micros, Slot},
+    words::{
+        id::{Micros, Slot},
+        row::Row,
+    },
 };
 
 /// Sets which versions a namespace keeps. Removes nothing by itself: later changes and compaction do.

@@ -10,9 +10,11 @@ use std::{
     sync::Arc,
 };
 
+pub use crate::state::Conflicts;
 use crate::{
     engine::state::put::{Change, Put},
-    state::{Name, Position, Value},
+    state::{Name, Position, Value, outcome},
+    words::id::Micros,
 };
 
 /// The timeout of a transaction whose client names none.
@@ -85,17 +87,6 @@ impl Error {
             Error::TooManyChanges { .. } | Error::TooLarge { .. } => "transaction_too_large",
         }
     }
-}
-
-/// What decides between transactions that overlap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Conflicts {
-    /// Only the versions that changes expect.
-    #[default]
-    Expected,
-    /// Also, a commit fails if a key it writes was written since the transaction began.
-    FirstCommitter,
 }
 
 /// What a transaction sees of a key.
@@ -267,9 +258,29 @@ fn size(change: &Change) -> usize {
     OVERHEAD + namespace.len() + agent.len() + key.len() + value
 }
 
+/// What is said of a transaction of which nothing is recorded.
+///
+/// Ids of ours tell when they were made: one that is older than outcomes are kept may have been committed.
+pub fn unknown(id: &str, now: Micros) -> Error {
+    match made_at(id) {
+        Some(at) if outcome::is_old(at, now) => Error::Forgotten { id: id.into(), days: outcome::KEPT_DAYS },
+        _ => Error::NotFound { id: id.into() },
+    }
+}
+
+/// When an id of ours was made: `txn_` and a UUID of version 7, which begins with its milliseconds.
+fn made_at(id: &str) -> Option<Micros> {
+    let uuid = id.strip_prefix("txn_").filter(|uuid| uuid.len() == 36 && uuid.as_bytes()[14] == b'7')?;
+    let (high, rest) = uuid.split_at_checked(8)?;
+    let low = rest.strip_prefix('-')?.get(..4)?;
+    let ms = i64::from_str_radix(&format!("{high}{low}"), 16).ok()?;
+    ms.checked_mul(1000).map(Micros)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::id::uuid_v7;
 
     fn name(key: &str) -> Arc<Name> {
         Name::new("ns", "agent", key)
@@ -383,5 +394,21 @@ mod tests {
         assert_eq!(t.held(), held);
         t.begin("c", None, Position(0), 100).unwrap();
         assert_eq!(t.held(), (1, 0));
+    }
+
+    #[test]
+    fn an_id_of_ours_that_is_older_than_outcomes_are_kept_is_told_apart() {
+        let made = Micros(1_800_000_000_000_000);
+        let ours = format!("txn_{}", uuid_v7(made, [7; 10]));
+        let check = |id: &str, after_us: i64, want: &str| {
+            assert_eq!(unknown(id, Micros(made.0 + after_us)).code(), want, "{id} {after_us}");
+        };
+        check(&ours, 0, "transaction_not_found");
+        check(&ours, outcome::KEPT_US, "transaction_not_found");
+        check(&ours, outcome::KEPT_US + 1000, "transaction_forgotten");
+        check("mine", i64::MAX / 4, "transaction_not_found");
+        check("txn_é9999999-9999-7999-8999-99999999999", i64::MAX / 4, "transaction_not_found");
+        let text = unknown(&ours, Micros(made.0 + 2 * outcome::KEPT_US)).to_string();
+        assert!(text.contains("not found") && text.contains("older than 7 days"), "{text}");
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::{
     engine::{
         Error,
+        actor::Actor,
         loaded::{Loaded, Need},
-        op::{Actor, Turn},
         rule::guard,
         step::step::append,
     },
@@ -65,4 +65,14 @@ impl CountLoop {
         append(l, &self.actor, Kind::Loop, State::Done, self.scope(), self.key.clone(), now)?;
         Ok(Turn::Counted { loops: l.envelope(own)?.spent[Unit::Loops] })
     }
+}
+
+/// What became of a loop's turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// How many are counted now.
+    Counted {
+        loops: i64,
+    },
+    Refused(Refusal),
 }

@@ -3,8 +3,8 @@
 use crate::{
     engine::{
         Error,
+        actor::Actor,
         loaded::{Loaded, Need},
-        op::Actor,
         rule::{guard, within},
     },
     words::id::{Micros, Seq, Slot},

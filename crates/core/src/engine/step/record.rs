@@ -3,8 +3,8 @@
 use crate::{
     engine::{
         Error,
+        actor::Actor,
         loaded::{Loaded, Need, NewPayload},
-        op::Actor,
         rule::within,
         state::put::Change,
     },

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::{
     engine::{
         Error,
+        actor::Actor,
         loaded::{Loaded, Need},
-        op::{Actor, Step},
         rule::{guard, within},
     },
     envelope::unit::Amounts,
@@ -150,4 +150,15 @@ pub fn append(
         approval: None,
     });
     Ok(seq)
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Opened: run it. `try_no` is 0 in a step without retries; `tries` are those since it was begun or given up,
+    /// this one counted, over all processes.
+    Run { seq: Seq, begun_before: bool, try_no: i64, tries: i64 },
+    /// Its result is recorded.
+    Done { seq: Seq },
+    /// It may have happened at most once, and nobody knows whether: it does not run again by itself.
+    InDoubt { seq: Seq },
 }

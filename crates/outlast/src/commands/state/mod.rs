@@ -6,7 +6,7 @@ mod keep;
 
 use outlast_core::{
     state::{At, EventRange, Item, Moment, Scan},
-    store::Store,
+    store::{Store, Which},
     words::id::Micros,
 };
 use outlast_server::{
@@ -54,9 +54,9 @@ fn get(store: &dyn Store, args: &GetArgs, page: &mut Page) -> Result<(), CliErro
     let (namespace, agent, key) = (&args.place.namespace, &args.agent, &args.key);
     let item = match args.at {
         None => store.state(namespace, agent, key)?,
-        Some(Mark::Number(version)) => store.state_version(namespace, agent, key, version)?,
+        Some(Mark::Number(version)) => store.state_at(namespace, agent, key, Which::Version(version))?,
         Some(Mark::Time(when)) => {
-            store.state_at(namespace, agent, key, At::Time(when.resolve(store.now()?)))?
+            store.state_at(namespace, agent, key, At::Time(when.resolve(store.now()?)).into())?
         }
     };
     let item = match item {

@@ -63,7 +63,7 @@ impl TaskContext {
             found.at = found.at.max(Some(item.at));
             found.references.insert(item.key.clone(), typed(&item)?);
         }
-        if let Some(item) = store.state_at(&namespace, TASK, OPEN, at)? {
+        if let Some(item) = store.state_at(&namespace, TASK, OPEN, at.into())? {
             found.task_version = item.version;
             found.task = item.value.is_some().then(|| typed(&item)).transpose()?;
         }

@@ -10,11 +10,12 @@ use outlast_core::{
         self,
         op::{Actor, Durability},
         run::{
-            begin_iteration::{self, BeginIteration},
+            begin_iteration::BeginIteration,
             judge_iteration::{JudgeIteration, STUCK},
         },
     },
     journal::payload::Payload,
+    reads,
     run::{
         looping::{Looping, UNCHANGED, Verdict},
         status::Status,
@@ -68,7 +69,7 @@ impl Driver {
         let turns = view.run.turns.clone().unwrap_or_default();
         let fresh = turns.finished > view.run.iteration;
         let no = view.run.iteration + i64::from(fresh);
-        let kept = begin_iteration::input(self.store.as_ref(), view.run.no, no)?;
+        let kept = reads::iterations::input(self.store.as_ref(), view.run.no, no)?;
         let is_begun = kept.is_some();
         let input = match (kept, &looping.input) {
             (Some(kept), _) => kept,

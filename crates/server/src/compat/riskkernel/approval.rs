@@ -7,7 +7,8 @@ use outlast_core::{
         approval::{decide_approval::DecideApproval, request_approval::Asker},
         op::Durability,
     },
-    journal::approval::{self, ApprovalId, Filter, Status, View},
+    journal::approval::{self, ApprovalId, Filter, Status},
+    reads::{self, approvals::View},
     store::{self, Ask as _, Store},
     words::{digest::Digest, id::RunNo},
 };
@@ -37,7 +38,7 @@ pub async fn request(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     match asked.working(run, answer.await).await?.id {
         None => answered(StatusCode::OK, &show::not_required()),
         Some(id) => {
-            let found = asked.face.desk.read(move |store| approval::find(store, id)).await?;
+            let found = asked.face.desk.read(move |store| reads::approvals::find(store, id)).await?;
             let found = found.ok_or_else(|| unknown(&id.to_string()))?;
             answered(StatusCode::CREATED, &show::approval(&found))
         }
@@ -87,14 +88,15 @@ pub async fn decide(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
 /// What waits for a person, newest first.
 pub fn pending(store: &dyn Store, run: RunNo) -> Result<Vec<View>, store::Error> {
     let filter = Filter { run: Some(run), open: true, limit: approval::MOST_PENDING };
-    approval::list(store, &filter, Some(Status::Pending))
+    reads::approvals::list(store, &filter, Some(Status::Pending))
 }
 
 /// The run's tool calls that are decided, oldest first.
 pub async fn tool_calls(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run.no;
     let read = asked.face.desk.read(move |store| {
-        let found = approval::list(store, &Filter { run: Some(run), open: false, limit: MOST }, None)?;
+        let found =
+            reads::approvals::list(store, &Filter { run: Some(run), open: false, limit: MOST }, None)?;
         let decided = found.iter().rev().filter(|view| view.status != Status::Pending);
         Ok(decided.map(show::tool_call).collect::<Vec<_>>())
     });

@@ -4,9 +4,10 @@ use http::{Response, StatusCode};
 use outlast_core::{
     engine::{
         op::Durability,
-        step::checkpoint::{Checkpoint, OURS, Used, newest_saved},
+        step::checkpoint::{Checkpoint, OURS, Used},
     },
     journal::{Role, payload::Payload},
+    reads::checkpoints::newest_saved,
     store::{self, Ask as _, Store},
     words::{
         calendar::rfc3339,

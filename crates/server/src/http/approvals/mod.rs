@@ -17,7 +17,8 @@ use outlast_core::{
         approval::{decide_approval::DecideApproval, request_approval::Asker},
         op::Durability,
     },
-    journal::approval::{self, ApprovalId, Filter, Status},
+    journal::approval::{ApprovalId, Filter, Status},
+    reads,
     store::{self, Ask as _, Store},
     words::{digest::Digest, id::RunNo},
 };
@@ -152,7 +153,7 @@ async fn list(route: &Route, asked: Asked<'_>) -> Result<Response<AnswerBody>, E
         let open = status == Some(Status::Pending);
         // Of what is open, some may have expired: they are left out after they are counted.
         let filter = Filter { run, open, limit: if status.is_some() { LOOKED_AT } else { limit } };
-        let mut found = approval::list(store, &filter, status)?;
+        let mut found = reads::approvals::list(store, &filter, status)?;
         found.truncate(limit);
         Ok(found)
     })
@@ -182,8 +183,8 @@ fn unknown(id: String) -> Error {
     Error::Store(engine::Error::UnknownApproval { id }.into())
 }
 
-async fn view(store: &Arc<dyn Store>, id: ApprovalId) -> Result<approval::View, Error> {
-    read(store, move |s| approval::find(s, id)).await?.ok_or_else(|| unknown(id.to_string()))
+async fn view(store: &Arc<dyn Store>, id: ApprovalId) -> Result<reads::approvals::View, Error> {
+    read(store, move |s| reads::approvals::find(s, id)).await?.ok_or_else(|| unknown(id.to_string()))
 }
 
 async fn wants(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {

@@ -2,8 +2,8 @@
 
 use outlast_core::{
     envelope::unit::{Limits, Unit},
-    journal::approval::{Status, View},
-    reads::policies::NamedPolicy,
+    journal::approval::Status,
+    reads::{approvals::View, policies::NamedPolicy},
     words::{calendar::rfc3339, money::NanoUsd},
 };
 use serde::Serialize;

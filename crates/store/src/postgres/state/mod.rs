@@ -6,14 +6,13 @@ pub mod schema;
 use std::collections::HashMap;
 
 use outlast_core::{
-    engine::loaded::Touch,
     state::{
         Committed, Keep, Name, Namespace, Position, Progress, StepKey,
         outcome::AT_ONCE,
         rows::{Compactable, Current, Forgetting, NewCommit, NewVersion, Removal, Rows, Trimmed},
     },
     store::Error,
-    words::id::Micros,
+    words::{id::Micros, row::Touch},
 };
 use tokio_postgres::Client;
 

@@ -7,7 +7,7 @@ use outlast_core::{
         At, Committed, Event, EventPage, EventRange, History, Item, Listed, Moment, Namespace, Position,
         Progress, Reads, ResumePoint, Scan, StepKey, Value, furthest, prefix_end,
     },
-    store::Error,
+    store::{Error, Which},
     words::id::{AttemptNo, Micros, RunNo},
 };
 use tokio_postgres::{Client, Row};
@@ -200,17 +200,18 @@ impl Reads for PostgresStore {
         self.one_version([ns, agent, key], RAW, rest, None)
     }
 
-    fn state_version(&self, ns: &str, agent: &str, key: &str, version: i64) -> Result<Option<Item>> {
-        let rest = format!(
-            "LEFT JOIN outlast.items i ON i.key_no = k.no AND i.version = $4 {HERE} \
-             AND $4 BETWEEN 1 AND k.version"
-        );
-        self.one_version([ns, agent, key], RAW, rest, Some(version))
-    }
-
-    fn state_at(&self, ns: &str, agent: &str, key: &str, at: At) -> Result<Option<Item>> {
-        let (bound, value) = bound(at, 4);
-        let rest = format!("CROSS JOIN LATERAL (SELECT {bound} AS p) b {STOOD} {HERE} AND k.first <= b.p");
+    fn state_at(&self, ns: &str, agent: &str, key: &str, which: Which) -> Result<Option<Item>> {
+        let (rest, value) = match which {
+            Which::Version(version) => {
+                let versions = "LEFT JOIN outlast.items i ON i.key_no = k.no AND i.version = $4";
+                (format!("{versions} {HERE} AND $4 BETWEEN 1 AND k.version"), version)
+            }
+            Which::At(at) => {
+                let (bound, value) = bound(at, 4);
+                let then = format!("CROSS JOIN LATERAL (SELECT {bound} AS p) b {STOOD}");
+                (format!("{then} {HERE} AND k.first <= b.p"), value)
+            }
+        };
         self.one_version([ns, agent, key], RAW, rest, Some(value))
     }
 

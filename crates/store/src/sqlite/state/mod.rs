@@ -7,14 +7,17 @@ use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use outlast_core::{
-    engine::loaded::{Loaded, Row, Touch},
+    engine::loaded::Loaded,
     state::{
         At, Committed, Item, Keep, Name, Namespace, Position, Progress, StepKey, Value,
         outcome::AT_ONCE,
         rows::{Compactable, Current, Forgetting, NewCommit, NewVersion, Removal, Rows, Trimmed},
     },
     store::Error,
-    words::id::{AttemptNo, Micros, RunNo},
+    words::{
+        id::{AttemptNo, Micros, RunNo},
+        row::{Row, Touch},
+    },
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, params};
 

@@ -6,7 +6,7 @@ use outlast_core::{
         At, Committed, Event, EventPage, EventRange, History, Item, Listed, Moment, Namespace, Position,
         Progress, Reads, ResumePoint, Scan, StepKey, furthest, prefix_end,
     },
-    store::Error,
+    store::{Error, Which},
 };
 use rusqlite::{Connection, params_from_iter, types::Value as Sql};
 
@@ -106,18 +106,8 @@ impl SqliteStore {
     }
 }
 
-impl Reads for SqliteStore {
-    fn state(&self, ns: &str, agent: &str, key: &str) -> Result<Option<Item>> {
-        let rest = "namespaces n JOIN agents a ON a.namespace_no = n.no AND a.name = ?2 \
-                    JOIN keys k ON k.agent_no = a.no AND k.key = ?3 \
-                    JOIN items i ON i.position = k.position WHERE n.name = ?1";
-        self.with_reader(|c| {
-            let names = [ns, agent, key].map(str::as_bytes);
-            maybe(c, &select(ITEM, rest), names, |r| item(r, ns, agent))
-        })
-    }
-
-    fn state_version(&self, ns: &str, agent: &str, key: &str, version: i64) -> Result<Option<Item>> {
+impl SqliteStore {
+    fn version(&self, ns: &str, agent: &str, key: &str, version: i64) -> Result<Option<Item>> {
         self.in_one_moment(|c| {
             let found = find_key(c, ns, agent, key)?;
             let Some(k) = found.filter(|k| (1..=k.version).contains(&version)) else { return Ok(None) };
@@ -129,11 +119,25 @@ impl Reads for SqliteStore {
             maybe(c, &sql, (k.no, version), |r| item(r, ns, agent))
         })
     }
+}
 
-    fn state_at(&self, ns: &str, agent: &str, key: &str, at: At) -> Result<Option<Item>> {
-        if at == At::Newest {
-            return self.state(ns, agent, key);
-        }
+impl Reads for SqliteStore {
+    fn state(&self, ns: &str, agent: &str, key: &str) -> Result<Option<Item>> {
+        let rest = "namespaces n JOIN agents a ON a.namespace_no = n.no AND a.name = ?2 \
+                    JOIN keys k ON k.agent_no = a.no AND k.key = ?3 \
+                    JOIN items i ON i.position = k.position WHERE n.name = ?1";
+        self.with_reader(|c| {
+            let names = [ns, agent, key].map(str::as_bytes);
+            maybe(c, &select(ITEM, rest), names, |r| item(r, ns, agent))
+        })
+    }
+
+    fn state_at(&self, ns: &str, agent: &str, key: &str, which: Which) -> Result<Option<Item>> {
+        let at = match which {
+            Which::At(At::Newest) => return self.state(ns, agent, key),
+            Which::At(at) => at,
+            Which::Version(version) => return self.version(ns, agent, key, version),
+        };
         self.in_one_moment(|c| {
             let Some(k) = find_key(c, ns, agent, key)? else { return Ok(None) };
             let bound = bound(c, k.namespace, at)?;

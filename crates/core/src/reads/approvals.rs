@@ -1,0 +1,84 @@
+//! Approvals with what a person needs to decide.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::{
+    journal::{
+        Entry, Kind, Role,
+        approval::{ApprovalDetail, ApprovalId, Filter, Status},
+    },
+    run::status,
+    store::{self, Store},
+    words::id::{Micros, RunId, RunNo},
+};
+
+/// An approval with what a person needs to decide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    pub id: ApprovalId,
+    pub run: RunId,
+    /// The caller's own name of it, or one made of tool and arguments.
+    pub key: String,
+    pub status: Status,
+    pub asked_at: Micros,
+    pub detail: ApprovalDetail,
+    /// Canonical JSON.
+    pub arguments: Bytes,
+}
+
+/// One approval. `None` where there is none of this id.
+pub fn find(store: &dyn Store, id: ApprovalId) -> Result<Option<View>, store::Error> {
+    let Some(entry) = store.entry(id.run, id.seq)?.filter(|e| e.kind == Kind::Approval) else {
+        return Ok(None);
+    };
+    let now = store.now()?;
+    Runs::default().view(store, entry, now)
+}
+
+/// Approvals, newest first; with `status` only those that stand there.
+pub fn list(store: &dyn Store, filter: &Filter, status: Option<Status>) -> Result<Vec<View>, store::Error> {
+    let (now, mut runs) = (store.now()?, Runs::default());
+    let mut found = Vec::new();
+    for entry in store.approvals(filter)? {
+        let view = runs.view(store, entry, now)?;
+        found.extend(view.filter(|v| status.is_none_or(|wanted| v.status == wanted)));
+    }
+    Ok(found)
+}
+
+/// The runs that were looked up: many approvals are of few runs.
+#[derive(Default)]
+struct Runs(BTreeMap<RunNo, Option<(RunId, status::Status)>>);
+
+impl Runs {
+    fn view(&mut self, store: &dyn Store, entry: Entry, now: Micros) -> Result<Option<View>, store::Error> {
+        let id = ApprovalId { run: entry.run, seq: entry.seq };
+        let (Some(detail), Some((run, standing))) = (entry.approval, self.run(store, entry.run)?) else {
+            return Ok(None);
+        };
+        let over = matches!(standing, status::Status::Completed | status::Status::Cancelled);
+        let status = match detail.status(entry.state, now) {
+            Status::Pending if over => Status::Void,
+            status => status,
+        };
+        let arguments = match store.payload(id.run, id.seq, Role::About)? {
+            Some(payload) => payload
+                .decode()
+                .map_err(|e| store::Error::Corrupt { what: format!("the arguments of {id}: {e}") })?,
+            None => Bytes::new(),
+        };
+        let key = entry.key.unwrap_or_default();
+        Ok(Some(View { id, run, key, status, asked_at: entry.opened_at, detail: *detail, arguments }))
+    }
+
+    fn run(&mut self, store: &dyn Store, no: RunNo) -> Result<Option<(RunId, status::Status)>, store::Error> {
+        if let Some(known) = self.0.get(&no) {
+            return Ok(known.clone());
+        }
+        let found = store.run(no)?.map(|v| (v.run.id, v.run.status));
+        self.0.insert(no, found.clone());
+        Ok(found)
+    }
+}

@@ -1,0 +1,32 @@
+//! What agents have saved.
+
+use crate::{
+    engine::step::checkpoint::OURS,
+    journal::{Entry, Kind},
+    store::{self, Store},
+    words::id::{RunNo, Seq},
+};
+
+/// How far back the first look for a checkpoint goes. An agent that saves any does so often.
+const LOOK: i64 = 64;
+
+/// The newest checkpoint that an agent saved in a run, whatever its name; `None` without one.
+///
+/// What Outlast keeps by itself hides none. Takes as long as there are entries behind it.
+pub fn newest_saved(store: &dyn Store, run: RunNo) -> Result<Option<Entry>, store::Error> {
+    let Some(view) = store.run(run)? else { return Ok(None) };
+    let saved = |e: &Entry| {
+        e.kind == Kind::Checkpoint && !e.key.as_deref().is_some_and(|name| name.starts_with(OURS))
+    };
+    let (mut end, mut look) = (view.run.next_seq.0, LOOK);
+    while end > 1 {
+        let begin = (end - look).max(1);
+        let limit = usize::try_from(end - begin).unwrap_or(usize::MAX);
+        let page = store.entries(run, Seq(begin - 1), limit)?;
+        if let Some(found) = page.into_iter().rev().find(saved) {
+            return Ok(Some(found));
+        }
+        (end, look) = (begin, (look * 2).min(1 << 12));
+    }
+    Ok(None)
+}

@@ -1,0 +1,16 @@
+//! Snapshots by their names.
+
+use crate::{
+    run::snapshot::{AGENT, Kept, namespace},
+    store::{Error, Store},
+    words::id::{Micros, RunId, Seq},
+};
+
+/// The point of this name; the newest one of it counts.
+pub fn named(store: &dyn Store, run: &RunId, name: &str) -> Result<Option<(Seq, Micros)>, Error> {
+    let found = store.state(&namespace(run), AGENT, name)?.and_then(|item| item.value);
+    let Some(value) = found else { return Ok(None) };
+    let kept: Kept = serde_json::from_slice(&value)
+        .map_err(|e| Error::Corrupt { what: format!("the snapshot {name:?} of run {run}: {e}") })?;
+    Ok(Some((kept.seq, kept.at)))
+}

@@ -1,0 +1,78 @@
+//! Why a store did not do what it was asked.
+
+use crate::engine;
+
+/// Why a store did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The engine's word: nothing was written.
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
+    #[error("cannot open the store {place}: {why}")]
+    Open { place: String, why: String },
+    #[error("the store {place} has format {found}, and this outlast knows formats up to {known}")]
+    Newer { place: String, found: i64, known: i64 },
+    #[error(
+        "the store {place} has format {found}, written by an Outlast before 0.1, and this outlast reads \
+         format {oldest} and later"
+    )]
+    Older { place: String, found: i64, oldest: i64 },
+    /// What cannot be read is reported and refused: it is never a fresh start.
+    #[error("the store is damaged: {what}")]
+    Corrupt { what: String },
+    #[error("no space left for the store: {why}")]
+    Full { why: String },
+    #[error("the store failed: {why}")]
+    Io { why: String },
+    /// After an I/O error everything is refused until the store is opened anew.
+    #[error("the store refuses work after an earlier failure: {why}")]
+    Refused { why: String },
+    /// A server that is away, a lock that is held: it may work again without being opened anew.
+    #[error("the store cannot be had now: {why}")]
+    Unavailable { why: String },
+    /// The group was neither seen to commit nor to roll back.
+    #[error("it is not known whether the operation was committed: {why}")]
+    CommitUnknown { why: String },
+    #[error("the store is closed")]
+    Closed,
+}
+
+impl Error {
+    /// The stable code, the same in every face.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Engine(e) => e.code(),
+            Error::Open { .. } => "store_open",
+            Error::Newer { .. } => "store_newer",
+            Error::Older { .. } => "store_older",
+            Error::Corrupt { .. } => "store_corrupt",
+            Error::Full { .. } => "store_full",
+            Error::Io { .. } => "store_io",
+            Error::Refused { .. } => "store_refused",
+            Error::Unavailable { .. } => "store_unavailable",
+            Error::CommitUnknown { .. } => "commit_unknown",
+            Error::Closed => "store_closed",
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Error::Engine(e) => return e.hint(),
+            Error::Open { .. } => "name another place with --store or OUTLAST_STORE".into(),
+            Error::Newer { .. } => "use the newer outlast that wrote it; nothing was changed".into(),
+            Error::Older { .. } => {
+                "start a new store, or use the Outlast that wrote it; nothing was changed".into()
+            }
+            Error::Corrupt { .. } => {
+                "nothing was changed; keep the file, and restore a copy or point --store elsewhere".into()
+            }
+            Error::Full { .. } => "make room on the disk; what was acknowledged is safe".into(),
+            Error::Io { .. } | Error::Refused { .. } => {
+                "start outlast again when the disk works; what was acknowledged is safe".into()
+            }
+            Error::Unavailable { .. } => "nothing was written; try again when the database answers".into(),
+            Error::CommitUnknown { .. } | Error::Closed => return None,
+        })
+    }
+}

@@ -1,0 +1,39 @@
+//! A loaded row, and whether it is to be written back.
+
+/// A loaded row.
+#[derive(Clone, Debug)]
+pub struct Row<T> {
+    pub value: T,
+    pub touch: Touch,
+    /// Another run's: a change is a row of its own.
+    shared: bool,
+}
+
+impl<T> Row<T> {
+    pub fn read(value: T) -> Self {
+        Self { value, touch: Touch::Read, shared: false }
+    }
+    pub fn insert(value: T) -> Self {
+        Self { value, touch: Touch::Insert, shared: false }
+    }
+    /// A row that is shared with another run, and that this run has not yet: see `store::load`.
+    pub fn shared(value: T) -> Self {
+        Self { value, touch: Touch::Read, shared: true }
+    }
+    /// The value, to be changed: the row will be written back.
+    pub fn touched(&mut self) -> &mut T {
+        if self.touch == Touch::Read {
+            self.touch = if self.shared { Touch::Insert } else { Touch::Update };
+        }
+        &mut self.value
+    }
+}
+
+/// Whether a row is to be written back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Touch {
+    #[default]
+    Read,
+    Update,
+    Insert,
+}
