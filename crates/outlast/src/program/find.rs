@@ -1,8 +1,8 @@
 //! Which run is meant: by id, by the start of an id, or by name.
 
 use outlast_core::{
-    engine::{self, run::fork::Point},
-    run::snapshot,
+    engine,
+    reads::{forks::Point, snapshots},
     store::{self, RunFilter, RunView, Store},
     words::id::{RunId, RunNo},
 };
@@ -125,7 +125,7 @@ fn is_job(view: RunView) -> Result<RunView, CliError> {
 ///
 /// A word that is neither is taken for the name of a snapshot that does not exist. Errors: of the store.
 pub fn fork_point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point, store::Error> {
-    if snapshot::named(store, &view.run.id, word)?.is_none()
+    if snapshots::named(store, &view.run.id, word)?.is_none()
         && let Ok(when) = time::parse_when(word)
     {
         return Ok(Point::Time(when.resolve(store.now()?)));
