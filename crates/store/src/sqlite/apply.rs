@@ -16,6 +16,7 @@ use rusqlite::{Connection, Result, params};
 use super::{
     cache::Cache,
     payloads,
+    query::execute,
     rows::{self, to_json},
     state,
 };
@@ -103,10 +104,6 @@ fn forget(conn: &Connection, run: RunNo, envelope: EnvelopeNo, namespace: &str) 
     state::forget(conn, namespace)?;
     execute(conn, "DELETE FROM runs WHERE no = ?1", (run.0,))?;
     execute(conn, "DELETE FROM envelopes WHERE no = ?1", (envelope.0,))
-}
-
-fn execute(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<()> {
-    conn.prepare_cached(sql)?.execute(params).map(drop)
 }
 
 /// `INSERT INTO table (columns) VALUES (?1, …, ?n)`.

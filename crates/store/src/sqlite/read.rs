@@ -15,33 +15,17 @@ use outlast_core::{
     store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
     token::TokenKey,
 };
-use rusqlite::{Connection, OptionalExtension as _, Params, params_from_iter, types::Value};
+use rusqlite::{Connection, params_from_iter, types::Value};
 
-use super::{SqliteStore, connect, failure, payloads, rows};
+use super::{
+    SqliteStore, connect, failure, payloads,
+    query::{all, maybe},
+    rows,
+};
 use crate::{
     columns::{ITEM_ROW, STEP_ROW, select},
     group::Hands,
 };
-
-fn maybe<T, P: Params>(
-    conn: &Connection,
-    sql: &str,
-    params: P,
-    map: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Option<T>, Error> {
-    conn.prepare_cached(sql).and_then(|mut s| s.query_row(params, map).optional()).map_err(failure)
-}
-
-fn all<T, P: Params>(
-    conn: &Connection,
-    sql: &str,
-    params: P,
-    map: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Vec<T>, Error> {
-    let mut statement = conn.prepare_cached(sql).map_err(failure)?;
-    let rows = statement.query_map(params, map).map_err(failure)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(failure)
-}
 
 fn view(conn: &Connection, run: Run) -> Result<RunView, Error> {
     let missing = |what: &str| Error::Corrupt { what: format!("{what} of run {} is missing", run.id) };
