@@ -1,11 +1,12 @@
-"""Holds the documents to what is there: runs their commands, looks up the tests, files and codes they name.
+"""Holds the documents to what is there: runs their commands, looks up the tests, files, codes and settings they name,
+and asks whether the generated pages are what `reference.py` would write.
 
     python scripts/check-docs.py [--outlast PATH] [DOCUMENT…]
 
 In a block marked ```console the lines that begin with `$ ` are run by bash, in a home of their own, with the
-example agent at hand and a fake provider in place of the real ones; a document is one session. Every other
-line of the block must be found in the command's output, in order; `…` stands for anything, and blanks count as
-one. A command whose block shows no output must exit with 0.
+example agent at hand and a fake provider in place of the real ones; a document is one session. Lines that begin
+with `> ` belong to the command above them. Every other line of the block must be found in the command's output, in
+order; `…` stands for anything, and blanks count as one. A command whose block shows no output must exit with 0.
 """
 
 import argparse
@@ -19,6 +20,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import reference
+
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "--- check-docs"
 COMMAND_TIMEOUT_S = 180
@@ -27,8 +30,9 @@ PORTS = ("7070", "7077", "7078", "50051")
 
 
 def documents() -> list[Path]:
-    pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
-    return [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *pages]
+    pages = [*sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
+    own = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
+    return [*own, *pages]
 
 
 def steps(text: str) -> list[tuple[str, list[str]]]:
@@ -38,6 +42,8 @@ def steps(text: str) -> list[tuple[str, list[str]]]:
         for line in block.splitlines():
             if line.startswith("$ "):
                 found.append((line[2:], []))
+            elif line.startswith("> "):
+                found[-1] = (f"{found[-1][0]}\n{line[2:]}", found[-1][1])
             elif line.strip():
                 found[-1][1].append(line)
     return found
@@ -157,16 +163,32 @@ def check_codes(document: Path, rust: str) -> list[str]:
     return faults + [f"the code {code} is told and not given" for code in sorted(told) if f'"{code}"' not in rust]
 
 
+def check_settings(document: Path) -> list[str]:
+    """Every key of the tables of `outlast.toml` stands in the page, and no other."""
+    faults = []
+    sections = dict(re.findall(r"^### `\[([a-z]+).*?\n(.*?)(?=^##|\Z)", document.read_text(), re.M | re.S))
+    for table, keys in reference.tables(reference.rust()).items():
+        rows = re.findall(r"^\| (`[^|]*) \|", sections.get(table, ""), re.M)
+        told = {key for row in rows for key in re.findall(r"`([a-z_]+)`", row)}
+        faults += [f"the key {key} of [{table}] is taken and not told" for key in sorted(set(keys) - told)]
+        faults += [f"the key {key} of [{table}] is told and not taken" for key in sorted(told - set(keys))]
+    return faults
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--outlast", type=Path, default=ROOT / "target" / "debug" / "outlast", help="the program")
     parser.add_argument("documents", nargs="*", type=Path)
     args = parser.parse_args()
-    rust, broken = sources("**/*.rs"), 0
+    rust, broken, old = sources("**/*.rs"), 0, reference.stale(args.outlast.resolve())
     for document in args.documents or documents():
         faults = check_names(document.resolve(), rust) + check_commands(args.outlast.resolve(), document)
         if document.name == "errors.md":
             faults += check_codes(document, sources("*/src/**/*.rs") + sources("python/python/outlast/*.py"))
+        if document.name == "settings.md":
+            faults += check_settings(document)
+        if document.resolve() in old:
+            faults.append("is out of date: run scripts/reference.py")
         for fault in faults:
             print(f"{document.name}: {fault}")
         broken += bool(faults)

@@ -84,6 +84,8 @@ start() {
         printf "listen_addresses = ''\n"
         printf "unix_socket_directories = '%s'\n" "${dir//\'/\'\'}"
         printf 'max_connections = 200\n'
+        # Its data end with it: what only a loss of power could take need not be on the disk.
+        printf 'fsync = off\nfull_page_writes = off\n'
     } >>"$dir/data/postgresql.conf"
     unprivileged "$bin/pg_ctl" --pgdata="$dir/data" --log="$dir/server.log" --silent --wait --timeout=60 start \
         >&2 </dev/null || {

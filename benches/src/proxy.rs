@@ -99,11 +99,11 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
     }
     drop(ours);
     // The WAL is checkpointed when it is opened and closed again.
-    let clock = std::sync::Arc::new(outlast::host::SystemClock::new());
+    let clock = std::sync::Arc::new(outlast::program::host::SystemClock::new());
     let options = outlast_store::Options {
         durability: outlast_store::Durability::Full,
         clock,
-        entropy: std::sync::Arc::new(outlast::host::OsEntropy),
+        entropy: std::sync::Arc::new(outlast::program::host::OsEntropy),
         create: false,
     };
     drop(outlast_store::open(&store.to_string_lossy(), options));
@@ -118,12 +118,12 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
 fn entries(store: &Path) -> u64 {
     let options = outlast_store::Options {
         durability: outlast_store::Durability::Full,
-        clock: std::sync::Arc::new(outlast::host::SystemClock::new()),
-        entropy: std::sync::Arc::new(outlast::host::OsEntropy),
+        clock: std::sync::Arc::new(outlast::program::host::SystemClock::new()),
+        entropy: std::sync::Arc::new(outlast::program::host::OsEntropy),
         create: false,
     };
     let store = outlast_store::open(&store.to_string_lossy(), options).expect("the store opens");
-    let all = outlast_core::id::Micros(i64::MAX);
-    let lines = store.ledger(outlast_core::id::Micros(0), all).expect("the ledger");
+    let all = outlast_core::words::id::Micros(i64::MAX);
+    let lines = store.ledger(outlast_core::words::id::Micros(0), all).expect("the ledger");
     lines.iter().map(|l| u64::try_from(l.calls).unwrap_or(0)).sum()
 }

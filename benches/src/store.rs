@@ -7,14 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outlast::host::{OsEntropy, SystemClock};
+use outlast::program::host::{OsEntropy, SystemClock};
 use outlast_core::{
-    engine::{checkpoint::Checkpoint, claim::Claim, register::Register, start::Start},
-    id::{InstanceNo, RunId, Slot},
-    instance::Identity,
-    op::{Actor, Claimed, Durability},
-    payload::Payload,
+    engine::{
+        op::{Actor, Claimed, Durability},
+        run::{claim::Claim, register::Register, start::Start},
+        step::checkpoint::Checkpoint,
+    },
+    journal::payload::Payload,
+    run::instance::Identity,
     store::{Ask as _, Store},
+    words::id::{InstanceNo, RunId, Slot},
 };
 
 use crate::{

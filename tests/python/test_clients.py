@@ -405,3 +405,41 @@ def test_googles_sdk_is_metered_and_replayed_and_told_of_a_refusal_in_its_words(
     assert "402 RESOURCE_EXHAUSTED" in refused.stderr and "call_budget_exceeded" in refused.stderr, refused.stderr
     assert rt.get("poor").halt_reason == "call_budget_exceeded" and paid(provider) == 5
     rt.close()
+
+
+# Bug: the proxy in an agent's own process asked a provider as often and as much at once as the agent did, whatever
+# OUTLAST_UPSTREAM_CONCURRENCY and OUTLAST_UPSTREAM_RATE said, and took a damaged [digest] of outlast.toml for none.
+# Consequence: settings meant something to `outlast serve` and nothing to a Python program.
+# Cause: it made its configuration of its own copy of the lines that `outlast serve` has, which had not been added to.
+def test_the_proxy_in_the_process_has_the_settings_of_outlast_serve(rt, home, monkeypatch):
+    import threading
+    import time
+
+    import openai
+
+    monkeypatch.chdir(home)
+    settings = home / "outlast.toml"
+    settings.write_text('[digest.masks]\nday = "(a"\n')
+    with pytest.raises(outlast.Error, match="digest.masks.day"):
+        outlast.openai()
+    settings.unlink()
+
+    provider = subprocess.Popen(
+        [outlast_program(), "mock", "--listen", "127.0.0.1:0", "--latency", "400ms"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-a-key-of-the-tests")
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.stdout.readline().strip())
+        monkeypatch.setenv("OUTLAST_UPSTREAM_CONCURRENCY", "1")
+        with rt.run("r") as run:
+            client = openai.OpenAI(**outlast.openai())
+            asking = [threading.Thread(target=run.step, args=("ask", ask, client, str(n))) for n in range(3)]
+            began = time.monotonic()
+            [thread.start() for thread in asking]
+            [thread.join() for thread in asking]
+            took = time.monotonic() - began
+    finally:
+        provider.kill()
+        provider.wait()
+    assert rt.get("r").budget.calls.spent == 3
+    assert took >= 1.2, "one after the other"

@@ -72,18 +72,18 @@ def test_the_command_runs_an_agent(home):
     assert done.returncode == 0 and done.stdout == "r\n", done.stderr
 
 
-def blocks():
-    text = (ROOT / "docs" / "python.md").read_text()
-    return re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.M | re.S)
 
 
-def test_the_guides_code_runs(home):
-    """All blocks of docs/python.md, in order, in one program; `…` stands for nothing to run."""
+@pytest.mark.parametrize("page", ["start.md", "guides/python.md"])
+def test_the_guides_code_runs(home, page):
+    """All blocks of a guide, in order, in one program."""
     provider = subprocess.Popen([outlast_program(), "mock", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
     try:
         url = provider.stdout.readline().strip()
         program = home / "guide.py"
-        program.write_text("\n".join(blocks()))
+        program.write_text("\n".join(blocks(page)))
         env = {
             **os.environ, "PYTHONPATH": str(SOURCES), "OPENAI_API_KEY": "sk-of-the-guide", "OPENAI_BASE_URL": url,
             "ANTHROPIC_API_KEY": "sk-of-the-guide", "ANTHROPIC_BASE_URL": url,

@@ -375,7 +375,7 @@ def test_a_replay_that_follows_gives_what_is_committed_later_and_ends_at_its_end
 
 
 def test_a_replay_that_is_not_whole_warns():
-    from outlast.embedded import Events
+    from outlast.state.embedded import Events
 
     class Compacted:
         def head(self, namespace):

@@ -6,7 +6,8 @@ import pytest
 from test_statehouse_client import serving
 
 import outlast
-from outlast import Statehouse, wire
+from outlast import Statehouse
+from outlast.state import wire
 
 ME = "me"
 

@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 import outlast
-from outlast import codec, retry, scope, steps
+from outlast import codec, effects, retry, scope, steps
 
 
 @dataclasses.dataclass
@@ -358,7 +358,7 @@ def test_retry_after_is_honoured_and_else_the_wait_is_bounded():
 
 
 def test_each_try_that_raised_is_an_entry_of_its_own(rt, monkeypatch):
-    monkeypatch.setattr(steps, "_sleep", lambda s: None)
+    monkeypatch.setattr(effects, "_sleep", lambda s: None)
     seen = []
 
     def flaky():

@@ -38,7 +38,7 @@ def test_tries_of_a_step_go_on_being_counted_after_a_death(life):
 
 def test_a_death_between_two_tries_gives_none_back(life):
     # In its wait for the next try.
-    killing = "import outlast.steps; outlast.steps._sleep = lambda s: 'die' in sys.argv and os.kill(os.getpid(), signal.SIGKILL)"
+    killing = "import outlast.effects; outlast.effects._sleep = lambda s: 'die' in sys.argv and os.kill(os.getpid(), signal.SIGKILL)"
     program = STEP.replace("at.try_ == 3 and ", "False and ").replace("rt = outlast.connect", f"{killing}\n    rt = outlast.connect")
     assert life(program, "die").stdout.split() == ["1"]
     assert life(program, "die").stdout.split() == ["2"]

@@ -13,25 +13,35 @@ use std::{
 };
 
 use crate::{
-    approval,
-    attempt::Attempt,
-    audit::{Gone, Sums},
-    budget::{Budget, BudgetView},
-    clock::Clock,
-    engine::windows,
-    envelope::Envelope,
-    id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
-    instance::{Instance, Lease, Life},
-    job::ItemRow,
-    journal::{Entry, Kind, Role, State},
-    loaded::{Loaded, Need, Numbers, Row, Touch},
-    op::{self, Durability, Op},
-    origin,
-    payload::{PART_LEN, Payload},
-    run::{Admission, Run, Spec},
-    store::{Error, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
-    token::TokenKey,
-    unit::Unit,
+    engine::{
+        loaded::{Loaded, Need, Numbers, Row, Table, Touch},
+        op::{self, Durability, Op},
+    },
+    envelope::{
+        Envelope,
+        audit::{Gone, Sums},
+        budget::{Budget, BudgetView},
+        unit::Unit,
+    },
+    journal::{
+        Entry, Kind, Role, State, approval,
+        job::ItemRow,
+        payload::{PART_LEN, Payload},
+    },
+    run::{
+        Admission, Run, Spec,
+        attempt::Attempt,
+        instance::{Instance, Lease, Life},
+        token::TokenKey,
+    },
+    store::{
+        Error, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE,
+        load::{self, Fetch, Key},
+    },
+    words::{
+        clock::Clock,
+        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    },
 };
 
 pub use state::StateTables;
@@ -104,97 +114,52 @@ impl MemoryStore {
 
 impl Tables {
     /// Loads what `needs` name, and nothing else.
-    pub fn load(&self, needs: &[Need]) -> Loaded {
-        let mut l = Loaded::default();
-        for need in needs {
-            self.load_one(&mut l, need);
-        }
-        l
+    pub fn load(&self, needs: &[Need], now: Micros) -> Result<Loaded, Error> {
+        load::load_strictly(&mut &*self, needs, now)
     }
 
-    fn load_one(&self, l: &mut Loaded, need: &Need) {
-        match need {
-            Need::Numbers => {
+    fn fetch_one(&self, key: &Key<'_>, l: &mut Loaded) {
+        match *key {
+            Key::Numbers => {
                 let next = |last: Option<i64>| last.unwrap_or(0) + 1;
-                l.numbers = Numbers {
+                l.numbers = Some(Numbers {
                     run: RunNo(next(self.runs.keys().next_back().map(|n| n.0))),
                     envelope: EnvelopeNo(next(self.envelopes.keys().next_back().map(|n| n.0))),
                     instance: InstanceNo(next(self.instances.keys().next_back().map(|n| n.0))),
-                };
-            }
-            Need::Instance(no) => self.load_instance(l, *no),
-            Need::RunById(id) => {
-                if let Some(run) = self.runs.values().find(|r| r.id == *id) {
-                    self.load_run(l, run.no);
-                }
-            }
-            Need::Run(no) => self.load_run(l, *no),
-            Need::Envelopes(numbers) => {
-                let found = numbers.iter().filter_map(|no| self.envelopes.get(no));
-                l.envelopes.extend(found.cloned().map(Row::read));
-            }
-            Need::Budgets => l.budgets.extend(self.budgets.values().cloned().map(Row::read)),
-            Need::Budget(no) => l.budgets.extend(self.budgets.get(no).cloned().map(Row::read)),
-            Need::Windows(_) => {}
-            Need::Attempt(run, no) => {
-                if let Some(a) = self.attempts.get(&(*run, *no)) {
-                    load_attempt(l, a);
-                }
-            }
-            Need::Spec(run) => {
-                let spec = self.specs.get(run).cloned();
-                l.known_specs.extend(spec.map(|spec| (*run, spec)));
-            }
-            Need::OpenAttempts(run) => {
-                self.attempts_of(*run).filter(|a| a.is_open()).for_each(|a| load_attempt(l, a));
-            }
-            Need::Labelled(run, label) => self
-                .attempts_of(*run)
-                .filter(|a| a.label.as_deref() == Some(label))
-                .for_each(|a| load_attempt(l, a)),
-            Need::Lease(run, slot) => {
-                if let Some(lease) = self.leases.get(&(*run, *slot)) {
-                    l.leases.push(Row::read(*lease));
-                    self.load_instance(l, lease.instance);
-                }
-            }
-            Need::Leases(run) => {
-                for lease in self.leases.range((*run, Slot(i64::MIN))..=(*run, Slot(i64::MAX))).map(|x| x.1) {
-                    l.leases.push(Row::read(*lease));
-                    self.load_instance(l, lease.instance);
-                }
-            }
-            Need::Entry(run, seq) => self.load_chain(l, *run, *seq),
-            Need::Item(run, key) => {
-                let mut newest = self.entries_of(*run).rev();
-                let newest = newest.find(|e| e.kind == Kind::Item && e.key.as_deref() == Some(key));
-                if let Some(e) = newest {
-                    load_entry(l, e);
-                    e.instance.into_iter().for_each(|no| self.load_instance(l, no));
-                }
-            }
-            Need::Matching(run, key) => {
-                self.entries_of(*run).filter(|e| e.match_key == Some(*key)).for_each(|e| load_entry(l, e))
-            }
-            Need::Keyed(run, kind, scope, key) => {
-                let newest = self
-                    .entries_of(*run)
-                    .rev()
-                    .find(|e| e.kind == *kind && *e.scope == **scope && e.key.as_deref() == Some(key));
-                newest.into_iter().for_each(|e| load_entry(l, e));
-            }
-            Need::KeyedUpTo(run, kind, scope, key, upto) => {
-                let newest = self.entries_of(*run).rev().find(|e| {
-                    e.seq <= *upto && e.kind == *kind && *e.scope == **scope && e.key.as_deref() == Some(key)
                 });
-                newest.into_iter().for_each(|e| load_entry(l, e));
             }
-            Need::OwnedBy(instance) => self.load_owned(l, *instance),
-            Need::State(name) => self.state.load_key(l, name),
-            Need::Transaction(id) => l.state.outcome = self.state.outcome(id),
-            Need::Namespace(name) => self.state.load_namespace(l, name),
-            Need::Compactable { namespace, before, after, limit } => {
-                self.state.load_compactable(l, namespace, *before, *after, *limit);
+            Key::Instance(no) => l.extend(self.instances.get(&no).cloned()),
+            Key::RunById(id) => l.extend(self.runs.values().find(|r| r.id == *id).cloned()),
+            Key::Run(no) => l.extend(self.runs.get(&no).cloned()),
+            Key::Envelope(no) => l.extend(self.envelopes.get(&no).cloned()),
+            Key::Budgets => l.extend(self.budgets.values().cloned()),
+            Key::Budget(no) => l.extend(self.budgets.get(&no).cloned()),
+            Key::Attempt(run, no) => l.extend(self.attempts.get(&(run, no)).cloned()),
+            Key::Spec(run) => l.known_specs.extend(self.specs.get(&run).map(|spec| (run, spec.clone()))),
+            Key::OpenAttempts(run) => l.extend(self.attempts_of(run).filter(|a| a.is_open()).cloned()),
+            Key::Labelled(run, label) => {
+                l.extend(self.attempts_of(run).filter(|a| a.label.as_deref() == Some(label)).cloned());
+            }
+            Key::Lease(run, slot) => l.extend(self.leases.get(&(run, slot)).copied()),
+            Key::Leases(run) => l.extend(self.leases.values().filter(|x| x.run == run).copied()),
+            Key::LeasesOf(no) => l.extend(self.leases.values().filter(|x| x.instance == no).copied()),
+            Key::Entry(run, seq) => l.extend(self.entries.get(&(run, seq)).cloned()),
+            Key::Matching(run, key) => {
+                l.extend(self.entries_of(run).filter(|e| e.match_key == Some(key)).cloned());
+            }
+            Key::Newest(of) => l.extend(self.entries_of(of.run).rev().find(|e| of.is(e)).cloned()),
+            Key::OpenCalls(no) => l.extend(
+                self.entries
+                    .values()
+                    .filter(|e| e.instance == Some(no) && e.state == State::Open && e.kind == Kind::Call)
+                    .cloned(),
+            ),
+            Key::Position => l.state.position = self.state.position(),
+            Key::Namespace(name) => self.state.load_namespace(l, name),
+            Key::State(name) => self.state.load_key(l, name),
+            Key::Transaction(id) => l.state.outcome = self.state.outcome(id),
+            Key::Compactable { namespace, before, after, limit } => {
+                self.state.load_compactable(l, namespace, before, after, limit);
             }
         }
     }
@@ -207,74 +172,15 @@ impl Tables {
         self.entries.range((run, Seq(0))..=(run, Seq(i64::MAX))).map(|(_, e)| e)
     }
 
-    fn load_instance(&self, l: &mut Loaded, no: InstanceNo) {
-        if l.instance(no).is_none()
-            && let Some(i) = self.instances.get(&no)
-        {
-            l.instances.push(Row::read(i.clone()));
-        }
-    }
-
-    fn load_run(&self, l: &mut Loaded, no: RunNo) {
-        let Some(run) = self.runs.get(&no).filter(|_| l.run(no).is_err()) else { return };
-        for e in run.charges.iter().filter_map(|no| self.envelopes.get(no)) {
-            if l.envelope(e.no).is_err() {
-                l.envelopes.push(Row::read(e.clone()));
-            }
-        }
-        l.runs.push(Row::read(run.clone()));
-    }
-
-    fn load_chain(&self, l: &mut Loaded, run: RunNo, seq: Seq) {
-        let mut next = Some(seq);
-        while let Some(e) = next.and_then(|s| self.entries.get(&(run, s))) {
-            self.load_with_outer(l, e);
-            next = e.call.as_ref().and_then(|c| c.retry_of);
-        }
-    }
-
-    /// An entry and what it was made in; where a step has answers that its attempt has not taken, that
-    /// attempt, too.
-    fn load_with_outer(&self, l: &mut Loaded, e: &Entry) {
-        let mut next = Some(e);
-        while let Some(e) = next {
-            load_entry(l, e);
-            if e.step.as_ref().is_some_and(|d| d.untaken > 0)
-                && let Some(a) = self.attempts.get(&(e.run, e.attempt))
-            {
-                load_attempt(l, a);
-            }
-            next = e.within().and_then(|seq| self.entries.get(&(e.run, seq)));
-        }
-    }
-
-    fn load_owned(&self, l: &mut Loaded, instance: InstanceNo) {
-        let mut runs: Vec<RunNo> = Vec::new();
-        let open =
-            |e: &&Entry| e.instance == Some(instance) && e.state == State::Open && e.kind == Kind::Call;
-        for e in self.entries.values().filter(open) {
-            self.load_chain(l, e.run, e.seq);
-            runs.push(e.run);
-        }
-        for lease in self.leases.values().filter(|x| x.instance == instance) {
-            l.leases.push(Row::read(*lease));
-            runs.push(lease.run);
-        }
-        for no in runs {
-            self.load_run(l, no);
-            self.attempts_of(no).filter(|a| a.is_open()).for_each(|a| load_attempt(l, a));
-        }
-    }
-
     /// Writes back what was touched. Panics on what no correct decision does.
     pub fn apply(&mut self, l: Loaded) {
-        put(&mut self.instances, l.instances, |i| i.no, "instance");
-        put(&mut self.runs, l.runs, |r| r.no, "run");
-        put(&mut self.envelopes, l.envelopes, |e| e.no, "envelope");
-        put(&mut self.budgets, l.budgets, |b| b.no, "budget");
-        put(&mut self.attempts, l.attempts, |a| (a.run, a.no), "attempt");
-        put(&mut self.leases, l.leases, |x| (x.run, x.slot), "lease");
-        put(&mut self.entries, l.entries, |e| (e.run, e.seq), "entry");
+        put(&mut self.instances, l.instances);
+        put(&mut self.runs, l.runs);
+        put(&mut self.envelopes, l.envelopes);
+        put(&mut self.budgets, l.budgets);
+        put(&mut self.attempts, l.attempts);
+        put(&mut self.leases, l.leases);
+        put(&mut self.entries, l.entries);
         self.state.apply(l.state);
         self.specs.extend(l.specs);
         for (run, envelope, namespace) in l.forgotten {
@@ -333,35 +239,28 @@ impl Tables {
     }
 }
 
-fn load_attempt(l: &mut Loaded, a: &Attempt) {
-    if l.attempt(a.run, a.no).is_none() {
-        l.attempts.push(Row::read(a.clone()));
+impl Fetch for &Tables {
+    fn fetch(&mut self, keys: &[Key<'_>], into: &mut Loaded) -> Result<(), Error> {
+        keys.iter().for_each(|key| self.fetch_one(key, into));
+        Ok(())
     }
 }
 
-fn load_entry(l: &mut Loaded, e: &Entry) {
-    if l.entry(e.run, e.seq).is_none() {
-        l.entries.push(Row::read(e.clone()));
-    }
-}
-
-fn put<K: Ord + std::fmt::Debug + Clone, T>(
-    table: &mut BTreeMap<K, T>,
-    rows: Vec<Row<T>>,
-    key: impl Fn(&T) -> K,
-    what: &str,
-) {
+fn put<T: Table>(table: &mut BTreeMap<T::Id, T>, rows: Vec<Row<T>>)
+where
+    T::Id: std::fmt::Debug,
+{
     for row in rows {
-        let k = key(&row.value);
+        let (key, what) = (row.value.id(), std::any::type_name::<T>());
         match row.touch {
             Touch::Read => {}
             Touch::Insert => {
-                let old = table.insert(k.clone(), row.value);
-                assert!(old.is_none(), "{what} {k:?} inserted twice");
+                let old = table.insert(key, row.value);
+                assert!(old.is_none(), "{what} {key:?} inserted twice");
             }
             Touch::Update => {
-                let old = table.insert(k.clone(), row.value);
-                assert!(old.is_some(), "{what} {k:?} updated, and it was not there");
+                let old = table.insert(key, row.value);
+                assert!(old.is_some(), "{what} {key:?} updated, and it was not there");
             }
         }
     }
@@ -370,14 +269,15 @@ fn put<K: Ord + std::fmt::Debug + Clone, T>(
 impl Store for MemoryStore {
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
         let mut inner = self.lock();
-        let needs = op.needs();
-        let mut loaded = inner.committed.load(&needs);
-        let shared = origin::share(&mut loaded, &needs, |needs| Ok(inner.committed.load(needs)));
-        shared.unwrap_or_else(|never: std::convert::Infallible| match never {});
         let now = self.clock.now();
-        let windows = windows::complete(&mut loaded, &needs, now, |needs| Ok(inner.committed.load(needs)));
-        windows.unwrap_or_else(|never: std::convert::Infallible| match never {});
-        let outcome = match op::decide(&op, &mut loaded, now) {
+        let mut loaded = match inner.committed.load(&op.needs(), now) {
+            Ok(loaded) => loaded,
+            Err(e) => return Ticket::ready(Err(e)),
+        };
+        let outcome = op::decide(&op, &mut loaded, now);
+        let undeclared = loaded.undeclared();
+        assert!(undeclared.is_empty(), "{} looks for {undeclared:?}, which no need of it names", op.name());
+        let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(e) => return Ticket::ready(Err(e.into())),
         };

@@ -6,36 +6,16 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod agent;
-pub mod attach;
-mod budgets;
 pub mod cli;
 pub mod commands;
-pub mod config;
-pub mod context;
-pub mod error;
-pub mod exit_code;
-pub mod host;
-pub mod jsonl;
-pub mod keys;
-mod log;
+pub mod embedded;
 pub mod logs;
-mod masks;
-pub mod mock;
-pub mod place;
-pub mod policies;
-pub mod prices;
-pub mod process;
-pub mod proxy_setup;
+pub mod loops;
+pub mod program;
 pub mod render;
-pub mod run_directory;
-mod say;
 pub mod serve;
-pub mod shell_init;
+pub mod settings;
 pub mod supervisor;
-pub mod surroundings;
-pub mod task_context;
-mod untaken;
-mod upstreams;
 
 use std::{
     ffi::OsString,
@@ -51,11 +31,9 @@ use outlast_core::store::Store;
 
 use crate::{
     cli::{Cli, Command, ExportArgs, ForkArgs, RetryArgs, SnapshotArgs, VerifyArgs},
-    context::Context,
-    error::CliError,
+    program::{context::Context, error::CliError, exit_code, jsonl, line, run_directory::RunDirectory, say},
     render::look::{Look, Page},
-    run_directory::RunDirectory,
-    surroundings::Surroundings,
+    settings::surroundings::Surroundings,
 };
 
 /// How often a followed journal is looked at.
@@ -72,15 +50,15 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let around = Surroundings::of_process();
-    let (json, done) = match cli::parse(&args, &around) {
+    let (json, done) = match line::parse(&args, &around) {
         Ok(cli) => (cli.globals.json, dispatch(cli, around, args.clone())),
-        Err(e) => (cli::wants_json(&args, &around), Err(e)),
+        Err(e) => (line::wants_json(&args, &around), Err(e)),
     };
     let code = done.unwrap_or_else(|e| {
         let code = e.report(json);
         // A shell that evaluates nothing would go on as if it had been told something.
         if code != exit_code::OK && args.iter().take_while(|a| *a != "--").any(|a| a == "shell-init") {
-            println!("{}", shell_init::end_with(code));
+            println!("{}", loops::end_with(code));
         }
         code
     });
@@ -105,7 +83,7 @@ pub fn program() -> io::Result<PathBuf> {
 fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, CliError> {
     // These need no place for a store.
     let command = match cli.command {
-        Command::Mock(args) => return mock::mock(args),
+        Command::Mock(args) => return serve::mock::mock(args),
         Command::Completions(args) => {
             let look = Look::of_stdout(&cli.globals, &around);
             return printed(look, |page| commands::completions::completions(&args, page));
@@ -128,10 +106,8 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let store = context.open(false, Default::default())?;
             printed(look, |page| commands::ctx::ctx(&*store, args, &context, page))
         }
-        Command::ShellInit(ref args) => printed(look, |page| shell_init::print(args, &context, page)),
-        Command::ShellLoop(ref args) => {
-            printed_code(look, |page| shell_init::verbs::act(args, &context, page))
-        }
+        Command::ShellInit(ref args) => printed(look, |page| loops::print(args, &context, page)),
+        Command::ShellLoop(ref args) => printed_code(look, |page| loops::verbs::act(args, &context, page)),
         Command::Doctor(_) => printed_code(look, |page| commands::doctor::doctor(&context, page)),
         Command::Inspect(ref args) if jsonl::is_file(&args.job) => {
             let path = context.around.directory().join(&args.job);
@@ -156,7 +132,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {
             let store = context.open(false, Default::default())?;
-            proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store);
             let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
             printed(look, |page| commands::show::show(&*store, &logs, &args, page))
         }
@@ -166,12 +142,12 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Attach(args) => {
             let store = context.open(false, Default::default())?;
-            proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store);
             commands::attach::attach(&*store, &context, &args)
         }
         Command::Logs(args) => {
             let store = context.open(false, Default::default())?;
-            proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store);
             printed(look, |page| {
                 commands::logs::logs(&*store, &context, &args, page, &mut || thread::sleep(FOLLOW))
             })
@@ -185,7 +161,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             );
             let store = context.open(create, Default::default())?;
             // A person who looks after a kill -9 is not told that it runs.
-            proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store);
             on_store(other, &*store, look)
         }
     }

@@ -1,23 +1,28 @@
 //! `outlast serve`: the proxy, and the state, for agents that are started elsewhere.
 
-mod settings;
+pub mod mock;
+pub mod proxy_setup;
+pub(crate) mod settings;
 mod token;
 
 use std::{net::SocketAddr, time::Duration};
 
 use outlast_server::{
+    door::Proxy,
     grpc,
-    proxy::Proxy,
     state::{StateDesk, Writer},
 };
 use tokio::{net::TcpListener, signal::unix, sync::oneshot};
 
 use crate::{
     cli::{ServeArgs, serve::LogFormat},
-    context::Context,
-    error::{CliError, MachineError},
-    exit_code, log, policies, proxy_setup,
-    say::say,
+    program::{
+        context::Context,
+        error::{CliError, MachineError},
+        exit_code, log,
+        say::say,
+    },
+    settings::policies,
 };
 
 /// How long gRPC calls in flight may go on then.

@@ -1,13 +1,19 @@
 //! Asking a person, and looking whether there is an answer.
 
 use outlast_core::{
-    approval::{self, Answer, Filter, Status},
-    digest::Digest,
-    engine::request_approval::{Asker, RequestApproval},
-    id::{RunNo, Seq},
-    journal::Kind,
-    op::Durability,
-    payload::Payload,
+    engine::{
+        approval::request_approval::{Asker, RequestApproval},
+        op::Durability,
+    },
+    journal::{
+        Kind,
+        approval::{self, Answer, Filter, Status},
+        payload::Payload,
+    },
+    words::{
+        digest::Digest,
+        id::{RunNo, Seq},
+    },
 };
 use outlast_server::dialect::canonical_value;
 use pyo3::prelude::*;

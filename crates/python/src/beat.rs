@@ -11,10 +11,9 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{self, renew::Active},
-    id::{AttemptNo, InstanceNo, RunNo},
-    op::Pulse,
+    engine::{self, op::Pulse, run::renew::Active},
     store::Error,
+    words::id::{AttemptNo, InstanceNo, RunNo},
 };
 use outlast_server::node::{HEARTBEAT, Node};
 

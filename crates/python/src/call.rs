@@ -3,19 +3,23 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    clock::random,
-    digest::{Digest, MatchKey},
     engine::{
-        admit::Admit,
-        settle::{Bill, Close, Settle},
+        call::{
+            admit::Admit,
+            settle::{Bill, Close, Settle},
+        },
+        op::{Admission, Durability},
     },
     envelope::Refusal,
-    id::Seq,
     journal::iteration_scope,
-    op::{Admission, Durability},
     price::Bound,
     store::Ask as _,
-    usage::{ServiceTier, Usage},
+    words::{
+        clock::random,
+        digest::{Digest, MatchKey},
+        id::Seq,
+        usage::{ServiceTier, Usage},
+    },
 };
 
 use crate::{

@@ -2,15 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use outlast::process::identity::{self, Liveness};
 use outlast_core::{
-    engine::{self, adopt::Adopt, claim::Claim},
-    id::{AttemptNo, InstanceNo, RunNo, Slot},
-    instance::{Instance, Life},
-    op::{Actor, Claimed as Answer, Durability},
+    engine::{
+        self,
+        op::{Actor, Claimed as Answer, Durability},
+        run::{adopt::Adopt, claim::Claim},
+    },
+    run::{
+        instance::{Instance, Life},
+        token::{self, Claims},
+    },
     store::{Ask as _, Error, RunView},
-    token::{self, Claims},
+    words::id::{AttemptNo, InstanceNo, RunNo, Slot},
 };
+use outlast_process::identity::{self, Liveness};
 use outlast_server::node::{HEARTBEAT, LEASE_MS};
 use pyo3::{PyResult, Python};
 

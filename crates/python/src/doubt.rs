@@ -1,6 +1,10 @@
 //! What a person says of a step in doubt.
 
-use outlast_core::{engine::resolve_step::ResolveStep, id::Seq, journal::iteration_scope, op::Durability};
+use outlast_core::{
+    engine::{op::Durability, step::resolve_step::ResolveStep},
+    journal::iteration_scope,
+    words::id::Seq,
+};
 use pyo3::prelude::*;
 
 use crate::{

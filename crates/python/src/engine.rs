@@ -8,29 +8,30 @@ use std::{
 };
 
 use outlast::{
-    cli::{
-        self, Command,
-        shared::{Chosen, LimitArgs},
-    },
-    context::Context,
-    place::{Durability as Durable, Place},
-    policies, proxy_setup,
-    surroundings::Surroundings,
+    embedded,
+    program::context::Context,
+    serve::proxy_setup,
+    settings::{place::Place, policies},
 };
 use outlast_core::{
-    clock::random,
-    engine::{put::Change, put::Put, raise::Raise, reset_item::ResetItem, start::Start},
-    envelope::Refusal,
-    id::{Micros, RunId, RunNo, Seq},
-    journal::{Kind, Role},
-    op::Durability,
-    payload::Payload,
-    run::{OnDivergence, Policy, Spec},
+    engine::{
+        item::reset_item::ResetItem,
+        op::Durability,
+        run::{raise::Raise, start::Start},
+        state::put::{Change, Put},
+    },
+    envelope::{
+        Refusal,
+        unit::{Limits, PerUnit, Unit},
+    },
+    journal::{Kind, Role, payload::Payload},
+    run::{OnDivergence, Policy, Spec, status::Status, token::TokenKey},
     state::Name,
-    status::Status,
     store::{Ask as _, RunView, Store},
-    token::TokenKey,
-    unit::{Limits, PerUnit, Unit},
+    words::{
+        clock::random,
+        id::{Micros, RunId, RunNo, Seq},
+    },
 };
 use outlast_server::node::Node;
 use pyo3::{prelude::*, types::PyBytes};
@@ -148,7 +149,7 @@ impl Engine {
     /// The store that `place` names, as `open` would open it; makes nothing.
     #[staticmethod]
     fn resolve(place: Option<String>) -> PyResult<String> {
-        Ok(context(place)?.0.place.to_string())
+        Ok(embedded::context(place).map_err(Failure::from)?.0.place.to_string())
     }
 
     /// Whether the store's file still is the one that was opened.
@@ -209,8 +210,7 @@ impl Engine {
         })?;
         let mut limits = asked;
         if let Some(named) = &named {
-            let by_default = by_default.then_some(LimitArgs::DEFAULT_USD);
-            limits = Chosen { limits, by_default }.under(&named.limits).limits;
+            limits = embedded::limits_under(limits, by_default, &named.limits);
             policy_of_run.pause_wall |= named.pause_wall;
         }
         let start = Start {
@@ -453,24 +453,8 @@ pub fn decoded(stored: &Payload, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failur
     Ok(stored.decode().map_err(damaged)?.into())
 }
 
-/// What a command would work with, and the durability that variables and settings ask for.
-fn context(place: Option<String>) -> Result<(Context, Durable), Failure> {
-    let around = Surroundings::of_process();
-    let mut line = vec!["outlast".into(), "serve".into()];
-    if let Some(place) = place {
-        line.extend(["--store".into(), place.into()]);
-    }
-    // As `outlast serve` would read it, so that variables and settings mean the same in both.
-    let parsed = cli::parse(&line, &around)?;
-    let durable = match &parsed.command {
-        Command::Serve(args) => args.proxy.durability,
-        _ => Durable::default(),
-    };
-    Ok((Context::new(&parsed.globals, around)?, durable))
-}
-
 fn open(place: Option<String>) -> Result<Engine, Failure> {
-    let (context, durable) = context(place)?;
+    let (context, durable) = embedded::context(place)?;
     let store = context.open(true, durable)?;
     let node = proxy_setup::join(store.clone(), &context, "python")?;
     orphans::bury(&*store, &context.place.to_string())?;

@@ -1,6 +1,6 @@
 //! Errors of the engine as Python's: one class for each code.
 
-use outlast::error::CliError;
+use outlast::program::error::CliError;
 use outlast_core::{engine, envelope::Refusal, store};
 use pyo3::prelude::*;
 

@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 
-use outlast::commands::fork::named_or_time;
+use outlast::program::find::fork_point;
 use outlast_core::{
     engine::{
-        fork::{Point, id_of, prepare},
-        snapshot::Snapshot,
+        op::Durability,
+        run::{
+            fork::{Point, id_of, prepare},
+            snapshot::Snapshot,
+        },
     },
-    id::{AttemptNo, Micros, RunId},
-    op::Durability,
     store::Ask as _,
+    words::id::{AttemptNo, Micros, RunId},
 };
 use pyo3::prelude::*;
 
@@ -50,7 +52,7 @@ pub fn fork(
         let point = match (attempt, at_us, word) {
             (Some(no), ..) => Point::Attempt(AttemptNo(no)),
             (_, Some(at), _) => Point::Time(Micros(at)),
-            (.., word) => named_or_time(core.store.as_ref(), &view, &word.unwrap_or_default())?,
+            (.., word) => fork_point(core.store.as_ref(), &view, &word.unwrap_or_default())?,
         };
         let long = || Failure::new("bad_run_id", "the fork's id would be longer than 128 characters", None);
         let id: RunId = id_of(&view.run.id, &point).ok_or_else(long)?;

@@ -1,18 +1,21 @@
 //! Items of a batch job through an attempt: claimed, tried again, recorded, given back.
 
 use outlast_core::{
-    digest::Digest,
     engine::{
-        claim_item::ClaimItem,
-        keep::Keep,
-        next_try::NextTry,
-        record_item::{ItemEnd, RecordItem},
-        return_item::ReturnItem,
+        call::keep::Keep,
+        item::{
+            claim_item::ClaimItem,
+            record_item::{ItemEnd, RecordItem},
+            return_item::ReturnItem,
+        },
+        op::Durability,
+        step::next_try::NextTry,
     },
-    id::Seq,
-    job::{ItemClaim, OnChange},
-    journal::Role,
-    op::Durability,
+    journal::{
+        Role,
+        job::{ItemClaim, OnChange},
+    },
+    words::{digest::Digest, id::Seq},
 };
 use pyo3::{prelude::*, types::PyTuple};
 

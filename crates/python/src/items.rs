@@ -1,11 +1,10 @@
 //! Jobs of a store by their name, and their results by page.
 
 use outlast_core::{
-    id::{RunNo, Seq},
-    job::ItemRow,
-    payload::Payload,
+    envelope::unit::Unit,
+    journal::{job::ItemRow, payload::Payload},
     store::RunFilter,
-    unit::Unit,
+    words::id::{RunNo, Seq},
 };
 use pyo3::{prelude::*, types::PyBytes};
 use serde_json::json;

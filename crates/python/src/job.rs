@@ -6,11 +6,15 @@ use std::{
 };
 
 use outlast_core::{
-    digest::Digest,
-    id::{RunNo, Seq},
-    job::{ItemRow, Standing},
-    payload::Payload,
+    journal::{
+        job::{ItemRow, Standing},
+        payload::Payload,
+    },
     store::{Error, Store},
+    words::{
+        digest::Digest,
+        id::{RunNo, Seq},
+    },
 };
 use pyo3::{prelude::*, types::PyBytes};
 
@@ -194,7 +198,7 @@ pub fn raw(row: ItemRow) -> RawItem {
         (tries, d.deaths, d.failed_starts),
         row.attempt.0,
         row.spent.cost(),
-        row.spent[outlast_core::unit::Unit::Calls],
+        row.spent[outlast_core::envelope::unit::Unit::Calls],
         row.opened_at.0,
         row.closed_at.map(|t| t.0),
         d.reason,

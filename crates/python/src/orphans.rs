@@ -6,10 +6,9 @@
 use std::sync::{Mutex, PoisonError};
 
 use outlast_core::{
-    engine::{self, declare_dead::DeclareDead},
-    id::InstanceNo,
-    op::Durability,
+    engine::{self, op::Durability, run::declare_dead::DeclareDead},
     store::{Ask as _, Error, Store},
+    words::id::InstanceNo,
 };
 
 /// Place, instance, and the process it was of: one forked from that one has not left them behind.

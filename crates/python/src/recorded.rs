@@ -6,11 +6,12 @@ use std::{
 };
 
 use outlast_core::{
-    digest::Digest,
-    id::{RunNo, Seq},
-    journal::State,
-    payload::Payload,
+    journal::{State, payload::Payload},
     store::{Error, Store},
+    words::{
+        digest::Digest,
+        id::{RunNo, Seq},
+    },
 };
 use pyo3::prelude::*;
 

@@ -3,25 +3,24 @@
 use std::sync::Arc;
 
 use outlast::{
-    error::CliError,
-    task_context::{self, mirror::Mirror},
+    loops::task_context::{self, mirror::Mirror},
+    program::error::CliError,
 };
 use outlast_core::{
-    attempt::Exit,
     engine::{
-        checkpoint::Checkpoint,
-        count_loop::CountLoop,
-        end_attempt::EndAttempt,
-        keep::Keep,
-        put::{Change, Put},
-        record::Record,
-        step::BeginStep,
+        call::keep::Keep,
+        op::{Actor, Durability, Op, Then},
+        run::end_attempt::EndAttempt,
+        state::put::{Change, Put},
+        step::{checkpoint::Checkpoint, count_loop::CountLoop, record::Record, step::BeginStep},
     },
-    id::{AttemptNo, InstanceNo, RunNo, Seq, Slot},
-    journal::{Role, iteration_scope},
-    op::{Actor, Durability, Op, Then},
-    payload::{MAX_LEN, Payload},
+    journal::{
+        Role, iteration_scope,
+        payload::{MAX_LEN, Payload},
+    },
+    run::attempt::Exit,
     store::Ask as _,
+    words::id::{AttemptNo, InstanceNo, RunNo, Seq, Slot},
 };
 use pyo3::prelude::*;
 

@@ -6,15 +6,19 @@ use std::{
 };
 
 use outlast_core::{
-    clock::random,
-    engine::put::Change,
-    id::{Micros, RunNo, uuid_v7},
-    op::Durability,
-    state::{
-        At, EventRange, Item, Moment, Name, Position, ResumePoint, Scan, outcome,
-        transaction::{self, Conflicts, Seen, Transactions},
+    engine::{
+        op::Durability,
+        state::{
+            put::Change,
+            transaction::{self, Conflicts, Seen, Transactions},
+        },
     },
+    state::{At, EventRange, Item, Moment, Name, Position, ResumePoint, Scan, outcome},
     store::{self, Ask as _, Store},
+    words::{
+        clock::random,
+        id::{Micros, RunNo, uuid_v7},
+    },
 };
 use pyo3::{prelude::*, types::PyBytes};
 
@@ -387,7 +391,7 @@ fn raw(py: Python<'_>, item: Item) -> RawItem<'_> {
     (item.key, item.version, value, item.commit, item.at.0, run, attempt)
 }
 
-fn damaged(e: outlast_core::payload::PayloadError) -> PyErr {
+fn damaged(e: outlast_core::journal::payload::PayloadError) -> PyErr {
     Failure::from(store::Error::Corrupt { what: format!("a value held in memory: {e}") }).into()
 }
 

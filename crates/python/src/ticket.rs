@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outlast_core::{
-    engine::keep::Keep,
-    op::{Durability, Op, Outcome, Step, Turn},
+    engine::{
+        call::keep::Keep,
+        op::{Durability, Op, Outcome, Step, Turn},
+    },
+    envelope::unit::Unit,
     store::{self, Store},
-    unit::Unit,
 };
 use pyo3::prelude::*;
 

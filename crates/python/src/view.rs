@@ -1,10 +1,10 @@
 //! A run as people read it, as JSON: what `rt.get(id)` shows.
 
 use outlast_core::{
-    id::Micros,
-    status::Status,
+    envelope::unit::{Amounts, Limits, Unit},
+    run::status::Status,
     store::RunView,
-    unit::{Amounts, Limits, Unit},
+    words::id::Micros,
 };
 use serde_json::{Map, Value, json};
 

@@ -4,10 +4,11 @@
 
 pub mod compat;
 pub mod dialect;
+pub mod door;
 pub mod grpc;
 pub mod http;
-pub mod mock;
 pub mod node;
 pub mod proxy;
 pub mod state;
 pub mod version;
+pub mod wire;

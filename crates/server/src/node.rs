@@ -10,12 +10,18 @@ use std::{
 };
 
 use outlast_core::{
-    clock::Clock,
-    engine::{self, declare_dead::DeclareDead, register::Register, renew::Active, renew::Renew},
-    id::InstanceNo,
-    instance::{Identity, Instance},
-    op::{Durability, Pulse, Swept},
+    engine::{
+        self,
+        op::{Durability, Pulse, Swept},
+        run::{
+            declare_dead::DeclareDead,
+            register::Register,
+            renew::{Active, Renew},
+        },
+    },
+    run::instance::{Identity, Instance},
     store::{Ask as _, Error, Store},
+    words::{clock::Clock, id::InstanceNo},
 };
 
 /// How often the one heartbeat of a process is renewed.

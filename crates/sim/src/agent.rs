@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use outlast_core::{
+use outlast_core::words::{
     digest::Digest,
     id::{AttemptNo, RunNo},
 };

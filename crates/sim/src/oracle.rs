@@ -8,16 +8,16 @@ use std::{
 
 use outlast_core::{
     call::{Visible, exchange::Frame},
-    engine::admit::Admit,
-    id::{AttemptNo, Micros, RunNo, Seq},
-    instance::Life,
+    engine::{
+        call::admit::Admit,
+        op::{Admission, Op, Outcome},
+    },
+    envelope::unit::Unit,
     journal::{Entry, Role, State},
     memory::{MemoryStore, Tables},
-    op::{Admission, Op, Outcome},
-    run::InDoubt,
-    status::Status,
+    run::{InDoubt, instance::Life, status::Status},
     store::{Error, Store},
-    unit::Unit,
+    words::id::{AttemptNo, Micros, RunNo, Seq},
 };
 
 use crate::{

@@ -15,13 +15,17 @@ use outlast_core::{
         exchange::End,
         taken::Place,
     },
-    digest::MatchKey,
-    engine::{admit::Admit, delivered::Delivered},
-    id::{AttemptNo, InstanceNo, RunNo, Seq, Slot},
+    engine::{
+        call::{admit::Admit, delivered::Delivered},
+        op::{Actor, Durability, Op},
+    },
     journal::{Role, State},
     memory::{MemoryStore, Tables},
-    op::{Actor, Durability, Op},
     store::{Error, Store},
+    words::{
+        digest::MatchKey,
+        id::{AttemptNo, InstanceNo, RunNo, Seq, Slot},
+    },
 };
 
 use self::exchanges::Live;
@@ -132,7 +136,7 @@ pub struct Process {
     pub exchanges: BTreeMap<(RunNo, Seq), Live>,
     labels: HashMap<(RunNo, String), AttemptNo>,
     pending: Vec<Pending>,
-    resolved: VecDeque<(Then, Result<outlast_core::op::Outcome, Error>)>,
+    resolved: VecDeque<(Then, Result<outlast_core::engine::op::Outcome, Error>)>,
     commit_at: Option<u64>,
     reopening: bool,
     /// Heartbeats of others, and since when they stand still.
@@ -235,7 +239,7 @@ impl Process {
                 Some(&attempt) => self.arrive(connection, attempt, out),
                 None => {
                     let enter =
-                        outlast_core::engine::enter::Enter { run, label: Some(label.clone()), instance };
+                        outlast_core::engine::run::enter::Enter { run, label: Some(label.clone()), instance };
                     self.queue(enter, Durability::Synced, Then::Entered { connection, run, label }, out);
                 }
             },

@@ -5,12 +5,14 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
     call::exchange::{Failure, Frame, Silence},
-    digest::Digest,
-    engine::settle::Bill,
-    id::{RunNo, Seq},
-    money::nano_from_pico,
+    engine::call::settle::Bill,
     price::Bound,
-    usage::{ServiceTier, Usage},
+    words::{
+        digest::Digest,
+        id::{RunNo, Seq},
+        money::nano_from_pico,
+        usage::{ServiceTier, Usage},
+    },
 };
 
 use crate::rng::Rng;

@@ -1,6 +1,6 @@
 //! Chance, drawn from the seed.
 
-use outlast_core::clock::SeededEntropy;
+use outlast_core::words::clock::SeededEntropy;
 
 /// A source of small numbers. Biased by less than 2^-50, which no test of ours can see.
 pub struct Rng(SeededEntropy);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use outlast_core::{
+    envelope::unit::{Limits, Unit},
     price::Bound,
     run::InDoubt,
-    unit::{Limits, Unit},
 };
 
 use crate::rng::Rng;

@@ -6,11 +6,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outlast_core::{
-    loaded::Loaded,
+    engine::{
+        loaded::Loaded,
+        op::{self, Durability, Op},
+    },
+    envelope::unit::Limits,
     memory::{MemoryStore, Tables},
-    op::{self, Durability, Op},
     store::{Error, Store, Ticket},
-    unit::Limits,
 };
 
 /// What happens to one operation.
@@ -71,10 +73,14 @@ impl FaultStore {
     /// The planted defect: whether a call fits is decided on `stale`; the write goes through.
     pub fn submit_on_stale(&self, stale: &Tables, op: Op) -> Ticket {
         let now = self.disk.now().unwrap_or_default();
-        match op::decide(&op, &mut stale.load(&op.needs()), now) {
-            Ok(op::Outcome::Admitted(op::Admission::Go { .. })) => self.meet(|| {
+        let decided = stale.load(&op.needs(), now).map(|mut l| op::decide(&op, &mut l, now));
+        match decided {
+            Ok(Ok(op::Outcome::Admitted(op::Admission::Go { .. }))) => self.meet(|| {
                 self.disk.tamper(|tables| {
-                    let mut l = tables.load(&op.needs());
+                    let mut l = match tables.load(&op.needs(), now) {
+                        Ok(l) => l,
+                        Err(e) => return Ticket::ready(Err(e)),
+                    };
                     let limits = lift_limits(&mut l);
                     let outcome = op::decide(&op, &mut l, now);
                     for (row, limits) in l.envelopes.iter_mut().zip(limits) {
@@ -125,7 +131,10 @@ fn lift_limits(l: &mut Loaded) -> Vec<Limits> {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::{clock::ManualClock, engine::register::Register, id::Micros, op::Verb};
+    use outlast_core::{
+        engine::{op::Verb, run::register::Register},
+        words::{clock::ManualClock, id::Micros},
+    };
 
     use super::*;
 

@@ -6,18 +6,22 @@ use std::{
 };
 
 use outlast_core::{
-    budget::{Name, Per, Terms},
-    clock::{Clock, ManualClock},
     engine::{
-        set_budget::{SetBudget, Source},
-        start::Start,
+        budget::set_budget::{SetBudget, Source},
+        op::Durability,
+        run::start::Start,
     },
-    id::{Micros, RunId, RunNo, Seq},
+    envelope::{
+        budget::{Name, Per, Terms},
+        unit::Limits,
+    },
     memory::MemoryStore,
-    op::Durability,
     run::{InDoubt, Policy, Spec},
     store::Ask,
-    unit::Limits,
+    words::{
+        clock::{Clock, ManualClock},
+        id::{Micros, RunId, RunNo, Seq},
+    },
 };
 
 use crate::{

@@ -1,9 +1,9 @@
 //! One database, as the writer thread sees it.
 
 use outlast_core::{
-    id::{InstanceNo, Micros},
-    loaded::{Loaded, Need},
-    store::Error,
+    engine::loaded::Loaded,
+    store::{Error, load::Fetch},
+    words::id::{InstanceNo, Micros},
 };
 
 /// Why a commit did not succeed.
@@ -15,12 +15,11 @@ pub enum CommitFailed {
 }
 
 /// One database, as the writer thread sees it.
-pub trait Backend: Send {
+pub trait Backend: Fetch + Send {
     /// Begins a write transaction and returns the store's `now`.
     fn begin(&mut self, synced: bool) -> Result<Micros, Error>;
     /// Begins a transaction that only reads, and returns the store's `now`.
     fn begin_read(&mut self) -> Result<Micros, Error>;
-    fn load(&mut self, needs: &[Need]) -> Result<Loaded, Error>;
     /// What is loaded now: another one once anything is written, here or elsewhere. `None`: it cannot be told.
     fn ground(&self) -> Option<Ground> {
         None

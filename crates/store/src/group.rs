@@ -11,12 +11,13 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{self, windows},
-    id::{InstanceNo, Micros},
-    loaded::Loaded,
-    op::{self, Durability, Op, Outcome},
-    origin,
-    store::{Error, Promise, Ticket},
+    engine::{
+        self,
+        loaded::Loaded,
+        op::{self, Durability, Op, Outcome},
+    },
+    store::{Error, Promise, Ticket, load::load},
+    words::id::{InstanceNo, Micros},
 };
 
 use crate::backend::{Backend, CommitFailed, Ground};
@@ -283,7 +284,7 @@ impl<B: Backend> Run for Turn<B> {
             return Err(short_of_room());
         }
         let now = self.backend.begin_read()?;
-        let foreseen = load(&mut self.backend, op, now).and_then(|mut loaded| {
+        let foreseen = load(&mut self.backend, &op.needs(), now).and_then(|mut loaded| {
             let outcome = op::decide(op, &mut loaded, now).map_err(Error::Engine)?;
             self.foreseen = self.backend.ground().map(|ground| (ground, loaded, outcome.clone()));
             Ok(outcome)
@@ -353,7 +354,7 @@ impl<B: Backend> Turn<B> {
         {
             return Ok(Ok((loaded, outcome)));
         }
-        let mut loaded = load(&mut self.backend, &job.op, now)?;
+        let mut loaded = load(&mut self.backend, &job.op.needs(), now)?;
         Ok(op::decide(&job.op, &mut loaded, now).map(|outcome| (loaded, outcome)))
     }
 
@@ -429,15 +430,6 @@ impl<B: Backend> Turn<B> {
 
 fn short_of_room() -> Error {
     Error::Full { why: "only what closes open work is taken until there is room".into() }
-}
-
-/// What an operation needs, with what forks among its runs share, and the windows that calls are charged to.
-fn load(backend: &mut impl Backend, op: &Op, now: Micros) -> Result<Loaded, Error> {
-    let needs = op.needs();
-    let mut loaded = backend.load(&needs)?;
-    origin::share(&mut loaded, &needs, |needs| backend.load(needs))?;
-    windows::complete(&mut loaded, &needs, now, |needs| backend.load(needs))?;
-    Ok(loaded)
 }
 
 /// Operations that close what is open: the last room on a full disk is theirs.

@@ -3,19 +3,20 @@
 
 mod backend;
 mod ballast;
-mod columns;
 mod format;
 mod group;
 pub mod postgres;
 pub mod process;
+mod rows;
 pub mod sqlite;
+mod tables;
 
 use std::sync::Arc;
 
 use outlast_core::{
-    clock::{Clock, Entropy},
-    forked::Forked,
+    reads::forked::Forked,
     store::{Error, Store},
+    words::clock::{Clock, Entropy},
 };
 
 pub use format::{FORMAT, OLDEST};

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::BodyRecord;
-use crate::id::Seq;
+use crate::words::id::Seq;
 
 /// How many bodies are kept: several agents of one run take turns.
 pub const MAX_BASES: usize = 8;

@@ -1,7 +1,7 @@
 //! Which base a body is stored against, and what is left to store.
 
 use super::{Base, BodyRecord, MAX_DEPTH};
-use crate::{digest::Digest, payload::Payload};
+use crate::{journal::payload::Payload, words::digest::Digest};
 
 /// A base must save at least this and an eighth of the body: it costs a read for ever.
 const MIN_SHARED: usize = 128;
@@ -111,7 +111,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::id::Seq;
+    use crate::words::id::Seq;
 
     fn base(seq: i64, depth: u32, body: &[u8]) -> Base {
         Base { seq: Seq(seq), depth, chain_len: body.len() as u64, body: Bytes::copy_from_slice(body) }

@@ -24,7 +24,7 @@
 //!
 //! # One BLOB
 //!
-//! Integers little-endian; the middle's own layout is in [`crate::payload`]:
+//! Integers little-endian; the middle's own layout is in [`crate::journal::payload`]:
 //!
 //! | at | bytes | what                                                    |
 //! |----|-------|---------------------------------------------------------|
@@ -44,19 +44,17 @@
 mod bases;
 mod diff;
 mod restore;
-mod stored;
 
 use bytes::{Buf, BufMut, Bytes};
 
+pub use crate::reads::body::stored;
 pub use bases::{Base, BodyBases, MAX_BASES, MAX_BASES_LEN};
 pub use diff::diff;
 pub use restore::{Restoring, restore};
-pub use stored::stored;
 
 use crate::{
-    digest::Digest,
-    id::Seq,
-    payload::{MAX_LEN, Payload, PayloadError},
+    journal::payload::{MAX_LEN, Payload, PayloadError},
+    words::{digest::Digest, id::Seq},
 };
 
 /// The longest chain of bases. Far more turns than any model's context holds.
@@ -148,7 +146,8 @@ impl BodyRecord {
 
     /// Writes the record as one BLOB.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(HEADER_LEN + crate::payload::HEADER_LEN + self.middle.bytes.len());
+        let mut out =
+            Vec::with_capacity(HEADER_LEN + crate::journal::payload::HEADER_LEN + self.middle.bytes.len());
         out.put_u8(VERSION);
         out.put_u8(u8::from(self.base.is_some()));
         out.put_i64_le(self.base.map_or(0, |seq| seq.0));

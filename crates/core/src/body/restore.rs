@@ -1,7 +1,7 @@
 //! Getting a body back from its record and those below it.
 
 use super::{BodyError, BodyRecord};
-use crate::{digest::Digest, id::Seq};
+use crate::words::{digest::Digest, id::Seq};
 
 /// Restores a body whose base's body is at hand; `base` is not looked at when it is stored whole.
 ///

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::clock::SeededEntropy;
+use crate::words::clock::SeededEntropy;
 
 /// A run as the store sees it: the BLOBs of its bodies, and the bases in memory.
 #[derive(Default)]
@@ -252,7 +252,7 @@ proptest! {
         let read = BodyRecord::from_bytes(blob.into());
         prop_assert!(read.is_err() || bit / 8 >= HEADER_LEN);
         if let Ok(restored) = read.and_then(|record| restore(&record, Some(&base))) {
-            prop_assert!(bit / 8 >= HEADER_LEN + crate::payload::HEADER_LEN);
+            prop_assert!(bit / 8 >= HEADER_LEN + crate::journal::payload::HEADER_LEN);
             prop_assert_eq!(restored, body);
         }
     }

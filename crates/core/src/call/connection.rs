@@ -8,11 +8,11 @@ use crate::{
         Broken, Refused, Visible,
         exchange::{End, Progress},
     },
+    engine::op::Admission,
     envelope::Refusal,
-    id::{InstanceNo, Seq},
     journal::State,
-    op::Admission,
     store,
+    words::id::{InstanceNo, Seq},
 };
 
 /// What the host reports.

@@ -7,8 +7,11 @@
 use crate::{
     call::{Broken, Patience, Told, Visible},
     engine::{
-        self, retry,
-        settle::{Bill, Close},
+        self,
+        call::{
+            retry,
+            settle::{Bill, Close},
+        },
     },
     journal::State,
     store,

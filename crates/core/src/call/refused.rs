@@ -136,7 +136,7 @@ fn may_pass(e: &store::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{envelope::Refusal, id::Micros};
+    use crate::{envelope::Refusal, words::id::Micros};
 
     #[test]
     fn only_what_a_retry_can_mend_invites_one() {

@@ -11,8 +11,10 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::{
     call::ConnectionId,
-    digest::MatchKey,
-    id::{AttemptNo, RunNo, Seq},
+    words::{
+        digest::MatchKey,
+        id::{AttemptNo, RunNo, Seq},
+    },
 };
 
 /// Where identical requests meet.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
     call::{ConnectionId, taken::Place},
-    id::RunNo,
+    words::id::RunNo,
 };
 
 /// The waiters of one process.
@@ -94,7 +94,7 @@ fn sorted(connections: impl Iterator<Item = ConnectionId>) -> Vec<ConnectionId> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{digest::MatchKey, id::AttemptNo};
+    use crate::words::{digest::MatchKey, id::AttemptNo};
 
     const RUN: RunNo = RunNo(1);
 

@@ -2,12 +2,9 @@
 
 use super::Tables;
 use crate::{
-    approval,
-    id::{RunNo, Seq},
-    job::ItemRow,
-    journal::{Entry, Kind, Role, State},
-    payload::Payload,
+    journal::{Entry, Kind, Role, State, approval, job::ItemRow, payload::Payload},
     store::{INLINE_VALUE, StepRow},
+    words::id::{RunNo, Seq},
 };
 
 impl Tables {

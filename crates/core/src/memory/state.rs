@@ -4,8 +4,10 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use super::MemoryStore;
 use crate::{
-    engine,
-    loaded::{Loaded, Row, Touch},
+    engine::{
+        self,
+        loaded::{Loaded, Row, Touch},
+    },
     state::{
         At, Committed, Event, EventPage, EventRange, History, Item, Listed, Moment, Name, Namespace,
         Position, Reads, ResumePoint, Scan, Value, furthest, outcome,
@@ -28,25 +30,17 @@ pub struct StateTables {
 
 impl StateTables {
     pub fn load_key(&self, l: &mut Loaded, name: &Arc<Name>) {
-        l.state.position = self.position();
-        self.load_namespace(l, &name.namespace);
-        if let Some(current) = self.keys.get(name)
-            && !l.state.keys.contains_key(name)
-        {
-            l.state.keys.insert(name.clone(), Row::read(current.clone()));
-        }
+        let found = self.keys.get(name).map(|current| (name.clone(), Row::read(current.clone())));
+        l.state.keys.extend(found);
     }
 
     pub fn load_namespace(&self, l: &mut Loaded, name: &str) {
-        if let Some(namespace) = self.namespaces.get(name)
-            && !l.state.namespaces.contains_key(name)
-        {
-            l.state.namespaces.insert(name.to_owned(), Row::read(namespace.clone()));
-            let from = (name.to_owned(), namespace.forgotten + 1);
-            let mut behind = self.commits.range(from..=(name.to_owned(), i64::MAX)).map(|(_, c)| c);
-            let old = behind.nth(outcome::AT_ONCE - 1).map(|c| (name.to_owned(), (c.commit, c.at)));
-            l.state.old_ids.extend(old);
-        }
+        let Some(namespace) = self.namespaces.get(name) else { return };
+        l.state.namespaces.insert(name.to_owned(), Row::read(namespace.clone()));
+        let from = (name.to_owned(), namespace.forgotten + 1);
+        let mut behind = self.commits.range(from..=(name.to_owned(), i64::MAX)).map(|(_, c)| c);
+        let old = behind.nth(outcome::AT_ONCE - 1).map(|c| (name.to_owned(), (c.commit, c.at)));
+        l.state.old_ids.extend(old);
     }
 
     /// Forgets a namespace, but for the position of the store's newest version.
@@ -153,7 +147,7 @@ impl StateTables {
         }
     }
 
-    fn position(&self) -> Position {
+    pub fn position(&self) -> Position {
         self.order.keys().next_back().copied().unwrap_or_default()
     }
 

@@ -1,7 +1,7 @@
 //! The most a request can cost: what is reserved before it leaves.
 
 use super::{Price, Rates};
-use crate::{
+use crate::words::{
     money::{NanoUsd, PicoUsdPerToken, nano_from_pico},
     usage::ServiceTier,
 };
@@ -182,7 +182,7 @@ mod tests {
         super::{PriceTable, cost},
         *,
     };
-    use crate::usage::Usage;
+    use crate::words::usage::Usage;
 
     fn price(model: &str) -> Price {
         (*PriceTable::builtin().lookup(model).expect(model).price).clone()

@@ -1,7 +1,7 @@
 //! What a call cost.
 
 use super::Price;
-use crate::{
+use crate::words::{
     money::{NanoUsd, nano_from_pico},
     usage::{ServiceTier, Usage},
 };

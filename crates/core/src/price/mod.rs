@@ -20,7 +20,7 @@ pub use lookup::{Found, Source};
 pub use overrides::PriceError;
 pub use table::PriceTable;
 
-use crate::{
+use crate::words::{
     money::{NanoUsd, PicoUsdPerToken, nano_from_pico},
     usage::ServiceTier,
 };

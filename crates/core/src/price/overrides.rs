@@ -14,7 +14,7 @@ use super::{
     rows::{Listing, Row},
     table::is_anthropic,
 };
-use crate::usage::ServiceTier;
+use crate::words::usage::ServiceTier;
 
 /// What was wrong with a price file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use super::{Bands, Price, Rates, WEB_SEARCH_ANTHROPIC_PICO, WEB_SEARCH_UNLISTED_PICO, scaled};
-use crate::{money::PicoUsdPerToken, usage::ServiceTier};
+use crate::words::{money::PicoUsdPerToken, usage::ServiceTier};
 
 /// What one source lists about one model.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use super::{
     Price, PriceError, overrides,
     rows::{Listing, Row},
 };
-use crate::usage::ServiceTier;
+use crate::words::usage::ServiceTier;
 
 /// One model a line, sorted by the bytes of its name: a lookup searches the lines and parses one, so that the
 /// table costs nothing at start.

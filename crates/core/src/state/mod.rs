@@ -6,9 +6,7 @@
 
 pub mod outcome;
 mod progress;
-mod read;
 pub mod rows;
-pub mod transaction;
 mod value;
 
 use std::sync::Arc;
@@ -16,10 +14,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::id::{AttemptNo, Micros, RunNo};
+use crate::words::id::{AttemptNo, Micros, RunNo};
 
+pub use crate::store::state::{Event, EventPage, EventRange, History, Moment, Reads, Scan, Wraps};
 pub use progress::{Progress, ResumePoint, StepKey, furthest};
-pub use read::{Event, EventPage, EventRange, History, Moment, Reads, Scan, Wraps};
 pub use value::Value;
 
 /// Where a value is. The three parts are never joined to one text: `a:b`/`c` is not `a`/`b:c`.
@@ -127,7 +125,7 @@ pub struct Committed {
 const RUNS: &str = "run:";
 
 /// The namespace of `run.state`.
-pub fn run_namespace(id: &crate::id::RunId) -> String {
+pub fn run_namespace(id: &crate::words::id::RunId) -> String {
     format!("{RUNS}{id}")
 }
 

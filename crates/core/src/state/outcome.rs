@@ -4,8 +4,7 @@
 //! done again. Each commit forgets the ids of at most [`AT_ONCE`] commits of its namespace: as many as that grow
 //! old for one that comes, and no commit waits for more.
 
-use super::transaction::Error;
-use crate::id::Micros;
+use crate::{engine::state::transaction::Error, words::id::Micros};
 
 /// How long at least: 7 days.
 pub const KEPT_US: i64 = KEPT_DAYS * 24 * 3600 * 1_000_000;
@@ -43,7 +42,7 @@ fn made_at(id: &str) -> Option<Micros> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::uuid_v7;
+    use crate::words::id::uuid_v7;
 
     #[test]
     fn an_id_of_ours_that_is_older_than_outcomes_are_kept_is_told_apart() {

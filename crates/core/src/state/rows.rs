@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Committed, Name, Namespace, Position, Progress, Value};
 use crate::{
-    id::{AttemptNo, Micros, RunNo},
-    loaded::{Row, Touch},
+    engine::loaded::{Row, Touch},
+    words::id::{AttemptNo, Micros, RunNo},
 };
 
 /// A key as it stands: all that a decision asks of it.

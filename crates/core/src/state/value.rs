@@ -7,7 +7,7 @@
 //! | 9  | 8     | zstd only: length of the decoded bytes, little-endian |
 //! | .. | rest  | the stored bytes                                      |
 //!
-//! Smaller than a [`crate::payload::Payload`]: a value is often a few hundred bytes.
+//! Smaller than a [`crate::journal::payload::Payload`]: a value is often a few hundred bytes.
 
 use std::fmt;
 
@@ -15,8 +15,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::progress::Progress;
 use crate::{
-    digest::Digest,
-    payload::{Codec, MAX_LEN, PayloadError, compress, decompress},
+    journal::payload::{Codec, MAX_LEN, PayloadError, compress, decompress},
+    words::digest::Digest,
 };
 
 const CHECK_LEN: usize = 8;

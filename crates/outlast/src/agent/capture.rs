@@ -3,16 +3,18 @@
 use std::{collections::HashSet, sync::Arc};
 
 use outlast_core::{
-    engine::checkpoint::Checkpoint,
-    id::{AttemptNo, RunNo},
-    op::{Actor, Durability},
+    engine::{
+        op::{Actor, Durability},
+        step::checkpoint::Checkpoint,
+    },
     store::{self, Ask as _, Store},
+    words::id::{AttemptNo, RunNo},
 };
-use outlast_server::proxy::Seen;
+use outlast_server::door::Seen;
 use tokio::sync::mpsc;
 
 use super::session::{self, Session};
-use crate::say::say;
+use crate::program::say::say;
 
 /// Takes what the proxy sees, and keeps the first session of each agent: what an agent's own tools begin
 /// later is theirs.

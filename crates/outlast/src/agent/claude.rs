@@ -12,7 +12,7 @@ use super::{
     line::Line,
     options::{self, Piece, Takes},
 };
-use crate::surroundings::Surroundings;
+use crate::settings::surroundings::Surroundings;
 
 pub struct Claude;
 

@@ -8,15 +8,17 @@ use std::{
 };
 
 use outlast_core::{
-    attempt::Attempt,
-    clock::random,
-    id::{AttemptNo, RunNo},
+    engine::op::{Actor, Durability},
+    envelope::unit::Unit,
     journal::Kind,
-    op::{Actor, Durability},
+    run::attempt::Attempt,
     store::{self, Ask as _, RunView, Store},
-    unit::Unit,
+    words::{
+        clock::random,
+        id::{AttemptNo, RunNo},
+    },
 };
-use outlast_server::proxy::Providers;
+use outlast_server::door::Providers;
 
 use super::{
     Adapter, Choice, Names, Reading, With, hook, hooks,
@@ -26,8 +28,10 @@ use super::{
     truth::{self, Left},
 };
 use crate::{
-    context::Context, error::CliError, process::exit::Exit, render, run_directory::RunDirectory, say::say,
+    program::{context::Context, error::CliError, run_directory::RunDirectory, say::say},
+    render,
 };
+use outlast_process::exit::Exit;
 
 /// After so many resumptions in a row that asked the provider nothing, the session is given up.
 const FUTILE: u32 = 2;
@@ -91,7 +95,7 @@ impl Conduct {
         // In a script, the variables that the run's own command was given tell.
         let shows_token = |name: &str| {
             let key = context.around.var(name).and_then(|k| k.to_str());
-            key.is_some_and(outlast_core::token::looks_like_token)
+            key.is_some_and(outlast_core::run::token::looks_like_token)
         };
         let with = With {
             has_openai_key: providers

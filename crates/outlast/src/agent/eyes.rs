@@ -3,7 +3,7 @@
 //!
 //! What a provider says to the proxy is believed first: an agent may print anything, also what its tools found.
 
-use outlast_core::id::Micros;
+use outlast_core::words::id::Micros;
 use regex::bytes::{Captures, Regex, RegexBuilder};
 
 use crate::render::time::{self, When};

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 
 use outlast_core::{
-    op::{Durability, Tool},
+    engine::op::{Durability, Tool},
     store::Ask as _,
 };
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use super::{
     inside::Inside,
     truth::{self, Outcome},
 };
-use crate::{context::Context, error::CliError, exit_code};
+use crate::program::{context::Context, error::CliError, exit_code};
 
 /// What Claude Code takes as "do not run this tool"; standard error tells its model why.
 const BLOCK: u8 = 2;
@@ -76,7 +76,7 @@ fn ended(context: &Context, event: &Value) -> Result<(), CliError> {
     Ok(())
 }
 
-fn begin(inside: &Inside, event: &Value) -> outlast_core::engine::tool::BeginTool {
+fn begin(inside: &Inside, event: &Value) -> outlast_core::engine::step::tool::BeginTool {
     let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
     truth::begin(inside.actor, &text("tool_use_id"), &text("tool_name"), &event["tool_input"].to_string())
 }

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
-use crate::task_context::quote::quoted;
+use crate::loops::task_context::quote::quoted;
 
 /// By which our hooks' processes are known.
 pub const MARK: &str = "hook claude";

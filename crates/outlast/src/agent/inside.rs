@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine,
-    op::Actor,
+    engine::{self, op::Actor},
+    run::token::{self, Claims},
     store::{self, RunView, Store},
-    token::{self, Claims},
 };
 
-use crate::{
+use crate::program::{
     context::Context,
     error::{CliError, InsideError},
+    find,
 };
 
 /// The variable of the run's token.
@@ -35,7 +35,7 @@ impl Inside {
         let store = context.open(false, Default::default())?;
         let claims = token::verify(token, &store.token_keys()?)
             .map_err(|why| InsideError::BadToken { why, store: store.place().to_string() })?;
-        let view = crate::supervisor::view_of(store.as_ref(), claims.run)?;
+        let view = find::view(store.as_ref(), claims.run)?;
         let attempts = store.attempts(claims.run)?;
         let open = attempts.iter().find(|a| a.no == claims.attempt && a.is_open() && a.fence == claims.fence);
         let Some(instance) = open.and_then(|a| a.instance) else {

@@ -28,7 +28,11 @@ use std::{
 };
 
 use self::{eyes::Patterns, line::Line};
-use crate::{config, error::CliError, surroundings::Surroundings};
+use crate::{
+    cli,
+    program::error::CliError,
+    settings::{config, surroundings::Surroundings},
+};
 
 /// Where a line leaves the choice of its session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,7 +171,9 @@ pub fn find(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<O
     }
     let line = Line::read(argv);
     let mut adapters: Vec<Box<dyn Adapter>> = vec![Box::new(claude::Claude), Box::new(codex::Codex)];
-    adapters.extend(config::agents(around)?.into_iter().map(|d| Box::new(d) as Box<dyn Adapter>));
+    adapters.extend(
+        config::agents(around, &cli::command())?.into_iter().map(|d| Box::new(d) as Box<dyn Adapter>),
+    );
     let program = line.as_ref().map(|l| l.program.clone()).unwrap_or_default();
     let wanted = match choice {
         Choice::Named(name) => name.as_str(),

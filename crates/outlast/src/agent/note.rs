@@ -1,6 +1,6 @@
 //! What a resumed agent's model is told: how its program ended, and what became of the tools it had begun. Pure.
 
-use outlast_core::id::Micros;
+use outlast_core::words::id::Micros;
 
 use super::truth::{InFlight, Outcome};
 use crate::render::time;

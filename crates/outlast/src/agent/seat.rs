@@ -7,9 +7,9 @@
 use std::{collections::BTreeMap, ffi::OsString};
 
 use outlast_core::{
-    digest::Digest,
-    op::{Durability, Tool},
+    engine::op::{Durability, Tool},
     store::Ask as _,
+    words::digest::Digest,
 };
 
 use super::{
@@ -20,15 +20,17 @@ use super::{
 };
 use crate::{
     cli::AgentArgs,
-    context::Context,
-    error::{CliError, InsideError, RunError},
-    exit_code,
-    process::{
-        exit::Exit,
-        signals::Signals,
-        spawn::{Command, Limits, Output, Spawner, Stdin},
+    program::{
+        context::Context,
+        error::{CliError, InsideError, RunError},
+        exit_code,
+        say::say,
     },
-    say::say,
+};
+use outlast_process::{
+    exit::Exit,
+    signals::Signals,
+    spawn::{Command, Limits, Output, Spawner, Stdin},
 };
 
 /// More of the same in one run is a script that never comes to an end.
@@ -85,7 +87,7 @@ impl Seat {
     }
 
     /// Takes the first place of its kind that is new, or that an attempt before has left unfinished.
-    async fn begin(&self) -> Result<(String, outlast_core::id::Seq), CliError> {
+    async fn begin(&self) -> Result<(String, outlast_core::words::id::Seq), CliError> {
         let store = self.inside.store.as_ref();
         let mut text = self.context.around.directory().to_string_lossy().into_owned();
         for word in &self.args.command {

@@ -1,12 +1,13 @@
 //! The session of an agent: kept with its run, and found again by the next attempt.
 
 use outlast_core::{
-    engine::checkpoint::{Checkpoint, OURS},
-    id::{RunNo, Slot},
-    journal::{Kind, Role},
-    op::Actor,
-    payload::Payload,
+    engine::{
+        op::Actor,
+        step::checkpoint::{Checkpoint, OURS},
+    },
+    journal::{Kind, Role, payload::Payload},
     store::{self, Store},
+    words::id::{RunNo, Slot},
 };
 use serde::{Deserialize, Serialize};
 

@@ -7,25 +7,28 @@
 use std::{collections::HashSet, fs, io};
 
 use outlast_core::{
-    attempt::Attempt,
     body::{BodyRecord, Restoring},
-    digest::Digest,
-    engine::{record::Record, tool::BeginTool},
-    id::{AttemptNo, Micros, RunNo, Seq, Slot},
-    journal::{Entry, Kind, Role, State},
-    op::{Actor, Durability, Tool},
-    payload::Payload,
+    engine::{
+        op::{Actor, Durability, Tool},
+        step::{record::Record, tool::BeginTool},
+    },
+    journal::{Entry, Kind, Role, State, payload::Payload},
+    run::attempt::Attempt,
     store::{self, Ask as _, Store},
+    words::{
+        digest::Digest,
+        id::{AttemptNo, Micros, RunNo, Seq, Slot},
+    },
 };
 use outlast_server::{
     dialect::tool_calls::{self, ToolCall},
-    proxy::StoredAnswer,
+    door::StoredAnswer,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Adapter as _, ToolProcess, claude::Claude, codex::Codex, note};
-use crate::process::tree::Tree;
+use outlast_process::tree::Tree;
 
 /// How many of an attempt's last calls are looked at: a tool call in flight is in the last answer, or in one
 /// of those beside it.

@@ -39,7 +39,7 @@ pub struct ApproveArgs {
     pub reason: Option<String>,
     /// Only if its arguments have this digest, as `outlast approvals --json` prints it
     #[arg(long, value_name = "SHA256")]
-    pub digest: Option<outlast_core::digest::Digest>,
+    pub digest: Option<outlast_core::words::digest::Digest>,
     /// Who decides [default: the user's name]
     #[arg(long, value_name = "NAME")]
     pub by: Option<String>,

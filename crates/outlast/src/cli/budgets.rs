@@ -1,9 +1,9 @@
 //! `outlast budgets`: what runs of a tag may spend together.
 
 use clap::{ArgGroup, Args, Subcommand, builder::PossibleValuesParser, builder::TypedValueParser as _};
-use outlast_core::{
+use outlast_core::envelope::{
     budget::{Name, Per, Terms},
-    unit::{Limits, Unit},
+    unit::Limits,
 };
 
 use super::{change::AddSharedArgs, values};
@@ -96,7 +96,7 @@ pub struct RemoveArgs {
 
 impl SetArgs {
     pub fn terms(&self) -> Terms {
-        let limits = limits(self.limits.usd, self.limits.tokens, self.limits.calls);
+        let limits = values::shared_limits(self.limits.usd, self.limits.tokens, self.limits.calls);
         Terms { limits, per: self.per, tag: self.tag.clone() }
     }
 }
@@ -105,11 +105,6 @@ impl RaiseArgs {
     pub fn limits(&self) -> Limits {
         values::limits(self.add.limits())
     }
-}
-
-/// The limits of a named budget, by their units.
-pub fn limits(usd: Option<i64>, tokens: Option<i64>, calls: Option<i64>) -> Limits {
-    values::limits([(Unit::CostNanoUsd, usd), (Unit::Tokens, tokens), (Unit::Calls, calls)])
 }
 
 fn period() -> impl clap::builder::TypedValueParser<Value = Per> {

@@ -2,12 +2,12 @@
 
 use clap::Args;
 use outlast_core::{
-    id::RunNo,
-    unit::{Limits, PerUnit, Unit},
+    envelope::unit::{Limits, PerUnit, Unit},
+    words::id::RunNo,
 };
 
 use super::values;
-use crate::{error::CliError, render::amount::unit_word};
+use crate::{program::error::CliError, render::amount::unit_word};
 
 /// Show a run's budget, or change its limits
 ///
@@ -127,7 +127,7 @@ impl SetArgs {
 
 impl BudgetArgs {
     /// The change that was asked for; `None` only looks. Errors: a unit that is changed in two ways.
-    pub fn change(&self, run: RunNo) -> Result<Option<outlast_core::engine::raise::Raise>, CliError> {
+    pub fn change(&self, run: RunNo) -> Result<Option<outlast_core::engine::run::raise::Raise>, CliError> {
         let (add, set, mut lift) = (self.add.limits(), self.set.limits(), PerUnit::<bool>::default());
         for unit in &self.lift {
             lift[*unit] = true;
@@ -144,7 +144,7 @@ impl BudgetArgs {
                 });
             }
         }
-        Ok(any.then_some(outlast_core::engine::raise::Raise { run, add, set, lift }))
+        Ok(any.then_some(outlast_core::engine::run::raise::Raise { run, add, set, lift }))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use crate::task_context::{
+use crate::loops::task_context::{
     key::{self, BadPair},
     reference,
 };

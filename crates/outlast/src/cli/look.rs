@@ -2,9 +2,9 @@
 
 use clap::{Args, ValueEnum};
 use clap_complete::Shell;
-use outlast_core::status::Status;
+use outlast_core::run::status::Status;
 
-use outlast_core::spend::Grouping;
+use outlast_core::reads::spend::Grouping;
 
 use super::values;
 use crate::render::time::When;

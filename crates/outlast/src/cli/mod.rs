@@ -15,9 +15,7 @@ pub mod state;
 pub mod supervise;
 pub mod values;
 
-use std::ffi::OsString;
-
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, parser::ValueSource};
+use clap::{CommandFactory, Parser, Subcommand};
 use outlast_server::version;
 
 pub use self::{
@@ -37,8 +35,6 @@ pub use self::{
     shell::{ShellInitArgs, ShellLoopArgs},
     state::StateArgs,
 };
-use crate::{config, error::CliError, surroundings::Surroundings};
-
 /// Crash recovery for AI agents: a run outlasts its processes
 ///
 /// kill -9 the agent, the proxy or the machine: the run goes on where it was, without paying twice for a
@@ -115,45 +111,4 @@ pub enum Command {
 /// The words of the command line, without settings.
 pub fn command() -> clap::Command {
     Cli::command()
-}
-
-/// Reads the command line; what it leaves open is taken from variables and files.
-///
-/// Errors: `Line` also for `--help` and `--version`, which are printed and are no failure; `Settings`.
-pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> {
-    // Once without settings: help must not fail for a broken file, and which settings count depends on
-    // the subcommand. What is required are words, never flags, so settings cannot make a line valid.
-    let plain = command().try_get_matches_from(args)?;
-    let word = plain.subcommand_name().unwrap_or_default();
-    if word == "completions" {
-        return Ok(Cli::from_arg_matches(&plain)?);
-    }
-    let matches = config::apply(command(), word, around)?.try_get_matches_from(args)?;
-    let mut cli = Cli::from_arg_matches(&matches)?;
-    prefer_typed(&mut cli.command, &matches);
-    match &cli.command {
-        Command::Resume(args) if args.run.is_none() && !args.all => Err(CliError::Usage {
-            message: "no run is named".into(),
-            hint: Some("`outlast resume RUN`, or `outlast resume --all`".into()),
-        }),
-        _ => Ok(cli),
-    }
-}
-
-/// Settles what excludes each other where one was typed and the other came from a setting.
-fn prefer_typed(command: &mut Command, matches: &ArgMatches) {
-    let Some((_, matches)) = matches.subcommand() else { return };
-    let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-    match command {
-        Command::Run(args) if typed("new") => args.run = None,
-        Command::Run(args) if args.run.is_some() => args.new = false,
-        Command::Resume(args) if args.run.is_some() => args.all = false,
-        _ => {}
-    }
-}
-
-/// Whether errors are wanted as JSON, for a line that could not be read.
-pub fn wants_json(args: &[OsString], around: &Surroundings) -> bool {
-    let own = args.iter().skip(1).take_while(|a| *a != "--");
-    own.into_iter().any(|a| a == "--json") || around.var("OUTLAST_JSON").is_some_and(config::is_yes)
 }

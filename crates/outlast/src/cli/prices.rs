@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use outlast_core::usage::{ServiceTier, Usage};
+use outlast_core::words::usage::{ServiceTier, Usage};
 
 /// Show what would be charged for a model, and where the figure is from
 ///

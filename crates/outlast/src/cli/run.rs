@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use outlast_core::{id::RunId, run::Pty};
+use outlast_core::{run::Pty, words::id::RunId};
 
 use super::{
     shared::{GrpcArgs, LimitArgs, PolicyArgs, ProxyArgs},

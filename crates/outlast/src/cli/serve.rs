@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
-use outlast_core::{call::rate::Rate, state::transaction::Conflicts, unit::Unit};
-use outlast_server::mock::{Encoding, Failure, FixedUsage};
+use outlast_core::{call::rate::Rate, engine::state::transaction::Conflicts, envelope::unit::Unit};
+use outlast_mock::{Encoding, Failure, FixedUsage};
 
 use super::{
     shared::{PolicyArgs, ProxyArgs},
@@ -76,8 +76,8 @@ pub struct DefaultArgs {
 }
 
 impl DefaultArgs {
-    pub fn limits(&self) -> outlast_core::unit::Limits {
-        let mut limits = outlast_core::unit::Limits::default();
+    pub fn limits(&self) -> outlast_core::envelope::unit::Limits {
+        let mut limits = outlast_core::envelope::unit::Limits::default();
         limits[Unit::CostNanoUsd] = self.default_usd.at();
         limits[Unit::Loops] = self.default_loops.at();
         limits[Unit::WallMs] = self.default_wall.at();

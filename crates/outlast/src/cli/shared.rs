@@ -4,16 +4,16 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 use outlast_core::{
-    money::NanoUsd,
+    engine::state::transaction::Conflicts,
+    envelope::unit::{Limits, Unit},
     run::{self, Grpc, Policy},
-    state::transaction::Conflicts,
-    unit::{Limits, Unit},
+    words::money::NanoUsd,
 };
 
 use super::values::{self, Limit};
 use crate::{
-    error::{CliError, RunError},
-    place::Durability,
+    program::error::{CliError, RunError},
+    settings::place::Durability,
 };
 
 /// Flags of every command.

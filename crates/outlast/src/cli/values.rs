@@ -7,18 +7,17 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 use outlast_core::{
-    duration,
-    money::NanoUsd,
-    run, size,
-    spend::{BadGrouping, Grouping},
-    state::transaction::Conflicts,
-    unit::{Limits, Unit},
+    engine::state::transaction::Conflicts,
+    envelope::unit::{Limits, Unit},
+    reads::spend::{BadGrouping, Grouping},
+    run,
+    words::{duration, money::NanoUsd, size},
 };
 
 use super::supervise::{MemoryBy, Orphans};
 use crate::{
-    place::Durability,
     render::time::{self, BadMoment, When},
+    settings::place::Durability,
 };
 
 /// A limit: a value of its unit, or `none`.
@@ -42,7 +41,7 @@ impl Limit {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadValue {
     #[error(transparent)]
-    Usd(#[from] outlast_core::money::BadAmount),
+    Usd(#[from] outlast_core::words::money::BadAmount),
     #[error(transparent)]
     Duration(#[from] duration::BadDuration),
     #[error(transparent)]
@@ -289,6 +288,11 @@ pub fn unit() -> impl TypedValueParser<Value = Unit> {
         ("active", Unit::ActiveMs),
         ("restarts", Unit::Restarts),
     ])
+}
+
+/// The limits of a named budget, by their units.
+pub fn shared_limits(usd: Option<i64>, tokens: Option<i64>, calls: Option<i64>) -> Limits {
+    limits([(Unit::CostNanoUsd, usd), (Unit::Tokens, tokens), (Unit::Calls, calls)])
 }
 
 /// Limits from pairs, `None` where a flag was not given.

@@ -1,19 +1,20 @@
 //! `outlast approvals` and `outlast approve ID`: what waits for a person, and what the person says.
 
 use outlast_core::{
-    approval::{self, ApprovalId, Filter, Status, View},
-    engine::{self, decide_approval::DecideApproval},
-    op::Durability,
+    engine::{self, approval::decide_approval::DecideApproval, op::Durability},
+    journal::approval::{self, ApprovalId, Filter, Status, View},
     store::{self, Ask, Store},
 };
 use serde_json::{Value, json};
 
-use super::find;
 use crate::{
     cli::{ApprovalsArgs, ApproveArgs},
-    error::{CliError, CommandError},
+    program::{
+        error::{CliError, CommandError},
+        find,
+    },
     render::{approval as shown, look::Page},
-    surroundings::Surroundings,
+    settings::surroundings::Surroundings,
 };
 
 pub fn approvals(store: &dyn Store, args: &ApprovalsArgs, page: &mut Page) -> Result<(), CliError> {

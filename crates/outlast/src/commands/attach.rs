@@ -2,18 +2,19 @@
 
 use outlast_core::store::Store;
 
-use super::find;
 use crate::{
-    attach::{
-        client::{self, End, Who},
-        listen,
-    },
     cli::AttachArgs,
-    context::Context,
-    error::{CliError, CommandError},
-    exit_code,
-    run_directory::RunDirectory,
-    say::say,
+    program::{
+        context::Context,
+        error::{CliError, CommandError},
+        exit_code, find,
+        run_directory::RunDirectory,
+        say::say,
+    },
+};
+use outlast_process::attach::{
+    client::{self, End, Who},
+    listen,
 };
 
 /// Returns the run's exit code, if it ended meanwhile.

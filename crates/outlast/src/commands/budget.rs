@@ -1,19 +1,17 @@
 //! `outlast budget RUN`: its limits and what is left of them; and their change.
 
 use outlast_core::{
-    id::Micros,
-    op::Durability,
-    run::Run,
-    status::Status,
+    engine::op::Durability,
+    envelope::unit::Unit,
+    run::{Run, status::Status},
     store::{Ask, RunView, Store},
-    unit::Unit,
+    words::id::Micros,
 };
 use serde_json::{Map, Value, json};
 
-use super::find;
 use crate::{
     cli::BudgetArgs,
-    error::CliError,
+    program::{error::CliError, find},
     render::{
         amount::{amount, put_money, unit_word},
         look::{self, Look, Page, Paint},

@@ -3,26 +3,31 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    budget::{BudgetView, UNITS, room},
-    engine::{raise_budget::RaiseBudget, remove_budget::RemoveBudget, set_budget::Source},
-    envelope::Envelope,
-    id::{Micros, RunId},
-    op::Durability,
+    engine::{
+        budget::{raise_budget::RaiseBudget, remove_budget::RemoveBudget, set_budget::Source},
+        op::Durability,
+    },
+    envelope::{
+        Envelope,
+        budget::{BudgetView, UNITS},
+        unit::Unit,
+    },
+    reads::room,
     store::{Ask as _, Store},
-    unit::Unit,
+    words::id::{Micros, RunId},
 };
 use serde_json::{Map, Value, json};
 
 use crate::{
-    budgets,
     cli::{BudgetsArgs, BudgetsVerb},
-    error::CliError,
+    program::error::CliError,
     render::{
         amount::{amount, put_money, some, unit_word},
         look::{Page, Paint},
         table::{Cell, Side, Table},
         time,
     },
+    settings::budgets,
 };
 
 pub fn budgets(store: &dyn Store, args: &BudgetsArgs, page: &mut Page) -> Result<(), CliError> {
@@ -66,7 +71,7 @@ pub fn budgets(store: &dyn Store, args: &BudgetsArgs, page: &mut Page) -> Result
 struct Line<'a> {
     view: &'a BudgetView,
     envelope: Envelope,
-    period: outlast_core::budget::Period,
+    period: outlast_core::envelope::budget::Period,
     waiting: &'a [RunId],
 }
 

@@ -1,18 +1,18 @@
 //! `outlast cancel RUN`: the run ends for good.
 
 use outlast_core::{
-    engine::tell::{Tell, Word},
-    op::Durability,
-    status::Status,
+    engine::{
+        op::Durability,
+        run::tell::{Tell, Word},
+    },
+    run::status::Status,
     store::{Ask, Store},
 };
 use serde_json::json;
 
-use super::find;
 use crate::{
     cli::CancelArgs,
-    error::CliError,
-    exit_code,
+    program::{error::CliError, exit_code, find},
     render::{
         look::{self, Page, Paint},
         next::next,

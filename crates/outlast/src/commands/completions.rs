@@ -2,7 +2,7 @@
 
 use crate::{
     cli::{self, CompletionsArgs},
-    error::CliError,
+    program::error::CliError,
     render::look::Page,
 };
 

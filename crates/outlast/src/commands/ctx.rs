@@ -1,24 +1,15 @@
 //! `outlast ctx set | get | env | ref | refs | clear`.
 
 use outlast_core::{
-    engine::{self, put::Change},
-    id::{AttemptNo, Micros},
+    engine::{self, state::put::Change},
     store::{self, RunView, Store},
+    words::id::{AttemptNo, Micros},
 };
 use serde_json::json;
 
-use super::find;
 use crate::{
     cli::ctx::{ClearArgs, CtxArgs, CtxCommand, GetArgs, OfArgs, RefArgs, SetArgs},
-    context::Context,
-    error::{CliError, CommandError, InputError},
-    render::{
-        look::{Page, clean_line, exact_line},
-        table::{Cell, Side, Table},
-        time::rfc3339,
-    },
-    say::say,
-    task_context::{
+    loops::task_context::{
         self, CONTEXT, MEMORY, OPEN, TASK, TaskContext,
         bearer::Bearer,
         key,
@@ -26,6 +17,17 @@ use crate::{
         quote,
         reference::{Now, Reference},
         task,
+    },
+    program::{
+        context::Context,
+        error::{CliError, CommandError, InputError},
+        find,
+        say::say,
+    },
+    render::{
+        look::{Page, clean_line, exact_line},
+        table::{Cell, Side, Table},
+        time::rfc3339,
     },
 };
 

@@ -2,18 +2,20 @@
 
 use outlast_core::{
     body,
-    divergence::{Difference, Parting, first_difference, partings},
-    id::{RunNo, Seq},
-    journal::Entry,
-    masks::{self, Rules},
+    journal::{
+        Entry,
+        divergence::{Difference, Parting, first_difference, partings},
+    },
+    run::masks::{self, Rules},
     store::{Error, RunView, Store},
+    words::id::{RunNo, Seq},
 };
 use outlast_server::dialect::canonical::LEFT_OUT;
 use serde_json::{Value, json};
 
 use super::journal;
 use crate::{
-    error::CliError,
+    program::error::CliError,
     render::{
         amount::some,
         look::{Page, Paint, clean, clean_line},

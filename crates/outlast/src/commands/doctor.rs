@@ -6,9 +6,9 @@ use std::{
 };
 
 use outlast_core::{
-    size,
-    status::Status,
+    run::status::Status,
     store::{RunFilter, Store},
+    words::size,
 };
 use outlast_server::version;
 use outlast_store::{FORMAT, sqlite};
@@ -16,16 +16,14 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    context::Context,
-    error::CliError,
-    exit_code, keys,
-    place::Place,
+    program::{context::Context, error::CliError, exit_code},
     render::{
         amount::some,
         look::{Page, Paint},
         table::{Cell, Side, Table},
         time,
     },
+    settings::{keys, place::Place},
 };
 
 /// Less free space than this is told as a problem to come.
@@ -97,7 +95,7 @@ fn examine(context: &Context) -> Vec<Finding> {
 
 fn settings(context: &Context) -> Finding {
     // A file that is there was read on the way here, and found good.
-    let there: Vec<String> = crate::config::files(&context.around)
+    let there: Vec<String> = crate::settings::file::files(&context.around)
         .into_iter()
         .filter(|p| p.exists())
         .map(|p| p.display().to_string())

@@ -4,14 +4,14 @@
 use std::path::Path;
 
 use outlast_core::{
-    attempt::Attempt,
-    id::AttemptNo,
     journal::{Entry, State},
+    run::attempt::Attempt,
+    words::id::AttemptNo,
 };
 
 use crate::{
-    error::CliError,
     logs::read,
+    program::error::CliError,
     render::{
         amount::{some, usd},
         entry,

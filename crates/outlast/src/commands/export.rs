@@ -3,10 +3,12 @@
 use std::fmt;
 
 use outlast_core::{
-    id::{RunNo, Seq},
-    job::{ItemRow, Standing},
-    journal::Role,
+    journal::{
+        Role,
+        job::{ItemRow, Standing},
+    },
     store::{self, Store},
+    words::id::{RunNo, Seq},
 };
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -14,10 +16,10 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::{find, inspect::each_item, jobs};
+use super::{inspect::each_item, jobs};
 use crate::{
     cli::ExportArgs,
-    error::CliError,
+    program::{error::CliError, find},
     render::{look::Page, time},
 };
 

@@ -2,22 +2,22 @@
 
 use outlast_core::{
     engine::{
-        fork::{Point, id_of, prepare},
-        snapshot::Snapshot,
+        op::Durability,
+        run::{
+            fork::{Point, id_of, prepare},
+            snapshot::Snapshot,
+        },
     },
-    id::{AttemptNo, RunId},
-    op::Durability,
-    snapshot,
+    envelope::unit::{Limits, Unit},
+    run::snapshot,
     store::{Ask, RunView, Store},
-    unit::{Limits, Unit},
+    words::id::{AttemptNo, RunId},
 };
 use serde_json::json;
 
-use super::find;
 use crate::{
     cli::{ForkArgs, SnapshotArgs},
-    error::CliError,
-    jsonl,
+    program::{error::CliError, find, jsonl},
     render::{
         amount::some,
         look::{self, Page, Paint},
@@ -79,19 +79,5 @@ fn point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point, CliErro
     {
         return Ok(Point::Attempt(AttemptNo(no)));
     }
-    Ok(named_or_time(store, view, word)?)
-}
-
-/// A snapshot's name, else a time as text; what is neither is a name that nothing has. Errors: of the store.
-pub fn named_or_time(
-    store: &dyn Store,
-    view: &RunView,
-    word: &str,
-) -> Result<Point, outlast_core::store::Error> {
-    if snapshot::named(store, &view.run.id, word)?.is_none()
-        && let Ok(when) = time::parse_when(word)
-    {
-        return Ok(Point::Time(when.resolve(store.now()?)));
-    }
-    Ok(Point::Name(word.to_owned()))
+    Ok(find::fork_point(store, view, word)?)
 }

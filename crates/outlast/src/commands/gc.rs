@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    engine::forget::{Forget, Forgot},
-    id::{Micros, RunId, RunNo},
-    op::Durability,
-    status::Status,
+    engine::{
+        op::Durability,
+        run::forget::{Forget, Forgot},
+    },
+    run::status::Status,
     store::{Ask, RunFilter, Store},
+    words::id::{Micros, RunId, RunNo},
 };
 use serde_json::json;
 
 use crate::{
     cli::GcArgs,
-    error::CliError,
+    program::error::CliError,
     render::{amount::some, look::Page, time},
 };
 

@@ -3,20 +3,24 @@
 use std::{collections::BTreeMap, path::Path};
 
 use outlast_core::{
-    attempt::Attempt,
-    id::{Micros, RunNo, Seq},
-    job::{ItemRow, Standing},
-    journal::Role,
+    envelope::unit::Unit,
+    journal::{
+        Role,
+        job::{ItemRow, Standing},
+    },
+    run::attempt::Attempt,
     store::{RunView, Store},
-    unit::Unit,
+    words::id::{Micros, RunNo, Seq},
 };
 use serde_json::{Map, Value, json};
 
-use super::{find, jobs};
+use super::jobs;
 use crate::{
     cli::InspectArgs,
-    error::{CliError, InputError},
-    jsonl,
+    program::{
+        error::{CliError, InputError},
+        find, jsonl,
+    },
     render::{
         amount::{some, usd},
         exit,

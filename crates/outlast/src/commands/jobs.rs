@@ -1,15 +1,15 @@
 //! `outlast jobs`: the batch jobs, newest first.
 
 use outlast_core::{
-    id::Micros,
-    job::Counts,
+    journal::job::Counts,
     store::{RunFilter, RunView, Store},
+    words::id::Micros,
 };
 use serde_json::{Map, Value, json};
 
 use crate::{
     cli::JobsArgs,
-    error::CliError,
+    program::error::CliError,
     render::{
         amount::{put_money, usd},
         look::{self, Page},

@@ -1,17 +1,16 @@
 //! `outlast journal RUN [-f]`: its entries, an entry a line; followed until the run has ended.
 
 use outlast_core::{
-    id::{RunNo, Seq},
     journal::{Entry, State},
-    status::Status,
+    run::status::Status,
     store::{RunView, Store},
+    words::id::{RunNo, Seq},
 };
 use serde_json::{Value, json};
 
-use super::find;
 use crate::{
     cli::JournalArgs,
-    error::CliError,
+    program::{error::CliError, find},
     render::{
         entry,
         look::{Page, Paint},

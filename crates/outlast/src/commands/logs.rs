@@ -2,21 +2,27 @@
 
 use std::io;
 
-use outlast_core::{attempt::Attempt, id::AttemptNo, run::Run, status::Status, store::Store};
+use outlast_core::{
+    run::{Run, attempt::Attempt, status::Status},
+    store::Store,
+    words::id::AttemptNo,
+};
 use serde_json::json;
 
-use super::find;
 use crate::{
     cli::LogsArgs,
-    context::Context,
-    error::{CliError, CommandError},
     logs::{
         plain,
         read::{self, Follower},
     },
+    program::{
+        context::Context,
+        error::{CliError, CommandError},
+        find,
+        run_directory::RunDirectory,
+        say::say,
+    },
     render::look::Page,
-    run_directory::RunDirectory,
-    say::say,
 };
 
 /// `wait` passes the time between two looks at a followed log.

@@ -1,15 +1,15 @@
 //! `outlast ls`: the runs, newest first.
 
 use outlast_core::{
-    id::Micros,
+    envelope::unit::Unit,
     store::{RunFilter, RunView, Store},
-    unit::Unit,
+    words::id::Micros,
 };
 use serde_json::{Map, Value, json};
 
 use crate::{
     cli::LsArgs,
-    error::CliError,
+    program::error::CliError,
     render::{
         amount::{put_money, usd},
         look::{self, Page},

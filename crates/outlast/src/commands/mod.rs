@@ -11,7 +11,6 @@ pub mod divergence;
 pub mod doctor;
 pub mod evidence;
 pub mod export;
-pub mod find;
 pub mod fork;
 pub mod gc;
 pub mod inspect;

@@ -2,21 +2,19 @@
 
 use outlast_core::{
     price::{Found, Price, PriceTable, Rates, Source, cost},
-    usage::{ServiceTier, Usage},
+    words::usage::{ServiceTier, Usage},
 };
 use serde_json::{Map, Value, json};
 
 use crate::{
     cli::PricesArgs,
-    error::{CliError, CommandError, InputError},
-    prices,
+    program::error::{CliError, CommandError, InputError},
     render::{
         amount::{put_money, usd},
         look::Page,
         table::{Cell, Side, Table},
     },
-    surroundings::Surroundings,
-    upstreams,
+    settings::{prices, surroundings::Surroundings, upstreams},
 };
 
 const TIERS: [(ServiceTier, &str); 4] = [

@@ -3,20 +3,17 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
-    engine::resolve_step::ResolveStep,
-    id::{RunNo, Seq},
-    instance::Life,
-    journal::{Entry, State},
-    op::Durability,
-    payload::Payload,
+    engine::{op::Durability, step::resolve_step::ResolveStep},
+    journal::{Entry, State, payload::Payload},
+    run::instance::Life,
     store::{Ask, RunView, Store},
+    words::id::{RunNo, Seq},
 };
 use serde_json::{Value, json};
 
-use super::find;
 use crate::{
     cli::ResolveArgs,
-    error::CliError,
+    program::{error::CliError, find},
     render::look::{self, Page, Paint},
 };
 

@@ -3,17 +3,16 @@
 use std::collections::HashSet;
 
 use outlast_core::{
-    engine::reset_item::ResetItem,
-    job::Standing,
-    op::Durability,
+    engine::{item::reset_item::ResetItem, op::Durability},
+    journal::job::Standing,
     store::{Ask, Store},
 };
 use serde_json::json;
 
-use super::{find, inspect::each_item, jobs};
+use super::{inspect::each_item, jobs};
 use crate::{
     cli::RetryArgs,
-    error::CliError,
+    program::{error::CliError, find},
     render::{
         amount::some,
         look::{self, Page, Paint},

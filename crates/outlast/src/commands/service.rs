@@ -13,12 +13,13 @@ use serde_json::json;
 
 use crate::{
     cli::{ServiceArgs, ServiceVerb},
-    context::Context,
-    error::{CliError, CommandError},
-    place::Place,
+    program::{
+        context::Context,
+        error::{CliError, CommandError},
+        say::say,
+    },
     render::look::Page,
-    say::say,
-    surroundings::Surroundings,
+    settings::{place::Place, surroundings::Surroundings},
 };
 
 const UNIT: &str = "outlast.service";

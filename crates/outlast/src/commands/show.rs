@@ -7,22 +7,23 @@ use std::{
 };
 
 use outlast_core::{
-    approval::{self, Filter},
-    attempt::Attempt,
-    id::{AttemptNo, Micros, RunId},
-    instance::Instance,
-    journal::{Entry, Kind, State},
-    run::Run,
+    envelope::unit::Unit,
+    journal::{
+        Entry, Kind, State,
+        approval::{self, Filter},
+    },
+    run::{Run, attempt::Attempt, instance::Instance},
     store::{RunView, Store},
-    unit::Unit,
+    words::id::{AttemptNo, Micros, RunId},
 };
 use serde_json::{Map, Value, json};
 
-use super::{budget, evidence::Evidence, find, journal};
+use super::{budget, evidence::Evidence, journal};
 use crate::{
     agent::{self, session},
     cli::ShowArgs,
-    error::CliError,
+    loops::task_context::quote,
+    program::{error::CliError, find, untaken::Untaken},
     render::{
         amount::{put_money, some, usd},
         approval as shown_approval, entry, exit,
@@ -31,8 +32,6 @@ use crate::{
         table::{Cell, Side, Table},
         time, tool,
     },
-    task_context::quote,
-    untaken::Untaken,
 };
 
 /// How many of the newest attempts and entries are shown to people; JSON has all attempts.
@@ -308,7 +307,7 @@ impl Story {
 
     fn how(&self, a: &Attempt) -> String {
         match (&a.exit, self.drivers.get(&a.no)) {
-            (Some(e), _) if e.lost && crate::shell_init::is_loop(&self.view) => "its shell was killed".into(),
+            (Some(e), _) if e.lost && crate::loops::is_loop(&self.view) => "its shell was killed".into(),
             (Some(e), _) => exit::words(e),
             (None, Some(i)) => format!("open, driven by pid {} on {}", i.identity.pid, i.identity.host),
             (None, None) => "open".into(),

@@ -1,15 +1,15 @@
 //! `outlast spend`: what calls cost, summed up by run, upstream, model, day or tag. Days are UTC.
 
 use outlast_core::{
-    id::Micros,
-    spend::{self, Group, Grouping, Spend, Sum},
+    reads::spend::{self, Group, Grouping, Spend, Sum},
     store::Store,
+    words::id::Micros,
 };
 use serde_json::{Map, Value, json};
 
 use crate::{
     cli::SpendArgs,
-    error::CliError,
+    program::error::CliError,
     render::{
         amount::{put_money, usd},
         look::{Page, Paint},

@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use outlast_core::{
-    engine::tell::{Tell, Word},
-    op::Durability,
-    status::Status,
+    engine::{
+        op::Durability,
+        run::tell::{Tell, Word},
+    },
+    run::status::Status,
     store::{Ask, RunView, Store},
 };
 use serde_json::json;
 
-use super::{budget::commands, find};
+use super::budget::commands;
 use crate::{
     cli::StopArgs,
-    error::CliError,
-    exit_code,
+    program::{error::CliError, exit_code, find},
     render::{
         look::{Page, Paint},
         next::next,
@@ -79,6 +80,6 @@ fn is_stopping(store: &dyn Store, view: &RunView) -> Result<bool, CliError> {
         // Between two attempts, too: the supervisor hears of it before the next.
         return Ok(true);
     }
-    let driven = |a: &outlast_core::attempt::Attempt| a.is_open() && a.instance.is_some();
+    let driven = |a: &outlast_core::run::attempt::Attempt| a.is_open() && a.instance.is_some();
     Ok(store.attempts(view.run.no)?.iter().any(driven))
 }

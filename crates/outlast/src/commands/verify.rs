@@ -3,23 +3,25 @@
 use std::{collections::BTreeMap, io, path::Path};
 
 use outlast_core::{
-    audit::{Gone, Sums},
-    budget::BudgetView,
-    engine::recount::Recount,
-    id::{EnvelopeNo, RunNo, Seq},
-    job::Counts,
-    journal::{Entry, Kind, Role},
-    op::Durability,
-    status::Status,
+    engine::{op::Durability, run::recount::Recount},
+    envelope::{
+        audit::{Gone, Sums},
+        budget::BudgetView,
+    },
+    journal::{Entry, Kind, Role, job::Counts},
+    run::status::Status,
     store::{Ask, RunFilter, RunView, Store},
+    words::id::{EnvelopeNo, RunNo, Seq},
 };
 use serde_json::json;
 
 use super::inspect::each_item;
 use crate::{
     cli::VerifyArgs,
-    error::{CliError, InputError},
-    exit_code, jsonl,
+    program::{
+        error::{CliError, InputError},
+        exit_code, jsonl,
+    },
     render::{amount::some, look::Page},
 };
 

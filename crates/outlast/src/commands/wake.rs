@@ -1,18 +1,19 @@
 //! `outlast wake RUN`: a run that sleeps until a usage limit is over goes on now.
 
 use outlast_core::{
-    engine::tell::{Tell, Word},
-    op::Durability,
-    status::Status,
+    engine::{
+        op::Durability,
+        run::tell::{Tell, Word},
+    },
+    run::status::Status,
     store::{Ask, Store},
 };
 use serde_json::json;
 
-use super::{budget::commands, find};
+use super::budget::commands;
 use crate::{
     cli::WakeArgs,
-    error::CliError,
-    exit_code,
+    program::{error::CliError, exit_code, find},
     render::{
         look::{self, Page, Paint},
         next::next,

@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use outlast_core::id::AttemptNo;
+use outlast_core::words::id::AttemptNo;
 
 /// The size at which a file is put aside; one is kept aside.
 pub const MOST_BYTES: u64 = 10 << 20;

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use outlast_core::id::AttemptNo;
+use outlast_core::words::id::AttemptNo;
 
 use super::{ASIDE, ENDING, aside, current, plain};
 

@@ -1,6 +1,6 @@
 //! Amounts of an envelope's units, for people and for programs.
 
-use outlast_core::{money::NanoUsd, unit::Unit};
+use outlast_core::{envelope::unit::Unit, words::money::NanoUsd};
 use serde_json::{Map, Value};
 
 use super::time;

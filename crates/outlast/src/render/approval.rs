@@ -1,8 +1,8 @@
 //! An approval: what a person needs to decide, for people and for programs.
 
 use outlast_core::{
-    approval::{Status, View},
-    id::Micros,
+    journal::approval::{Status, View},
+    words::id::Micros,
 };
 use serde_json::{Value, json};
 

@@ -1,9 +1,8 @@
 //! One entry of the journal: a line for people, an object for programs.
 
 use outlast_core::{
-    approval::ApprovalId,
-    journal::{CallDetail, Entry, Kind, State},
-    unit::Unit,
+    envelope::unit::Unit,
+    journal::{CallDetail, Entry, Kind, State, approval::ApprovalId},
 };
 use serde_json::{Map, Value, json};
 

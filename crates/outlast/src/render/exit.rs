@@ -1,6 +1,6 @@
 //! How an attempt ended, in words.
 
-use outlast_core::attempt::Exit;
+use outlast_core::run::attempt::Exit;
 
 /// `killed by SIGKILL`, `exited with 1`, `finished`, `stopped (killed by SIGTERM)`, `at a usage limit (exited with 1)`.
 pub fn words(exit: &Exit) -> String {

@@ -2,13 +2,15 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use outlast_core::status::Status;
+use outlast_core::run::status::Status;
 use serde::Serialize;
 
 use crate::{
     cli::{Color, Globals},
-    surroundings::Surroundings,
+    settings::surroundings::Surroundings,
 };
+
+pub use super::text::{clean, clean_line, exact_line};
 
 /// How something is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,31 +82,6 @@ pub fn of_status(status: Status) -> Paint {
         Status::Completed | Status::Cancelled => Paint::Faint,
         Status::Failed => Paint::Bad,
     }
-}
-
-/// Text from outside (a model's name, an error, a tag) without what could steer a terminal.
-///
-/// A line's end stays: it cannot do harm, and errors have several lines.
-pub fn clean(text: &str) -> String {
-    let steers = |c: char| {
-        (c.is_control() && c != '\n')
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
-}
-
-/// As [`clean_line`], of what somebody typed or set: a line's end in it is written `\n`.
-pub fn exact_line(text: &str, width: usize) -> String {
-    clean_line(&text.replace('\n', "\\n"), width)
-}
-
-/// As [`clean`], in one line of at most `width` characters.
-pub fn clean_line(text: &str, width: usize) -> String {
-    let line = clean(text).replace('\n', " ");
-    if line.chars().count() <= width {
-        return line;
-    }
-    line.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
 /// Where a command prints.

@@ -7,5 +7,6 @@ pub mod exit;
 pub mod look;
 pub mod next;
 pub mod table;
+pub mod text;
 pub mod time;
 pub mod tool;

@@ -1,10 +1,10 @@
 //! What is next for a run: in a few words, and as commands to type.
 
-use outlast_core::{envelope::Whose, status::Status, store::RunView};
+use outlast_core::{envelope::Whose, run::status::Status, store::RunView};
 use serde::Serialize;
 
 use super::{amount::unit_word, time};
-use crate::process::start_error;
+use outlast_process::start_error;
 
 /// What is next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -24,7 +24,7 @@ pub fn next(view: &RunView) -> Next {
     // A run of header callers, or of a program that has the engine inside, has no command of ours to start again.
     let supervised = view.spec.command.is_some();
     let resume = || if supervised { vec![format!("outlast resume {id}")] } else { Vec::new() };
-    let is_loop = crate::shell_init::is_loop(view);
+    let is_loop = crate::loops::is_loop(view);
     let go_on = |brief: &str, text: &str| match supervised {
         true => told(brief, text, resume()),
         false if is_loop => {
@@ -122,7 +122,11 @@ fn halted(view: &RunView, resume: Vec<String>) -> Next {
         ),
         None if halt.code == "price_unknown" => {
             let resume = resume.into_iter().map(|resume| format!("{resume} --prices FILE")).collect();
-            told("give a price", "give its model a price (docs/prices.md), or lift its limit in usd", resume)
+            told(
+                "give a price",
+                "give its model a price (docs/guides/prices.md), or lift its limit in usd",
+                resume,
+            )
         }
         None => told("see show", &halt.hint(id), Vec::new()),
     }

@@ -1,8 +1,8 @@
 //! Moments and spans as people read and type them. All in UTC.
 
 use jiff::{Timestamp, civil::Date};
-pub use outlast_core::calendar::{day, rfc3339};
-use outlast_core::{calendar, duration, id::Micros};
+pub use outlast_core::words::calendar::{day, rfc3339};
+use outlast_core::words::{calendar, duration, id::Micros};
 
 /// A text that names no moment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,9 +1,9 @@
 //! Tool calls of agents, as `show` tells them: what was begun, and what became of it.
 
 use outlast_core::{
-    id::{RunNo, Seq},
     journal::{Entry, Kind, Role},
     store::{self, Store},
+    words::id::{RunNo, Seq},
 };
 use serde_json::{Value, json};
 

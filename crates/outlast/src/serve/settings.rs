@@ -6,16 +6,15 @@
 use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf, sync::Arc, time::Duration};
 
 use outlast_core::store::Store;
-use outlast_server::proxy::{Access, Config, Proxy};
+use outlast_server::door::{Access, Config, Proxy};
 use tokio::signal::unix::Signal;
 
 use super::token::read_token;
 use crate::{
-    budgets,
-    cli::{self, Command, ServeArgs},
-    context::Context,
-    error::CliError,
-    masks, prices, proxy_setup,
+    cli::{Command, ServeArgs},
+    program::{context::Context, error::CliError, line},
+    serve::proxy_setup,
+    settings::{budgets, masks, prices},
 };
 
 /// How often the files are looked at.
@@ -38,6 +37,11 @@ pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
         only_run: None,
     };
     budgets::load(&context.around)?;
+    of_proxy(args, access, context)
+}
+
+/// The configuration of a proxy that lets in whom `access` says: all of `outlast serve` but its listeners.
+pub fn of_proxy(args: &ServeArgs, access: Access, context: &Context) -> Result<Config, CliError> {
     let keys = context.keys()?;
     let providers = proxy_setup::providers(&args.proxy, &keys, &Default::default(), context)?;
     let prices = prices::typed(&args.proxy)?;
@@ -105,7 +109,7 @@ fn refused(e: &CliError) {
 
 /// The line as it was typed, with the settings that stand behind it now. What the server stands on stays.
 fn typed_again(context: &Context, old: &ServeArgs) -> Result<ServeArgs, CliError> {
-    let parsed = cli::parse(&context.typed, &context.around)?;
+    let parsed = line::parse(&context.typed, &context.around)?;
     let Command::Serve(new) = parsed.command else {
         return Err(CliError::Usage { message: "the line was no `outlast serve`".into(), hint: None });
     };

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
-use crate::error::{CliError, InputError};
+use crate::program::error::{CliError, InputError};
 
 /// The token that callers have to show: at least 16 characters, from a file nobody else can read.
 pub fn read_token(path: &Path) -> Result<String, CliError> {

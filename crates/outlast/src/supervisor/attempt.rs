@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use outlast_core::{id::Micros, status::Status};
-use outlast_server::proxy::Seen;
+use outlast_core::{run::status::Status, words::id::Micros};
+use outlast_server::door::Seen;
 use rustix::process::Signal;
 use tokio::{sync::mpsc, time::Instant};
 
@@ -17,21 +17,21 @@ use super::{
 };
 use crate::{
     agent::truth::{self, Left},
-    attach::stage::Stage,
-    process::{
-        cgroup::{self, Ground, Group, OomKills},
-        end_tree::{Ended, Force, end_tree},
-        exit::Exit,
-        ladder::{Ask, Graces},
-        proc_table::ProcId,
-        reap,
-        signals::Signals,
-        spawn::{Child, Command, Spawner},
-        start_error,
-        tree::Tree,
-    },
+    program::say::say,
     render::amount::some,
-    say::say,
+};
+use outlast_process::{
+    attach::stage::Stage,
+    cgroup::{self, Ground, Group, OomKills},
+    end_tree::{Ended, Force, end_tree},
+    exit::Exit,
+    ladder::{Ask, Graces},
+    proc_table::ProcId,
+    reap,
+    signals::Signals,
+    spawn::{Child, Command, Spawner},
+    start_error,
+    tree::Tree,
 };
 
 /// How long a reader of ours has for what a stopped agent printed: it is in the log.

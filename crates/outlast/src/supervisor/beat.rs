@@ -6,10 +6,9 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{self, renew::Active},
-    id::{AttemptNo, InstanceNo, RunNo},
-    op::Pulse,
+    engine::{self, op::Pulse, run::renew::Active},
     store::Error,
+    words::id::{AttemptNo, InstanceNo, RunNo},
 };
 use outlast_server::node::{HEARTBEAT, Node};
 use tokio::sync::watch;
@@ -127,7 +126,7 @@ impl Word {
     /// Whether it ends an attempt.
     pub fn ends(&self) -> bool {
         let stops = |p: &Pulse| {
-            p.stop_requested || p.status != outlast_core::status::Status::Running && !waits(p.status)
+            p.stop_requested || p.status != outlast_core::run::status::Status::Running && !waits(p.status)
         };
         self.dead || self.pulse.as_ref().is_some_and(stops)
     }
@@ -148,8 +147,8 @@ pub async fn ending(word: &mut watch::Receiver<Word>) -> Word {
     }
 }
 
-fn waits(status: outlast_core::status::Status) -> bool {
-    matches!(status, outlast_core::status::Status::Waiting | outlast_core::status::Status::Sleeping)
+fn waits(status: outlast_core::run::status::Status) -> bool {
+    matches!(status, outlast_core::run::status::Status::Waiting | outlast_core::run::status::Status::Sleeping)
 }
 
 /// How long an agent has to end by itself after a halt: its next call is refused anyway.

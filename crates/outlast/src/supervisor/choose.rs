@@ -6,17 +6,15 @@ use std::{
 };
 
 use outlast_core::{
-    clock::random,
-    digest::Digest,
-    engine::start::Start,
-    id::{RunId, RunNo},
-    looping::Looping,
-    masks::Masks,
-    op::Durability,
-    payload::Payload,
-    run::{Command, Prices, Pty, Spec, Supervision},
-    status::Status,
+    engine::{op::Durability, run::start::Start},
+    journal::payload::Payload,
+    run::{Command, Prices, Pty, Spec, Supervision, looping::Looping, masks::Masks, status::Status},
     store::{Ask as _, RunFilter, RunView, Store},
+    words::{
+        clock::random,
+        digest::Digest,
+        id::{RunId, RunNo},
+    },
 };
 
 use outlast_server::node::Node;
@@ -25,10 +23,13 @@ use super::turn;
 use crate::{
     agent::Choice,
     cli::RunArgs,
-    context::Context,
-    error::{CliError, InputError, MachineError, RunError},
-    keys, policies,
-    say::say,
+    program::{
+        context::Context,
+        error::{CliError, InputError, MachineError, RunError},
+        find,
+        say::say,
+    },
+    settings::{keys, policies},
 };
 
 /// Standard input is kept up to this size.
@@ -47,7 +48,7 @@ pub fn run(
     let key = command_key(args, context, begun_with.parent);
     if let Some(id) = &args.run {
         if let Some(no) = store.run_no(id)? {
-            let view = view(store, no)?;
+            let view = find::view(store, no)?;
             same_command(args, &view)?;
             say_what_stays(args, context, &view);
             return Ok(view);
@@ -75,10 +76,6 @@ pub struct BegunWith {
     pub masks: Option<Masks>,
     /// The run that this process is in: it pays.
     pub parent: Option<RunNo>,
-}
-
-pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView, CliError> {
-    store.run(no)?.ok_or_else(|| CliError::NoSuchRun { asked: format!("#{no}") })
 }
 
 /// A run goes on with the command it began with: another one would silently not be run.
@@ -246,7 +243,7 @@ fn create(
         stdin,
     };
     let started = store.ask(start, Durability::Synced).wait()?;
-    let view = view(store, started.run)?;
+    let view = find::view(store, started.run)?;
     let budget = match chosen.by_default {
         Some(usd) => format!("budget {usd} usd (the default; --usd changes it)"),
         None if view.run.parent.is_some() => format!("{}, and its parent's", budget_words(&view)),
@@ -283,7 +280,7 @@ fn state_file(args: &RunArgs, context: &Context) -> Result<Option<String>, CliEr
 }
 
 fn budget_words(view: &RunView) -> String {
-    let words: Vec<String> = outlast_core::unit::Unit::ALL
+    let words: Vec<String> = outlast_core::envelope::unit::Unit::ALL
         .into_iter()
         .filter_map(|u| view.envelope.limits[u].map(|limit| u.show(limit)))
         .collect();

@@ -14,20 +14,20 @@ use std::{
 };
 
 use outlast_core::{
-    attempt::Attempt,
-    engine::{self, claim::Claim},
-    id::{AttemptNo, InstanceNo, Slot},
-    op::{Claimed, Durability, Then, Verb},
+    engine::{
+        self,
+        op::{Claimed, Durability, Then, Verb},
+        run::claim::Claim,
+        state::transaction::Conflicts,
+    },
     price::PriceTable,
-    run::Command,
-    state::transaction::Conflicts,
-    status::Status,
+    run::{Command, attempt::Attempt, status::Status, token::Claims},
     store::{self, Ask as _, RunView, Store},
-    token::Claims,
+    words::id::{AttemptNo, InstanceNo, Slot},
 };
 use outlast_server::{
+    door::{Access, Observer, Providers, Proxy, Seen},
     node::Node,
-    proxy::{Access, Observer, Providers, Proxy, Seen},
 };
 use tokio::{net::TcpListener, sync::mpsc};
 
@@ -49,17 +49,19 @@ use crate::{
         conduct::{Conduct, Place},
         truth::Left,
     },
-    attach::listen::Listening,
-    context::Context,
-    error::{CliError, MachineError, RunError},
-    exit_code,
-    process::{
-        backoff::Backoff, cgroup::Ground, exit::Exit, signals::Signals, spawn::Spawner, terminal::Terminal,
+    program::{
+        context::Context,
+        error::{CliError, MachineError, RunError},
+        exit_code,
+        run_directory::RunDirectory,
+        say::say,
     },
-    proxy_setup,
     render::amount::some,
-    run_directory::RunDirectory,
-    say::say,
+    serve::proxy_setup,
+};
+use outlast_process::{
+    attach::listen::Listening, backoff::Backoff, cgroup::Ground, exit::Exit, signals::Signals,
+    spawn::Spawner, terminal::Terminal,
 };
 
 /// How long calls in flight may go on when the agent is gone: paid answers are recorded.
@@ -484,7 +486,7 @@ impl Driver {
 
     /// Stopped between attempts: there is no attempt to end with it.
     async fn interrupted(&self, by_person: bool) -> Result<u8, CliError> {
-        use outlast_core::engine::tell::{Tell, Word};
+        use outlast_core::engine::run::tell::{Tell, Word};
         if by_person {
             let tell = Tell { run: self.view.run.no, word: Word::Stop };
             self.store.ask(tell, Durability::Synced).await?;

@@ -1,9 +1,9 @@
 //! Who ends an attempt, and what signals to the supervisor ask of it.
 
-use outlast_core::status::Status;
+use outlast_core::run::status::Status;
 use rustix::process::Signal;
 
-use crate::process::{ladder::Ask, reap, signals::suspend_self, spawn::Child};
+use outlast_process::{ladder::Ask, reap, signals::suspend_self, spawn::Child};
 
 /// Who ended the attempt, if not the agent itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

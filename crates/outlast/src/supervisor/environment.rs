@@ -7,15 +7,17 @@ use std::{
 };
 
 use outlast_core::{
-    digest::Digest,
-    id::AttemptNo,
-    run::Command,
+    run::{
+        Command,
+        token::{self, Claims, TokenKey},
+    },
     store::RunView,
-    token::{self, Claims, TokenKey},
+    words::{digest::Digest, id::AttemptNo},
 };
-use outlast_server::proxy::Providers;
+use outlast_server::door::Providers;
 
-use crate::{keys, process::tree::Marker, upstreams::Upstream};
+use crate::settings::{keys, upstreams::Upstream};
+use outlast_process::tree::Marker;
 
 /// Keys of providers, under every name their SDKs read.
 const KEYS: [&str; 4] = [keys::OPENAI, keys::ANTHROPIC, keys::GEMINI, keys::GOOGLE];
@@ -160,8 +162,8 @@ impl Attempt<'_> {
 mod tests {
     use std::sync::Arc;
 
-    use outlast_core::id::{Fence, RunNo, Slot};
-    use outlast_server::proxy::{AuthHeader, Key, Named, Provider};
+    use outlast_core::words::id::{Fence, RunNo, Slot};
+    use outlast_server::door::{AuthHeader, Key, Named, Provider};
 
     use super::*;
 

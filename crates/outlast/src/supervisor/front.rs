@@ -23,16 +23,20 @@ use rustix::{
 use serde_json::json;
 
 use crate::{
+    program::{
+        context::Context,
+        error::CliError,
+        exit_code,
+        say::{self, say},
+    },
+    supervisor::output::Onward,
+};
+use outlast_process::{
     attach::{
         client::{self, End, Who},
         stage::{Left, Stage},
     },
-    context::Context,
-    error::CliError,
-    exit_code,
-    process::pty,
-    say::{self, say},
-    supervisor::output::Onward,
+    pty,
 };
 
 const VARIABLE: &str = "OUTLAST_BEHIND";

@@ -1,7 +1,7 @@
 //! `--kill-at`: people test their own recovery with it.
 
-use outlast_core::id::Seq;
-use outlast_server::proxy::Seen;
+use outlast_core::words::id::Seq;
+use outlast_server::door::Seen;
 
 use crate::cli::values::KillAt;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use outlast_core::id::{Micros, Seq};
-use outlast_server::proxy::Seen;
+use outlast_core::words::id::{Micros, Seq};
+use outlast_server::door::Seen;
 use tokio::time::Instant;
 
 /// How long an agent that is to be stopped at a limit may end by itself: most do, on the error.
@@ -73,7 +73,7 @@ impl Limited {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::status::Status;
+    use outlast_core::run::status::Status;
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! The supervisor: `outlast run` and `outlast resume`. One command, no daemon. Design §5.
+//! The supervisor: `outlast run` and `outlast resume`. One command, no daemon. ARCHITECTURE.md, "The supervisor".
 
 mod attempt;
 mod beat;
@@ -18,21 +18,23 @@ mod story;
 mod turn;
 mod within;
 
-pub use choose::{current_umask, view as view_of};
+pub use choose::current_umask;
 
 use std::{net::SocketAddr, process::Stdio, sync::Arc, time::Duration};
 
 use outlast_core::{
     engine::{
         self,
-        hold::Hold,
-        tell::{Tell, Word},
+        op::Durability,
+        run::{
+            hold::Hold,
+            tell::{Tell, Word},
+        },
+        state::transaction::Conflicts,
     },
-    id::RunNo,
-    op::Durability,
-    state::transaction::Conflicts,
-    status::Status,
+    run::status::Status,
     store::{self, Ask as _, RunFilter, RunView, Store},
+    words::id::RunNo,
 };
 
 use outlast_server::node::Node;
@@ -40,23 +42,23 @@ use outlast_server::node::Node;
 use self::front::{Asked, Role, Show};
 use crate::{
     agent::{self, Choice},
-    budgets,
     cli::{
         ResumeArgs, RunArgs,
         shared::{GrpcArgs, ProxyArgs},
         values::KillAt,
     },
-    commands::{find, journal},
-    context::Context,
-    error::{CliError, RunError},
-    exit_code,
-    keys::Keys,
-    log, masks, prices,
-    process::{nondumpable, reap},
-    proxy_setup,
-    say::say,
-    untaken::Untaken,
+    commands::journal,
+    program::{
+        context::Context,
+        error::{CliError, RunError},
+        exit_code, find, log,
+        say::say,
+        untaken::Untaken,
+    },
+    serve::proxy_setup,
+    settings::{budgets, keys::Keys, masks, prices},
 };
+use outlast_process::{nondumpable, reap};
 
 /// Runs the command to its end. Returns the exit code.
 pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
@@ -139,7 +141,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         if matches!(view.run.status, Status::Completed | Status::Cancelled) {
             return Err(RunError::Ended { run: id.to_string(), status: view.run.status }.into());
         }
-        if crate::shell_init::is_loop(&view) {
+        if crate::loops::is_loop(&view) {
             return Err(RunError::LoopScript { run: id.to_string() }.into());
         }
         all_keys_are_there(&view, &keys)?;
@@ -234,7 +236,7 @@ fn say_yes(store: &dyn Store, view: RunView) -> Result<RunView, CliError> {
     }
     let tell = Tell { run: run.no, word: Word::Resume { diverged } };
     store.ask(tell, Durability::Synced).wait()?;
-    choose::view(store, run.no)
+    find::view(store, run.no)
 }
 
 /// Why a halted run does not go on, and what lets it.

@@ -15,7 +15,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use outlast_core::{clock::Clock, id::AttemptNo};
+use outlast_core::words::{clock::Clock, id::AttemptNo};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec},
     fs::FileType,
@@ -25,11 +25,10 @@ use rustix::{
 
 use crate::{
     agent::eyes::{Patterns, Screen, Sight},
-    attach::stage::Stage,
     logs::AttemptLog,
-    process::{pty::Pty, spawn},
-    say::say,
+    program::say::say,
 };
+use outlast_process::{attach::stage::Stage, pty::Pty, spawn};
 
 /// What a pipe may still hold when its attempt is over; a process that was left alone may go on writing.
 const LAST_BYTES: usize = 1 << 20;

@@ -12,10 +12,9 @@ use std::{
 };
 
 use outlast_core::{
-    digest::Digest,
-    id::RunId,
     state::{Scan, run_namespace},
     store::{self, Store},
+    words::{digest::Digest, id::RunId},
 };
 
 /// A changed file up to this size is read; of a larger one its time and size tell.
@@ -184,19 +183,19 @@ mod tests {
     use std::sync::Arc;
 
     use outlast_core::{
-        clock::ManualClock,
         engine::{
-            claim::Claim,
-            put::{Change, Put},
-            register::Register,
-            start::Start,
+            op::{Actor, Claimed, Durability},
+            run::{claim::Claim, register::Register, start::Start},
+            state::put::{Change, Put},
         },
-        id::{Micros, Slot},
-        instance::Identity,
         memory::MemoryStore,
-        op::{Actor, Claimed, Durability},
+        run::instance::Identity,
         state::Name,
         store::Ask as _,
+        words::{
+            clock::ManualClock,
+            id::{Micros, Slot},
+        },
     };
 
     use super::*;

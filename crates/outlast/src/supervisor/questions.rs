@@ -3,16 +3,16 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use outlast_core::{
-    approval::{self, ApprovalId, Filter, Status as Is, View},
-    id::RunNo,
-    status::Status,
+    journal::approval::{self, ApprovalId, Filter, Status as Is, View},
+    run::status::Status,
     store::Store,
+    words::id::RunNo,
 };
 use outlast_server::node::HEARTBEAT;
 use tokio::sync::watch;
 
 use super::beat::Word;
-use crate::{render::look::clean_line, say::say};
+use crate::{program::say::say, render::look::clean_line};
 
 /// The longest excerpt of a question.
 const EXCERPT: usize = 160;

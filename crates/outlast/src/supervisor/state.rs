@@ -3,10 +3,9 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use outlast_core::{
-    id::{InstanceNo, RunId},
-    op::Actor,
-    state::transaction::Conflicts,
-    token::Claims,
+    engine::{op::Actor, state::transaction::Conflicts},
+    run::token::Claims,
+    words::id::{InstanceNo, RunId},
 };
 use outlast_server::{
     grpc,
@@ -15,7 +14,7 @@ use outlast_server::{
 };
 use tokio::net::TcpListener;
 
-use crate::{
+use crate::program::{
     context::Context,
     error::{CliError, MachineError},
 };

@@ -12,7 +12,8 @@ use outlast_core::{
     store::{RunView, Store},
 };
 
-use crate::{error::CliError, process::spawn::Stdin};
+use crate::program::error::CliError;
+use outlast_process::spawn::Stdin;
 
 /// Where the agent reads from.
 pub fn of(kept: Option<&[u8]>) -> std::io::Result<Stdin> {
@@ -36,7 +37,7 @@ pub fn kept(store: &dyn Store, view: &RunView, command: &Command) -> Result<Opti
     if !command.stdin_kept {
         return Ok(None);
     }
-    let Some(kept) = store.payload(view.run.no, outlast_core::id::Seq(0), Role::Stdin)? else {
+    let Some(kept) = store.payload(view.run.no, outlast_core::words::id::Seq(0), Role::Stdin)? else {
         return Ok(Some(Vec::new()));
     };
     let bytes = kept.decode().map_err(|e| outlast_core::store::Error::Corrupt {

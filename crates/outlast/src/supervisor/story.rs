@@ -1,13 +1,17 @@
 //! What the supervisor tells of a run: a death, the next attempt, the end.
 
 use outlast_core::{
-    attempt::Attempt,
-    money::NanoUsd,
+    envelope::unit::Unit,
+    run::attempt::Attempt,
     store::{RunView, Store},
-    unit::Unit,
+    words::money::NanoUsd,
 };
 
-use crate::{error::CliError, process::exit::Exit, render::amount::some, say::say};
+use crate::{
+    program::{error::CliError, say::say},
+    render::amount::some,
+};
+use outlast_process::exit::Exit;
 
 /// An attempt died and another one follows.
 pub fn died(attempt: i64, exit: Exit, wait: std::time::Duration, view: &RunView) {

@@ -2,10 +2,8 @@
 
 use std::{fs::File, io::Read as _};
 
-use crate::{
-    error::{CliError, InputError},
-    process::exit::Exit,
-};
+use crate::program::error::{CliError, InputError};
+use outlast_process::exit::Exit;
 
 /// An iteration's input is kept up to this size.
 const MAX_INPUT: u64 = 64 << 20;

@@ -2,14 +2,18 @@
 
 use std::net::SocketAddr;
 
-use outlast_core::{id::RunNo, token};
+use outlast_core::{run::token, words::id::RunNo};
 
 use crate::{
     agent::inside::Inside,
-    context::Context,
-    error::{CliError, RunError},
-    keys::{Key, Keys, Origin},
-    surroundings::Surroundings,
+    program::{
+        context::Context,
+        error::{CliError, RunError},
+    },
+    settings::{
+        keys::{Key, Keys, Origin},
+        surroundings::Surroundings,
+    },
 };
 
 /// The run around this process.

@@ -1,14 +1,20 @@
 //! `outlast approvals` and `outlast approve`, on a story; and policies that are named.
 
 use outlast_core::{
-    approval::{Answer, ApprovalId},
-    engine::request_approval::{Asker, RequestApproval},
-    id::Slot,
-    op::Actor,
-    payload::Payload,
-    rules::{Requirement, Rules},
-    run::Spec,
-    status::Status,
+    engine::{
+        approval::request_approval::{Asker, RequestApproval},
+        op::Actor,
+    },
+    journal::{
+        approval::{Answer, ApprovalId},
+        payload::Payload,
+    },
+    run::{
+        Spec,
+        rules::{Requirement, Rules},
+        status::Status,
+    },
+    words::id::Slot,
 };
 use serde_json::json;
 

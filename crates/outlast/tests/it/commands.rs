@@ -4,14 +4,14 @@ use clap::Parser;
 use outlast::{
     cli::{Cli, Command},
     commands,
-    error::CliError,
+    program::error::CliError,
     render::look::{Look, Page},
-    surroundings::Surroundings,
+    settings::surroundings::Surroundings,
 };
 use outlast_core::{
-    engine::tell::{Tell, Word},
-    id::RunId,
-    status::Status,
+    engine::run::tell::{Tell, Word},
+    run::status::Status,
+    words::id::RunId,
 };
 
 use crate::story::{Story, printed};
@@ -125,7 +125,7 @@ fn a_run_is_found_by_id_by_the_start_of_its_id_or_by_name() {
         outlast_core::run::Spec { name: Some("one".into()), ..Default::default() },
     );
     let check = |asked: &str, wanted: Result<&str, &str>| {
-        let found = commands::find::run(&*story.store, asked).map(|v| v.run.id.to_string());
+        let found = outlast::program::find::run(&*story.store, asked).map(|v| v.run.id.to_string());
         assert_eq!(found.map_err(|e| e.code()), wanted.map(str::to_owned), "{asked}");
     };
     check("research-42", Ok("research-42"));

@@ -4,17 +4,19 @@ use std::fs;
 
 use outlast_core::{
     engine::{
-        claim_item::ClaimItem,
-        declare_dead::DeclareDead,
-        end_attempt::EndAttempt,
-        record_item::{ItemEnd, RecordItem},
-        start::Start,
+        item::{
+            claim_item::ClaimItem,
+            record_item::{ItemEnd, RecordItem},
+        },
+        op::{Actor, Then},
+        run::{declare_dead::DeclareDead, end_attempt::EndAttempt, start::Start},
     },
-    id::{InstanceNo, RunId, RunNo, Seq, Slot},
-    job::{ItemClaim, OnChange, Standing},
-    op::{Actor, Then},
-    payload::Payload,
+    journal::{
+        job::{ItemClaim, OnChange, Standing},
+        payload::Payload,
+    },
     run::Spec,
+    words::id::{InstanceNo, RunId, RunNo, Seq, Slot},
 };
 
 use crate::{
@@ -112,7 +114,7 @@ fn a_job_is_found_by_its_name_or_its_run() {
     story.start("enrich-docs:3", None, other);
     story.start("plain", None, Spec::default());
     let check = |asked: &str, wanted: Result<&str, &str>| {
-        let found = outlast::commands::find::job(&*story.store, asked).map(|v| v.run.id.to_string());
+        let found = outlast::program::find::job(&*story.store, asked).map(|v| v.run.id.to_string());
         assert_eq!(found.map_err(|e| e.code()), wanted.map(str::to_owned), "{asked}");
     };
     check("enrich-docs", Ok("enrich-docs:3"));
@@ -322,7 +324,7 @@ fn a_run_is_forked_from_a_snapshot_an_attempt_or_a_time() {
     );
     let told = json(&story, "outlast inspect enrich-docs:2:before --json");
     assert_eq!((told["done"].as_i64(), told["spent_nano_usd"].as_i64()), (Some(7), Some(0)));
-    let fork = story.store.run_no(&outlast_core::id::RunId::new("early").unwrap()).unwrap().unwrap();
+    let fork = story.store.run_no(&outlast_core::words::id::RunId::new("early").unwrap()).unwrap().unwrap();
     assert_eq!(story.store.run(fork).unwrap().unwrap().run.parent, Some(run));
 }
 

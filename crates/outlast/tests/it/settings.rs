@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use outlast::{
     cli::{self, Command, values::Limit},
-    surroundings::Surroundings,
+    settings::surroundings::Surroundings,
 };
 use outlast_core::run::InDoubt;
 
@@ -29,10 +29,12 @@ fn read(
     let all: Vec<(&str, &str)> =
         [("HOME", home.to_str().unwrap())].into_iter().chain(variables.iter().copied()).collect();
     let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-    cli::parse(&args, &Surroundings::new(&all, dir.path())).map(|c| c.command).map_err(|e| {
-        let anonymous = |text: String| text.replace(dir.path().to_str().unwrap(), "DIR");
-        (anonymous(e.to_string()), e.hint())
-    })
+    outlast::program::line::parse(&args, &Surroundings::new(&all, dir.path())).map(|c| c.command).map_err(
+        |e| {
+            let anonymous = |text: String| text.replace(dir.path().to_str().unwrap(), "DIR");
+            (anonymous(e.to_string()), e.hint())
+        },
+    )
 }
 
 fn usd(line: &str, here: &str, home: &str, variables: &[(&str, &str)]) -> Option<Limit> {
@@ -205,7 +207,7 @@ fn no_setting_has_the_name_of_a_variable_that_agents_are_given() {
     command.build();
     for sub in command.get_subcommands() {
         let flags = sub.get_arguments().filter_map(|a| a.get_long());
-        for long in flags.filter(|long| outlast::config::is_setting(long)) {
+        for long in flags.filter(|long| outlast::settings::config::is_setting(long)) {
             let flag = long.to_uppercase().replace('-', "_");
             for name in
                 [format!("OUTLAST_{flag}"), format!("OUTLAST_{}_{flag}", sub.get_name().to_uppercase())]

@@ -3,23 +3,26 @@
 use std::sync::Arc;
 
 use outlast::{
-    cli::{self, Command},
+    cli::Command,
     commands,
     render::look::{Look, Page},
 };
 use outlast_core::{
-    engine::put::{Change, Put},
-    op::Durability,
+    engine::{
+        op::Durability,
+        state::put::{Change, Put},
+    },
     state::{EventRange, Name},
     store::{Ask as _, Store},
 };
 
 use crate::story::{Story, printed};
 
-fn act(store: &dyn Store, words: &[&str], page: &mut Page) -> Result<(), outlast::error::CliError> {
+fn act(store: &dyn Store, words: &[&str], page: &mut Page) -> Result<(), outlast::program::error::CliError> {
     let line: Vec<_> = ["outlast", "state"].iter().chain(words).map(Into::into).collect();
-    let around = outlast::surroundings::Surroundings::new(&[], std::path::Path::new("/nonexistent"));
-    match cli::parse(&line, &around).unwrap().command {
+    let around =
+        outlast::settings::surroundings::Surroundings::new(&[], std::path::Path::new("/nonexistent"));
+    match outlast::program::line::parse(&line, &around).unwrap().command {
         Command::State(args) => commands::state::state(store, &args, page, &mut || panic!("waits")),
         other => panic!("not of the state: {other:?}"),
     }

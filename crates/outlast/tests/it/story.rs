@@ -5,32 +5,35 @@ use std::{path::Path, sync::Arc};
 
 use outlast::render::look::{Look, Page};
 use outlast_core::{
-    attempt::Exit,
-    clock::{ManualClock, SeededEntropy},
-    digest::{Digest, MatchKey},
     engine::{
-        admit::Admit,
-        checkpoint::Checkpoint,
-        claim::Claim,
-        declare_dead::DeclareDead,
-        delivered::Delivered,
-        end_attempt::EndAttempt,
-        register::Register,
-        renew::{Active, Renew},
-        settle::{Bill, Close, Settle},
-        start::Start,
+        call::{
+            admit::Admit,
+            delivered::Delivered,
+            settle::{Bill, Close, Settle},
+        },
+        op::{Actor, Admission, Claimed, Durability, Then, Verb},
+        run::{
+            claim::Claim,
+            declare_dead::DeclareDead,
+            end_attempt::EndAttempt,
+            register::Register,
+            renew::{Active, Renew},
+            start::Start,
+        },
+        step::checkpoint::Checkpoint,
     },
-    id::{AttemptNo, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
-    instance::Identity,
-    journal::iteration_scope,
+    envelope::unit::{Limits, Unit},
+    journal::{iteration_scope, payload::Payload},
     memory::MemoryStore,
-    op::{Actor, Admission, Claimed, Durability, Then, Verb},
-    payload::Payload,
     price::Bound,
-    run::{Command, Spec},
+    run::{Command, Spec, attempt::Exit, instance::Identity},
     store::{Ask, Store},
-    unit::{Limits, Unit},
-    usage::{ServiceTier, Usage},
+    words::{
+        clock::{ManualClock, SeededEntropy},
+        digest::{Digest, MatchKey},
+        id::{AttemptNo, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+        usage::{ServiceTier, Usage},
+    },
 };
 use outlast_store::Options;
 
@@ -266,7 +269,7 @@ impl Story {
         let run = self.start("run_0190-web", Some(5_000_000_000), Spec::default());
         let instance = self.register(5000);
         let entered =
-            self.ask(outlast_core::engine::enter::Enter { run, label: Some("web-1".into()), instance });
+            self.ask(outlast_core::engine::run::enter::Enter { run, label: Some("web-1".into()), instance });
         let actor = Actor { run, attempt: entered.attempt, instance };
         self.go(actor, "hello");
         assert_eq!(entered.attempt, AttemptNo(1));

@@ -6,14 +6,19 @@ use std::{
 };
 
 /// Each crate with the crates of ours that it may depend on.
-const ARROWS: [(&str, &[&str]); 7] = [
+const ARROWS: [(&str, &[&str]); 9] = [
     ("crates/core", &[]),
     ("crates/store", &["outlast-core"]),
+    ("crates/process", &["outlast-core"]),
+    ("crates/mock", &["outlast-core"]),
     ("crates/server", &["outlast-core"]),
     ("crates/sim", &["outlast-core"]),
-    ("crates/outlast", &["outlast-core", "outlast-store", "outlast-server"]),
-    ("crates/python", &["outlast-core", "outlast-store", "outlast-server", "outlast"]),
-    ("benches", &["outlast-core", "outlast-store", "outlast-server", "outlast"]),
+    (
+        "crates/outlast",
+        &["outlast-core", "outlast-store", "outlast-server", "outlast-process", "outlast-mock"],
+    ),
+    ("crates/python", &["outlast-core", "outlast-store", "outlast-server", "outlast-process", "outlast"]),
+    ("benches", &["outlast-core", "outlast-store", "outlast-server", "outlast-mock", "outlast"]),
 ];
 
 /// What the domain must not name: clocks, entropy, the environment, tasks, files, sockets.

@@ -29,7 +29,7 @@ _HOMES = {
     "RunView": "views",
     "Budget": "budget",
     "Retry": "retry",
-    "step": "decorator",
+    "step": "steps.decorator",
     "current": "scope",
     "Current": "scope",
     "openai": "clients",
@@ -40,8 +40,8 @@ _HOMES = {
     "reserve": "reservation",
     "settle": "reservation",
     "Reservation": "reservation",
-    "Statehouse": "statehouse",
-    "Transaction": "statehouse",
+    "Statehouse": "state.statehouse",
+    "Transaction": "state.statehouse",
     "StateResult": "versions",
     "ReplayEvent": "versions",
     "Operation": "versions",
@@ -52,10 +52,10 @@ _HOMES = {
     "NotOnTheWire": "errors",
     "ReadOnlyNamespace": "errors",
     "TransactionError": "errors",
-    "resume_or_start": "resume",
-    "Results": "resume",
-    "AsyncResults": "resume",
-    "JsonlStore": "jsonl",
+    "resume_or_start": "generators.resume",
+    "Results": "generators.resume",
+    "AsyncResults": "generators.resume",
+    "JsonlStore": "generators.jsonl",
     "Error": "errors",
     "AlreadySettled": "errors",
     "AlreadyTaken": "errors",
@@ -102,16 +102,16 @@ if TYPE_CHECKING:
     from .batch.results import Result as Result
     from .budget import Budget as Budget
     from .clients import Endpoint as Endpoint, anthropic as anthropic, endpoint as endpoint, gemini as gemini, openai as openai
-    from .decorator import step as step
+    from .steps.decorator import step as step
     from .scope import Current as Current, current as current
     from .errors import *  # noqa: F403
     from .reservation import Reservation as Reservation, reserve as reserve, settle as settle
-    from .jsonl import JsonlStore as JsonlStore
-    from .resume import AsyncResults as AsyncResults, Results as Results, resume_or_start as resume_or_start
+    from .generators.jsonl import JsonlStore as JsonlStore
+    from .generators.resume import AsyncResults as AsyncResults, Results as Results, resume_or_start as resume_or_start
     from .retry import Retry as Retry
     from .runs import Run as Run
     from .runtime import Runtime as Runtime, connect as connect
-    from .statehouse import Statehouse as Statehouse, Transaction as Transaction
+    from .state.statehouse import Statehouse as Statehouse, Transaction as Transaction
     from .versions import Operation as Operation, ReplayEvent as ReplayEvent, ResumePoint as ResumePoint, StateResult as StateResult
     from .views import RunView as RunView
 

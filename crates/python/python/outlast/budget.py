@@ -1,4 +1,4 @@
-"""What a run may spend."""
+"""Budgets: the limits of a run, in dollars, counts and times."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """Limits of a run; None is no limit of that kind.
+    """The limits of a run. None is no limit of that kind.
 
-    usd: dollars, to the nano-dollar. tokens, calls: of LLM calls. loops: turns that `run.loop` counts. wall: since
-    the run began, downtime included. active: while an attempt is open. Times are seconds, texts like "90m", or
-    timedeltas.
+    `usd`: dollars, to the nano-dollar. `tokens`: input and output tokens of LLM calls. `calls`: LLM calls. `loops`: turns that
+    `run.loop` counts. `wall`: time since the run began, downtime included. `active`: time while an attempt is open. A time is
+    a number of seconds, a text like "90m", or a timedelta.
 
-    Limits are stored when the run is created, and what is spent is never reset. Another limit for a run that exists
-    raises `BudgetChanged`; with `amend=True` it is set, as the new total.
+    Limits are stored when the run is created. What is spent is never reset. Another limit for a run that exists raises
+    `BudgetChanged`; with `amend=True` it replaces the run's limit.
+
+    Errors: `BadLimit` for a limit that is negative or no number.
     """
 
     usd: float | str | decimal.Decimal | None = None
@@ -38,7 +40,7 @@ class Budget:
         self.limits()
 
     def limits(self) -> dict[str, int]:
-        """The limits that are given, by the engine's names and in its units: nano-USD, counts, milliseconds."""
+        """The limits that are given, by the engine's names and in the engine's units: nano-USD, counts, milliseconds."""
         given = {
             "cost_nano_usd": None if self.usd is None else _nano(self.usd),
             "tokens": _count("tokens", self.tokens),
@@ -85,13 +87,13 @@ def _ms(name: str, value: float | str | datetime.timedelta) -> int:
 
 
 def usd(nano: int) -> str:
-    """Nano-USD as decimal dollars, exactly: at least two places."""
+    """Nano-USD as decimal dollars, exactly, with two places at least."""
     whole, _, places = f"{decimal.Decimal(nano) / NANO:.9f}".partition(".")
     return f"{whole}.{places.rstrip('0').ljust(2, '0')}"
 
 
 def about(nano: int) -> str:
-    """The same for people who look at it go by: cents, and of less than that all there is."""
+    """Nano-USD as dollars for progress lines: to the cent; amounts under ten cents exactly."""
     return f"{nano / NANO:.2f}" if nano == 0 or abs(nano) >= NANO // 10 else usd(nano)
 
 

@@ -1,6 +1,6 @@
-"""Dataclasses and pydantic models as they are recorded: a name of the class, and its fields.
+"""Dataclasses and pydantic models as they are recorded: the name of the class, and the fields.
 
-What is recorded is tried at once: a value that could not be read back is told while its caller still has it.
+A value that could not be read back is refused at once, while its caller still has it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _HINT = "return plain data of it, or a class whose fields are enough to make it 
 
 
 def is_model(cls: Any) -> bool:
-    """Whether it is a pydantic model, by what it can do."""
+    """Whether a class is a pydantic model, by its methods."""
     return hasattr(cls, "model_validate") and hasattr(cls, "model_dump")
 
 
 def fields(value: Any) -> Any:
-    """What is recorded of a value's fields. Of a dataclass as they are; of a model as JSON.
+    """The recorded form of a value's fields: of a dataclass as they are, of a model as JSON.
 
-    Errors: `NotSerializable` when the value cannot be made of them again.
+    Errors: `NotSerializable` when the value cannot be made of its fields again.
     """
     cls: Any = type(value)
     if not is_model(cls):
@@ -84,13 +84,13 @@ def of(cls: Any, values: Any) -> Any:
 
 @functools.lru_cache(maxsize=512)
 def _knows_names(cls: Any) -> bool:
-    """Whether it can be validated by the names of its fields: pydantic from 2.11 on."""
+    """Whether a model can be validated by the names of its fields: pydantic from 2.11 on."""
     return "by_name" in inspect.signature(cls.model_validate).parameters
 
 
 @functools.lru_cache(maxsize=512)
 def _is_lenient(cls: Any) -> bool:
-    """Whether its class builds it without validation, as the SDKs of providers do with answers: those need not be valid."""
+    """Whether a model builds its values without validation, as the SDKs of providers do: answers need not be valid."""
     own, old = (getattr(inspect.getattr_static(cls, name, None), "__func__", None) for name in ("model_construct", "construct"))
     # Theirs goes down into the fields, and is both; pydantic's own two are not the same.
     return own is not None and own is old
@@ -104,7 +104,7 @@ def shown(cls: Any) -> str:
 
 
 def name(cls: Any) -> str:
-    """The name that `named` finds it by: `module:Class`, of a generic model `module:Class[module:Argument]`.
+    """The name by which `named` finds a class: `module:Class`; of a generic model `module:Class[module:Argument]`.
 
     Errors: `NotSerializable` for a class that is not of module level.
     """
@@ -161,7 +161,7 @@ def _found(recorded: str) -> Any:
 
 
 def _split(arguments: str) -> list[str]:
-    """At the commas that are in no brackets."""
+    """Splits at the commas that are in no brackets."""
     parts, depth = [""], 0
     for piece in re.split(r"([\[\],])", arguments):
         depth += (piece == "[") - (piece == "]")

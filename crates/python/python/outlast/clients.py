@@ -1,8 +1,8 @@
-"""Clients of LLM providers, sent through the proxy: each request is bound to the run and step it is made in.
+"""Clients of LLM providers, sent through the proxy: each request belongs to the run and step that it is made in.
 
-The proxy is the supervisor's under `outlast run`, the server's that `OUTLAST_URL` names, else one in this process. That
-one dies with the process: what was paid is recorded and replayed, and a call that was in flight stays charged at its
-reservation, in doubt. Under a supervisor it would have been recorded.
+The proxy is the supervisor's under `outlast run`, else the server's that `OUTLAST_URL` names, else one in this process. A
+proxy in this process dies with it: paid answers are recorded and replayed, and a call in flight stays charged at its
+reservation, in doubt. A supervisor would have recorded its answer.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from .errors import NoRun
 from .retry import SDK_ONLY_HEADER
 from .scope import Current, variable
 
-#: Names the open step of a request; taken with a token of the attempt that has it open only.
+#: The header that names the open step of a request. Counts only with a token of the attempt that has the step open.
 SCOPE_HEADER = "X-Outlast-Scope"
 
 
 @dataclasses.dataclass(frozen=True)
 class Endpoint:
-    """Where requests of the current run go: for clients that are configured by hand."""
+    """The proxy of the current run, for clients that are configured by hand."""
 
-    #: Without a path; OpenAI's base URL is `url + "/v1"`, Anthropic's is `url`.
+    #: The proxy's URL without a path. OpenAI's base URL is `url + "/v1"`, Anthropic's is `url`.
     url: str
-    #: To be sent as the API key.
+    #: The run token, which is sent as the API key.
     token: str
-    #: To be sent with each request, as they are when it is made.
+    #: Headers to send with each request. They change from step to step.
     headers: dict[str, str]
 
 
 def endpoint() -> Endpoint:
-    """The proxy's URL and the run token, as they are here and now. Errors: `NoRun`, `RunCompleted`."""
+    """The URL, the token and the headers for a request that is made here and now. Errors: `NoRun`, `RunCompleted`."""
     url, token, seq = _where()
     return Endpoint(url, token, {} if seq is None else {SCOPE_HEADER: str(seq)})
 
@@ -41,9 +41,9 @@ def endpoint() -> Endpoint:
 def openai(aio: bool = False, *, max_retries: int = 2) -> dict[str, Any]:
     """Arguments for `openai.OpenAI(**…)`, or with `aio=True` for `openai.AsyncOpenAI(**…)`.
 
-    The client may be made anywhere, once; each request belongs to the run and step in whose context it is made.
-    Inside steps and items the SDK tries once, whatever came of it: tries are the step's or the batch's `retries`,
-    each with answers of its own. Elsewhere it tries `max_retries` times more.
+    One client serves the whole program: each request belongs to the run and the step in whose context it is made. Inside
+    steps and items the SDK tries a request once, whatever comes of it: further tries are the `retries` of the step or the
+    batch, each with answers of its own. Elsewhere the SDK tries up to `max_retries` times more.
     """
     import openai as sdk  # type: ignore[import-not-found,unused-ignore]
 
@@ -80,7 +80,7 @@ def _arguments(sdk: Any, aio: bool, max_retries: int) -> dict[str, Any]:
 
 
 class SdkRetries(int):
-    """How often an SDK tries again by itself: none inside of a step or an item.
+    """The number of an SDK's own retries: none inside of a step or an item.
 
     An SDK reads the number from its client for each request and counts with it, and one client serves the whole
     program: so the number itself looks where it is asked. Answers also say it, by `x-should-retry`, to an SDK that

@@ -1,8 +1,8 @@
 """Values as they are recorded: JSON, with dataclasses and pydantic models as their class.
 
 A value of a class becomes `{"$outlast": "module:Class", "value": {…}}`, and NaN `{"$outlast": "float", "value": "nan"}`.
-What `decode` gives is what every life of the run sees, the first one too: a tuple is a list from the start, not only
-after a crash.
+Every life of a run sees what `decode` gives, the first one too: a tuple is a list from the start, not only after a
+crash.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TAG = "$outlast"
 #: The tag of a number that JSON has not.
 FLOAT = "float"
 _QUOTED_TAG = f'"{TAG}"'
-#: Of these exact classes JSON gives back the value itself. No floats: there are those that are not equal to themselves.
+#: Classes whose values JSON gives back as they are. Not float: NaN is not equal to itself.
 UNCHANGED = frozenset({str, int, bool, type(None)})
 
 #: Compact JSON of plain data.
@@ -81,7 +81,7 @@ class _Endless:
 
 
 def _finite(value: Any) -> Any:
-    """The same data with no such number in it."""
+    """The data with each number that JSON has not replaced by `_Endless`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else _Endless(value)
     if isinstance(value, dict):
@@ -90,12 +90,12 @@ def _finite(value: Any) -> Any:
 
 
 def read_back(value: Any, text: str) -> Any:
-    """What `decode` gives of `text`, which is `value` encoded: of a text, a number or None just that."""
+    """The value that `decode` gives of `text`, which is `value` encoded."""
     return value if type(value) in UNCHANGED else decode(text)
 
 
 def decode(text: str | bytes) -> Any:
-    """What `encode` was given, as it was recorded."""
+    """The value of a recorded text. Errors: `NotSerializable` where a class is gone or changed."""
     tagged = _QUOTED_TAG in text if isinstance(text, str) else _QUOTED_TAG.encode() in text
     return json.loads(text, object_hook=_untag if tagged else None)
 
@@ -161,7 +161,7 @@ def _plain(value: Any) -> Any:
 
 
 def _repr(value: Any) -> str:
-    """What people see of it, without the address that is another one in each life."""
+    """The `repr` of a value, without addresses: they differ from life to life."""
     try:
         return _steady(repr(value))
     except Exception as e:

@@ -1,4 +1,4 @@
-"""What can go wrong: one class for each fact, all of them `Error`.
+"""The errors of the package: one class for each fact, all of them `Error`.
 
 `code` is the same in every face of Outlast (HTTP, the command line, Python); `hint` says what to do.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class Error(Exception):
-    """The base of all. `str(e)` is the fact and, on a second line, what to do about it."""
+    """The base of all errors. `str(e)` is the fact and, on a second line, a hint what to do about it."""
 
     code: str = "error"
     hint: str | None = None
@@ -53,7 +53,7 @@ class RunEnded(Error):
 
 
 class RunCompleted(RunEnded):
-    """A new step in a completed run: it only replays what is recorded."""
+    """A new step was asked for in a completed run, which only replays what is recorded."""
 
     code = "run_completed"
 
@@ -90,10 +90,11 @@ class ApprovalDenied(Error):
         super().__init__(message, hint=hint, code=code or f"approval_{status}")
         #: `denied`, `timeout` or `blocked`.
         self.status = status
-        #: What the person gave as the reason, and who it was.
+        #: The reason that the person gave.
         self.reason = reason
+        #: The person who decided.
         self.by = by
-        #: As `outlast approvals --all` prints it.
+        #: The question's id, as `outlast approvals --all` prints it.
         self.id = id
 
 
@@ -104,7 +105,7 @@ class BudgetChanged(Error):
 
 
 class BadLimit(Error):
-    """A limit that is negative or no number."""
+    """A limit of a budget is negative, or no number."""
 
     code = "bad_limit"
 
@@ -122,19 +123,19 @@ class StopRequested(Error):
 
 
 class RunNotOpen(Error):
-    """The handle is used before `with`, or after it was left."""
+    """The handle of a run was used before `with`, or after the run was left."""
 
     code = "run_not_open"
 
 
 class NoRun(Error):
-    """Nothing here runs inside a run."""
+    """The code was called outside of a run."""
 
     code = "no_run"
 
 
 class ForkedHandle(Error):
-    """The handle was opened by the process this one was forked from."""
+    """The handle was opened by the process that this one was forked from."""
 
     code = "forked_handle"
 
@@ -152,19 +153,19 @@ class ReadOnlyNamespace(Error):
 
 
 class TransactionError(Error):
-    """A transaction that does not go on: expired, ended, too large; `code` says which."""
+    """The transaction cannot go on: it expired, ended, or is too large; `code` says which."""
 
     code = "transaction"
 
 
 class Compacted(Error):
-    """What was asked of a key was removed by compaction."""
+    """Compaction has removed the version of a key that was asked for."""
 
     code = "compacted"
 
 
 class NotOnTheWire(Error):
-    """The gRPC of the Statehouse client cannot say this; a store that is opened here can."""
+    """The gRPC wire of the Statehouse client has no words for this. A store that is opened in the process has."""
 
     code = "not_on_wire"
 
@@ -188,19 +189,19 @@ class AlreadyTaken(Error):
 
 
 class NotSerializable(Error, TypeError):
-    """A result that cannot be recorded as JSON. The step is recorded as failed."""
+    """The result cannot be recorded as JSON. The step is recorded as failed."""
 
     code = "not_serializable"
 
 
 class DuplicateKey(Error):
-    """The same `key=` names two steps of one life of the run."""
+    """Two steps of one life of the run have the same `key=`; or two items of a batch have the same key."""
 
     code = "duplicate_key"
 
 
 class StepDiverged(Error):
-    """A step that earlier lives did not do, while steps of its name that they did remain unused."""
+    """The program did a step that earlier lives did not do, while recorded steps of its name are left over."""
 
     code = "step_diverged"
 
@@ -212,19 +213,19 @@ class StepInDoubt(Error):
 
 
 class StepFailed(Error):
-    """A recorded failure, told again."""
+    """The step failed in an earlier life, or a person said that it failed."""
 
     code = "step_failed"
 
 
 class StepTimeout(Error, TimeoutError):
-    """A step took longer than its `timeout`."""
+    """A step or an item took longer than its `timeout`."""
 
     code = "step_timeout"
 
 
 class ItemFailed(Error):
-    """An item's recorded failure, told again."""
+    """The item failed in an earlier life of the job."""
 
     code = "item_failed"
 
@@ -242,7 +243,7 @@ class NothingMetered(Error):
 
 
 class RepeatedFailure(Error):
-    """Items failed alike, one after the other: the batch stopped."""
+    """The batch stopped: many items in a row failed alike."""
 
     code = "repeated_failure"
 
@@ -268,19 +269,19 @@ class WouldRepay(Error):
 
 
 class Skip(Exception):
-    """Raised by an item's function: the item is done with, without a result."""
+    """To be raised by an item's function: the item is skipped, without a result."""
 
 
 class CompactedWarning(UserWarning):
-    """A replay of which compaction has removed some."""
+    """Compaction has removed some versions of what is replayed."""
 
 
 class DivergenceWarning(UserWarning):
-    """A step that earlier lives did not do, with `on_divergence="live"`."""
+    """The program did a step that earlier lives did not do, with `on_divergence="live"`."""
 
 
 class OtherShape(UserWarning):
-    """A generator's results do not follow one plain pull each: a resume would compute them again."""
+    """The results of a generator do not follow one plain pull each: a resume would compute them again."""
 
 
 class UnrecordedWarning(UserWarning):

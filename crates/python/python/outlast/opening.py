@@ -1,75 +1,153 @@
-"""The opening of a step: committed before its function runs, or answered ahead of its commit."""
+"""Opening a run: created or found, held against the budget that was asked for, and claimed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+import dataclasses
+import datetime
+import os
+from typing import TYPE_CHECKING, Literal
 
-from .errors import RunHalted
-from .waiting import done
+from . import _native, budget as budgets
+from .budget import Budget
+from .errors import BudgetChanged, RunEnded, RunHalted, UnknownRun, of
+from .say import say
 
 if TYPE_CHECKING:
-    from . import _native
-    from .steps import Call
+    from .runs import Run
+    from .runtime import Runtime
+
+#: The budget of a run that is created without one.
+DEFAULT = Budget(usd=5)
 
 
-class Opening:
-    """The journal's entry of a step that is open.
+@dataclasses.dataclass
+class RunSpec:
+    """The parameters of `Runtime.run`, checked. Errors: `TypeError`, `ValueError`."""
 
-    A plain step is answered ahead of its commit, which is that of its result, or comes within 100 ms: a step that
-    nobody saw open is one that never began. Where somebody asks for its number, it is committed first.
+    #: None: the supervisor's id, or a new one.
+    id: str | None
+    budget: Budget | None = None
+    tags: dict[str, str] = dataclasses.field(default_factory=dict)
+    name: str | None = None
+    on_divergence: Literal["live", "halt"] | None = None
+    if_held: Literal["raise", "takeover"] = "raise"
+    policy: str | None = None
+    #: The name of the batch job that the run is.
+    job: str | None = None
+    #: The point of run `id` from which the run goes on, as a fork.
+    from_snapshot: int | str | datetime.datetime | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_divergence not in (None, "live", "halt"):
+            raise ValueError(f"on_divergence wants 'live' or 'halt', had {self.on_divergence!r}")
+        if self.if_held not in ("raise", "takeover"):
+            raise ValueError(f"if_held wants 'raise' or 'takeover', had {self.if_held!r}")
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise TypeError(f"budget wants outlast.Budget(usd=…), had {self.budget!r}")
+        texts = [("a run's id", self.id), ("a run's name", self.name), *((f"tag {tag!r}", text) for tag, text in self.tags.items())]
+        for what, text in texts:
+            if text is not None and not isinstance(text, str):
+                raise TypeError(f"{what} wants a text, had {text!r}")
+
+
+def create(run: "Run", parent: int | None) -> tuple[int, str, str]:
+    """Creates the run, or finds it: its number, id and status. `parent`: the run whose budget it spends of, too.
+
+    Errors: `BudgetChanged`; `UnknownRun` and `UnknownSnapshot` for a fork.
     """
+    engine, spec, id, budget = run._engine, run._spec, run._id, run._spec.budget
+    if spec.from_snapshot is not None:
+        # A child of the run that it was: it spends what that run has left.
+        id = fork(engine, run.id, spec.from_snapshot, budget.limits() if budget else {})
+    elif budget is None and parent is None:
+        budget = DEFAULT
+    limits = budget.limits() if budget else {}
+    no, id, created, status = engine.start(
+        id, limits, spec.tags, spec.name, spec.on_divergence, parent, spec.job, spec.policy, budget is DEFAULT
+    )
+    if created and budget is DEFAULT and spec.policy is None:
+        say(f"{'run' if spec.job is None else 'job'} {id} may spend 5.00 usd (budget=outlast.Budget(usd=…) sets it)")
+    if not created and spec.budget is not None:
+        status = _compare(run._runtime, no, id, spec.budget, status)
+    return no, id, status
 
-    __slots__ = ("_call", "number", "tried", "is_ahead")
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        #: The entry's number; where it is ahead of its commit, what it will be if no other process writes to the run.
-        self.number = 0
-        #: Which try it is, over all lives until it is given up.
-        self.tried = 1
-        self.is_ahead = False
+def _compare(runtime: "Runtime", no: int, id: str, budget: Budget, status: str) -> str:
+    """Holds the limits asked for against the run's own. Gives the run's status, which a raise can change."""
+    wanted = budget.limits()
+    view = runtime.get(id)
+    has: dict[str, int | None] = view.raw["limits"]  # type: ignore[assignment]
+    other = {unit: value for unit, value in wanted.items() if has[unit] != value}
+    if not other:
+        return status
+    if budget.amend:
+        return runtime._engine.amend(no, other)
+    asked: dict[str, int | None] | None = view.raw["asked"]  # type: ignore[assignment]
+    if asked is not None and {unit: value for unit, value in asked.items() if value is not None} == wanted:
+        # The script says what it said; a person has raised the limit since.
+        return status
+    unit, value = next(iter(other.items()))
+    raise BudgetChanged(
+        f"run {id} has {budgets.shown(unit, has[unit])} as its limit, and {budgets.shown(unit, value)} was asked for",
+        hint="a run keeps its limits; Budget(…, amend=True) sets the new total",
+    )
 
-    def open(self) -> bool:
-        """Opens it, or finds it recorded meanwhile: False. Errors: `RunHalted`, `LeaseLost`, `StepInDoubt`."""
-        call = self._call
-        ticket = self._ticket()
-        if call.at_most_once or call.retry is not None or call.run_._within is not None:
-            return self._heard(ticket.wait)
-        is_open = self._heard(ticket.wait_ahead)
-        self.is_ahead = is_open
-        return is_open
 
-    async def open_async(self) -> bool:
-        answer, error = None, None
-        try:
-            answer = await done(self._ticket())
-        except RunHalted as e:
-            error = e
-        return self._heard(lambda: answer, error)
+def claim(run: "Run") -> "_native.Seat | None":
+    """An attempt of this process's own, or a part in the supervisor's; None where the run is completed meanwhile.
 
-    @property
-    def seq(self) -> int:
-        """Its number, committed."""
-        if self.is_ahead:
-            self._heard(self._ticket().wait)
-            self.is_ahead = False
-        return self.number
+    Errors: `RunHeld`, `RunHalted`, `RunEnded`.
+    """
+    token = os.environ.get("OUTLAST_TOKEN")
+    try:
+        if token and os.environ.get("OUTLAST_RUN_ID") == run.id:
+            return run._engine.adopt(run.id, token)
+        return run._engine.claim(run.id, run._spec.if_held == "takeover")
+    except RunHalted as e:
+        raise halted(run, e) from None
+    except RunEnded as e:
+        if run.view().status == "completed":
+            # Another process finished it between our look and our claim.
+            return None
+        raise RunEnded(e.message, hint="open a run with another id") from None
 
-    def _ticket(self) -> "_native.Ticket":
-        call, run = self._call, self._call.run_
-        seat = run._seat_or_raise(f"step {call.name!r}")
-        return seat.begin(call.key, call.at_most_once, call.retry is not None, run._scope, run._within)
 
-    def _heard(self, answer: Callable[[], Any], error: RunHalted | None = None) -> bool:
-        call = self._call
-        try:
-            if error is not None:
-                raise error
-            self.number, before, is_done, self.tried = answer()
-        except RunHalted as e:
-            raise call.run_._halted(e) from None
-        if is_done:
-            return False
-        if self.tried < 0 or (before and call.at_most_once):
-            call._doubt(self.number, "open")
-        return True
+def halted(run: "Run", error: RunHalted) -> RunHalted:
+    """The error with the class and the code of the limit that halted the run."""
+    if error.code != "run_halted":
+        return error
+    view = run.view()
+    if view.halt_reason is None:
+        return error
+    halt: dict[str, str] = view.raw["halt"]  # type: ignore[assignment]
+    made = of(view.halt_reason, f"run {run.id} is halted: {view.halt_message}", halt["hint"])
+    return made if isinstance(made, RunHalted) else error
+
+
+def supervisor_of(runtime: "Runtime", id: str | None) -> int | None:
+    """The number of the supervisor's run, of which a run with another id is a child; None without a supervisor."""
+    supervised = os.environ.get("OUTLAST_RUN_ID")
+    if not supervised or supervised == id:
+        return None
+    try:
+        raw = runtime.get(supervised).raw
+    except UnknownRun:
+        # Another store than the supervisor's: no relation.
+        return None
+    return int(raw["no"]) if raw["status"] in ("running", "waiting") else None  # type: ignore[call-overload]
+
+
+def fork(engine: "_native.Engine", run: str, point: int | str | datetime.datetime, limits: dict[str, int]) -> str:
+    """Forks a run from a snapshot's name, an attempt's number (its end) or a time. Gives the fork's id.
+
+    The same point gives the same fork. Errors: `UnknownRun`, `UnknownSnapshot`.
+    """
+    if isinstance(point, datetime.datetime):
+        if point.tzinfo is None:
+            raise ValueError("from_snapshot wants a time with its zone, had one without")
+        return _native.fork(engine, run, None, int(point.timestamp() * 1_000_000), None, limits)
+    if isinstance(point, int) and not isinstance(point, bool):
+        return _native.fork(engine, run, point, None, None, limits)
+    if isinstance(point, str):
+        return _native.fork(engine, run, None, None, point, limits)
+    raise TypeError(f"from_snapshot wants a name, an attempt's number or a time, had {point!r}")

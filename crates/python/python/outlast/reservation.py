@@ -22,7 +22,8 @@ _in_loops: dict[int, Any] = {}
 
 
 class Reservation:
-    """What `outlast.reserve` holds. Left by an exception without `settle`, it stays charged: the call may have happened."""
+    """Money that `outlast.reserve` holds for one call. Usable with `with`; left without `settle`, it is charged in full: the call may
+    have happened."""
 
     def __init__(self, seat: Any, seq: int, nano_usd: int, tokens: int) -> None:
         self._seat = seat
@@ -35,13 +36,16 @@ class Reservation:
             _in_loops[id(self)] = loop
 
     def settle(self, *, usd: Any = None, tokens: int | None = None) -> None:
-        """Posts what it came to; without numbers, what was reserved. On disk before it returns. Once."""
+        """Charges what the call came to; without numbers, what was reserved. On disk before `settle` returns. Once.
+
+        `usd`: dollars. Errors: `AlreadySettled`.
+        """
         nano = self._nano_usd if usd is None else _nano(usd)
         self._seat.settle(self._seq, nano, self._tokens if tokens is None else tokens)
         self._over()
 
     def void(self) -> None:
-        """The call never left: nothing is charged."""
+        """Charges nothing: the call never left. On disk before `void` returns."""
         self._seat.settle(self._seq, None, 0)
         self._over()
 
@@ -62,11 +66,12 @@ class Reservation:
 
 
 def reserve(*, usd: Any, tokens: int = 0, label: str = "reserved") -> Reservation:
-    """Reserves the most a call can cost in the current run's budget, before it is made.
+    """Reserves the most that a call can cost in the current run's budget, before the call is made.
 
-    usd: dollars; tokens count too where they are limited. It is one of the run's calls. On disk before it returns.
-    Where calls in flight hold the room it waits for them, up to 45 s, and the thread with it; in an event loop
+    `usd`: dollars. `tokens` count where they are limited. The call counts as one of the run's. The reservation is on disk
+    before `reserve` returns. Where calls in flight hold the room, `reserve` blocks for them, up to 45 s; in an event loop,
     `await asyncio.to_thread(outlast.reserve, usd=…)` lets the loop go on.
+
     Errors: `BudgetExceeded`, and the run is halted; code `admission_timeout`; `NoRun`.
     """
     run = current().run
@@ -100,5 +105,5 @@ def _running() -> Any:
 
 
 def settle(reservation: Reservation, *, usd: Any = None, tokens: int | None = None) -> None:
-    """Posts what a reservation came to: `reservation.settle(usd=…)`."""
+    """Charges what a reserved call came to: `reservation.settle(usd=…)`."""
     reservation.settle(usd=usd, tokens=tokens)

@@ -1,4 +1,4 @@
-"""When a step is tried again, and after how long."""
+"""Retries: whether a step or an item is tried again, and after how long."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ SDK_ONLY_HEADER = "x-outlast-retries"
 class Retry:
     """Up to `retries` more tries after the first one.
 
-    Between them is a random time up to `base * 2**n` seconds, at most `cap` (exponential backoff with full jitter);
-    a `Retry-After` that the error carries is honoured instead. An error with an HTTP status is tried again for 408,
-    409, 425, 429 and 5xx only, never for a 402, and never when it says `x-should-retry: false`; any other exception
-    always, but not Outlast's own. `on` narrows that: an exception class, several, or a function of the exception.
+    The wait before try n is random, up to `base * 2**n` seconds and at most `cap` (exponential backoff with full jitter). A
+    `Retry-After` that the error carries replaces it. An error with an HTTP status is tried again for 408, 409, 425, 429 and
+    5xx, unless it says `x-should-retry: false`; never for 402. An exception without a status is tried again, except
+    Outlast's own errors, other than `Conflict` and `StepTimeout`. `on` narrows that: an exception class, a tuple of them, or
+    a function of the exception.
     """
 
     retries: int = 4
@@ -46,7 +47,7 @@ class Retry:
         return retries if retries is None or isinstance(retries, Retry) else Retry(retries)
 
     def delay(self, error: BaseException, tried: int) -> float | None:
-        """Seconds until the next try after `tried` that raised; None: it is not tried again."""
+        """Seconds until the next try, after `tried` tries that raised; None: there is no next try."""
         if tried > self.retries or not self._is_again(error):
             return None
         asked = retry_after(error)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
+import dataclasses
 import os
 import threading
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Literal, TypeVar, overload
 
-from . import _native, approvals, budget as budgets, codec, doubt, scope, steps
-from .beside import Beside
-from .budget import Budget
-from .errors import BudgetChanged, LeaseLost, RunCompleted, RunEnded, RunHalted, RunHeld, RunNotOpen, StopRequested, StoreError, of
+from . import _native, approvals, codec, opening, scope, steps
+from .errors import LeaseLost, RunCompleted, RunHalted, RunHeld, RunNotOpen, StopRequested, StoreError
+from .opening import RunSpec
 from .retry import Retry
-from .say import say
-from .state import Context, State
+from .state.run_state import Context, State
+from .steps import StepSpec, doubt
+from .steps.beside import Beside
 from .views import RunView
 
 if TYPE_CHECKING:
@@ -23,54 +23,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What a run may spend that is created without a budget.
-DEFAULT = Budget(usd=5)
-
 
 class Run:
     """One agent's task, as this process drives it. Made by `rt.run(id)`; opened by `with` or `async with`.
 
-    Left cleanly, the run is completed; left by an exception, it is `interrupted`, to be resumed by opening it again.
-    Its methods may be called from any thread and task.
+    Left cleanly, the run is completed. Left by an exception, the run is `interrupted`: opening it again goes on.
+    Any thread and task may call its methods.
     """
 
-    def __init__(
-        self,
-        runtime: "Runtime",
-        id: str | None,
-        *,
-        budget: Budget | None,
-        tags: dict[str, str],
-        name: str | None,
-        on_divergence: Literal["live", "halt"] | None,
-        if_held: Literal["raise", "takeover"],
-        lazy: bool = False,
-        policy: str | None = None,
-    ) -> None:
-        if on_divergence not in (None, "live", "halt"):
-            raise ValueError(f"on_divergence wants 'live' or 'halt', had {on_divergence!r}")
-        if if_held not in ("raise", "takeover"):
-            raise ValueError(f"if_held wants 'raise' or 'takeover', had {if_held!r}")
-        if budget is not None and not isinstance(budget, Budget):
-            raise TypeError(f"budget wants outlast.Budget(usd=…), had {budget!r}")
-        for what, text in (("a run's id", id), ("a run's name", name), *((f"tag {tag!r}", text) for tag, text in tags.items())):
-            if text is not None and not isinstance(text, str):
-                raise TypeError(f"{what} wants a text, had {text!r}")
+    def __init__(self, runtime: "Runtime", spec: RunSpec, *, lazy: bool = False) -> None:
         self._runtime = runtime
         self._engine = runtime._engine
-        self._id = id if id is not None else os.environ.get("OUTLAST_RUN_ID") or None
-        self._budget = budget
-        self._tags = tags
-        self._name = name
-        self._on_divergence = on_divergence
-        self._if_held = if_held
-        self._policy = policy
+        self._spec = spec
+        self._id = spec.id if spec.id is not None else os.environ.get("OUTLAST_RUN_ID") or None
         # Opened by the first step or loop.
         self._lazy = lazy
-        # The name of the batch that it is, and where steps of an item are kept.
-        self._job: str | None = None
-        # The point of run `id` from which this one goes on, until it is open.
-        self._from_snapshot: int | str | datetime.datetime | None = None
+        self._on_divergence = spec.on_divergence
+        # Where an item of a batch records its steps; None for a run's own.
         self._scope: str | None = None
         self._within: int | None = None
         self._lock = threading.RLock()
@@ -87,7 +56,7 @@ class Run:
 
     # Opened by `async with`.
     _is_async = False
-    # Whoever wanted it open was cancelled while it was being opened.
+    # The task that opens it was cancelled meanwhile.
     _unwanted = False
     # The attempt that was left: what is under way in it is still recorded, but nothing is begun.
     _left: "_native.Seat | None" = None
@@ -97,26 +66,31 @@ class Run:
     # --- what it is
 
     @property
+    def _identity(self) -> str:
+        """The part of idempotency keys that is the same in every life."""
+        return self.id
+
+    @property
     def id(self) -> str:
-        """The run's id. Of a new run without one it is known once the run is open."""
+        """The run's id. A run without a given id has one once it is open."""
         if self._id is None:
             raise RunNotOpen("the run has no id before it is opened", hint="use `with rt.run() as run:`")
         return self._id
 
     @property
     def attempt(self) -> int:
-        """The number of this life, from 1; 0 while a completed run is replayed."""
+        """The number of this life of the run, from 1; 0 while a completed run is replayed."""
         seat = self._seat_or_replay()
         return 0 if seat is None else seat.attempt
 
     @property
     def is_replay(self) -> bool:
-        """Whether the run is completed, and only replays what is recorded."""
+        """Whether the run is completed and only replays what is recorded."""
         return self._state == "open" and self._seat is None
 
     @property
     def _is_child(self) -> bool:
-        """Whether it spends of the supervisor's budget, however far below: its calls go through that proxy, and are charged there."""
+        """Whether the run spends of the supervisor's budget, however far below. Its calls then go through that proxy."""
         if self._parent is None:
             return False
         if self._below is None:
@@ -126,7 +100,7 @@ class Run:
         return self._below
 
     def view(self) -> RunView:
-        """The run as it is committed."""
+        """The run as the store has it."""
         return RunView.parse(self._engine.view(self.id))
 
     def __repr__(self) -> str:
@@ -192,7 +166,7 @@ class Run:
             self._register()
             seat = None
             try:
-                seat = None if status == "completed" else self._claim()
+                seat = None if status == "completed" else opening.claim(self)
                 iteration = seat.iteration if seat else int(self.view().raw["iteration"])  # type: ignore[call-overload]
                 self.steps.begin(self._engine.recorded(self._no, iteration))
                 self._saved = frozenset()
@@ -208,12 +182,12 @@ class Run:
             self._leave("interrupt", quiet=True)
 
     def _register(self) -> None:
-        """One handle of a run in a process: two threads that open it are told apart before either has claimed it."""
+        """Makes this the process's one handle of the run. Errors: `RunHeld`, where another thread has it open or opens it."""
         live = self._runtime._live
         while True:
             with self._runtime._opening:
                 found = live.get(self.id)
-                if found is None or found is self or self._if_held == "takeover":
+                if found is None or found is self or self._spec.if_held == "takeover":
                     if found is not None and found is not self:
                         found._state = "left"
                     live[self.id] = self
@@ -232,86 +206,31 @@ class Run:
             if self._runtime._live.get(self.id) is self:
                 del self._runtime._live[self.id]
 
-    def _create(self) -> str:
-        from .runtime import parent_of
+    def _is_open_here(self) -> bool:
+        """Whether any handle of this process has the run open."""
+        return self._runtime._live.get(self.id) is not None
 
+    def _create(self) -> str:
+        """Creates the run, or finds it. Gives its status."""
         if self._lazy:
             raw = self.view().raw
             self._no = int(raw["no"])  # type: ignore[call-overload]
             return str(raw["status"])
-        parent = parent_of(self._runtime, self._id)
-        self._parent = parent
-        # Of the supervisor's the nearer one is a child itself.
-        parent = self._above() or parent
-        budget = self._budget
-        if self._from_snapshot is not None:
-            # A child of the run it was: it spends what that one has left.
-            limits = budget.limits() if budget else {}
-            self._id = fork(self._engine, self.id, self._from_snapshot, limits)
-            self._from_snapshot = None
-        elif budget is None and parent is None:
-            budget = DEFAULT
-        limits = budget.limits() if budget else {}
-        self._no, self._id, created, status = self._engine.start(
-            self._id, limits, self._tags, self._name, self._on_divergence, parent, self._job, self._policy, budget is DEFAULT
-        )
-        if created and budget is DEFAULT and self._policy is None:
-            say(f"{'run' if self._job is None else 'job'} {self._id} may spend 5.00 usd (budget=outlast.Budget(usd=…) sets it)")
-        if not created and self._budget is not None:
-            status = self._compare(self._budget, status)
+        self._parent = opening.supervisor_of(self._runtime, self._id)
+        # A run of this process that is itself a child of the supervisor's is the nearer parent.
+        self._no, self._id, status = opening.create(self, self._above() or self._parent)
+        self._spec = dataclasses.replace(self._spec, from_snapshot=None)
         return status
 
     def _above(self) -> int | None:
-        """The run of this process that it is created in, and whose budget it spends of, too."""
+        """The run of this process in which this one is created, and whose budget it spends of, too."""
         return None
 
-    def _compare(self, budget: Budget, status: str) -> str:
-        """Holds the limits asked for against the run's own. Returns the run's status, which a raise can change."""
-        wanted = budget.limits()
-        view = self.view()
-        has: dict[str, int | None] = view.raw["limits"]  # type: ignore[assignment]
-        other = {unit: value for unit, value in wanted.items() if has[unit] != value}
-        if not other:
-            return status
-        if budget.amend:
-            return self._engine.amend(self._no, other)
-        asked: dict[str, int | None] | None = view.raw["asked"]  # type: ignore[assignment]
-        if asked is not None and {unit: value for unit, value in asked.items() if value is not None} == wanted:
-            # The script says what it said; a person has raised the limit since.
-            return status
-        unit, value = next(iter(other.items()))
-        raise BudgetChanged(
-            f"run {self.id} has {budgets.shown(unit, has[unit])} as its limit, and {budgets.shown(unit, value)} was asked for",
-            hint="a run keeps its limits; Budget(…, amend=True) sets the new total",
-        )
-
-    def _claim(self) -> "_native.Seat | None":
-        token = os.environ.get("OUTLAST_TOKEN")
-        try:
-            if token and os.environ.get("OUTLAST_RUN_ID") == self._id:
-                return self._engine.adopt(self.id, token)
-            return self._engine.claim(self.id, self._if_held == "takeover")
-        except RunHalted as e:
-            raise self._halted(e) from None
-        except RunEnded as e:
-            if self.view().status == "completed":
-                # Another process finished it between our look and our claim.
-                return None
-            raise RunEnded(e.message, hint="open a run with another id") from None
-
     def _halted(self, error: RunHalted) -> RunHalted:
-        """The same, with the limit that halted the run as its class and code."""
-        if error.code != "run_halted":
-            return error
-        view = self.view()
-        if view.halt_reason is None:
-            return error
-        halt: dict[str, str] = view.raw["halt"]  # type: ignore[assignment]
-        made = of(view.halt_reason, f"run {self.id} is halted: {view.halt_message}", halt["hint"])
-        return made if isinstance(made, RunHalted) else error
+        return opening.halted(self, error)
 
     def _heard(self, response: Any) -> None:
-        """An answer came to a request of this run."""
+        """Notes that an answer came to a request of this run."""
 
     def _leave(self, how: str, quiet: bool = False) -> None:
         with self._lock:
@@ -366,11 +285,14 @@ class Run:
     def _seat_or_raise(self, what: str) -> "_native.Seat":
         seat = self._seat_or_replay()
         if seat is None:
-            raise RunCompleted(
-                f"run {self._id} is completed, and {what} is not recorded in it",
-                hint="open a run with another id, to do more",
-            )
+            raise self._completed(what)
         return seat
+
+    def _completed(self, what: str) -> RunCompleted:
+        return RunCompleted(
+            f"run {self._id} is completed, and {what} is not recorded in it",
+            hint="open a run with another id, to do more",
+        )
 
     # --- what it does
 
@@ -389,38 +311,41 @@ class Run:
         at_most_once: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Calls `fn(*args, **kwargs)` and records its result; a later life gets the recorded result instead.
+        """Calls `fn(*args, **kwargs)` and records the result. A later life gets the recorded result, without a call.
 
-        An async function makes the step awaitable. The result is JSON, a dataclass or a pydantic model, and what is
-        returned is what was recorded, from the first life on. It is on disk before it is returned.
+        An async function makes the step awaitable. A result is JSON, a dataclass or a pydantic model of module level, up
+        to 1 GiB. The step returns what was recorded, from the first life on: a tuple becomes a list. The result is on
+        disk before the step returns.
 
-        A step is known by `key`, else by its name, the digest of its arguments, and its place among equal ones.
-        `retries` tries again what raised (see `Retry`); `timeout` is in seconds for each try. With
-        `at_most_once=True` it is on disk that the step begins before it does, and it never runs a second time:
-        `StepInDoubt`, until `resolve` says what came of it.
+        `key` names the step. Without it, a step is known by `name`, the digest of its arguments, and its place among
+        equal steps. `retries` tries again after an exception (see `Retry`). `timeout` limits each try, in seconds.
+        `at_most_once=True` puts on disk that the step begins before it does, and never runs it a second time: a later
+        life raises `StepInDoubt`, until `resolve` says what came of it.
 
-        Errors: what `fn` raises (recorded with its traceback; a later life runs the step again), `StepDiverged`,
+        Errors: what `fn` raises, recorded with its traceback (a later life runs the step again); `StepDiverged`,
         `StepInDoubt`, `StepTimeout`, `NotSerializable`, `DuplicateKey`, `BudgetExceeded`, `RunCompleted`, `LeaseLost`.
         """
-        return steps.begin(self, name, fn, args, kwargs, key, Retry.of(retries), timeout, at_most_once)
+        return steps.begin(self, StepSpec(name, fn, key, Retry.of(retries), timeout, at_most_once), args, kwargs)
 
     def resolve(
         self, name: str, *args: Any, key: str | None = None, rerun: bool = False, failed: str | None = None, result: Any = None, **kwargs: Any
     ) -> None:
-        """Says what came of an `at_most_once` step in doubt: its result; or why it failed, which it then raises in
-        every life, as `StepFailed`; or that it may run again.
+        """Says what came of an `at_most_once` step in doubt.
 
-        The step is named as `step` names it, without its function. On disk before it returns, and marked as said by a
-        person; `outlast resolve RUN` does the same while the run is not open. Errors: code `unknown_step` for a step
-        that was never begun; `not_in_doubt` for one that is not `at_most_once`; `StepInDoubt` when it is done.
+        `result`: the step had its effect, and this is its result. `failed`: why the step failed; every life then raises
+        `StepFailed`. `rerun=True`: the step had no effect, and runs again.
+
+        `name`, the arguments and `key` are those of `step`. The word is on disk before `resolve` returns, marked as a
+        person's. `outlast resolve RUN` says the same while the run is not open. Errors: code `unknown_step` for a step
+        that never began; `not_in_doubt` for a step that is not `at_most_once`; `StepInDoubt` for one that is done.
         """
         doubt.resolve(self, name, args, kwargs, key, rerun, failed, result)
 
     def loop(self, key: Any = None) -> int:
-        """Counts a turn of the agent's loop, and returns how many there are.
+        """Counts a turn of the agent's loop. Returns the number of turns so far.
 
-        A key counts once over all lives of the run; without one every call counts. On disk before it returns.
-        Errors: `BudgetExceeded` at the limit, and the run is halted.
+        A `key` counts once over all lives of the run; without a key, every call counts. The turn is on disk before
+        `loop` returns. Errors: `BudgetExceeded` at the limit; the run is halted then.
         """
         seat = self._seat_or_replay()
         if seat is None:
@@ -433,21 +358,20 @@ class Run:
     def approve(
         self, tool: str, arguments: Any = None, *, side_effect: str | None = None, timeout: float | None = None, key: str | None = None
     ) -> Any:
-        """Asks a person whether `tool` may be called with these arguments, and waits for the answer: an `Approval`.
+        """Asks a person whether `tool` may be called with these arguments. Waits for the answer, an `Approval`.
 
-        In a run opened by `async with` it is awaitable. A person decides with `outlast approve ID`, or over REST; the
-        run is `waiting` meanwhile. The question and the answer are on disk: asked again with the same arguments, also
-        by a later life, it finds the pending question, or its answer. `key` asks under a name of its own; the same key
-        with other arguments is refused (code `other_arguments`). Nobody has to be asked where the run's policy says so.
+        In a run opened by `async with`, `approve` is awaitable. A person decides with `outlast approve ID` or over REST;
+        the run is `waiting` meanwhile. Question and answer are on disk: the same question, also in a later life, finds
+        the pending question or its answer. `key` gives the question a name of its own; the same key with other arguments
+        is refused (code `other_arguments`). The run's policy may say that nobody has to be asked.
 
-        `arguments`: JSON, dataclasses, pydantic models; at most 256 KiB. `timeout`: in seconds, a day without it; nobody
-        can decide after it. Errors: `ApprovalDenied`; `RunHalted`, `StopRequested`, `LeaseLost` while it waits.
+        `arguments`: JSON, dataclasses, pydantic models; at most 256 KiB. `timeout`: seconds until the question expires, a
+        day by default. Errors: `ApprovalDenied`; `RunHalted`, `StopRequested`, `LeaseLost` during the wait.
         """
-        question = approvals.Question(self, tool, arguments, side_effect, timeout, key)
-        return question.ask_async() if self._is_async else question.ask()
+        return approvals.ask(self, approvals.Question(tool, arguments, side_effect, timeout, key))
 
     def checkpoint(self, name: str, value: Any) -> None:
-        """Saves a value under a name; the newest one counts. On disk before it returns."""
+        """Saves a value under a name; the newest one counts. The value is on disk before `checkpoint` returns."""
         text = codec.encode(value)
         seat = self._seat_or_replay()
         # A completed run has its checkpoints.
@@ -456,13 +380,13 @@ class Run:
             self._saved |= {name}
 
     def snapshot(self, name: str) -> None:
-        """Gives the point where the run is now a name, for `rt.run(id, from_snapshot=name)`. On disk before it returns."""
+        """Names the point where the run is now, for `rt.run(id, from_snapshot=name)`. On disk before `snapshot` returns."""
         _native.snapshot(self._engine, self.id, name)
 
     def latest_checkpoint(self, name: str, default: Any = None) -> Any:
         """The newest value saved under `name` in any life of the run, or `default`.
 
-        Who asks for what an earlier life saved may go on from there: the steps before it need not be done again.
+        A program that asks for the checkpoint of an earlier life may go on from there: the steps before it count as done.
         """
         self._seat_or_replay()
         found = self._engine.latest_checkpoint(self._no, name)
@@ -479,18 +403,3 @@ def _how(kind: type[BaseException] | None) -> str:
         return "complete"
     return "stopped" if issubclass(kind, (KeyboardInterrupt, StopRequested)) else "interrupt"
 
-
-def fork(engine: "_native.Engine", run: str, point: int | str | datetime.datetime, limits: dict[str, int]) -> str:
-    """Forks a run from a snapshot's name, an attempt's number (its end) or a time; the fork's id.
-
-    The same point gives the same fork. Errors: `UnknownRun`, `UnknownSnapshot`.
-    """
-    if isinstance(point, datetime.datetime):
-        if point.tzinfo is None:
-            raise ValueError("from_snapshot wants a time with its zone, had one without")
-        return _native.fork(engine, run, None, int(point.timestamp() * 1_000_000), None, limits)
-    if isinstance(point, int) and not isinstance(point, bool):
-        return _native.fork(engine, run, point, None, None, limits)
-    if isinstance(point, str):
-        return _native.fork(engine, run, None, None, point, limits)
-    raise TypeError(f"from_snapshot wants a name, an attempt's number or a time, had {point!r}")

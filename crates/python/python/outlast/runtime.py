@@ -9,13 +9,16 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _native, scope
 from .budget import Budget
-from .errors import UnknownRun
+from .opening import RunSpec
 from .runs import Run
 from .views import RunView
+
+if TYPE_CHECKING:
+    from .batch.core import Core
 
 # One engine for each store and process: two connections are one instance with one heartbeat.
 _open: dict[str, "Runtime"] = {}
@@ -24,12 +27,14 @@ _newest: "weakref.ref[Runtime] | None" = None
 
 
 class Runtime:
-    """An open store. `outlast.connect()` gives the same one for the same store."""
+    """An open store. `outlast.connect()` gives the same runtime for the same store."""
 
     place: str
     _engine: _native.Engine
-    # The handles that are open, and held to look at them or change them.
+    # Runs that are open here, by id, and batches.
     _live: "weakref.WeakValueDictionary[str, Run]"
+    _batches: "weakref.WeakSet[Core]"
+    # Held to look at the open runs, or to change them.
     _opening: threading.Lock
 
     def __new__(cls, store: str | os.PathLike[str] | None = None) -> "Runtime":
@@ -50,6 +55,7 @@ class Runtime:
                 found._engine = _native.Engine.open(asked)
                 found.place = found._engine.place
                 found._live = weakref.WeakValueDictionary()
+                found._batches = weakref.WeakSet()
                 found._opening = threading.Lock()
                 _open[place] = found
             _newest = weakref.ref(found)
@@ -67,58 +73,54 @@ class Runtime:
         from_snapshot: "int | str | datetime.datetime | None" = None,
         policy: str | None = None,
     ) -> Run:
-        """A run to be opened by `with` or `async with`: created, or resumed where it was.
+        """A run, to be opened by `with` or `async with`: created, or resumed where it was.
 
-        `id` is 1 to 128 of A-Z a-z 0-9 . _ : -; without one a new id is made. Limits, tags, name and rules are
-        stored when the run is created; without a budget it may spend 5 usd. Under `outlast run`, the supervisor's id
-        (or none) joins its attempt, and any other id is a child run, which spends of its parent's budget too.
+        `id` is 1 to 128 of A-Z a-z 0-9 . _ : -; without `id` the run gets a new one. Limits, tags, name and rules are
+        stored when the run is created; without a budget the run may spend 5 usd. Under `outlast run`, the supervisor's id
+        (or none) joins the supervisor's attempt. Any other id is a child run, which spends of its parent's budget, too.
 
-        `on_divergence`: what a step does that earlier lives did not do, while steps of its name remain unused: raise
-        `StepDiverged` (the default), run with a warning ("live"), or raise and let calls halt the run, too ("halt").
-        `if_held="takeover"` takes the run from a living process: your own forgotten notebook.
+        `on_divergence` decides about a step that earlier lives did not do while steps of its name are left over: by default
+        the step raises `StepDiverged`; "live" warns and does it; "halt" raises, and calls halt the run.
+        `if_held="takeover"` takes the run from a living process, such as your own forgotten notebook.
 
-        `from_snapshot` opens a fork of run `id` instead: a child that shares what was done by a snapshot's name, the end of
-        an attempt (its number) or a time, and goes its own way from there. The same point is the same fork.
+        `from_snapshot` opens a fork of run `id`: a child that shares what was done by a snapshot (its name), the end of an
+        attempt (its number) or a time, and goes its own way from there. The same point is the same fork.
 
-        `policy`: of a new run, `[policies.NAME]` of `outlast.toml`, or one that the store keeps: a budget, the tools there
-        are, and what is asked for first (docs/approvals.md). Of its limits and the budget's the lower one counts.
+        `policy` names `[policies.NAME]` of `outlast.toml`, or a policy that the store keeps, for a new run: a budget, the
+        tools there are, and what a person is asked first (docs/guides/approvals.md). Of two limits, the policy's and the
+        budget's, the lower one counts.
 
-        Errors, on entering: `RunHeld`, `BudgetChanged`, `BudgetExceeded` (halted), `RunEnded` (cancelled).
+        Errors, when the run is entered: `RunHeld`, `BudgetChanged`, `BudgetExceeded` (halted), `RunEnded` (cancelled).
         """
-        run = Run(
-            self,
-            id,
-            budget=budget,
-            tags=_tags(tags),
-            name=name,
-            on_divergence=on_divergence,
-            if_held=if_held,
-            policy=policy,
-        )
-        run._from_snapshot = from_snapshot
-        return run
+        return Run(self, RunSpec(id, budget, _tags(tags), name, on_divergence, if_held, policy, from_snapshot=from_snapshot))
 
     def resume_run(self, id: str, *, if_held: Literal["raise", "takeover"] = "raise") -> Run:
-        """An existing run to go on with. It claims nothing until its first step or loop.
+        """An existing run to go on with. The handle claims nothing until its first step or loop.
 
-        A context manager too; without `with`, it is left `interrupted` when the process ends.
+        The run is a context manager, too. Without `with`, it is left `interrupted` when the process ends.
         Errors: `UnknownRun`.
         """
         self._engine.view(id)
-        return Run(self, id, budget=None, tags={}, name=None, on_divergence=None, if_held=if_held, lazy=True)
+        return Run(self, RunSpec(id, if_held=if_held), lazy=True)
 
     def get(self, id: str) -> RunView:
-        """The run as it is committed. Claims nothing. Errors: `UnknownRun`."""
+        """The run as the store has it. Claims nothing. Errors: `UnknownRun`."""
         return RunView.parse(self._engine.view(id))
 
     def close(self) -> None:
-        """Leaves what is open as `interrupted`, and closes the store. Idempotent; done at exit by itself."""
+        """Leaves open runs as `interrupted` and closes the store. Idempotent. The end of the process does the same."""
         with _lock:
             if _open.get(self.place) is self:
                 del _open[self.place]
         for run in list(self._live.values()):
             run._leave("interrupt", quiet=True)
+        for batch in list(self._batches):
+            batch.drain()
         self._engine.close()
+
+    def _is_in_use(self) -> bool:
+        """Whether a run or a batch of this store is open here."""
+        return bool(self._live) or bool(self._batches)
 
     def __enter__(self) -> "Runtime":
         return self
@@ -131,11 +133,11 @@ class Runtime:
 
 
 def connect(store: str | os.PathLike[str] | None = None) -> Runtime:
-    """Opens a store: the default one, a file, or `postgres://USER@HOST/DATABASE`. No server is needed.
+    """Opens a store: the default store, a file, or `postgres://USER@HOST/DATABASE`. No server is needed.
 
-    The default is that of the command line: `OUTLAST_STORE`, `outlast.toml`, then
-    `~/.local/state/outlast/outlast.db`. A file is made when it is not there. In a process forked from one that has a
-    store open, call it again. Errors: `StoreError`.
+    The default store is that of the command line: `OUTLAST_STORE`, then `outlast.toml`, then
+    `~/.local/state/outlast/outlast.db`. A missing file is made. A process that was forked calls `connect` again.
+    Errors: `StoreError`.
     """
     return Runtime(store)
 
@@ -147,24 +149,23 @@ def _tags(tags: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def default() -> Runtime:
-    """The runtime that was opened last, else that of the default store."""
+    """The runtime that was opened last; without one, that of the default store."""
     found = _newest() if _newest is not None else None
     if found is not None and _open.get(found.place) is found:
         return found
     return connect()
 
 
-def parent_of(runtime: Runtime, id: str | None) -> int | None:
-    """The number of the supervisor's run, which a run of another id is a child of."""
-    supervised = os.environ.get("OUTLAST_RUN_ID")
-    if not supervised or supervised == id:
-        return None
-    try:
-        raw = runtime.get(supervised).raw
-    except UnknownRun:
-        # Another store than the supervisor's: no relation.
-        return None
-    return int(raw["no"]) if raw["status"] in ("running", "waiting") else None  # type: ignore[call-overload]
+def of(store: Any) -> Runtime:
+    """The runtime of a `store=` argument: a runtime, a place, or None for the default."""
+    if isinstance(store, Runtime):
+        return store
+    return default() if store is None else connect(store)
+
+
+def is_any_run_open() -> bool:
+    """Whether a run or a batch of any store is open in this process."""
+    return any(runtime._is_in_use() for runtime in _open.values())
 
 
 def _close_all() -> None:
@@ -180,7 +181,7 @@ def _after_fork() -> None:
     # The child has the parent's handles, and none of its threads: they are told apart by their pid.
     global _lock
     _lock = threading.Lock()
-    scope.InStep._lock = threading.Lock()
+    scope.OpenStep._lock = threading.Lock()
     _open.clear()
 
 

@@ -1,4 +1,4 @@
-"""What people are told on standard error, wherever that is, and if it is at all."""
+"""Messages to people, on standard error, wherever that is, and if it is at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def say(text: str) -> None:
 
 
 def is_terminal() -> bool:
-    """Whether somebody looks on."""
+    """Whether standard error is a terminal."""
     try:
         return sys.stderr is not None and sys.stderr.isatty()
     except (OSError, ValueError):

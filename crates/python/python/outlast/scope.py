@@ -1,4 +1,4 @@
-"""Where a piece of code runs: in which run, step and try. A context variable, so that tasks do not mix."""
+"""The run, step and try that a piece of code runs in. A context variable: tasks do not mix."""
 
 from __future__ import annotations
 
@@ -11,84 +11,92 @@ from .errors import NoRun, RunHalted
 
 if TYPE_CHECKING:
     from ._native import Change
-    from .buffer import Changes
-    from .opening import Opening
     from .runs import Run
+    from .state.changes import Changes
 
 
 class Current:
-    """Where the caller runs."""
+    """The run, the step and the try that a piece of code runs in: what `outlast.current()` gives."""
 
-    __slots__ = ("run", "step", "_opened", "try_", "changes")
+    __slots__ = ("run", "step", "try_", "_seq", "_changes")
 
     def __init__(
-        self, run: "Run", step: str | None = None, opened: "Opening | int | None" = None, try_: int = 0, changes: "Changes | None" = None
+        self, run: "Run", step: str | None = None, seq: int | None = None, try_: int = 0, changes: "Changes | None" = None
     ) -> None:
+        #: The run; in an item of a batch, the item's view of the job's run.
         self.run = run
-        #: The key of the step, None outside of one.
+        #: The key of the step, None outside of a step.
         self.step = step
-        self._opened = opened
-        #: Which try of the step or item it is, from 1, over deaths and until it was given up; 0 outside of one.
+        self._seq = seq
+        #: The number of the try, from 1. Tries are counted over deaths until the step or item is given up; 0 outside of both.
         self.try_ = try_
-        #: What the open step changes in the state, to be committed with its result.
-        self.changes = changes
+        self._changes = changes
 
     def __repr__(self) -> str:
         return f"Current(run={self.run!r}, step={self.step!r}, try_={self.try_})"
 
     @property
     def is_open(self) -> bool:
-        """Whether a step or an item is open here."""
-        return self._opened is not None
+        """Whether the code runs in a step or an item."""
+        return self._seq is not None
 
     @property
     def seq(self) -> int | None:
-        """The journal's number of the open step or item, committed: what requests to the proxy name. None outside of one."""
-        opened = self._opened
-        return opened if opened is None or isinstance(opened, int) else opened.seq
+        """The journal's number of the open step or item, which requests to the proxy name; None outside of both."""
+        return self._seq
+
+    @property
+    def changes(self) -> "Changes | None":
+        """Changes of the state that commit with the result of the open step or item; None outside of both."""
+        return self._changes
 
     @property
     def idempotency_key(self) -> str:
-        """32 hex digits for effects elsewhere: the same for every try and every life of this step, or item."""
-        whose = getattr(self.run, "_identity", self.run.id)
-        return hashlib.sha256(f"{whose}\0{self.step or ''}".encode()).hexdigest()[:32]
+        """32 hex digits for effects elsewhere: the same in every try and every life of this step or item."""
+        return hashlib.sha256(f"{self.run._identity}\0{self.step or ''}".encode()).hexdigest()[:32]
 
 
-class InStep(Current):
-    """The same in a usual step: what few steps ask for is made when they do."""
+class OpenStep(Current):
+    """`Current` inside a step. What few steps ask for is made when it is asked for."""
 
-    __slots__ = ("number", "is_ahead", "_changes", "_is_over")
+    __slots__ = ("is_ahead", "_is_over")
 
-    # Of all steps: it is held for a moment.
+    # One lock for all steps: it is held for a moment.
     _lock = threading.Lock()
 
-    def __init__(self, run: "Run", key: str, number: int, tried: int, is_ahead: bool = False) -> None:
+    def __init__(self, run: "Run", key: str, number: int, tried: int, is_ahead: bool) -> None:
         self.run = run
         self.step = key
-        #: The entry's number; where it is ahead of its commit, what it will be if no other process writes to the run.
-        self._opened = self.number = number
+        self._seq = number
         self.try_ = tried
+        self._changes = None
+        #: The opening was answered ahead of its commit: the entry has another number if another process writes first.
         self.is_ahead = is_ahead
-        self._changes: "Changes | None" = None
         self._is_over = False
 
     @property
+    def number(self) -> int:
+        """The entry's number as the opening answered it."""
+        return self._seq  # type: ignore[return-value]
+
+    @property
     def seq(self) -> int:
+        """The entry's number, committed. Errors: `RunHalted`, `LeaseLost`."""
         if self.is_ahead:
             seat = self.run._seat_or_raise(f"step {self.step!r}")
             begun = seat.begin(self.step, False, False, self.run._scope, self.run._within)  # type: ignore[arg-type]
             try:
-                self._opened = self.number = begun.wait()[0]
+                self._seq = begun.wait()[0]
             except RunHalted as e:
                 raise self.run._halted(e) from None
             self.is_ahead = False
-        return self.number
+        return self._seq  # type: ignore[return-value]
 
     @property
-    def changes(self) -> "Changes":  # type: ignore[override]
-        from .buffer import Changes
+    def changes(self) -> "Changes":
+        from .state.changes import Changes
 
-        with InStep._lock:
+        with OpenStep._lock:
             if self._changes is None:
                 self._changes = Changes(self.run.id)
                 if self._is_over:
@@ -96,8 +104,8 @@ class InStep(Current):
             return self._changes
 
     def seal(self) -> "list[Change]":
-        """All changes of the step; none can be added any more."""
-        with InStep._lock:
+        """All changes of the step. None can be added from now on."""
+        with OpenStep._lock:
             self._is_over = True
             changes = self._changes
         return [] if changes is None else changes.seal()
@@ -107,7 +115,7 @@ variable: contextvars.ContextVar[Current | None] = contextvars.ContextVar("outla
 
 
 def current() -> Current:
-    """The run, step and try that the caller runs in. Errors: `NoRun` outside of any."""
+    """The run, the step and the try that the caller runs in. Errors: `NoRun` outside of a run."""
     found = variable.get()
     if found is None:
         raise NoRun(

@@ -1,4 +1,4 @@
-"""What is read of the state: versions, events, and the JSON they hold."""
+"""Answers of the state: versions, events, and the JSON that they hold."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from typing import Any, Callable
 
 from .errors import NotSerializable
 
-#: As the engine gives a version: key, version, value, commit, microseconds, run and attempt by number.
+#: A version as the engine gives it: key, version, value, commit, microseconds, run and attempt by number.
 Raw = tuple[str, int, "bytes | None", int, int, "int | None", "int | None"]
 
 
 @dataclasses.dataclass
 class StateResult:
-    """A key as it was found. `exists` is False for one that was never written (version 0), and for a deleted one."""
+    """A key as it was found. `exists` is False for a key that was never written (version 0), and for a deleted one."""
 
+    #: The JSON value; None where there is none.
     value: Any
-    #: Of this key: 1 for its first write, and one more for each write and delete.
+    #: The key's version: 1 for its first write, and one more for each write and delete.
     version: int
-    #: The number of the commit, in its namespace; 0 for what an open step or transaction has changed itself.
+    #: The number of the commit in its namespace; 0 for a change of the open step or transaction itself.
     commit_ts: int
     exists: bool
     key: str = ""
-    #: When it was committed, in UTC. None where it is not, and over gRPC, which has no times.
+    #: The time of the commit, in UTC. None before the commit, and over gRPC, which has no times.
     at: datetime.datetime | None = None
-    #: The run that wrote it and its attempt, None for writers without a run, and over gRPC.
+    #: The id of the run that wrote it; None for a writer without a run, and over gRPC.
     run: str | None = None
+    #: The attempt of that run.
     attempt: int | None = None
 
 
 @dataclasses.dataclass
 class Operation:
-    """One change of one key. `value` is None for a delete: see `deleted`."""
+    """A change of a key. `value` is None for a delete: see `deleted`."""
 
     key: str
     value: Any
@@ -43,29 +45,31 @@ class Operation:
 
 @dataclasses.dataclass
 class ReplayEvent:
-    """What one commit did to an agent's keys, in order."""
+    """The changes of an agent's keys by one commit, in order."""
 
-    #: Empty for a commit of no transaction: a step's, a single write's.
+    #: The transaction's id; empty for the commit of a step or of a single write.
     txn_id: str
+    #: The number of the commit in its namespace.
     commit_ts: int
     operations: list[Operation]
-    #: When it was committed, in UTC; None over gRPC.
+    #: The time of the commit, in UTC; None over gRPC.
     at: datetime.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class ResumePoint:
-    """Where a loop over `step:0`, `step:1`, … goes on."""
+    """The point where a loop over `step:0`, `step:1`, … goes on."""
 
     #: The largest N whose value has `"status": "done"`; -1 without one.
     done: int
-    #: The largest N whose value has `"status": "pending"`, None without one, and its key.
+    #: The largest N whose value has `"status": "pending"`; None without one.
     pending: int | None = None
+    #: The key of that step.
     pending_key: str | None = None
 
     @property
     def next(self) -> int:
-        """The step to go on with: the one after the last that is done."""
+        """The number of the step to go on with: the one after the last that is done."""
         return self.done + 1
 
 
@@ -83,7 +87,7 @@ def encode(value: Any) -> bytes:
 def result(
     key: str, raw: Raw | None, run_id: Callable[[int], str | None], decode: Callable[[bytes], Any] = json.loads
 ) -> StateResult:
-    """What was found of `key`. `run_id` knows the run of a number."""
+    """Makes a result of a version as the engine gives it. `run_id` gives the id of a run by its number."""
     if raw is None:
         return StateResult(None, 0, 0, False, key)
     _, version, value, commit, at_us, run, attempt = raw

@@ -1,4 +1,4 @@
-"""A run as it is committed: what `rt.get(id)` shows. It claims nothing."""
+"""A run as the store has it: the answer of `rt.get(id)`, which claims nothing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from .budget import NANO
 
 @dataclasses.dataclass(frozen=True)
 class Amount:
-    """One unit of a budget: dollars, counts, or seconds. `limit` and `remaining` are None without a limit."""
+    """An amount of one unit of a budget: dollars, a count, or seconds. `limit` and `remaining` are None without a limit."""
 
     limit: float | None
     spent: float
     reserved: float
-    #: The part of `reserved` that calls of unknown outcome hold.
+    #: The part of `reserved` that calls with an unknown outcome hold.
     doubt: float
 
     @property
     def remaining(self) -> float | None:
+        """The limit less what is spent and reserved."""
         return None if self.limit is None else self.limit - self.spent - self.reserved
 
 
@@ -38,13 +39,13 @@ class Envelope:
 
 @dataclasses.dataclass(frozen=True)
 class RunView:
-    """A run: `status` is running, interrupted, waiting, sleeping, halted, completed, failed or cancelled."""
+    """A run as the store has it. `status`: running, interrupted, waiting, sleeping, halted, completed, failed or cancelled."""
 
     id: str
     name: str | None
     tags: dict[str, str]
     status: str
-    #: The code of the limit or rule that halted it, for example `dollar_budget_exceeded`.
+    #: The code of the limit or rule that halted the run, for example `dollar_budget_exceeded`.
     halt_reason: str | None
     halt_message: str | None
     error: str | None
@@ -57,7 +58,7 @@ class RunView:
 
     @property
     def loops(self) -> int:
-        """Turns counted so far."""
+        """The number of loop turns so far."""
         return int(self.budget.loops.spent)
 
     @staticmethod

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 def done(ticket: "_native.Ticket") -> "asyncio.Future[Any]":
-    """To be awaited: the commit's answer, without blocking the loop."""
+    """A future of the commit's answer, in the running event loop."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     ticket.then(future)
     return future
 
 
 def resolve(told: "list[tuple[asyncio.Future[Any], Any, BaseException | None]]") -> None:
-    """What one group of commits came to. Who has gone meanwhile is not told."""
+    """Gives the futures of one group of commits their answers. A future that is done already, as a cancelled one, is left alone."""
     for future, answer, error in told:
         if future.done():
             continue

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use bytes::Bytes;
-use outlast_core::{
+use outlast_core::words::{
     money::NanoUsd,
     usage::{ServiceTier, Usage},
 };

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use outlast_core::masks::Rules;
+use outlast_core::run::masks::Rules;
 
 use super::{
     json_spans::{Kind, Scanner, duplicate},
@@ -245,7 +245,7 @@ fn below<'p>(dropped: &[&'p [String]], key: &str) -> Vec<&'p [String]> {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::masks::Masks;
+    use outlast_core::run::masks::Masks;
     use proptest::prelude::*;
 
     use super::*;

@@ -1,6 +1,6 @@
 //! The cost that an answer tells by itself, as some resellers do.
 
-use outlast_core::{money::NanoUsd, price};
+use outlast_core::{price, words::money::NanoUsd};
 use serde_json::Value;
 
 /// Where it stands in an answer or a chunk: member names with dots between them, such as `usage.cost`; in USD.

@@ -3,7 +3,7 @@
 mod answer;
 mod request;
 
-use outlast_core::usage::ServiceTier;
+use outlast_core::words::usage::ServiceTier;
 
 pub(super) use self::request::reasons_by_name;
 use super::{AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream};

@@ -1,6 +1,6 @@
 //! OpenAI's `/v1/embeddings`, as OpenAI and the compatible servers speak it. There is no output and no stream.
 
-use outlast_core::usage::Usage;
+use outlast_core::words::usage::Usage;
 use serde_json::Value;
 
 use super::{

@@ -41,7 +41,7 @@ fn level(remaining: &str, limit: Option<&str>, reset_ms: i64) -> Option<Level> {
 #[cfg(test)]
 mod tests {
     use http::{HeaderMap, HeaderName, HeaderValue};
-    use outlast_core::id::Micros;
+    use outlast_core::words::id::Micros;
 
     use super::*;
 

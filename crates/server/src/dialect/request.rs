@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use outlast_core::usage::ServiceTier;
+use outlast_core::words::usage::ServiceTier;
 
 use super::json_spans::{Kind, Scanner};
 

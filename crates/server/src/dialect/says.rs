@@ -1,7 +1,7 @@
 //! What an upstream's headers say of time: how long to wait, and until when.
 
 use http::HeaderMap;
-use outlast_core::id::Micros;
+use outlast_core::words::id::Micros;
 
 /// What the headers say, at a moment.
 #[derive(Clone, Copy)]

@@ -4,7 +4,7 @@
 //! hours or week, a day's requests) outlasts every retry: whoever supervises the agent sleeps until it is over.
 
 use http::HeaderMap;
-use outlast_core::id::Micros;
+use outlast_core::words::id::Micros;
 use serde::Deserialize;
 
 use super::{

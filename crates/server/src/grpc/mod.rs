@@ -25,7 +25,7 @@ pub use generated::*;
 
 use self::{service::Statehouse, statehouse_service_server::StatehouseServiceServer};
 use crate::{
-    proxy::NotLetIn,
+    door::NotLetIn,
     state::{Error, StateDesk},
 };
 
@@ -60,7 +60,7 @@ pub async fn serve(
 fn let_in(request: Request<()>, api_token: Option<&str>) -> Result<Request<()>, Status> {
     let Some(wanted) = api_token else { return Ok(request) };
     let had = request.metadata().get("authorization").and_then(|v| v.to_str().ok());
-    let had = had.map_or("", crate::proxy::bare);
+    let had = had.map_or("", crate::door::bare);
     match bool::from(had.as_bytes().ct_eq(wanted.as_bytes())) {
         true => Ok(request),
         false => Err(status(Error::NotLetIn(NotLetIn::NoToken))),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::put::Change,
+    engine::state::put::Change,
     state::{EventRange, Item, Moment, Name, Position, Scan},
     store::{self, Store},
 };

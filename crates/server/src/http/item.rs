@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use http::Response;
 use outlast_core::{
-    engine::put::Change,
+    engine::state::put::Change,
     state::{Committed, Name},
 };
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{Asked, answered, show};
-use crate::{proxy::AnswerBody, state::Error};
+use crate::{door::AnswerBody, state::Error};
 
 /// Versions of a history at once.
 const HISTORY: usize = 100;

@@ -2,7 +2,7 @@
 
 use http::Response;
 use outlast_core::{
-    engine::{self, retain::Retain},
+    engine::{self, state::retain::Retain},
     state::{Keep, is_a_runs},
     store,
 };
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Asked, answered, list::NAMESPACE};
 use crate::{
-    proxy::AnswerBody,
+    door::AnswerBody,
     state::{Error, retention},
 };
 

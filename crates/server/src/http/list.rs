@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Asked, answered, show};
-use crate::{proxy::AnswerBody, state::Error};
+use crate::{door::AnswerBody, state::Error};
 
 /// Where nothing else is said.
 pub const NAMESPACE: &str = "default";
@@ -93,7 +93,7 @@ fn read_cursor(text: &str) -> Result<(At, String), Error> {
     let at = match letter {
         "n" => At::Newest,
         "c" => At::Commit(number),
-        "t" => At::Time(outlast_core::id::Micros(number)),
+        "t" => At::Time(outlast_core::words::id::Micros(number)),
         "p" => At::Position(Position(number)),
         _ => return Err(bad()),
     };

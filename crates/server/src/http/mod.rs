@@ -1,4 +1,4 @@
-//! REST over the state, below `/v1/state/`. `docs/openapi.json` describes it; a test holds it to [`ROUTES`].
+//! REST over the state, below `/v1/state/`. `docs/reference/openapi.json` describes it; a test holds it to [`ROUTES`].
 //!
 //! Times are microseconds since the Unix epoch.
 
@@ -24,7 +24,7 @@ use self::query::Query;
 pub(crate) use self::query::decode as decoded;
 pub use self::routes::{ROUTES, Route, Verb};
 use crate::{
-    proxy::AnswerBody,
+    door::AnswerBody,
     state::{Error, StateDesk, Writer},
 };
 

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use outlast_core::{
-    id::Micros,
     state::{At, Moment},
+    words::id::Micros,
 };
 use percent_encoding::percent_decode_str;
 

@@ -9,7 +9,7 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::{Asked, answered, list::NAMESPACE, show};
 use crate::{
-    proxy::{AnswerBody, Piece},
+    door::{AnswerBody, Piece},
     state::{Commits, Error, PAGE, StateDesk},
 };
 

@@ -1,4 +1,4 @@
-//! The routes of the state, in one table: the router and docs/openapi.json are both held to it.
+//! The routes of the state, in one table: the router and docs/reference/openapi.json are both held to it.
 
 use http::Method;
 

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use base64::Engine as _;
 use outlast_core::{
-    id::RunNo,
     state::{Event, Item, Listed, ResumePoint},
     store::{self, Store},
+    words::id::RunNo,
 };
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};

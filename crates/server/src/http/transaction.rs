@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use http::Response;
-use outlast_core::{engine::put::Change, state::Name};
+use outlast_core::{engine::state::put::Change, state::Name};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::{Asked, answered, item::committed, list::NAMESPACE, show};
-use crate::{proxy::AnswerBody, state::Error};
+use crate::{door::AnswerBody, state::Error};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

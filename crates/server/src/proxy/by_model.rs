@@ -8,8 +8,14 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde::Deserialize;
 
-use super::{encoding, headers, host::Host, named::Named, named::To, who::Credential};
-use crate::dialect::Upstream;
+use super::{
+    host::Host,
+    named::{Named, To},
+};
+use crate::{
+    dialect::Upstream,
+    wire::{encoding, headers, who::Credential},
+};
 
 /// The longest pattern: models' names are shorter.
 const LONGEST: usize = 200;
@@ -104,7 +110,7 @@ fn model(host: &Host, came: &HeaderMap, raw: &Bytes) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::{AuthHeader, Provider};
+    use crate::door::{AuthHeader, Provider};
 
     fn named(name: &str, patterns: &[&str]) -> Arc<Named> {
         Arc::new(Named {

@@ -7,28 +7,32 @@ use http::{HeaderMap, HeaderValue, Method};
 use hyper::{Response, body::Incoming};
 use outlast_core::{
     body::{Base, BodyRecord, diff},
-    digest::{Digest, MatchKey, RequestDigest},
-    id::{AttemptNo, RunId, RunNo, Seq, Slot},
-    masks::Rules,
-    payload::{Codec, Payload},
+    journal::payload::{Codec, Payload},
     price::Bound,
-    run::Record,
-    token,
+    run::{Record, masks::Rules, token},
+    words::{
+        digest::{Digest, MatchKey, RequestDigest},
+        id::{AttemptNo, RunId, RunNo, Seq, Slot},
+    },
 };
 use tokio::time::Instant;
 
 use super::{
-    encoding, headers,
     host::Host,
     live::leaves_it_to_us,
     named::To,
     prices::Priced,
     rates::Wants,
-    refuse::Refusal,
     upstream::{self, Key, SendFailed},
-    who::{Caller, Credential, bare},
 };
-use crate::dialect::{Dialect, Request, canonical};
+use crate::{
+    dialect::{Dialect, Request, canonical},
+    wire::{
+        encoding, headers,
+        refuse::Refusal,
+        who::{Caller, Credential, bare},
+    },
+};
 
 /// For whom the request is made.
 #[derive(Clone, Debug)]
@@ -235,7 +239,7 @@ impl Call {
     }
 
     /// As a base for the requests after it. Only after its record is committed.
-    pub fn base(&self, seq: outlast_core::id::Seq) -> Option<Base> {
+    pub fn base(&self, seq: outlast_core::words::id::Seq) -> Option<Base> {
         Some(Base::new(seq, self.record.as_ref()?, self.body.clone()))
     }
 }
@@ -261,7 +265,7 @@ pub fn credential(
                 for value in came.get_all(name) {
                     let ours = value.to_str().is_ok_and(|v| {
                         let bare = bare(v);
-                        outlast_core::token::looks_like_token(bare)
+                        outlast_core::run::token::looks_like_token(bare)
                             || host.config.access.api_token.as_deref() == Some(bare)
                     });
                     if !ours {

@@ -14,16 +14,20 @@ use outlast_core::{
     },
     engine::{
         self,
-        admit::Admit,
-        delivered::Delivered,
-        keep::Keep,
-        settle::{Close, Settle},
+        call::{
+            admit::Admit,
+            delivered::Delivered,
+            keep::Keep,
+            settle::{Close, Settle},
+        },
+        op::{Actor, Admission, Durability},
     },
-    id::{InstanceNo, Seq},
-    journal::Role,
-    op::{Actor, Admission, Durability},
-    payload::{PART_LEN, Payload},
+    journal::{
+        Role,
+        payload::{PART_LEN, Payload},
+    },
     store::{Ask as _, Error, Pending},
+    words::id::{InstanceNo, Seq},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -31,12 +35,14 @@ use tokio::{
 };
 
 use super::{
-    body::{AnswerBody, Piece},
     call::Call,
     host::{Host, Seen},
     live::{self, Live},
     rates::{Later, Turn},
     record::Answer,
+};
+use crate::wire::{
+    body::{AnswerBody, Piece},
     wire::{Client, Wire},
 };
 

@@ -12,15 +12,14 @@ use std::{
 
 use outlast_core::{
     call::{ConnectionId, rate::Rate},
-    clock::{Clock, Entropy},
-    id::{AttemptNo, Micros, RunId, RunNo, Seq},
-    masks::Masks,
+    envelope::unit::Limits,
     price::PriceTable,
-    run::Policy,
-    status::Status,
+    run::{Policy, masks::Masks, status::Status, token::TokenKey},
     store::{Error, Store},
-    token::TokenKey,
-    unit::Limits,
+    words::{
+        clock::{Clock, Entropy},
+        id::{AttemptNo, Micros, RunId, RunNo, Seq},
+    },
 };
 use tokio::sync::watch;
 
@@ -29,7 +28,6 @@ use super::{
     drive::Signal,
     gates::Gates,
     live::Live,
-    metrics::Metrics,
     rates::Rates,
     registry::Registry,
     remembered::RunMemory,
@@ -37,9 +35,8 @@ use super::{
     sleep::Reading,
     unrecorded::Unrecorded,
     upstream::{Pool, Providers},
-    who::Access,
 };
-use crate::node::Node;
+use crate::{door::metrics::Metrics, node::Node, wire::who::Access};
 
 /// How the proxy is set up.
 #[derive(Clone)]
@@ -180,7 +177,7 @@ impl Host {
         let store = node.store().clone();
         let token_keys = store.token_keys()?;
         let unrecorded = Unrecorded::new(config.max_unrecorded);
-        let nonce = u64::from_le_bytes(outlast_core::clock::random(entropy));
+        let nonce = u64::from_le_bytes(outlast_core::words::clock::random(entropy));
         let memory = Memory {
             clock: node.clock().clone(),
             store,

@@ -9,13 +9,16 @@ use std::{
 
 use bytes::Bytes;
 use outlast_core::{
-    id::{RunNo, Seq},
     journal::{Entry, Kind, Role, State},
     store,
+    words::id::{RunNo, Seq},
 };
 
-use super::{host::Host, record::Answer, refuse::Refusal, remembered::RunMemory};
-use crate::dialect::{Dialect, HeaderFacts, Request, Route, route};
+use super::{host::Host, record::Answer, remembered::RunMemory};
+use crate::{
+    dialect::{Dialect, HeaderFacts, Request, Route, route},
+    wire::refuse::Refusal,
+};
 
 /// How many entries are read at a time.
 const PAGE: i64 = 32;

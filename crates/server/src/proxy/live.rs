@@ -17,7 +17,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use outlast_core::{
     call::exchange::{Action, Charge, Ending, Event, Exchange, Failure, Frame, Progress, Silence},
-    id::{InstanceNo, Micros, Seq},
+    words::id::{InstanceNo, Micros, Seq},
 };
 use tokio::{sync::watch, time::Instant};
 
@@ -26,8 +26,11 @@ use self::{
     settling::{Settling, Stuck},
 };
 pub use self::{again::leaves_it_to_us, settling::SETTLE_AGAIN};
-use super::{call::Call, encoding::Decoder, headers, host::Host, rates::Turn, upstream::SendFailed};
-use crate::dialect::{self, AnswerStream, FrameKind, Outcome, says::Says};
+use super::{call::Call, host::Host, rates::Turn, upstream::SendFailed};
+use crate::{
+    dialect::{self, AnswerStream, FrameKind, Outcome, says::Says},
+    wire::{encoding::Decoder, headers},
+};
 
 /// How long an upstream may take to end a body whose answer is over, for its connection to be used again.
 const LAST_BYTES: Duration = Duration::from_secs(2);

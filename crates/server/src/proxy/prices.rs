@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::settle::Bill,
+    engine::call::settle::Bill,
     price::{Asked, AskedTier, Bound, Price, PriceTable, cost},
-    usage::{ServiceTier, Usage},
+    words::usage::{ServiceTier, Usage},
 };
 
 use super::named::To;

@@ -14,7 +14,7 @@ use outlast_core::{
         ConnectionId,
         rate::{Lane, Levels, Rate, Ticket},
     },
-    digest::Digest,
+    words::digest::Digest,
 };
 
 /// Beyond so many lanes of one upstream, those that say nothing any more are forgotten.

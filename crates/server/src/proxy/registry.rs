@@ -7,7 +7,7 @@ use std::{
 
 use outlast_core::{
     call::{ConnectionId, Taken, Waiters, taken::Place},
-    id::{RunNo, Seq},
+    words::id::{RunNo, Seq},
 };
 use tokio::sync::mpsc;
 

@@ -8,9 +8,11 @@ use std::{
 use bytes::Bytes;
 use outlast_core::{
     body::{Base, BodyBases, BodyRecord, Restoring},
-    digest::Digest,
-    id::{AttemptNo, RunNo, Seq},
     journal::Role,
+    words::{
+        digest::Digest,
+        id::{AttemptNo, RunNo, Seq},
+    },
 };
 
 use super::{

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
-    masks::{self, Masks, Rules},
+    run::masks::{self, Masks, Rules},
     store::{Error, RunView},
 };
 

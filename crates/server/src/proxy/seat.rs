@@ -1,23 +1,28 @@
 //! From a caller to its seat: run, attempt, scope.
 
 use outlast_core::{
-    calendar,
     call::Refused,
-    engine::{self, enter::Enter, start::Start},
-    id::{RunId, RunNo, Seq, Slot},
-    journal::iteration_scope,
-    op::Durability,
-    run::Spec,
-    scope,
+    engine::{
+        self,
+        op::Durability,
+        run::{enter::Enter, start::Start},
+    },
+    journal::{iteration_scope, scope},
+    run::{Spec, token::Claims},
     store::{Ask as _, Error},
-    token::Claims,
+    words::{
+        calendar,
+        id::{RunId, RunNo, Seq, Slot},
+    },
 };
 
 use super::{
     call::Seat,
     host::{Host, lock},
-    refuse::Refusal,
     rules,
+};
+use crate::wire::{
+    refuse::Refusal,
     who::{NotLetIn, Who},
 };
 
@@ -162,7 +167,7 @@ async fn create(host: &Host, id: &RunId, shared: bool) -> Result<RunNo, Refusal>
     let mut limits = host.config.default_limits;
     if shared {
         // Nobody's day has a limit in usd only: its calls are not one loop.
-        use outlast_core::unit::{Limits, Unit};
+        use outlast_core::envelope::unit::{Limits, Unit};
         let usd = limits[Unit::CostNanoUsd];
         limits = Limits::default();
         limits[Unit::CostNanoUsd] = usd;
@@ -180,7 +185,8 @@ async fn create(host: &Host, id: &RunId, shared: bool) -> Result<RunNo, Refusal>
 /// The refusal that halted the run, as its calls get it.
 fn halted(host: &Host, run: RunNo, id: &RunId) -> Result<Refusal, Refusal> {
     let halt = host.store.run(run)?.and_then(|v| v.run.halt);
-    let halt =
-        halt.unwrap_or_else(|| outlast_core::envelope::Refusal::plain("halted", outlast_core::id::Micros(0)));
+    let halt = halt.unwrap_or_else(|| {
+        outlast_core::envelope::Refusal::plain("halted", outlast_core::words::id::Micros(0))
+    });
     Ok(Refusal::of(Refused::Budget(halt), id.as_str()))
 }

@@ -1,6 +1,6 @@
 //! Whether the machine was asleep: connections may be dead then, and nobody was told.
 
-use outlast_core::clock::Clock;
+use outlast_core::words::clock::Clock;
 
 /// What the two clocks that differ by sleep said at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ impl Reading {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::{clock::ManualClock, id::Micros};
+    use outlast_core::words::{clock::ManualClock, id::Micros};
 
     use super::*;
 

@@ -1,11 +1,8 @@
 //! Why a face did not do what it was asked. The one place where codes become statuses.
 
-use outlast_core::{
-    state::{outcome, transaction},
-    store,
-};
+use outlast_core::{engine::state::transaction, state::outcome, store};
 
-use crate::proxy::NotLetIn;
+use crate::door::NotLetIn;
 
 /// What is answered instead.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +101,7 @@ impl Error {
             ),
             Error::NoRunAsks => Some("send the run's token, or an X-Outlast-Run header".into()),
             Error::UnknownPolicy { .. } => Some("`GET /v1/policies` lists them".into()),
-            Error::NoRoute { .. } => Some("the routes are in docs/openapi.json".into()),
+            Error::NoRoute { .. } => Some("the routes are in docs/reference/openapi.json".into()),
             _ => None,
         }
     }

@@ -9,15 +9,19 @@ pub mod retention;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outlast_core::{
-    clock::{Clock, Entropy, random},
-    engine::put::{Change, Put},
-    id::{RunId, Slot, uuid_v7},
-    op::{Actor, Durability},
-    state::{
-        Committed, Name, Position, outcome,
-        transaction::{self, Conflicts, Limits, Seen, Transactions},
+    engine::{
+        op::{Actor, Durability},
+        state::{
+            put::{Change, Put},
+            transaction::{self, Conflicts, Limits, Seen, Transactions},
+        },
     },
+    state::{Committed, Name, Position, outcome},
     store::{self, Ask as _, Store},
+    words::{
+        clock::{Clock, Entropy, random},
+        id::{RunId, Slot, uuid_v7},
+    },
 };
 
 pub use commits::{Commits, PAGE};

@@ -1,8 +1,10 @@
 //! How many versions a namespace keeps: said, and then done for the keys that nobody changes.
 
 use outlast_core::{
-    engine::{compact::Compact, retain::Retain},
-    op::Durability,
+    engine::{
+        op::Durability,
+        state::{compact::Compact, retain::Retain},
+    },
     store::{Ask as _, Error, Store},
 };
 

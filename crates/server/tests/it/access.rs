@@ -1,15 +1,15 @@
 //! Who is let in, for which run, and what of their credentials goes further: nothing of ours.
 
 use outlast_core::{
-    id::{AttemptNo, Fence, RunId, RunNo, Slot},
-    run::Policy,
-    token::{self, Claims, TokenKey},
-    unit::Limits,
+    envelope::unit::Limits,
+    run::{
+        Policy,
+        token::{self, Claims, TokenKey},
+    },
+    words::id::{AttemptNo, Fence, RunId, RunNo, Slot},
 };
-use outlast_server::{
-    mock,
-    proxy::{Access, Config, Providers},
-};
+use outlast_mock as mock;
+use outlast_server::door::{Access, Config, Providers};
 
 use crate::{
     client::{ALL, Api, Ask, every},

@@ -1,10 +1,11 @@
 //! Approvals and policies over REST: who asks, who reads, who decides.
 
-use outlast_core::{run::Policy, status::Status, unit::Limits};
-use outlast_server::{
-    mock,
-    proxy::{Access, Config},
+use outlast_core::{
+    envelope::unit::Limits,
+    run::{Policy, status::Status},
 };
+use outlast_mock as mock;
+use outlast_server::door::{Access, Config};
 use serde_json::{Value, json};
 
 use crate::{

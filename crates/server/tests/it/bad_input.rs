@@ -2,11 +2,14 @@
 
 use bytes::Bytes;
 use outlast_core::{
-    engine::tell::{Tell, Word},
-    op::Durability,
+    engine::{
+        op::Durability,
+        run::tell::{Tell, Word},
+    },
     store::Ask as _,
 };
-use outlast_server::{mock, proxy::Config};
+use outlast_mock as mock;
+use outlast_server::door::Config;
 use serde_json::json;
 
 use crate::{

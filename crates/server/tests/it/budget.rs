@@ -3,17 +3,14 @@
 use std::time::Duration;
 
 use outlast_core::{
+    envelope::unit::{Limits, Unit},
     journal::State,
     price::PriceTable,
-    run::{Policy, Unpriced},
-    status::Status,
+    run::{Policy, Unpriced, status::Status},
     store::Error,
-    unit::{Limits, Unit},
 };
-use outlast_server::{
-    mock::{self, FixedUsage},
-    proxy::{Config, Seen},
-};
+use outlast_mock::{self as mock, FixedUsage};
+use outlast_server::door::{Config, Seen};
 use serde_json::{Value, json};
 
 use crate::{

@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use outlast_core::{
-    clock::SeededEntropy,
+    envelope::unit::{Amounts, Unit},
     journal::State,
-    unit::{Amounts, Unit},
+    words::clock::SeededEntropy,
 };
-use outlast_server::mock;
+use outlast_mock as mock;
 use tokio::sync::RwLock;
 
 use crate::{

@@ -6,19 +6,13 @@ use std::sync::{
 };
 
 use outlast_core::{
-    approval,
-    attempt::Attempt,
-    budget::BudgetView,
-    envelope::Envelope,
-    id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
-    instance::Instance,
-    job::ItemRow,
-    journal::{Entry, Kind, Role},
-    op::{Durability, Op, Outcome},
-    payload::Payload,
+    engine::op::{Durability, Op, Outcome},
+    envelope::{Envelope, budget::BudgetView},
+    journal::{Entry, Kind, Role, approval, job::ItemRow, payload::Payload},
+    run::{attempt::Attempt, instance::Instance, token::TokenKey},
     state::Wraps,
     store::{Error, LedgerLine, Promise, RunFilter, RunView, StepRow, Store, Ticket},
-    token::TokenKey,
+    words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
 /// What becomes of the operations of one name.

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 
 use bytes::Bytes;
-use outlast_core::{journal::State, unit::Unit};
-use outlast_server::mock::{self, Encoding};
+use outlast_core::{envelope::unit::Unit, journal::State};
+use outlast_mock::{self as mock, Encoding};
 use serde_json::{Value, json};
 
 use crate::{
@@ -293,7 +293,7 @@ async fn counting_tokens_and_listing_models_is_free_and_unrecorded() {
         .collect();
     assert_eq!(keys, [true, true, true]);
     assert_eq!(rig.mock.paid(), 0);
-    assert_eq!(server.store.run_no(&outlast_core::id::RunId::new("r").unwrap()).unwrap(), None);
+    assert_eq!(server.store.run_no(&outlast_core::words::id::RunId::new("r").unwrap()).unwrap(), None);
 }
 
 // Bug: an upstream's error that repeats the key it was sent was masked for the client alone.

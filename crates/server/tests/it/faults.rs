@@ -3,14 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use outlast_core::{
+    envelope::unit::{Amounts, Unit},
     journal::State,
     store::Error,
-    unit::{Amounts, Unit},
 };
-use outlast_server::{
-    mock,
-    proxy::{Config, Provider, Providers, Seen},
-};
+use outlast_mock as mock;
+use outlast_server::door::{Config, Provider, Providers, Seen};
 
 use crate::{
     client::{ALL, Api, Ask, ask_and_leave, every, ways},
@@ -114,7 +112,10 @@ async fn a_silent_upstream_is_given_up_and_stays_charged_until_its_retry_tells()
         consistent(&server.envelope("r"));
         // Its retry is asked of the provider, and is noted as the retry of this one.
         ask.retry(1).to(&server).await;
-        assert_eq!(server.entries("r")[1].call.as_ref().unwrap().retry_of, Some(outlast_core::id::Seq(1)));
+        assert_eq!(
+            server.entries("r")[1].call.as_ref().unwrap().retry_of,
+            Some(outlast_core::words::id::Seq(1))
+        );
         assert_eq!(rig.mock.requests().len(), 2);
     }
 }

@@ -1,18 +1,19 @@
 //! What a fleet may spend: read by whoever runs the server, and set by no client of it.
 
 use outlast_core::{
-    budget::{Name, Per, Terms},
-    engine::set_budget::{SetBudget, Source},
-    op::Durability,
-    run::{Policy, Spec},
-    status::Status,
+    engine::{
+        budget::set_budget::{SetBudget, Source},
+        op::Durability,
+    },
+    envelope::{
+        budget::{Name, Per, Terms},
+        unit::{Limits, Unit},
+    },
+    run::{Policy, Spec, status::Status},
     store::{Ask as _, RunView},
-    unit::{Limits, Unit},
 };
-use outlast_server::{
-    mock,
-    proxy::{Access, Config},
-};
+use outlast_mock as mock;
+use outlast_server::door::{Access, Config};
 use serde_json::json;
 
 use crate::{
@@ -90,7 +91,7 @@ async fn an_agent_with_its_run_token_sets_no_limit_and_no_policy() {
         }
     }
     assert_eq!(decided(&server.run("r")), before);
-    let terms = |views: Vec<outlast_core::budget::BudgetView>| {
+    let terms = |views: Vec<outlast_core::envelope::budget::BudgetView>| {
         views.into_iter().map(|v| (v.budget.name, v.budget.terms)).collect::<Vec<_>>()
     };
     assert_eq!(terms(server.store.budgets().unwrap()), terms(budgets));

@@ -1,10 +1,10 @@
 //! What is Gemini's alone: a stream as one JSON array, the key in the query, the cap two levels down.
 
 use outlast_core::{
+    envelope::unit::{Limits, Unit},
     journal::State,
-    unit::{Limits, Unit},
 };
-use outlast_server::mock;
+use outlast_mock as mock;
 use serde_json::{Value, json};
 
 use crate::{

@@ -1,7 +1,11 @@
 //! What does not count when a restarted agent's requests are compared with its recorded ones.
 
-use outlast_core::{masks::Masks, run::Policy, unit::Limits};
-use outlast_server::{mock, proxy::Config};
+use outlast_core::{
+    envelope::unit::Limits,
+    run::{Policy, masks::Masks},
+};
+use outlast_mock as mock;
+use outlast_server::door::Config;
 use serde_json::json;
 
 use crate::{

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use outlast_core::{
+    envelope::unit::{Limits, Unit},
     journal::State,
     price::PriceTable,
-    unit::{Limits, Unit},
 };
-use outlast_server::{
-    mock,
-    proxy::{AuthHeader, Config, Named},
-};
+use outlast_mock as mock;
+use outlast_server::door::{AuthHeader, Config, Named};
 use serde_json::json;
 
 use crate::{

@@ -2,11 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use outlast_core::{journal::State, unit::Unit};
-use outlast_server::{
-    mock,
-    proxy::{Config, Named},
-};
+use outlast_core::{envelope::unit::Unit, journal::State};
+use outlast_mock as mock;
+use outlast_server::door::{Config, Named};
 
 use crate::{
     client::{Api, Ask, every},

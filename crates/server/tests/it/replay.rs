@@ -7,8 +7,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use outlast_core::{journal::State, run::Policy, unit::Limits};
-use outlast_server::{mock, proxy::Seen};
+use outlast_core::{envelope::unit::Limits, journal::State, run::Policy};
+use outlast_mock as mock;
+use outlast_server::door::Seen;
 use serde_json::json;
 
 use crate::{

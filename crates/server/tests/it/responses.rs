@@ -1,7 +1,7 @@
 //! What the Responses API has and the others have not: answers that the provider keeps, by id.
 
-use outlast_core::{journal::State, unit::Unit};
-use outlast_server::mock;
+use outlast_core::{envelope::unit::Unit, journal::State};
+use outlast_mock as mock;
 use serde_json::{Value, json};
 
 use crate::{

@@ -4,16 +4,13 @@ use std::time::Duration;
 
 use outlast_core::{
     body::{BodyRecord, Restoring},
-    id::Seq,
-    journal::{Role, State},
-    payload::PART_LEN,
+    envelope::unit::{Limits, Unit},
+    journal::{Role, State, payload::PART_LEN},
     run::{Policy, Record},
-    unit::{Limits, Unit},
+    words::id::Seq,
 };
-use outlast_server::{
-    mock::{self, FixedUsage},
-    proxy::Config,
-};
+use outlast_mock::{self as mock, FixedUsage};
+use outlast_server::door::Config;
 use serde_json::{Value, json};
 
 use crate::{
@@ -355,7 +352,7 @@ async fn a_driven_run_whose_server_died_is_interrupted_and_its_token_is_over() {
     let first = Api::Chat.says("x").token(&token).to(&server).await.ok();
     server.kill().await;
     let server = rig.serve().await;
-    assert_eq!(server.status("r"), outlast_core::status::Status::Interrupted);
+    assert_eq!(server.status("r"), outlast_core::run::status::Status::Interrupted);
     let late = Api::Chat.says("x").token(&token).to(&server).await;
     assert_eq!((late.status.as_u16(), late.code()), (403, "lease_lost".into()));
     let token = server.claim("r").await;

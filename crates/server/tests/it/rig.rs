@@ -12,26 +12,34 @@ use std::{
 };
 
 use outlast_core::{
-    clock::{Clock, SeededEntropy},
-    engine::{claim::Claim, raise::Raise, start::Start},
-    envelope::Envelope,
-    id::{Micros, RunId, RunNo, Seq, Slot},
-    instance::Identity,
+    engine::{
+        op::{Claimed, Durability},
+        run::{claim::Claim, raise::Raise, start::Start},
+        state::transaction::Conflicts,
+    },
+    envelope::{
+        Envelope,
+        unit::{Limits, PerUnit, Unit},
+    },
     journal::{Entry, State},
     memory::MemoryStore,
-    op::{Claimed, Durability},
     price::PriceTable,
-    run::Policy,
-    state::transaction::Conflicts,
-    status::Status,
+    run::{
+        Policy,
+        instance::Identity,
+        status::Status,
+        token::{self, Claims},
+    },
     store::{Ask as _, RunView, Store},
-    token::{self, Claims},
-    unit::{Limits, PerUnit, Unit},
+    words::{
+        clock::{Clock, SeededEntropy},
+        id::{Micros, RunId, RunNo, Seq, Slot},
+    },
 };
+use outlast_mock as mock;
 use outlast_server::{
-    mock,
+    door::{Access, AuthHeader, Config, Key, Named, Provider, Providers, Proxy, Seen},
     node::{Census, Node},
-    proxy::{Access, AuthHeader, Config, Key, Named, Provider, Providers, Proxy, Seen},
     state::{StateDesk, Writer},
 };
 use outlast_store::sqlite::SqliteStore;

@@ -1,15 +1,13 @@
 //! RiskKernel's REST surface and proxy headers: what its clients know, and what it gets wrong, right.
 
 use outlast_core::{
+    envelope::unit::{Limits, Unit},
     journal::{Kind, State},
-    status::Status,
+    run::status::Status,
     store::Error,
-    unit::{Limits, Unit},
 };
-use outlast_server::{
-    mock::{self, FixedUsage},
-    proxy::{Access, Config},
-};
+use outlast_mock::{self as mock, FixedUsage};
+use outlast_server::door::{Access, Config};
 use serde_json::{Value, json};
 
 use crate::{

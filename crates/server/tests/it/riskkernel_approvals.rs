@@ -1,10 +1,8 @@
 //! Approvals and policies as RiskKernel's clients know them: asked by an agent, decided by a person, over crashes.
 
-use outlast_core::unit::Unit;
-use outlast_server::{
-    mock,
-    proxy::{Access, Config},
-};
+use outlast_core::envelope::unit::Unit;
+use outlast_mock as mock;
+use outlast_server::door::{Access, Config};
 use serde_json::{Value, json};
 
 use crate::{

@@ -1,9 +1,12 @@
 //! What agents keep through RiskKernel's routes: checkpoints of a run, and facts beyond it.
 
 use outlast_core::{
-    engine::{checkpoint::Checkpoint, enter::Enter},
-    op::{Actor, Durability},
-    payload::Payload,
+    engine::{
+        op::{Actor, Durability},
+        run::enter::Enter,
+        step::checkpoint::Checkpoint,
+    },
+    journal::payload::Payload,
     store::Ask as _,
 };
 use serde_json::{Value, json};

@@ -2,22 +2,25 @@
 
 use outlast_core::{
     engine::{
-        claim_item::ClaimItem,
-        next_try::NextTry,
-        record_item::{ItemEnd, RecordItem},
-        start::Start,
-        step::BeginStep,
+        item::{
+            claim_item::ClaimItem,
+            record_item::{ItemEnd, RecordItem},
+        },
+        op::{Actor, Durability, Step},
+        run::start::Start,
+        step::{next_try::NextTry, step::BeginStep},
     },
-    id::{RunId, RunNo, Seq, Slot},
-    job::{ItemClaim, ItemRun, OnChange},
-    journal::iteration_scope,
-    op::{Actor, Durability, Step},
-    payload::Payload,
+    envelope::unit::Unit,
+    journal::{
+        iteration_scope,
+        job::{ItemClaim, ItemRun, OnChange},
+        payload::Payload,
+    },
     run::Spec,
     store::Ask as _,
-    unit::Unit,
+    words::id::{RunId, RunNo, Seq, Slot},
 };
-use outlast_server::mock;
+use outlast_mock as mock;
 
 use crate::{
     client::{Api, Ask},

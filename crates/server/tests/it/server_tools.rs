@@ -1,7 +1,7 @@
 //! Tools that Anthropic runs: bounded by their uses, settled at the uses that were billed.
 
-use outlast_core::unit::Unit;
-use outlast_server::mock;
+use outlast_core::envelope::unit::Unit;
+use outlast_mock as mock;
 use serde_json::{Value, json};
 
 use crate::{

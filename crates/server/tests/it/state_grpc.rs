@@ -3,13 +3,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use outlast_core::state::transaction::Conflicts;
-use outlast_server::{
-    grpc::{
-        self, BeginTransactionRequest, CommitRequest, GetStateRequest, ReplayRequest, WriteRequest,
-        statehouse_service_client::StatehouseServiceClient,
-    },
-    mock,
+use outlast_core::engine::state::transaction::Conflicts;
+use outlast_mock as mock;
+use outlast_server::grpc::{
+    self, BeginTransactionRequest, CommitRequest, GetStateRequest, ReplayRequest, WriteRequest,
+    statehouse_service_client::StatehouseServiceClient,
 };
 use prost_types::{Struct, Value, value::Kind};
 use tonic::{Code, Status, transport::Channel};

@@ -1,14 +1,13 @@
-//! REST over the state, and docs/openapi.json held to its routes.
+//! REST over the state, and docs/reference/openapi.json held to its routes.
 
 use std::collections::BTreeSet;
 
-use outlast_core::{run::Policy, unit::Limits};
+use outlast_core::{envelope::unit::Limits, run::Policy};
+use outlast_mock as mock;
 use outlast_server::{
     compat::riskkernel,
+    door::{Access, Config, FLEET, PROBES},
     http::{ROUTES, Route, approvals},
-    mock,
-    proxy::{Access, Config},
-    proxy::{FLEET, PROBES},
 };
 use serde_json::{Value, json};
 
@@ -270,7 +269,8 @@ async fn under_a_run_its_token_is_wanted_and_what_is_written_is_its_attempts() {
 #[test]
 fn the_openapi_file_has_the_routes_and_no_other() {
     let text =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json")).unwrap();
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/openapi.json"))
+            .unwrap();
     let file: Value = serde_json::from_str(&text).unwrap();
     let names = |list: &Value, at: &str| -> Vec<String> {
         let all = list.as_array().into_iter().flatten().filter(|p| p["in"] == at);
@@ -311,7 +311,8 @@ fn the_openapi_file_has_the_routes_and_no_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_of_the_openapi_file_is_served_and_its_other_methods_are_not() {
     let text =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json")).unwrap();
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/openapi.json"))
+            .unwrap();
     let file: Value = serde_json::from_str(&text).unwrap();
     let (_rig, server) = served().await;
     for (path, item) in file["paths"].as_object().unwrap() {

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use outlast_core::journal::State;
-use outlast_server::{
-    mock,
-    proxy::{Config, Provider, Providers},
-};
+use outlast_mock as mock;
+use outlast_server::door::{Config, Provider, Providers};
 use serde_json::json;
 
 use crate::{

@@ -5,14 +5,12 @@
 //! `responses`, targets that can be read in two ways in `bad_input`.
 
 use outlast_core::{
+    envelope::unit::{Limits, Unit},
     journal::State,
     run::Policy,
-    unit::{Limits, Unit},
 };
-use outlast_server::{
-    mock,
-    proxy::{Access, Config},
-};
+use outlast_mock as mock;
+use outlast_server::door::{Access, Config};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -171,7 +169,8 @@ async fn a_request_that_hides_another_is_refused_or_both_are_counted() {
         let answers = raw(&server, &bytes).await;
         let good = answers.iter().filter(|l| l.contains(" 200 ")).count();
         // What went out is in the journal, call by call, whatever a request looked like.
-        let is_there = server.store.run_no(&outlast_core::id::RunId::new("r").unwrap()).unwrap().is_some();
+        let is_there =
+            server.store.run_no(&outlast_core::words::id::RunId::new("r").unwrap()).unwrap().is_some();
         let entries = if is_there { server.entries("r") } else { Vec::new() };
         assert_eq!(rig.mock.requests().len(), entries.len(), "{what}: {answers:?}");
         assert_eq!(rig.mock.requests().len(), good, "{what}: {answers:?}");

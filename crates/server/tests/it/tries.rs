@@ -10,14 +10,12 @@ use std::{
 };
 
 use outlast_core::{
+    envelope::unit::{Limits, Unit},
     journal::{Entry, State},
     run::Policy,
-    unit::{Limits, Unit},
 };
-use outlast_server::{
-    mock,
-    proxy::{Config, Provider},
-};
+use outlast_mock as mock;
+use outlast_server::door::{Config, Provider};
 
 use crate::{
     client::{Api, every, ways},
@@ -46,7 +44,7 @@ fn tries(entry: &Entry) -> Vec<Option<u16>> {
 /// Waits until the run's first call rests between two tries.
 async fn rests(server: &Server) {
     until("the call rests", || {
-        server.store.run_no(&outlast_core::id::RunId::new("r").unwrap()).unwrap().is_some()
+        server.store.run_no(&outlast_core::words::id::RunId::new("r").unwrap()).unwrap().is_some()
             && server.entries("r").first().is_some_and(|e| e.call.as_ref().unwrap().resting)
     })
     .await;
@@ -253,8 +251,10 @@ async fn a_stop_between_two_tries_ends_them() {
     let client = ask.open(server.addr);
     let stop = async {
         use outlast_core::{
-            engine::tell::{Tell, Word},
-            op::Durability,
+            engine::{
+                op::Durability,
+                run::tell::{Tell, Word},
+            },
             store::Ask as _,
         };
         rests(&server).await;

@@ -7,12 +7,14 @@ use outlast_core::{
         exchange::{Action, Ending, Event, Failure, Frame},
     },
     engine::{
-        retry::Retry,
-        settle::{Bill, Settle},
+        call::{
+            retry::Retry,
+            settle::{Bill, Settle},
+        },
+        op::Durability,
     },
-    id::{AttemptNo, InstanceNo, RunNo, Seq},
-    op::Durability,
-    payload::Payload,
+    journal::payload::Payload,
+    words::id::{AttemptNo, InstanceNo, RunNo, Seq},
 };
 
 use super::{Input, Process, Then};

@@ -4,19 +4,15 @@ use outlast_core::{
     call::{connection::Event, exchange},
     engine::{
         self,
-        claim::Claim,
-        declare_dead::DeclareDead,
-        raise::Raise,
-        register::Register,
-        renew::Renew,
-        settle::{Bill, Close},
+        call::settle::{Bill, Close},
+        op::{Admission, Claimed, Durability, Op, Outcome},
+        run::{claim::Claim, declare_dead::DeclareDead, raise::Raise, register::Register, renew::Renew},
     },
-    id::{InstanceNo, RunNo, Slot},
-    instance::{Identity, Life},
+    envelope::unit::{Limits, PerUnit, Unit},
     journal::{Entry, State},
-    op::{Admission, Claimed, Durability, Op, Outcome},
+    run::instance::{Identity, Life},
     store::{Error, Store},
-    unit::{Limits, PerUnit, Unit},
+    words::id::{InstanceNo, RunNo, Slot},
 };
 
 use super::{Input, Process, Then, refuse};

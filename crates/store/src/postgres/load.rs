@@ -1,153 +1,146 @@
-//! Loading what an operation names, inside the write transaction.
+//! Finding what an operation loads, inside the write transaction: one round trip for a batch of keys.
 //!
-//! Row by row, as SQLite's does, and without a memory between transactions: other servers write.
+//! Without a memory of rows between transactions: other servers write. Statements of a batch are on their way together;
+//! the server answers them one after the other.
 
+use std::cell::RefCell;
+
+use futures_util::future::try_join_all;
 use outlast_core::{
-    attempt::Attempt,
-    id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Seq, Slot},
-    job,
-    journal::{Entry, Kind},
-    loaded::{Loaded, Need, Numbers, Row},
-    run::Spec,
-    store::Error,
+    engine::loaded::{Loaded, Numbers, Row, Table},
+    envelope::{Envelope, budget::Budget},
+    journal::Entry,
+    run::{
+        Run, Spec,
+        attempt::Attempt,
+        instance::{Instance, Lease},
+    },
+    store::{
+        Error,
+        load::{Key, Newest},
+    },
+    words::id::{EnvelopeNo, InstanceNo, RunNo},
 };
 use tokio_postgres::Client;
 
 use super::{
     rows, state,
-    statement::{all, maybe, params},
+    statement::{Param, many, maybe, params},
 };
-use crate::columns::{ATTEMPT, BUDGET, ENTRY, ENVELOPE, INSTANCE, LEASE, RUN, select};
+use crate::{
+    rows::Stored,
+    tables::{CALL, OPEN},
+};
 
-/// Loads one operation's needs.
-pub async fn load(client: &Client, needs: &[Need]) -> Result<Loaded, Error> {
-    let mut loading = Loading { client, l: Loaded::default() };
-    for need in needs {
-        loading.one(need).await?;
-    }
-    Ok(loading.l)
+/// Adds to `into` what `keys` name.
+pub async fn fetch(client: &Client, keys: &[Key<'_>], into: &mut Loaded) -> Result<(), Error> {
+    let finder = Finder { client, into: RefCell::new(into) };
+    try_join_all(keys.iter().map(|key| finder.find(key))).await.map(drop)
 }
 
-/// Beyond every place.
-const LAST: Seq = Seq(i64::MAX);
-
-struct Loading<'a> {
+struct Finder<'a> {
     client: &'a Client,
-    l: Loaded,
+    /// Borrowed only between two waits.
+    into: RefCell<&'a mut Loaded>,
 }
 
-impl Loading<'_> {
-    async fn one(&mut self, need: &Need) -> Result<(), Error> {
-        match need {
-            Need::Numbers => self.numbers().await,
-            Need::Instance(no) => self.instance(*no).await,
-            Need::RunById(id) => {
-                let sql = "SELECT no FROM outlast.runs WHERE id = $1";
-                match maybe(self.client, sql, params![id.as_str()], rows::number).await? {
-                    Some(no) => self.run(RunNo(no)).await,
-                    None => Ok(()),
-                }
-            }
-            Need::Run(no) => self.run(*no).await,
-            Need::Envelopes(numbers) => self.envelopes(numbers).await,
-            Need::Budgets => {
-                let sql = select(BUDGET, "outlast.budgets ORDER BY no");
-                let found = all(self.client, &sql, params![], rows::budget).await?;
-                self.l.budgets.extend(found.into_iter().map(Row::read));
+impl Finder<'_> {
+    async fn find(&self, key: &Key<'_>) -> Result<(), Error> {
+        let client = self.client;
+        match *key {
+            Key::Numbers => {
+                let numbers = self.numbers().await?;
+                self.into.borrow_mut().numbers = Some(numbers);
                 Ok(())
             }
-            Need::Budget(no) => {
-                let sql = select(BUDGET, "outlast.budgets WHERE no = $1");
-                let found = maybe(self.client, &sql, params![no.0], rows::budget).await?;
-                self.l.budgets.extend(found.map(Row::read));
-                Ok(())
+            Key::Instance(no) => self.rows::<Instance>("WHERE no = $1", params![no.0]).await,
+            Key::RunById(id) => self.rows::<Run>("WHERE id = $1", params![id.as_str()]).await,
+            Key::Run(no) => self.rows::<Run>("WHERE no = $1", params![no.0]).await,
+            Key::Envelope(no) => self.rows::<Envelope>("WHERE no = $1", params![no.0]).await,
+            Key::Budgets => self.rows::<Budget>("", params![]).await,
+            Key::Budget(no) => self.rows::<Budget>("WHERE no = $1", params![no.0]).await,
+            Key::Attempt(run, no) => {
+                let rest = "WHERE run_no = $1 AND no = $2";
+                self.rows::<Attempt>(rest, params![run.0, no.0]).await
             }
-            Need::Windows(_) => Ok(()),
-            Need::Attempt(run, no) => self.attempt(*run, *no).await,
-            Need::Spec(run) => {
+            Key::OpenAttempts(run) => {
+                let rest = "WHERE run_no = $1 AND ended_at IS NULL";
+                self.rows::<Attempt>(rest, params![run.0]).await
+            }
+            Key::Labelled(run, label) => {
+                let rest = "WHERE run_no = $1 AND sha256(label) = sha256($2)";
+                self.rows::<Attempt>(rest, params![run.0, label.as_bytes()]).await
+            }
+            Key::Spec(run) => {
                 let sql = "SELECT spec FROM outlast.specs WHERE run_no = $1";
-                let spec = |row: &tokio_postgres::Row| rows::json::<Spec>(row, 0);
-                let found = maybe(self.client, sql, params![run.0], spec).await?;
-                self.l.known_specs.extend(found.map(|spec| (*run, spec)));
+                let spec = maybe(client, sql, params![run.0], |row| rows::json::<Spec>(row, 0)).await?;
+                self.into.borrow_mut().known_specs.extend(spec.map(|spec| (run, spec)));
                 Ok(())
             }
-            Need::OpenAttempts(run) => self.open(*run).await,
-            Need::Labelled(run, label) => {
-                let sql =
-                    select(ATTEMPT, "outlast.attempts WHERE run_no = $1 AND sha256(label) = sha256($2)");
-                let label = label.as_bytes();
-                let found = all(self.client, &sql, params![run.0, label], rows::attempt).await?;
-                found.into_iter().for_each(|a| self.add_attempt(a));
+            Key::Lease(run, slot) => {
+                let rest = "WHERE run_no = $1 AND slot = $2";
+                self.rows::<Lease>(rest, params![run.0, slot.0]).await
+            }
+            Key::Leases(run) => self.rows::<Lease>("WHERE run_no = $1", params![run.0]).await,
+            Key::LeasesOf(instance) => self.rows::<Lease>("WHERE instance = $1", params![instance.0]).await,
+            Key::Entry(run, seq) => {
+                let rest = "WHERE run_no = $1 AND seq = $2";
+                self.rows::<Entry>(rest, params![run.0, seq.0]).await
+            }
+            Key::Matching(run, key) => {
+                let rest = "WHERE run_no = $1 AND match_key = $2";
+                self.rows::<Entry>(rest, params![run.0, &key.0[..]]).await
+            }
+            Key::Newest(Newest { run, kind, scope, key, upto }) => {
+                let rest = "WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) \
+                            AND sha256(scope) = sha256($4) AND seq <= $5 ORDER BY seq DESC LIMIT 1";
+                let upto = upto.map_or(i64::MAX, |seq| seq.0);
+                let (key, scope) = (key.as_bytes(), scope.as_bytes());
+                self.rows::<Entry>(rest, params![run.0, kind.code(), key, scope, upto]).await
+            }
+            Key::OpenCalls(instance) => {
+                let rest = format!("WHERE state = {OPEN} AND kind = {CALL} AND instance = $1");
+                self.rows::<Entry>(&rest, params![instance.0]).await
+            }
+            Key::Position => {
+                let position = state::position(client).await?;
+                self.into.borrow_mut().state.position = position;
                 Ok(())
             }
-            Need::Lease(run, slot) => self.lease(*run, *slot).await,
-            Need::Leases(run) => {
-                let sql = select(LEASE, "outlast.leases WHERE run_no = $1 ORDER BY slot");
-                for lease in all(self.client, &sql, params![run.0], rows::lease).await? {
-                    self.l.leases.push(Row::read(lease));
-                    self.instance(lease.instance).await?;
+            Key::Namespace(name) => {
+                if let Some((head, old)) = state::head(client, name).await? {
+                    let state = &mut self.into.borrow_mut().state;
+                    state.namespaces.insert(name.to_owned(), Row::read(head));
+                    state.old_ids.extend(old.map(|old| (name.to_owned(), old)));
                 }
                 Ok(())
             }
-            Need::Entry(run, seq) => self.chain(*run, *seq).await,
-            Need::Item(run, key) => {
-                if let Some(e) = self.keyed(*run, Kind::Item, job::SCOPE, key, LAST).await? {
-                    if let Some(no) = e.instance {
-                        self.instance(no).await?;
-                    }
-                    self.add_entry(e);
-                }
+            Key::State(name) => {
+                let found = state::current(client, name).await?.map(|c| (name.clone(), Row::read(c)));
+                self.into.borrow_mut().state.keys.extend(found);
                 Ok(())
             }
-            Need::Matching(run, key) => {
-                let rest = "outlast.entries WHERE run_no = $1 AND match_key = $2 ORDER BY seq";
-                let sql = select(ENTRY, rest);
-                let found = all(self.client, &sql, params![run.0, &key.0[..]], rows::entry).await?;
-                found.into_iter().for_each(|e| self.add_entry(e));
+            Key::Transaction(id) => {
+                let outcome = state::outcome(client, id).await?;
+                self.into.borrow_mut().state.outcome = outcome;
                 Ok(())
             }
-            Need::Keyed(run, kind, scope, key) => {
-                let found = self.keyed(*run, *kind, scope, key, LAST).await?;
-                found.into_iter().for_each(|e| self.add_entry(e));
+            Key::Compactable { namespace, before, after, limit } => {
+                let found = state::compactable(client, namespace, before, after, limit).await?;
+                self.into.borrow_mut().state.compactable = found;
                 Ok(())
-            }
-            Need::KeyedUpTo(run, kind, scope, key, upto) => {
-                let found = self.keyed(*run, *kind, scope, key, *upto).await?;
-                found.into_iter().for_each(|e| self.add_entry(e));
-                Ok(())
-            }
-            Need::OwnedBy(instance) => self.owned(*instance).await,
-            Need::State(name) => state::load_key(self.client, &mut self.l, name).await,
-            Need::Transaction(id) => {
-                self.l.state.outcome = state::outcome(self.client, id).await?;
-                Ok(())
-            }
-            Need::Namespace(name) => state::load_namespace(self.client, &mut self.l, name).await,
-            Need::Compactable { namespace, before, after, limit } => {
-                state::load_compactable(self.client, &mut self.l, namespace, *before, *after, *limit).await
             }
         }
     }
 
-    /// The newest entry of this kind, scope and key up to a place.
-    async fn keyed(
-        &self,
-        run: RunNo,
-        kind: Kind,
-        scope: &str,
-        key: &str,
-        upto: Seq,
-    ) -> Result<Option<Entry>, Error> {
-        let sql = select(
-            ENTRY,
-            "outlast.entries WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) \
-             AND sha256(scope) = sha256($4) AND seq <= $5 ORDER BY seq DESC LIMIT 1",
-        );
-        let (kind, key, scope) = (kind.code(), key.as_bytes(), scope.as_bytes());
-        maybe(self.client, &sql, params![run.0, kind, key, scope, upto.0], rows::entry).await
+    /// Adds the rows of one query.
+    async fn rows<T: Table + Stored>(&self, rest: &str, params: &[Param<'_>]) -> Result<(), Error> {
+        let found = many::<T>(self.client, rest, params).await?;
+        self.into.borrow_mut().extend(found);
+        Ok(())
     }
 
-    async fn numbers(&mut self) -> Result<(), Error> {
+    async fn numbers(&self) -> Result<Numbers, Error> {
         // Under the lock nobody else takes a number; a sequence would leave gaps at each rollback.
         let sql = "SELECT (SELECT coalesce(max(no), 0) + 1 FROM outlast.runs), \
                    (SELECT coalesce(max(no), 0) + 1 FROM outlast.envelopes), \
@@ -159,133 +152,6 @@ impl Loading<'_> {
                 instance: InstanceNo(rows::get(row, 2)?),
             })
         });
-        self.l.numbers = next.await?.unwrap_or_default();
-        Ok(())
-    }
-
-    async fn instance(&mut self, no: InstanceNo) -> Result<(), Error> {
-        if self.l.instance(no).is_none() {
-            let sql = select(INSTANCE, "outlast.instances WHERE no = $1");
-            let found = maybe(self.client, &sql, params![no.0], rows::instance).await?;
-            self.l.instances.extend(found.map(Row::read));
-        }
-        Ok(())
-    }
-
-    async fn run(&mut self, no: RunNo) -> Result<(), Error> {
-        if self.l.run(no).is_ok() {
-            return Ok(());
-        }
-        let sql = select(RUN, "outlast.runs WHERE no = $1");
-        let Some(run) = maybe(self.client, &sql, params![no.0], rows::run).await? else { return Ok(()) };
-        self.envelopes(&run.charges).await?;
-        self.l.runs.push(Row::read(run));
-        Ok(())
-    }
-
-    async fn envelopes(&mut self, numbers: &[EnvelopeNo]) -> Result<(), Error> {
-        let missing: Vec<i64> =
-            numbers.iter().filter(|e| self.l.envelope(**e).is_err()).map(|e| e.0).collect();
-        if !missing.is_empty() {
-            let sql = select(ENVELOPE, "outlast.envelopes WHERE no = ANY ($1) ORDER BY no");
-            let found = all(self.client, &sql, params![missing], rows::envelope).await?;
-            self.l.envelopes.extend(found.into_iter().map(Row::read));
-        }
-        match numbers.iter().find(|e| self.l.envelope(**e).is_err()) {
-            None => Ok(()),
-            Some(e) => Err(Error::Corrupt { what: format!("envelope {e} is missing") }),
-        }
-    }
-
-    async fn attempt(&mut self, run: RunNo, no: AttemptNo) -> Result<(), Error> {
-        if self.l.attempt(run, no).is_none() {
-            let sql = select(ATTEMPT, "outlast.attempts WHERE run_no = $1 AND no = $2");
-            let found = maybe(self.client, &sql, params![run.0, no.0], rows::attempt).await?;
-            self.l.attempts.extend(found.map(Row::read));
-        }
-        Ok(())
-    }
-
-    async fn open(&mut self, run: RunNo) -> Result<(), Error> {
-        let rest = "outlast.attempts WHERE run_no = $1 AND ended_at IS NULL ORDER BY no";
-        let sql = select(ATTEMPT, rest);
-        let found = all(self.client, &sql, params![run.0], rows::attempt).await?;
-        found.into_iter().for_each(|a| self.add_attempt(a));
-        Ok(())
-    }
-
-    async fn lease(&mut self, run: RunNo, slot: Slot) -> Result<(), Error> {
-        if self.l.lease(run, slot).is_some() {
-            return Ok(());
-        }
-        let sql = select(LEASE, "outlast.leases WHERE run_no = $1 AND slot = $2");
-        if let Some(lease) = maybe(self.client, &sql, params![run.0, slot.0], rows::lease).await? {
-            self.l.leases.push(Row::read(lease));
-            self.instance(lease.instance).await?;
-        }
-        Ok(())
-    }
-
-    async fn chain(&mut self, run: RunNo, seq: Seq) -> Result<(), Error> {
-        let sql = select(ENTRY, "outlast.entries WHERE run_no = $1 AND seq = $2");
-        let (mut next, mut seen) = (vec![seq], Vec::new());
-        while let Some(seq) = next.pop() {
-            if seen.contains(&seq) {
-                continue;
-            }
-            seen.push(seq);
-            if self.l.entry(run, seq).is_none() {
-                let found = maybe(self.client, &sql, params![run.0, seq.0], rows::entry).await?;
-                self.l.entries.extend(found.map(Row::read));
-            }
-            let Some(e) = self.l.entry(run, seq) else { continue };
-            next.extend(e.call.as_ref().and_then(|c| c.retry_of));
-            next.extend(e.within());
-            if e.step.as_ref().is_some_and(|d| d.untaken > 0) {
-                self.attempt(run, e.attempt).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn owned(&mut self, instance: InstanceNo) -> Result<(), Error> {
-        let sql = select(
-            ENTRY,
-            "outlast.entries WHERE state = 0 AND kind = 0 AND instance = $1 ORDER BY run_no, seq",
-        );
-        let entries = all(self.client, &sql, params![instance.0], rows::entry).await?;
-        let sql = select(LEASE, "outlast.leases WHERE instance = $1 ORDER BY run_no, slot");
-        let leases = all(self.client, &sql, params![instance.0], rows::lease).await?;
-        let runs: Vec<RunNo> = entries.iter().map(|e| e.run).chain(leases.iter().map(|x| x.run)).collect();
-        let around: Vec<(RunNo, Seq)> =
-            entries.iter().flat_map(|e| e.linked().map(|seq| (e.run, seq))).collect();
-        entries.into_iter().for_each(|e| self.add_entry(e));
-        for (run, seq) in around {
-            self.chain(run, seq).await?;
-        }
-        for lease in leases {
-            if self.l.lease(lease.run, lease.slot).is_none() {
-                self.l.leases.push(Row::read(lease));
-            }
-        }
-        for no in runs {
-            if self.l.run(no).is_err() {
-                self.run(no).await?;
-                self.open(no).await?;
-            }
-        }
-        Ok(())
-    }
-
-    fn add_attempt(&mut self, a: Attempt) {
-        if self.l.attempt(a.run, a.no).is_none() {
-            self.l.attempts.push(Row::read(a));
-        }
-    }
-
-    fn add_entry(&mut self, e: Entry) {
-        if self.l.entry(e.run, e.seq).is_none() {
-            self.l.entries.push(Row::read(e));
-        }
+        Ok(next.await?.unwrap_or_default())
     }
 }

@@ -12,19 +12,27 @@ mod rows;
 mod schema;
 mod state;
 mod statement;
+mod time;
 mod writer;
 
-use outlast_core::{clock::random, store::Error};
+use std::sync::Arc;
+
+use outlast_core::{
+    store::Error,
+    words::clock::{Clock, random},
+};
 use tokio_postgres::Client;
 
 use crate::{Options, group::Writer};
 use connect::Address;
 use readers::Readers;
+use time::Time;
 
 /// A store in a PostgreSQL database.
 pub struct PostgresStore {
     address: Address,
     readers: Readers,
+    time: Time,
     writer: Writer,
 }
 
@@ -35,6 +43,17 @@ impl PostgresStore {
     /// Errors: `Open` (the URL, the way there, the server's version or encoding, no store), `Newer`, `Older`,
     /// `Corrupt`. None of them holds the URL's password.
     pub fn open(url: &str, options: Options) -> Result<PostgresStore, Error> {
+        PostgresStore::open_on(url, options, Time(None))
+    }
+
+    /// Opens the store as [`PostgresStore::open`] does, under the caller's clock instead of the database's.
+    ///
+    /// For tests: servers whose clocks differ would disagree about what is over.
+    pub fn open_under(clock: Arc<dyn Clock>, url: &str, options: Options) -> Result<PostgresStore, Error> {
+        PostgresStore::open_on(url, options, Time(Some(clock)))
+    }
+
+    fn open_on(url: &str, options: Options, time: Time) -> Result<PostgresStore, Error> {
         let address = Address::parse(url)?;
         let open_error = |why: String| Error::Open { place: address.place().into(), why };
         let readers = Readers::start(address.clone())
@@ -50,8 +69,9 @@ impl PostgresStore {
             Error::Unavailable { why } | Error::Io { why } => open_error(why),
             e => e,
         })?;
-        let writer = Writer::start(writer::PostgresWriter::new(address.clone(), options.durability))
-            .map_err(|e| open_error(format!("cannot start the writer thread: {e}")))?;
-        Ok(PostgresStore { address, readers, writer })
+        let backend = writer::PostgresWriter::new(address.clone(), options.durability, time.clone());
+        let writer =
+            Writer::start(backend).map_err(|e| open_error(format!("cannot start the writer thread: {e}")))?;
+        Ok(PostgresStore { address, readers, time, writer })
     }
 }

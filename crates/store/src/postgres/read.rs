@@ -3,30 +3,34 @@
 use std::collections::HashMap;
 
 use outlast_core::{
-    approval,
-    attempt::Attempt,
-    budget::{Budget, BudgetView},
-    envelope::Envelope,
-    id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
-    instance::Instance,
-    job::{self, ItemRow},
-    journal::{Entry, Kind, Role},
-    op::{Durability, Op},
-    payload::Payload,
-    run::{Run, Spec},
+    engine::op::{Durability, Op},
+    envelope::{
+        Envelope,
+        budget::{Budget, BudgetView},
+    },
+    journal::{
+        Entry, Kind, Role, approval,
+        job::{self, ItemRow},
+        payload::Payload,
+    },
+    run::{Run, Spec, attempt::Attempt, instance::Instance, token::TokenKey},
     store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
-    token::TokenKey,
+    words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 use tokio_postgres::{Client, Row};
 
 use super::{
     PostgresStore, rows,
-    statement::{Param, all, maybe, param, params},
-    writer::NOW,
+    statement::{Param, all, many, maybe, one, param, params},
+    time::NOW,
 };
 use crate::{
-    columns::{ATTEMPT, BUDGET, ENTRY, ENVELOPE, INSTANCE, ITEM_ROW, PAYLOAD, RUN, STEP_ROW, VALUE, select},
     group::Hands,
+    rows::Cursor,
+    tables::{
+        self, APPROVAL, CALL, DONE, ITEM, ITEM_ROW, LIVE, OPEN, PAYLOAD, STEP, STEP_ROW, UNKNOWN, VALUE,
+        select,
+    },
 };
 
 /// Runs with their specs and envelopes, in the order given.
@@ -36,8 +40,7 @@ async fn views(client: &Client, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
     let sql = "SELECT run_no, spec FROM outlast.specs WHERE run_no = ANY ($1)";
     let spec = |row: &Row| Ok((rows::get::<i64>(row, 0)?, rows::json::<Spec>(row, 1)?));
     let mut specs: HashMap<_, _> = all(client, sql, params![numbers], spec).await?.into_iter().collect();
-    let sql = select(ENVELOPE, "outlast.envelopes WHERE no = ANY ($1)");
-    let envelopes = all(client, &sql, params![own], rows::envelope).await?;
+    let envelopes: Vec<Envelope> = many(client, "WHERE no = ANY ($1)", params![own]).await?;
     let mut envelopes: HashMap<_, _> = envelopes.into_iter().map(|e| (e.no, e)).collect();
     let view = |run: Run| {
         let missing = |what: &str| Error::Corrupt { what: format!("{what} of run {} is missing", run.id) };
@@ -48,7 +51,9 @@ async fn views(client: &Client, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
     runs.into_iter().map(view).collect()
 }
 
-const NEWEST: &str = "e.run_no = $1 AND e.kind = 2 AND e.retried_by IS NULL AND e.seq > $2";
+fn newest() -> String {
+    format!("e.run_no = $1 AND e.kind = {ITEM} AND e.retried_by IS NULL AND e.seq > $2")
+}
 
 const PAYLOAD_OF: &str = "p.run_no = e.run_no AND p.seq = e.seq AND p.role = $4 AND p.part = 0";
 
@@ -75,8 +80,7 @@ impl Store for PostgresStore {
 
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error> {
         self.readers.run(async move |c: &Client| {
-            let sql = select(RUN, "outlast.runs WHERE no = $1");
-            let run = all(c, &sql, params![no.0], rows::run).await?;
+            let run = many(c, "WHERE no = $1", params![no.0]).await?;
             Ok(views(c, run).await?.pop())
         })
     }
@@ -106,12 +110,8 @@ impl Store for PostgresStore {
                 wanted.push(format!("no < ${}", params.len()));
             }
             params.push(param(&limit));
-            let rest = format!(
-                "outlast.runs WHERE {} ORDER BY no DESC LIMIT ${}",
-                wanted.join(" AND "),
-                params.len()
-            );
-            views(c, all(c, &select(RUN, &rest), &params, rows::run).await?).await
+            let rest = format!("WHERE {} ORDER BY no DESC LIMIT ${}", wanted.join(" AND "), params.len());
+            views(c, many(c, &rest, &params).await?).await
         })
     }
 
@@ -119,32 +119,27 @@ impl Store for PostgresStore {
         let filter = *filter;
         self.readers.run(async move |c: &Client| {
             let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
-            let open = if filter.open { " AND state = 0" } else { "" };
+            let open = if filter.open { format!(" AND state = {OPEN}") } else { String::new() };
             let of_run = if filter.run.is_some() { " AND run_no = $2" } else { "" };
             let run = filter.run.map_or(0, |r| r.0);
             let mut params: Vec<Param<'_>> = vec![param(&limit)];
             params.extend(filter.run.map(|_| param(&run)));
             let rest = format!(
-                "outlast.entries WHERE kind = 7{open}{of_run} ORDER BY opened_at DESC, run_no DESC, seq DESC LIMIT $1"
+                "WHERE kind = {APPROVAL}{open}{of_run} ORDER BY opened_at DESC, run_no DESC, seq DESC LIMIT $1"
             );
-            all(c, &select(ENTRY, &rest), &params, rows::entry).await
+            many(c, &rest, &params).await
         })
     }
 
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
-        self.readers.run(async move |c: &Client| {
-            let sql = select(ENVELOPE, "outlast.envelopes WHERE no = $1");
-            maybe(c, &sql, params![no.0], rows::envelope).await
-        })
+        self.readers.run(async move |c: &Client| one(c, "WHERE no = $1", params![no.0]).await)
     }
 
     fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
         self.readers.run(async move |c: &Client| {
-            let sql = select(BUDGET, "outlast.budgets ORDER BY no");
-            let budgets = all(c, &sql, params![], rows::budget).await?;
+            let budgets: Vec<Budget> = many(c, "ORDER BY no", params![]).await?;
             let windows: Vec<i64> = budgets.iter().filter_map(|b| b.window).map(|w| w.envelope.0).collect();
-            let sql = select(ENVELOPE, "outlast.envelopes WHERE no = ANY ($1)");
-            let envelopes = all(c, &sql, params![windows], rows::envelope).await?;
+            let envelopes: Vec<Envelope> = many(c, "WHERE no = ANY ($1)", params![windows]).await?;
             let view = |budget: Budget| {
                 let window = budget.window.map(|w| w.envelope);
                 let envelope = envelopes.iter().find(|e| Some(e.no) == window).cloned();
@@ -155,31 +150,29 @@ impl Store for PostgresStore {
     }
 
     fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
-        self.readers.run(async move |c: &Client| {
-            let sql = select(ATTEMPT, "outlast.attempts WHERE run_no = $1 ORDER BY no");
-            all(c, &sql, params![run.0], rows::attempt).await
-        })
+        self.readers
+            .run(async move |c: &Client| many(c, "WHERE run_no = $1 ORDER BY no", params![run.0]).await)
     }
 
     fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error> {
         self.readers.run(async move |c: &Client| {
-            let sql = select(ENTRY, "outlast.entries WHERE run_no = $1 AND seq = $2");
-            maybe(c, &sql, params![run.0, seq.0], rows::entry).await
+            one(c, "WHERE run_no = $1 AND seq = $2", params![run.0, seq.0]).await
         })
     }
 
     fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.readers.run(async move |c: &Client| {
-            let rest = "outlast.entries WHERE run_no = $1 AND seq > $2 ORDER BY seq LIMIT $3";
-            all(c, &select(ENTRY, rest), params![run.0, after.0, limit], rows::entry).await
+            let rest = "WHERE run_no = $1 AND seq > $2 ORDER BY seq LIMIT $3";
+            many(c, rest, params![run.0, after.0, limit]).await
         })
     }
 
     fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.readers.run(async move |c: &Client| {
-            let sql = select(ITEM_ROW, &format!("outlast.entries e WHERE {NEWEST} ORDER BY e.seq LIMIT $3"));
+            let sql =
+                select(ITEM_ROW, &format!("outlast.entries e WHERE {} ORDER BY e.seq LIMIT $3", newest()));
             all(c, &sql, params![run.0, after.0, limit], rows::item_row).await
         })
     }
@@ -193,8 +186,9 @@ impl Store for PostgresStore {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.readers.run(async move |c: &Client| {
             let rest = format!(
-                "outlast.entries e LEFT JOIN outlast.payloads p ON {PAYLOAD_OF} AND length(p.bytes) <= $5 WHERE {NEWEST} \
-                 ORDER BY e.seq LIMIT $3"
+                "outlast.entries e LEFT JOIN outlast.payloads p ON {PAYLOAD_OF} AND length(p.bytes) <= $5 WHERE {} \
+                 ORDER BY e.seq LIMIT $3",
+                newest()
             );
             let sql = select(&format!("{ITEM_ROW}, {VALUE}"), &rest);
             let role = Role::Value.code();
@@ -220,7 +214,7 @@ impl Store for PostgresStore {
         self.readers.run(async move |c: &Client| {
             let rest = format!(
                 "outlast.entries e LEFT JOIN outlast.payloads p ON {PAYLOAD_OF} AND length(p.bytes) <= $5 \
-                 WHERE e.run_no = $1 AND e.kind = 1 AND e.seq > $2 ORDER BY e.seq LIMIT $3"
+                 WHERE e.run_no = $1 AND e.kind = {STEP} AND e.seq > $2 ORDER BY e.seq LIMIT $3"
             );
             let sql = select(&format!("{STEP_ROW}, {VALUE}"), &rest);
             let role = Role::Value.code();
@@ -231,23 +225,24 @@ impl Store for PostgresStore {
     fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
         let key = key.to_owned();
         self.readers.run(async move |c: &Client| {
-            let sql = select(
-                ENTRY,
-                "outlast.entries WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) AND state = 1 \
-                 ORDER BY seq DESC LIMIT 1",
+            let rest = format!(
+                "WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) AND state = {DONE} \
+                 ORDER BY seq DESC LIMIT 1"
             );
-            maybe(c, &sql, params![run.0, kind.code(), key.as_bytes()], rows::entry).await
+            one(c, &rest, params![run.0, kind.code(), key.as_bytes()]).await
         })
     }
 
     fn items_up_to(&self, run: RunNo, upto: Seq, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.readers.run(async move |c: &Client| {
-            let rest = "outlast.entries e WHERE e.run_no = $1 AND e.kind = 2 \
-                        AND (e.retried_by IS NULL OR e.retried_by > $4) AND e.seq > $2 AND e.seq <= $4 \
-                        ORDER BY e.seq LIMIT $3";
+            let rest = format!(
+                "outlast.entries e WHERE e.run_no = $1 AND e.kind = {ITEM} \
+                 AND (e.retried_by IS NULL OR e.retried_by > $4) AND e.seq > $2 AND e.seq <= $4 \
+                 ORDER BY e.seq LIMIT $3"
+            );
             let params = params![run.0, after.0, limit, upto.0];
-            all(c, &select(ITEM_ROW, rest), params, rows::item_row).await
+            all(c, &select(ITEM_ROW, &rest), params, rows::item_row).await
         })
     }
 
@@ -267,12 +262,11 @@ impl Store for PostgresStore {
     fn newest_up_to(&self, run: RunNo, kind: Kind, key: &str, upto: Seq) -> Result<Option<Entry>, Error> {
         let key = key.to_owned();
         self.readers.run(async move |c: &Client| {
-            let sql = select(
-                ENTRY,
-                "outlast.entries WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) AND state = 1 \
-                 AND seq <= $4 ORDER BY seq DESC LIMIT 1",
+            let rest = format!(
+                "WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) AND state = {DONE} \
+                 AND seq <= $4 ORDER BY seq DESC LIMIT 1"
             );
-            maybe(c, &sql, params![run.0, kind.code(), key.as_bytes(), upto.0], rows::entry).await
+            one(c, &rest, params![run.0, kind.code(), key.as_bytes(), upto.0]).await
         })
     }
 
@@ -295,28 +289,28 @@ impl Store for PostgresStore {
 
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {
         self.readers.run(async move |c: &Client| {
-            let sql = select(INSTANCE, "outlast.instances WHERE life = 0 ORDER BY no");
-            all(c, &sql, params![], rows::instance).await
+            many(c, &format!("WHERE life = {LIVE} ORDER BY no"), params![]).await
         })
     }
 
     fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error> {
-        self.readers.run(async move |c: &Client| {
-            let sql = select(INSTANCE, "outlast.instances WHERE no = $1");
-            maybe(c, &sql, params![no.0], rows::instance).await
-        })
+        self.readers.run(async move |c: &Client| one(c, "WHERE no = $1", params![no.0]).await)
     }
 
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
         // Floor division, also before 1970: a clock that was wrong is no reason to lose a line.
         // A sum of bigint is numeric: it is cast back, and one that does not fit is an error.
-        let sql = "SELECT run_no, upstream, model, \
-                   (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) / 86400000000 AS day, \
-                   sum(spent_calls)::bigint, sum(spent_tokens)::bigint, sum(spent_cost)::bigint, \
-                   sum(CASE WHEN state = 4 THEN held_cost ELSE 0 END)::bigint FROM outlast.entries \
-                   WHERE kind = 0 AND opened_at >= $1 AND opened_at < $2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4";
-        self.readers
-            .run(async move |c: &Client| all(c, sql, params![since.0, until.0], rows::ledger_line).await)
+        let sql = format!(
+            "SELECT run_no, upstream, model, \
+             (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) / 86400000000 AS day, \
+             sum(spent_calls)::bigint, sum(spent_tokens)::bigint, sum(spent_cost)::bigint, \
+             sum(CASE WHEN state = {UNKNOWN} THEN held_cost ELSE 0 END)::bigint FROM outlast.entries \
+             WHERE kind = {CALL} AND opened_at >= $1 AND opened_at < $2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
+        );
+        self.readers.run(async move |c: &Client| {
+            let line = |row: &Row| tables::ledger_line(&mut Cursor::new(row));
+            all(c, &sql, params![since.0, until.0], line).await
+        })
     }
 
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {
@@ -330,8 +324,7 @@ impl Store for PostgresStore {
 
     fn now(&self) -> Result<Micros, Error> {
         let told = self.readers.run(async move |c: &Client| maybe(c, NOW, params![], rows::number).await)?;
-        told.map(Micros)
-            .ok_or_else(|| Error::Unavailable { why: "the database did not tell its time".into() })
+        self.time.now(told.map(Micros))
     }
 
     fn place(&self) -> String {

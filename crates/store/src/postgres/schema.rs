@@ -8,9 +8,10 @@ use super::{
     rows, state,
     statement::{maybe, params, write_one},
 };
-use crate::format::{FORMAT, readable};
-
-const ALL: [&str; 2] = [TABLES, state::schema::TABLES];
+use crate::{
+    format::{FORMAT, readable},
+    tables::{APPROVAL, CALL, ITEM, LIVE, OPEN},
+};
 
 /// Taken first in every transaction that writes ("outlast" in ASCII).
 ///
@@ -24,13 +25,15 @@ pub const LOCK: &str = "SELECT pg_advisory_xact_lock(31372865309864820)";
 // are indexed by their hash (they may be long); JSON escapes NUL and is text. What is looked up as
 // text is collated "C", so that a new version of the system's collations cannot break an index.
 // Payloads are compressed before they come here.
-const TABLES: &str = "
+fn tables_of_runs() -> String {
+    format!(
+        "
 CREATE TABLE outlast.meta (key text COLLATE \"C\" PRIMARY KEY, value bytea NOT NULL);
 
 CREATE TABLE outlast.instances (
     no bigint PRIMARY KEY, life bigint NOT NULL, heartbeat bigint NOT NULL, op_counter bigint NOT NULL,
     registered_at bigint NOT NULL, last_seen bigint NOT NULL, identity text NOT NULL);
-CREATE INDEX instances_live ON outlast.instances (no) WHERE life = 0;
+CREATE INDEX instances_live ON outlast.instances (no) WHERE life = {LIVE};
 
 CREATE TABLE outlast.runs (
     no bigint PRIMARY KEY, id text COLLATE \"C\" NOT NULL UNIQUE, status bigint NOT NULL, parent bigint,
@@ -76,10 +79,10 @@ CREATE TABLE outlast.entries (
     spent_cost bigint NOT NULL, spent_tokens bigint NOT NULL, spent_calls bigint NOT NULL,
     delivered_to bigint, delivered_count bigint NOT NULL, retried_by bigint, replayable boolean NOT NULL,
     detail text, model bytea, upstream bytea, PRIMARY KEY (run_no, seq));
-CREATE INDEX calls_open ON outlast.entries (instance) WHERE state = 0 AND kind = 0;
-CREATE INDEX entries_of_items ON outlast.entries (run_no, seq) WHERE kind = 2;
-CREATE INDEX approvals ON outlast.entries (opened_at, run_no, seq) WHERE kind = 7;
-CREATE INDEX approvals_open ON outlast.entries (opened_at, run_no, seq) WHERE kind = 7 AND state = 0;
+CREATE INDEX calls_open ON outlast.entries (instance) WHERE state = {OPEN} AND kind = {CALL};
+CREATE INDEX entries_of_items ON outlast.entries (run_no, seq) WHERE kind = {ITEM};
+CREATE INDEX approvals ON outlast.entries (opened_at, run_no, seq) WHERE kind = {APPROVAL};
+CREATE INDEX approvals_open ON outlast.entries (opened_at, run_no, seq) WHERE kind = {APPROVAL} AND state = {OPEN};
 CREATE INDEX entries_by_match ON outlast.entries (run_no, match_key, seq) WHERE match_key IS NOT NULL;
 CREATE INDEX entries_by_key ON outlast.entries (run_no, kind, sha256(key), sha256(scope), seq)
     WHERE key IS NOT NULL;
@@ -89,7 +92,9 @@ CREATE TABLE outlast.payloads (
     codec bigint NOT NULL, key_id bigint NOT NULL, len bigint NOT NULL,
     sha256 bytea NOT NULL, bytes bytea NOT NULL, PRIMARY KEY (run_no, seq, role, part));
 ALTER TABLE outlast.payloads ALTER COLUMN bytes SET STORAGE EXTERNAL;
-";
+"
+    )
+}
 
 /// `sha256(bytea)` is there from here on.
 const OLDEST_SERVER: i64 = 110_000;
@@ -175,7 +180,7 @@ async fn tables(
         return Err(Error::Open { place: place.into(), why: "there is no store in this database".into() });
     }
     client.batch_execute("CREATE SCHEMA IF NOT EXISTS outlast").await.map_err(failure)?;
-    for sql in ALL {
+    for sql in [&tables_of_runs(), state::schema::TABLES] {
         client.batch_execute(sql).await.map_err(failure)?;
     }
     let format = ("format".to_owned(), FORMAT.to_string().into_bytes());

@@ -9,7 +9,8 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::connect::failure;
+use super::{connect::failure, rows};
+use crate::rows::Stored;
 
 /// A parameter with its type.
 pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -71,16 +72,19 @@ pub async fn all<T>(
     client.query_typed(sql, params).await.map_err(failure)?.iter().map(map).collect()
 }
 
+/// At most one row of a table.
+pub async fn one<T: Stored>(client: &Client, rest: &str, params: &[Param<'_>]) -> Result<Option<T>, Error> {
+    maybe(client, &rows::select::<T>(rest), params, rows::row).await
+}
+
+pub async fn many<T: Stored>(client: &Client, rest: &str, params: &[Param<'_>]) -> Result<Vec<T>, Error> {
+    all(client, &rows::select::<T>(rest), params, rows::row).await
+}
+
 /// Writes exactly one row: an update that finds none is no update of what we loaded.
 pub async fn write_one(client: &Client, sql: &str, params: &[Param<'_>]) -> Result<(), Error> {
     match client.execute_typed(sql, params).await.map_err(failure)? {
         1 => Ok(()),
         n => Err(Error::Corrupt { what: format!("wanted to write one row, wrote {n}: {sql}") }),
     }
-}
-
-/// `INSERT INTO outlast.table (columns) VALUES ($1, …)`.
-pub fn insert(table: &str, columns: &str) -> String {
-    let places: Vec<String> = (1..=columns.split(',').count()).map(|i| format!("${i}")).collect();
-    format!("INSERT INTO outlast.{table} ({columns}) VALUES ({})", places.join(", "))
 }

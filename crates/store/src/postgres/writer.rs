@@ -7,10 +7,13 @@ use std::{
 };
 
 use outlast_core::{
-    id::{InstanceNo, Micros},
-    instance::Instance,
-    loaded::{Loaded, Need, Touch},
-    store::Error,
+    engine::loaded::{Loaded, Touch},
+    run::instance::Instance,
+    store::{
+        Error,
+        load::{Edges, Fetch, Key},
+    },
+    words::id::{InstanceNo, Micros},
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::{Client, SimpleQueryMessage, error::SqlState};
@@ -18,14 +21,14 @@ use tokio_postgres::{Client, SimpleQueryMessage, error::SqlState};
 use super::{
     apply,
     connect::{Address, ConnectError, failure, rolled_back},
-    load, rows,
+    load,
     schema::LOCK,
-    statement::{maybe, params, write_one},
+    statement::{one, params, write_one},
+    time::{NOW, Time},
 };
 use crate::{
     Durability,
     backend::{Backend, CommitFailed},
-    columns::{INSTANCE, select},
 };
 
 /// The pauses between attempts to reach the database, before its absence is told.
@@ -44,14 +47,11 @@ const COOL_DOWN: Duration = Duration::from_secs(1);
 /// server needs to notice that we are gone.
 const ASK_FOR: Duration = Duration::from_secs(60);
 
-/// The microseconds of the database's clock: read under the lock, so that they do not go back
-/// between servers.
-pub const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-
 /// One transaction per group, in one session that is made anew when it is lost.
 pub struct PostgresWriter {
     address: Address,
     durability: Durability,
+    time: Time,
     session: Option<Session>,
     /// When the database was last found unreachable, and why.
     unreachable: Option<(Instant, Error)>,
@@ -60,12 +60,22 @@ pub struct PostgresWriter {
     failed: bool,
     /// Instances this transaction registers: until it commits, their numbers may become another's.
     registering: Vec<Instance>,
+    edges: Edges,
 }
 
 impl PostgresWriter {
     /// Connects with the first group: a runtime must not be entered on the caller's thread.
-    pub fn new(address: Address, durability: Durability) -> Self {
-        Self { address, durability, session: None, unreachable: None, failed: false, registering: Vec::new() }
+    pub fn new(address: Address, durability: Durability, time: Time) -> Self {
+        Self {
+            address,
+            durability,
+            time,
+            session: None,
+            unreachable: None,
+            failed: false,
+            registering: Vec::new(),
+            edges: Edges::default(),
+        }
     }
 
     /// A session, after a bounded number of attempts.
@@ -108,10 +118,9 @@ impl PostgresWriter {
     fn ask(&mut self, instance: InstanceNo, counter: i64) -> Option<bool> {
         let session = Session::connect(&self.address).ok()?;
         session.begin(true).ok()?;
-        let sql = select(INSTANCE, "outlast.instances WHERE no = $1");
-        let found = session.run(maybe(&session.client, &sql, params![instance.0], rows::instance));
+        let found = session.run(one(&session.client, "WHERE no = $1", params![instance.0]));
         let _ = session.run(session.client.batch_execute("ROLLBACK"));
-        let found = found.ok()?;
+        let found: Option<Instance> = found.ok()?;
         self.session = Some(session);
         let ours = |i: &Instance| {
             self.registering
@@ -120,6 +129,16 @@ impl PostgresWriter {
                 .all(|r| r.identity == i.identity && r.registered_at == i.registered_at)
         };
         Some(found.is_some_and(|i| i.op_counter >= counter && ours(&i)))
+    }
+}
+
+impl Fetch for PostgresWriter {
+    fn fetch(&mut self, keys: &[Key<'_>], into: &mut Loaded) -> Result<(), Error> {
+        self.within(|s| s.run(load::fetch(&s.client, keys, into)))
+    }
+
+    fn edges(&mut self) -> Option<&mut Edges> {
+        Some(&mut self.edges)
     }
 }
 
@@ -132,7 +151,7 @@ impl Backend for PostgresWriter {
             match session.begin(synced) {
                 Ok(now) => {
                     self.session = Some(session);
-                    return now.ok_or_else(no_time);
+                    return self.time.now(now);
                 }
                 Err(e) if e.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => return Err(failure(e)),
                 // The session was cut while it was idle, or leads to a server that only reads by now:
@@ -143,15 +162,11 @@ impl Backend for PostgresWriter {
         let session = self.reach()?;
         let now = session.begin(synced).map_err(failure)?;
         self.session = Some(session);
-        now.ok_or_else(no_time)
+        self.time.now(now)
     }
 
     fn begin_read(&mut self) -> Result<Micros, Error> {
         self.begin(false)
-    }
-
-    fn load(&mut self, needs: &[Need]) -> Result<Loaded, Error> {
-        self.within(|s| s.run(load::load(&s.client, needs)))
     }
 
     fn apply(&mut self, loaded: Loaded) -> Result<(), Error> {
@@ -242,8 +257,4 @@ impl Session {
             _ => None,
         }))
     }
-}
-
-fn no_time() -> Error {
-    Error::Unavailable { why: "the database did not tell its time".into() }
 }

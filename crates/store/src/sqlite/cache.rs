@@ -6,13 +6,14 @@
 use std::{collections::HashMap, sync::Arc};
 
 use outlast_core::{
-    attempt::Attempt,
-    budget::Budget,
-    envelope::Envelope,
-    id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Slot},
-    instance::{Instance, Lease},
-    loaded::{Loaded, Touch},
-    run::Run,
+    engine::loaded::{Loaded, Touch},
+    envelope::{Envelope, budget::Budget},
+    run::{
+        Run,
+        attempt::Attempt,
+        instance::{Instance, Lease},
+    },
+    words::id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Slot},
 };
 
 /// Beyond this many runs everything is forgotten: simpler than an order of age, and rare.

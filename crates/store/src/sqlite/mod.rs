@@ -20,9 +20,9 @@ use std::{
 };
 
 use outlast_core::{
-    clock::{Clock, random},
-    op::{Durability, Op},
+    engine::op::{Durability, Op},
     store::{Error, Ticket},
+    words::clock::{Clock, random},
 };
 use rusqlite::Connection;
 

@@ -1,16 +1,18 @@
 //! Stored bytes, found by the row id of their entry; a short value stands in its entry's own row.
 
 use outlast_core::{
-    id::{RunNo, Seq},
-    journal::Role,
-    loaded::NewPayload,
-    payload::Payload,
+    engine::loaded::NewPayload,
+    journal::{Role, payload::Payload},
     store::INLINE_VALUE,
+    words::id::{RunNo, Seq},
 };
 use rusqlite::{Connection, OptionalExtension as _, Result, params};
 
 use super::rows;
-use crate::columns::{self, PAYLOAD, select};
+use crate::{
+    rows::Cursor,
+    tables::{self, PAYLOAD},
+};
 
 /// Bits of an id that count the parts: 8,192 of 1 MiB.
 const PART_BITS: u32 = 13;
@@ -40,9 +42,9 @@ pub fn join() -> String {
     )
 }
 
-/// The columns of a value that is joined: `rows::value_at` reads them.
+/// The columns of a value that is joined: `rows::result_row` and `rows::step_row` read them.
 pub fn value() -> String {
-    format!("e.value, {}", columns::VALUE)
+    format!("e.value, {}", tables::VALUE)
 }
 
 /// Whether it stands in its entry's row.
@@ -75,9 +77,9 @@ pub fn put_of(conn: &Connection, owner: i64, p: &NewPayload) -> Result<()> {
             conn.prepare_cached("UPDATE entries SET value = NULL WHERE id = ?1 AND value IS NOT NULL")?;
         statement.execute((owner,))?;
     }
-    let mut statement = conn.prepare_cached(
-        "INSERT OR REPLACE INTO payloads (id, codec, key_id, len, sha256, bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-    )?;
+    let mut statement = conn.prepare_cached(&format!(
+        "INSERT OR REPLACE INTO payloads (id, {PAYLOAD}) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
+    ))?;
     statement
         .execute(params![
             id(owner, p.role, p.payload.part),
@@ -95,11 +97,11 @@ pub fn get(conn: &Connection, run: RunNo, seq: Seq, role: Role) -> Result<Option
     let Some(owner) = owner(conn, run, seq)? else { return Ok(None) };
     if role == Role::Value && seq != Seq(0) {
         let mut statement = conn.prepare_cached("SELECT value FROM entries WHERE id = ?1")?;
-        if let Some(value) = statement.query_row((owner,), |row| rows::short_value_at(row, 0))? {
+        if let Some(value) = statement.query_row((owner,), |row| rows::short_value(&mut Cursor::new(row)))? {
             return Ok(Some(value));
         }
     }
-    let sql = select(PAYLOAD, "payloads WHERE id BETWEEN ?1 AND ?2 ORDER BY id");
+    let sql = format!("SELECT {PAYLOAD} FROM payloads WHERE id BETWEEN ?1 AND ?2 ORDER BY id");
     let mut statement = conn.prepare_cached(&sql)?;
     let range = (id(owner, role, 0), id(owner, role, (1 << PART_BITS) - 1));
     let parts = statement.query_map(range, rows::payload)?.collect::<Result<_>>()?;

@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    id::{RunNo, Seq},
+    engine::loaded::{Loaded, NewPayload, Row, Touch},
     journal::{Entry, Kind},
-    loaded::{Loaded, Need, NewPayload, Row, Touch},
     run::Run,
+    store::load::{Key, Newest},
+    words::id::{RunNo, Seq},
 };
 use rusqlite::{Connection, Result};
 
@@ -31,11 +32,13 @@ impl Pending {
         *self = Pending::default();
     }
 
-    /// Whether `need` is found by a query that has to see what waits.
-    pub fn is_in_the_way_of(&self, need: &Need) -> bool {
-        match need {
-            Need::Instance(_) | Need::Run(_) | Need::Entry(..) | Need::Keyed(..) => false,
-            Need::Attempt(..) | Need::OpenAttempts(_) | Need::Lease(..) | Need::State(_) => false,
+    /// Whether `key` is found by a query that has to see what waits.
+    pub fn is_in_the_way_of(&self, key: &Key<'_>) -> bool {
+        match key {
+            Key::Instance(_) | Key::Run(_) | Key::Envelope(_) | Key::Entry(..) => false,
+            Key::Newest(of) if of.kind != Kind::Item && of.upto.is_none() => false,
+            Key::Attempt(..) | Key::OpenAttempts(_) | Key::Lease(..) => false,
+            Key::Position | Key::Namespace(_) | Key::State(_) => false,
             _ => !self.is_empty(),
         }
     }
@@ -63,6 +66,7 @@ impl Pending {
             payloads: _,
             state,
             forgotten,
+            declared: _,
         } = l;
         let waits = |row: &Row<Run>| {
             let run = &row.value;
@@ -99,9 +103,9 @@ impl Pending {
     }
 
     /// The newest of a key among those that are not there yet: outside of forks, entries are only appended.
-    pub fn keyed(&self, run: RunNo, kind: Kind, scope: &str, key: &str) -> Option<&Entry> {
-        let inserted = self.of(run).rev().filter(|row| row.touch == Touch::Insert).map(|row| &row.value);
-        inserted.into_iter().find(|e| e.kind == kind && *e.scope == *scope && e.key.as_deref() == Some(key))
+    pub fn newest(&self, newest: &Newest<'_>) -> Option<&Entry> {
+        let inserted = self.of(newest.run).rev().filter(|row| row.touch == Touch::Insert);
+        inserted.map(|row| &row.value).find(|e| newest.is(e))
     }
 
     fn of(&self, run: RunNo) -> impl DoubleEndedIterator<Item = &Row<Entry>> {
@@ -119,7 +123,7 @@ impl Pending {
                 apply::insert_entry(conn, &row.value, short.remove(at).map(|p| &p.payload))?;
                 owners.insert(*at, conn.last_insert_rowid());
             } else {
-                apply::update_entry(conn, &row.value)?;
+                apply::update(conn, &row.value)?;
             }
         }
         for p in long.into_iter().chain(short.into_values()) {
@@ -128,7 +132,7 @@ impl Pending {
                 None => payloads::put(conn, p)?,
             }
         }
-        runs.values().try_for_each(|run| apply::update_run(conn, run))
+        runs.values().try_for_each(|run| apply::update(conn, run))
     }
 }
 

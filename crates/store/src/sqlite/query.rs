@@ -3,7 +3,21 @@
 use outlast_core::store::Error;
 use rusqlite::{Connection, OptionalExtension as _, Params, Row};
 
-use super::failure;
+use super::{
+    failure,
+    rows::{self, select},
+};
+use crate::rows::Stored;
+
+/// A row of a table of ours. `rest` follows the table's name.
+pub fn one<T: Stored>(conn: &Connection, rest: &str, params: impl Params) -> Result<Option<T>, Error> {
+    maybe(conn, &select::<T>(rest), params, rows::row)
+}
+
+/// The same of all rows.
+pub fn many<T: Stored>(conn: &Connection, rest: &str, params: impl Params) -> Result<Vec<T>, Error> {
+    all(conn, &select::<T>(rest), params, rows::row)
+}
 
 pub fn maybe<T, P: Params>(
     conn: &Connection,

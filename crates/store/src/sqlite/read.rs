@@ -1,36 +1,36 @@
 //! Reading what is committed.
 
 use outlast_core::{
-    approval,
-    attempt::Attempt,
-    budget::{Budget, BudgetView},
-    envelope::Envelope,
-    id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
-    instance::Instance,
-    job::{self, ItemRow},
-    journal::{Entry, Kind, Role},
-    op::{Durability, Op, Outcome},
-    payload::Payload,
-    run::{Run, Spec},
+    engine::op::{Durability, Op, Outcome},
+    envelope::{
+        Envelope,
+        budget::{Budget, BudgetView},
+    },
+    journal::{
+        Entry, Kind, Role, approval,
+        job::{self, ItemRow},
+        payload::Payload,
+    },
+    run::{Run, Spec, attempt::Attempt, instance::Instance, token::TokenKey},
     store::{Error, INLINE_VALUE, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
-    token::TokenKey,
+    words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 use rusqlite::{Connection, params_from_iter, types::Value};
 
 use super::{
     SqliteStore, connect, failure, payloads,
-    query::{all, maybe},
-    rows,
+    query::{all, many, maybe, one},
+    rows::{self, select},
 };
 use crate::{
-    columns::{ITEM_ROW, STEP_ROW, select},
     group::Hands,
+    rows::Cursor,
+    tables::{self, APPROVAL, CALL, DONE, ITEM, ITEM_ROW, LIVE, OPEN, STEP, STEP_ROW, UNKNOWN},
 };
 
 fn view(conn: &Connection, run: Run) -> Result<RunView, Error> {
     let missing = |what: &str| Error::Corrupt { what: format!("{what} of run {} is missing", run.id) };
-    let sql = select(rows::ENVELOPE, "envelopes WHERE no = ?1");
-    let envelope = maybe(conn, &sql, (run.envelope().0,), rows::envelope)?;
+    let envelope = one(conn, "WHERE no = ?1", (run.envelope().0,))?;
     let spec: Option<String> =
         maybe(conn, "SELECT spec FROM specs WHERE run_no = ?1", (run.no.0,), |r| r.get(0))?;
     let spec: Spec = serde_json::from_str(&spec.ok_or_else(|| missing("the spec"))?)
@@ -42,39 +42,41 @@ fn view(conn: &Connection, run: Run) -> Result<RunView, Error> {
 /// An index on the newest entries of items keeps a page linear in its size, whatever else the journal holds.
 const ITEMS: &str = "entries e INDEXED BY entries_of_items";
 
-const NEWEST: &str = "e.run_no = ?1 AND e.kind = 2 AND e.retried_by IS NULL AND e.seq > ?2";
+fn newest() -> String {
+    format!("e.run_no = ?1 AND e.kind = {ITEM} AND e.retried_by IS NULL AND e.seq > ?2")
+}
 
 fn items() -> String {
-    select(ITEM_ROW, &format!("{ITEMS} WHERE {NEWEST} ORDER BY e.seq LIMIT ?3"))
+    tables::select(ITEM_ROW, &format!("{ITEMS} WHERE {} ORDER BY e.seq LIMIT ?3", newest()))
 }
 
 fn results() -> String {
     let columns = format!("{ITEM_ROW}, {}", payloads::value());
-    let rest = format!("{ITEMS} {} WHERE {NEWEST} ORDER BY e.seq LIMIT ?3", payloads::join());
-    select(&columns, &rest)
+    let rest = format!("{ITEMS} {} WHERE {} ORDER BY e.seq LIMIT ?3", payloads::join(), newest());
+    tables::select(&columns, &rest)
 }
 
 /// The newest first: an index is walked from its end, until there are enough. Of one run, the index of all of its
 /// entries of a kind is smaller.
 fn approvals(filter: &approval::Filter) -> String {
-    let open = if filter.open { " AND state = 0" } else { "" };
+    let open = if filter.open { format!(" AND state = {OPEN}") } else { String::new() };
     let rest = match filter.run {
         Some(_) => format!(
-            "entries INDEXED BY entries_by_key WHERE run_no = ?2 AND kind = 7 AND key IS NOT NULL{open}"
+            "INDEXED BY entries_by_key WHERE run_no = ?2 AND kind = {APPROVAL} AND key IS NOT NULL{open}"
         ),
         None => {
             let index = if filter.open { "approvals_open" } else { "approvals" };
-            format!("entries INDEXED BY {index} WHERE kind = 7{open}")
+            format!("INDEXED BY {index} WHERE kind = {APPROVAL}{open}")
         }
     };
-    select(rows::ENTRY, &format!("{rest} ORDER BY opened_at DESC, run_no DESC, seq DESC LIMIT ?1"))
+    select::<Entry>(&format!("{rest} ORDER BY opened_at DESC, run_no DESC, seq DESC LIMIT ?1"))
 }
 
 fn steps() -> String {
     let columns = format!("{STEP_ROW}, {}", payloads::value());
-    let wanted = "e.run_no = ?1 AND e.kind = 1 AND e.seq > ?2";
+    let wanted = format!("e.run_no = ?1 AND e.kind = {STEP} AND e.seq > ?2");
     let rest = format!("entries e {} WHERE {wanted} ORDER BY e.seq LIMIT ?3", payloads::join());
-    select(&columns, &rest)
+    tables::select(&columns, &rest)
 }
 
 impl Store for SqliteStore {
@@ -97,10 +99,7 @@ impl Store for SqliteStore {
     }
 
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error> {
-        self.with_reader(|c| {
-            let sql = select(rows::RUN, "runs WHERE no = ?1");
-            maybe(c, &sql, (no.0,), rows::run)?.map(|run| view(c, run)).transpose()
-        })
+        self.with_reader(|c| one(c, "WHERE no = ?1", (no.0,))?.map(|run| view(c, run)).transpose())
     }
 
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
@@ -123,9 +122,9 @@ impl Store for SqliteStore {
             wanted.push("job IS NOT NULL".to_owned());
         }
         params.push(Value::Integer(i64::try_from(filter.limit).unwrap_or(i64::MAX)));
-        let rest = format!("runs WHERE {} ORDER BY no DESC LIMIT ?{}", wanted.join(" AND "), params.len());
+        let rest = format!("WHERE {} ORDER BY no DESC LIMIT ?{}", wanted.join(" AND "), params.len());
         self.with_reader(|c| {
-            let runs = all(c, &select(rows::RUN, &rest), params_from_iter(params), rows::run)?;
+            let runs = many(c, &rest, params_from_iter(params))?;
             runs.into_iter().map(|run| view(c, run)).collect()
         })
     }
@@ -134,25 +133,22 @@ impl Store for SqliteStore {
         let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
         let sql = approvals(filter);
         self.with_reader(|c| match filter.run {
-            Some(run) => all(c, &sql, (limit, run.0), rows::entry),
-            None => all(c, &sql, (limit,), rows::entry),
+            Some(run) => all(c, &sql, (limit, run.0), rows::row),
+            None => all(c, &sql, (limit,), rows::row),
         })
     }
 
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
-        self.with_reader(|c| {
-            maybe(c, &select(rows::ENVELOPE, "envelopes WHERE no = ?1"), (no.0,), rows::envelope)
-        })
+        self.with_reader(|c| one(c, "WHERE no = ?1", (no.0,)))
     }
 
     fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
         self.with_reader(|c| {
             // One snapshot: a window and what is spent of it.
             let c = c.unchecked_transaction().map_err(failure)?;
-            let budgets = all(&c, &select(rows::BUDGET, "budgets ORDER BY no"), [], rows::budget)?;
-            let sql = select(rows::ENVELOPE, "envelopes WHERE no = ?1");
+            let budgets: Vec<Budget> = many(&c, "ORDER BY no", [])?;
             let view = |budget: Budget| {
-                let window = budget.window.map(|w| maybe(&c, &sql, (w.envelope.0,), rows::envelope));
+                let window = budget.window.map(|w| one(&c, "WHERE no = ?1", (w.envelope.0,)));
                 Ok(BudgetView { envelope: window.transpose()?.flatten(), budget })
             };
             budgets.into_iter().filter(|b| !b.removed).map(view).collect()
@@ -160,24 +156,17 @@ impl Store for SqliteStore {
     }
 
     fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
-        self.with_reader(|c| {
-            let sql = select(rows::ATTEMPT, "attempts WHERE run_no = ?1 ORDER BY no");
-            all(c, &sql, (run.0,), rows::attempt)
-        })
+        self.with_reader(|c| many(c, "WHERE run_no = ?1 ORDER BY no", (run.0,)))
     }
 
     fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error> {
-        self.with_reader(|c| {
-            let sql = select(rows::ENTRY, "entries WHERE run_no = ?1 AND seq = ?2");
-            maybe(c, &sql, (run.0, seq.0), rows::entry)
-        })
+        self.with_reader(|c| one(c, "WHERE run_no = ?1 AND seq = ?2", (run.0, seq.0)))
     }
 
     fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.with_reader(|c| {
-            let sql = select(rows::ENTRY, "entries WHERE run_no = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3");
-            all(c, &sql, (run.0, after.0, limit), rows::entry)
+            many(c, "WHERE run_no = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3", (run.0, after.0, limit))
         })
     }
 
@@ -201,7 +190,7 @@ impl Store for SqliteStore {
 
     fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error> {
         self.with_reader(|c| {
-            let sql = select(
+            let sql = tables::select(
                 ITEM_ROW,
                 "entries e INDEXED BY entries_by_key WHERE e.run_no = ?1 AND e.kind = ?2 AND e.key = ?3 \
                  AND e.scope = ?4 ORDER BY e.seq DESC LIMIT 1",
@@ -220,22 +209,21 @@ impl Store for SqliteStore {
 
     fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
         self.with_reader(|c| {
-            let sql = select(
-                rows::ENTRY,
-                "entries INDEXED BY entries_by_key WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND state = 1 \
-                 ORDER BY seq DESC LIMIT 1",
+            let rest = format!(
+                "INDEXED BY entries_by_key WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND state = {DONE} \
+                 ORDER BY seq DESC LIMIT 1"
             );
-            maybe(c, &sql, (run.0, kind.code(), key), rows::entry)
+            one(c, &rest, (run.0, kind.code(), key))
         })
     }
 
     fn items_up_to(&self, run: RunNo, upto: Seq, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.with_reader(|c| {
-            let sql = select(
+            let sql = tables::select(
                 ITEM_ROW,
                 &format!(
-                    "{ITEMS} WHERE e.run_no = ?1 AND e.kind = 2 AND (e.retried_by IS NULL OR e.retried_by > ?4) \
+                    "{ITEMS} WHERE e.run_no = ?1 AND e.kind = {ITEM} AND (e.retried_by IS NULL OR e.retried_by > ?4) \
                      AND e.seq > ?2 AND e.seq <= ?4 ORDER BY e.seq LIMIT ?3"
                 ),
             );
@@ -245,7 +233,7 @@ impl Store for SqliteStore {
 
     fn item_up_to(&self, run: RunNo, key: &str, upto: Seq) -> Result<Option<ItemRow>, Error> {
         self.with_reader(|c| {
-            let sql = select(
+            let sql = tables::select(
                 ITEM_ROW,
                 "entries e INDEXED BY entries_by_key WHERE e.run_no = ?1 AND e.kind = ?2 AND e.key = ?3 \
                  AND e.scope = ?4 AND e.seq <= ?5 ORDER BY e.seq DESC LIMIT 1",
@@ -256,12 +244,11 @@ impl Store for SqliteStore {
 
     fn newest_up_to(&self, run: RunNo, kind: Kind, key: &str, upto: Seq) -> Result<Option<Entry>, Error> {
         self.with_reader(|c| {
-            let sql = select(
-                rows::ENTRY,
-                "entries INDEXED BY entries_by_key WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND state = 1 \
-                 AND seq <= ?4 ORDER BY seq DESC LIMIT 1",
+            let rest = format!(
+                "INDEXED BY entries_by_key WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND state = {DONE} \
+                 AND seq <= ?4 ORDER BY seq DESC LIMIT 1"
             );
-            maybe(c, &sql, (run.0, kind.code(), key, upto.0), rows::entry)
+            one(c, &rest, (run.0, kind.code(), key, upto.0))
         })
     }
 
@@ -274,37 +261,23 @@ impl Store for SqliteStore {
     }
 
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {
-        self.with_reader(|c| {
-            all(c, &select(rows::INSTANCE, "instances WHERE life = 0 ORDER BY no"), [], rows::instance)
-        })
+        self.with_reader(|c| many(c, &format!("WHERE life = {LIVE} ORDER BY no"), []))
     }
 
     fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error> {
-        self.with_reader(|c| {
-            maybe(c, &select(rows::INSTANCE, "instances WHERE no = ?1"), (no.0,), rows::instance)
-        })
+        self.with_reader(|c| one(c, "WHERE no = ?1", (no.0,)))
     }
 
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
         // Floor division, also before 1970: a clock that was wrong is no reason to lose a line.
-        let sql = "SELECT run_no, upstream, model, (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) \
-                   / 86400000000 AS day, sum(spent_calls), sum(spent_tokens), sum(spent_cost), \
-                   sum(CASE WHEN state = 4 THEN held_cost ELSE 0 END) FROM entries \
-                   WHERE kind = 0 AND opened_at >= ?1 AND opened_at < ?2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4";
-        self.with_reader(|c| {
-            all(c, sql, (since.0, until.0), |r| {
-                Ok(LedgerLine {
-                    run: RunNo(r.get(0)?),
-                    upstream: r.get(1)?,
-                    model: r.get(2)?,
-                    day: r.get(3)?,
-                    calls: r.get(4)?,
-                    tokens: r.get(5)?,
-                    spent_nano_usd: r.get(6)?,
-                    doubt_nano_usd: r.get(7)?,
-                })
-            })
-        })
+        let sql = format!(
+            "SELECT run_no, upstream, model, (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) \
+             / 86400000000 AS day, sum(spent_calls), sum(spent_tokens), sum(spent_cost), \
+             sum(CASE WHEN state = {UNKNOWN} THEN held_cost ELSE 0 END) FROM entries \
+             WHERE kind = {CALL} AND opened_at >= ?1 AND opened_at < ?2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
+        );
+        let line = |row: &rusqlite::Row<'_>| tables::ledger_line(&mut Cursor::new(row));
+        self.with_reader(|c| all(c, &sql, (since.0, until.0), line))
     }
 
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {

@@ -4,12 +4,13 @@ use outlast_core::store::Error;
 use rusqlite::{Connection, Transaction};
 
 use super::{failure, state};
-use crate::format::{FORMAT, readable};
+use crate::{
+    format::{FORMAT, readable},
+    tables::{APPROVAL, CALL, ITEM, LIVE, OPEN},
+};
 
 /// `PRAGMA application_id`: tells an Outlast store from any other SQLite file ("OUTL").
 pub const APPLICATION_ID: i64 = 0x4f55_544c;
-
-const ALL: [&str; 2] = [TABLES, state::schema::TABLES];
 
 // Layout, from measurements: `id INTEGER PRIMARY KEY` with UNIQUE(run_no, seq) appends at the end of
 // the tree; a clustered (run, seq) key is 2.7 times slower at many callers. A run's text id is
@@ -17,13 +18,15 @@ const ALL: [&str; 2] = [TABLES, state::schema::TABLES];
 // planner walks a whole run by (run_no, seq) to save a sort. A payload's id is made of its entry's (see
 // `payloads.rs`): no index of its own, one page less in each commit. A short value stands in its entry's row:
 // another page less. Indexes on open rows are partial, so that a sweep costs what is open, not what is there.
-const TABLES: &str = "
+fn tables_of_runs() -> String {
+    format!(
+        "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE instances (
     no INTEGER PRIMARY KEY, life INTEGER NOT NULL, heartbeat INTEGER NOT NULL, op_counter INTEGER NOT NULL,
     registered_at INTEGER NOT NULL, last_seen INTEGER NOT NULL, identity TEXT NOT NULL);
-CREATE INDEX instances_live ON instances (no) WHERE life = 0;
+CREATE INDEX instances_live ON instances (no) WHERE life = {LIVE};
 
 CREATE TABLE runs (
     no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status INTEGER NOT NULL, parent INTEGER,
@@ -69,17 +72,19 @@ CREATE TABLE entries (
     spent_cost INTEGER NOT NULL, spent_tokens INTEGER NOT NULL, spent_calls INTEGER NOT NULL,
     delivered_to INTEGER, delivered_count INTEGER NOT NULL, retried_by INTEGER, replayable INTEGER NOT NULL,
     model TEXT, detail TEXT, upstream TEXT, value BLOB, UNIQUE (run_no, seq));
-CREATE INDEX calls_open ON entries (instance) WHERE state = 0 AND kind = 0;
-CREATE INDEX entries_of_items ON entries (run_no, seq) WHERE kind = 2;
-CREATE INDEX approvals ON entries (opened_at, run_no, seq) WHERE kind = 7;
-CREATE INDEX approvals_open ON entries (opened_at, run_no, seq) WHERE kind = 7 AND state = 0;
+CREATE INDEX calls_open ON entries (instance) WHERE state = {OPEN} AND kind = {CALL};
+CREATE INDEX entries_of_items ON entries (run_no, seq) WHERE kind = {ITEM};
+CREATE INDEX approvals ON entries (opened_at, run_no, seq) WHERE kind = {APPROVAL};
+CREATE INDEX approvals_open ON entries (opened_at, run_no, seq) WHERE kind = {APPROVAL} AND state = {OPEN};
 CREATE INDEX entries_by_match ON entries (run_no, match_key, seq) WHERE match_key IS NOT NULL;
 CREATE INDEX entries_by_key ON entries (run_no, kind, key, scope, seq) WHERE key IS NOT NULL;
 
 CREATE TABLE payloads (
     id INTEGER PRIMARY KEY, codec INTEGER NOT NULL, key_id INTEGER NOT NULL, len INTEGER NOT NULL,
     sha256 BLOB NOT NULL, bytes BLOB NOT NULL);
-";
+"
+    )
+}
 
 /// The format of the store in the file; 0 where there is none yet. Changes nothing.
 ///
@@ -123,7 +128,8 @@ pub fn make(
     if found_in(&tx, place)? != 0 {
         return Ok(());
     }
-    ALL.iter().try_for_each(|sql| tx.execute_batch(sql)).map_err(failure)?;
+    tx.execute_batch(&tables_of_runs()).map_err(failure)?;
+    tx.execute_batch(state::schema::TABLES).map_err(failure)?;
     tx.pragma_update(None, "user_version", FORMAT).map_err(failure)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(failure)?;
     for (key, value) in fresh_meta() {

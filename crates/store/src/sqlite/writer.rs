@@ -3,14 +3,19 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    clock::Clock,
-    id::{InstanceNo, Micros},
-    loaded::{Loaded, Need},
-    store::Error,
+    engine::loaded::Loaded,
+    store::{
+        Error,
+        load::{Fetch, Key},
+    },
+    words::{
+        clock::Clock,
+        id::{InstanceNo, Micros},
+    },
 };
 use rusqlite::Connection;
 
-use super::{apply, cache::Cache, failure, load::Loader, log, pending::Pending};
+use super::{apply, cache::Cache, failure, load::Finder, log, pending::Pending};
 use crate::{
     Durability,
     backend::{Backend, CommitFailed, Ground},
@@ -60,6 +65,16 @@ impl SqliteWriter {
     }
 }
 
+impl Fetch for SqliteWriter {
+    fn fetch(&mut self, keys: &[Key<'_>], into: &mut Loaded) -> Result<(), Error> {
+        if keys.iter().any(|key| self.pending.is_in_the_way_of(key)) {
+            self.write_pending()?;
+        }
+        let mut finder = Finder { conn: &self.conn, cache: &mut self.cache, pending: &self.pending };
+        keys.iter().try_for_each(|key| finder.find(key, into))
+    }
+}
+
 impl Backend for SqliteWriter {
     fn begin(&mut self, synced: bool) -> Result<Micros, Error> {
         // A NORMAL commit in WAL mode is in the file's WAL and not yet synced; the next FULL commit
@@ -77,13 +92,6 @@ impl Backend for SqliteWriter {
     fn begin_read(&mut self) -> Result<Micros, Error> {
         self.batch("BEGIN")?;
         self.began()
-    }
-
-    fn load(&mut self, needs: &[Need]) -> Result<Loaded, Error> {
-        if needs.iter().any(|need| self.pending.is_in_the_way_of(need)) {
-            self.write_pending()?;
-        }
-        Loader { conn: &self.conn, cache: &mut self.cache, pending: &self.pending }.load(needs)
     }
 
     fn ground(&self) -> Option<Ground> {

@@ -3,29 +3,31 @@
 use std::sync::{Arc, Mutex};
 
 use outlast_core::{
-    attempt::Exit,
-    digest::{Digest, MatchKey},
     engine::{
-        admit::Admit,
-        claim::Claim,
-        count_loop::CountLoop,
-        delivered::Delivered,
-        end_attempt::EndAttempt,
-        enter::Enter,
-        record::Record,
-        renew::{Active, Renew},
-        settle::{Bill, Close, Settle},
-        step::BeginStep,
+        call::{
+            admit::Admit,
+            delivered::Delivered,
+            settle::{Bill, Close, Settle},
+        },
+        op::{Actor, Admission, Claimed, Pulse, Settled, Step, Then, Verb},
+        run::{
+            claim::Claim,
+            end_attempt::EndAttempt,
+            enter::Enter,
+            renew::{Active, Renew},
+        },
+        step::{count_loop::CountLoop, record::Record, step::BeginStep},
     },
     envelope::Refusal,
-    id::{AttemptNo, Fence, RunNo, Seq, Slot},
-    journal::iteration_scope,
-    op::{Actor, Admission, Claimed, Pulse, Settled, Step, Then, Verb},
-    payload::Payload,
+    journal::{iteration_scope, payload::Payload},
     price::Bound,
-    status::Status,
+    run::{attempt::Exit, status::Status},
     store::Error,
-    usage::{ServiceTier, Usage},
+    words::{
+        digest::{Digest, MatchKey},
+        id::{AttemptNo, Fence, RunNo, Seq, Slot},
+        usage::{ServiceTier, Usage},
+    },
 };
 
 use crate::stage::Process;

@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use outlast_core::{
-    id::{RunNo, Seq},
+    engine::op::{Op, Outcome, Step},
     journal::{Entry, State},
-    op::{Op, Outcome, Step},
     store::Error,
+    words::id::{RunNo, Seq},
 };
 
 use crate::{
@@ -75,7 +75,7 @@ fn a_stale_attempt_is_refused_at_once_and_opens_nothing() {
     agent.ask(agent.turn(None)).unwrap();
     // The verdict and the takeover are another process's.
     let seen = theirs.store().instance(agent.process.no).unwrap().unwrap().heartbeat;
-    let verdict = outlast_core::engine::declare_dead::DeclareDead {
+    let verdict = outlast_core::engine::run::declare_dead::DeclareDead {
         instance: agent.process.no,
         heartbeat_seen: seen,
         left: false,
@@ -100,7 +100,8 @@ fn of_two_openings_in_flight_the_second_waits_for_a_commit() {
     let (_bed, mine, _theirs, agent) = two();
     let first = begins(&mine, &agent, "one");
     let given_back = mine.store().ahead(agent.step("two").into()).unwrap_err();
-    let second = mine.store().submit(given_back, outlast_core::op::Durability::Committed).wait().unwrap();
+    let second =
+        mine.store().submit(given_back, outlast_core::engine::op::Durability::Committed).wait().unwrap();
     let Outcome::Begun(Step::Run { seq: second, .. }) = second else { panic!("{second:?}") };
     assert!(second > first);
     agent.ask(agent.record(second, "2")).unwrap();

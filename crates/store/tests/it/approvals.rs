@@ -1,26 +1,36 @@
 //! Approvals: an agent asks, a person decides, and the run waits meanwhile.
 
 use outlast_core::{
-    approval::{self, Answer, ApprovalId, Filter, Status as Is},
-    digest::Digest,
     engine::{
-        claim::Claim,
-        decide_approval::DecideApproval,
-        fork::{self, Point},
-        renew::Active,
-        request_approval::{Asker, RequestApproval},
-        start::Start,
-        tell::{Tell, Word},
+        approval::{
+            decide_approval::DecideApproval,
+            request_approval::{Asker, RequestApproval},
+        },
+        op::Then,
+        run::{
+            claim::Claim,
+            fork::{self, Point},
+            renew::Active,
+            start::Start,
+            tell::{Tell, Word},
+        },
     },
-    id::{RunId, RunNo, Seq},
-    journal::{Kind, Role, State},
-    op::Then,
-    payload::Payload,
-    rules::{Requirement, Rules},
-    run::{Policy, Spec},
-    status::Status,
-    token::Claims,
-    unit::{Limits, Unit},
+    envelope::unit::{Limits, Unit},
+    journal::{
+        Kind, Role, State,
+        approval::{self, Answer, ApprovalId, Filter, Status as Is},
+        payload::Payload,
+    },
+    run::{
+        Policy, Spec,
+        rules::{Requirement, Rules},
+        status::Status,
+        token::Claims,
+    },
+    words::{
+        digest::Digest,
+        id::{RunId, RunNo, Seq},
+    },
 };
 
 use crate::{agent::Agent, stage::Stage};

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    clock::{Clock, ManualClock, SeededEntropy},
-    forked::Forked,
-    id::Micros,
     memory::MemoryStore,
+    reads::forked::Forked,
     store::Store,
+    words::{
+        clock::{Clock, ManualClock, SeededEntropy},
+        id::Micros,
+    },
 };
 
 /// One empty store, and the ways a story handles it from outside.

@@ -3,10 +3,11 @@
 use std::{path::Path, sync::Arc};
 
 use outlast_core::{
-    clock::{ManualClock, SeededEntropy},
+    reads::forked::Forked,
     store::{Error, Store},
+    words::clock::{ManualClock, SeededEntropy},
 };
-use outlast_store::{Durability, Options, open};
+use outlast_store::{Durability, Options, open, postgres::PostgresStore};
 
 use crate::{
     bed::{BEGINNING, Bed},
@@ -15,9 +16,11 @@ use crate::{
 
 /// Opens the store, durably, under a clock that stands still.
 pub fn open_at(place: &str, create: bool) -> Result<Arc<dyn Store>, Error> {
-    let clock = Arc::new(ManualClock::new(BEGINNING));
-    let entropy = Arc::new(SeededEntropy::new(7));
-    open(place, Options { durability: Durability::Full, clock, entropy, create })
+    open(place, options(Arc::new(ManualClock::new(BEGINNING)), create))
+}
+
+fn options(clock: Arc<ManualClock>, create: bool) -> Options {
+    Options { durability: Durability::Full, clock, entropy: Arc::new(SeededEntropy::new(7)), create }
 }
 
 /// A path as a store's place.
@@ -42,26 +45,49 @@ impl Bed for Opened {
     }
 }
 
-/// A database of its own. Its clock is the database's.
-pub struct Postgres(Database);
+/// A database of its own.
+pub struct Postgres {
+    database: Database,
+    /// Instead of the database's.
+    clock: Option<Arc<ManualClock>>,
+}
 
 impl Postgres {
+    /// Time is the database's, as in use.
     pub fn new() -> Postgres {
-        Postgres(Database::new())
+        Postgres { database: Database::new(), clock: None }
+    }
+
+    /// For stories that move time.
+    pub fn under_a_clock() -> Postgres {
+        Postgres { database: Database::new(), clock: Some(Arc::new(ManualClock::new(BEGINNING))) }
+    }
+
+    fn store(&self, create: bool) -> Arc<dyn Store> {
+        let url = self.database.url();
+        match &self.clock {
+            None => open_at(&url, create).unwrap(),
+            Some(clock) => {
+                let options = options(clock.clone(), create);
+                Arc::new(Forked::new(Arc::new(
+                    PostgresStore::open_under(clock.clone(), &url, options).unwrap(),
+                )))
+            }
+        }
     }
 }
 
 impl Bed for Postgres {
     fn open(&self) -> Arc<dyn Store> {
-        open_at(&self.0.url(), true).unwrap()
+        self.store(true)
     }
 
     fn reopen(&self, before: Arc<dyn Store>) -> Arc<dyn Store> {
         drop(before);
-        open_at(&self.0.url(), false).unwrap()
+        self.store(false)
     }
 
     fn clock(&self) -> Option<&ManualClock> {
-        None
+        self.clock.as_deref()
     }
 }

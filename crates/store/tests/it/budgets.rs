@@ -1,19 +1,22 @@
 //! Named budgets: what runs of a tag spend together, in a period.
 
 use outlast_core::{
-    budget::{Name, Per, Terms},
     engine::{
-        apply_budget,
-        raise_budget::RaiseBudget,
-        remove_budget::RemoveBudget,
-        set_budget::{SetBudget, Source},
+        budget::{
+            apply_budget,
+            raise_budget::RaiseBudget,
+            remove_budget::RemoveBudget,
+            set_budget::{SetBudget, Source},
+        },
+        op::BudgetSet,
     },
-    envelope::{Envelope, Whose},
-    id::{Micros, RunNo},
-    op::BudgetSet,
-    run::InDoubt,
-    status::Status,
-    unit::{Limits, Unit},
+    envelope::{
+        Envelope, Whose,
+        budget::{Name, Per, Terms},
+        unit::{Limits, Unit},
+    },
+    run::{InDoubt, status::Status},
+    words::id::{Micros, RunNo},
 };
 
 use crate::{agent::*, bed::BEGINNING, stage::Stage};
@@ -158,7 +161,7 @@ pub fn a_child_is_charged_to_the_named_budgets_above_it(s: &Stage) {
 pub fn what_closes_a_call_closes_it_in_its_window(s: &Stage) {
     set(s, "team", Unit::CostNanoUsd, 100 * FULL);
     let agent = member(s, "one");
-    let check = |close: &dyn Fn(outlast_core::id::Seq), wanted: (i64, i64, i64), calls: i64| {
+    let check = |close: &dyn Fn(outlast_core::words::id::Seq), wanted: (i64, i64, i64), calls: i64| {
         let before = window(s, "team");
         let seq = agent.request(&format!("{calls}{wanted:?}")).goes();
         close(seq);

@@ -1,12 +1,11 @@
 //! A call: reserved before it leaves, charged what it cost when it is settled.
 
 use outlast_core::{
-    engine::settle::{Bill, Close, Settle},
-    id::Seq,
-    journal::{Role, State},
-    payload::Payload,
+    engine::call::settle::{Bill, Close, Settle},
+    envelope::unit::Unit,
+    journal::{Role, State, payload::Payload},
     run::Unpriced,
-    unit::Unit,
+    words::id::Seq,
 };
 
 use crate::{agent::*, stage::Stage};

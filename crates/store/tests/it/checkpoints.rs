@@ -2,15 +2,14 @@
 
 use outlast_core::{
     engine::{
-        checkpoint::{Checkpoint, Used, newest_saved},
-        claim::Claim,
+        op::Then,
+        run::claim::Claim,
+        step::checkpoint::{Checkpoint, Used, newest_saved},
     },
-    id::Seq,
-    journal::{Kind, Role},
-    op::Then,
-    payload::Payload,
-    status::Status,
-    unit::Unit,
+    envelope::unit::Unit,
+    journal::{Kind, Role, payload::Payload},
+    run::status::Status,
+    words::id::Seq,
 };
 
 use crate::{agent::*, stage::Stage};

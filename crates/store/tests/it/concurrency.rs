@@ -9,16 +9,18 @@ use std::{
 };
 
 use outlast_core::{
-    engine::put::{Change, Put},
-    id::InstanceNo,
-    op::{Admission, Claimed, Durability},
-    state::{
-        At, EventRange, Item, Name, Scan,
-        transaction::{Conflicts, Transactions},
+    engine::{
+        op::{Admission, Claimed, Durability},
+        state::{
+            put::{Change, Put},
+            transaction::{Conflicts, Transactions},
+        },
     },
-    status::Status,
+    envelope::unit::Unit,
+    run::status::Status,
+    state::{At, EventRange, Item, Name, Scan},
     store::{Ask as _, Error},
-    unit::Unit,
+    words::id::InstanceNo,
 };
 
 use crate::{
@@ -107,8 +109,8 @@ pub fn one_of_sixty_four_processes_gets_a_run(s: &Stage) {
 pub fn registering_at_once_gives_everyone_a_number(s: &Stage) {
     let process = s.process("p");
     let mut numbers: Vec<InstanceNo> = together(|_| {
-        let identity = outlast_core::instance::Identity::default();
-        process.ask(outlast_core::engine::register::Register { identity }).unwrap()
+        let identity = outlast_core::run::instance::Identity::default();
+        process.ask(outlast_core::engine::run::register::Register { identity }).unwrap()
     });
     numbers.sort();
     numbers.dedup();
@@ -146,7 +148,8 @@ pub fn no_increment_is_lost(s: &Stage) {
 pub fn a_call_is_settled_by_one_of_many(s: &Stage) {
     let a = s.process("p").claim(s.run("r").create());
     let seq = a.call("x");
-    let settled = together(|_| a.ask(a.settle(seq, outlast_core::engine::settle::Close::Done(bill(10)))));
+    let settled =
+        together(|_| a.ask(a.settle(seq, outlast_core::engine::call::settle::Close::Done(bill(10)))));
     assert_eq!(settled.iter().filter(|x| x.is_ok()).count(), 1);
     assert_eq!((s.money(a.run), s.status(a.run)), ((0, 0, 10), Status::Running));
 }

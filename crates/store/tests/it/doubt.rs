@@ -1,11 +1,11 @@
 //! Calls whose outcome is unknown: what they hold, what their retries take over, what is posted in the end.
 
 use outlast_core::{
-    engine::settle::{Bill, Close},
-    id::Seq,
+    engine::call::settle::{Bill, Close},
+    envelope::unit::Unit,
     journal::State,
     run::InDoubt,
-    unit::Unit,
+    words::id::Seq,
 };
 
 use crate::{
@@ -342,9 +342,13 @@ pub fn twenty_calls_of_budget_deliver_nine_answers_though_each_is_lost_once(s: &
         let mut delivered = 0;
         for turn in 0..20 {
             let text = format!("turn {turn}");
-            let Ok(outlast_core::op::Admission::Go { seq, .. }) = a.request(&text).ask() else { break };
+            let Ok(outlast_core::engine::op::Admission::Go { seq, .. }) = a.request(&text).ask() else {
+                break;
+            };
             a.lost(seq);
-            let Ok(outlast_core::op::Admission::Go { seq, .. }) = a.request(&text).ask() else { break };
+            let Ok(outlast_core::engine::op::Admission::Go { seq, .. }) = a.request(&text).ask() else {
+                break;
+            };
             a.done(seq, cost);
             a.delivered(seq);
             delivered += 1;

@@ -2,18 +2,18 @@
 
 use outlast_core::{
     engine::{
-        forget::{Forget, Forgot},
-        fork::Fork,
-        recount::Recount,
+        op::Then,
+        run::{
+            forget::{Forget, Forgot},
+            fork::Fork,
+            recount::Recount,
+        },
     },
-    id::{Micros, RunId, RunNo, Seq},
-    job::Counts,
-    journal::Role,
-    op::Then,
-    origin::Origin,
-    run::Spec,
+    envelope::unit::{Limits, Unit},
+    journal::{Role, job::Counts},
+    run::{Spec, origin::Origin},
     store::RunFilter,
-    unit::{Limits, Unit},
+    words::id::{Micros, RunId, RunNo, Seq},
 };
 
 use crate::{
@@ -43,9 +43,9 @@ pub fn a_run_that_ended_is_forgotten_with_all_that_was_kept_of_it(s: &Stage) {
     a.ask(a.record(step, "page")).unwrap();
     let asked = a.buys("ask", 10);
     let name = outlast_core::state::Name::new("run:old", "agent", "k");
-    s.ask(outlast_core::engine::put::Put {
+    s.ask(outlast_core::engine::state::put::Put {
         actor: Some((a.actor(), a.slot)),
-        changes: vec![outlast_core::engine::put::Change::set(name, b"v")],
+        changes: vec![outlast_core::engine::state::put::Change::set(name, b"v")],
         transaction: None,
     })
     .unwrap();

@@ -2,19 +2,23 @@
 
 use outlast_core::{
     engine::{
-        checkpoint::Checkpoint,
-        claim_item::ClaimItem,
-        fork::{self, Point},
-        put::{Change, Put},
-        snapshot::Snapshot,
+        item::claim_item::ClaimItem,
+        op::{Step, Then},
+        run::{
+            fork::{self, Point},
+            snapshot::Snapshot,
+        },
+        state::put::{Change, Put},
+        step::checkpoint::Checkpoint,
     },
-    id::{AttemptNo, RunId, RunNo, Seq},
-    job::{ItemClaim, OnChange, Standing},
-    journal::{Kind, Role},
-    op::{Step, Then},
-    payload::Payload,
+    envelope::unit::{Limits, Unit},
+    journal::{
+        Kind, Role,
+        job::{ItemClaim, OnChange, Standing},
+        payload::Payload,
+    },
     state::{Name, Scan},
-    unit::{Limits, Unit},
+    words::id::{AttemptNo, RunId, RunNo, Seq},
 };
 
 use crate::{agent::*, stage::Stage};
@@ -186,11 +190,16 @@ pub fn a_forks_items_are_those_of_the_snapshot(s: &Stage) {
     a.item_done(open, "late");
     a.ends(Then::Interrupt { by_person: false });
     a = s.process("p2").works(a.run);
-    let changed = ClaimItem { content: Some(outlast_core::digest::Digest::of(b"2")), ..a.claiming_item("c") };
+    let changed =
+        ClaimItem { content: Some(outlast_core::words::digest::Digest::of(b"2")), ..a.claiming_item("c") };
     a.ask(changed).unwrap();
     // What takes the place of a shared item later changes nothing in the fork.
-    s.ask(outlast_core::engine::reset_item::ResetItem { run: a.run, key: "a".into(), reuse_answers: false })
-        .unwrap();
+    s.ask(outlast_core::engine::item::reset_item::ResetItem {
+        run: a.run,
+        key: "a".into(),
+        reuse_answers: false,
+    })
+    .unwrap();
     let run = fork(s, a.run, point, "f");
     let rows = s.store().results(run, Seq(0), 10).unwrap();
     let told: Vec<_> = rows.into_iter().map(|(r, v)| (r.key, v.unwrap().decode().unwrap())).collect();
@@ -207,7 +216,7 @@ pub fn a_forks_items_are_those_of_the_snapshot(s: &Stage) {
 pub fn a_shared_item_that_runs_anew_is_the_forks_own(s: &Stage) {
     let a = s.process("p").works(s.run("r").job().create());
     let claim = |a: &Agent, text: &str| ClaimItem {
-        content: Some(outlast_core::digest::Digest::of(text.as_bytes())),
+        content: Some(outlast_core::words::digest::Digest::of(text.as_bytes())),
         on_change: OnChange::Rerun,
         ..a.claiming_item("a")
     };
@@ -273,7 +282,7 @@ pub fn points_are_found_by_name_place_and_attempt(s: &Stage) {
     assert_eq!(seq(&Point::Attempt(AttemptNo(1))), Ok(2));
     assert_eq!(seq(&Point::Attempt(AttemptNo(2))), Ok(3));
     assert_eq!(seq(&Point::Time(s.store().now().unwrap())), Ok(3));
-    assert_eq!(seq(&Point::Time(outlast_core::id::Micros(0))), Ok(0));
+    assert_eq!(seq(&Point::Time(outlast_core::words::id::Micros(0))), Ok(0));
     assert_eq!(seq(&Point::Name("none".into())), Err("unknown_snapshot"));
     assert_eq!(seq(&Point::Attempt(AttemptNo(7))), Err("unknown_snapshot"));
 }

@@ -8,9 +8,9 @@ use std::{
 };
 
 use outlast_core::{
-    clock::{Entropy as _, SeededEntropy},
-    engine::put::{Change, Put},
+    engine::state::put::{Change, Put},
     state::Name,
+    words::clock::{Entropy as _, SeededEntropy},
 };
 
 use crate::{

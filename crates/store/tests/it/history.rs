@@ -1,9 +1,9 @@
 //! What a key was: at a version, at a commit, at a time; lists, scans and the stream of events.
 
 use outlast_core::{
-    engine::put::Change,
-    id::Micros,
+    engine::state::put::Change,
     state::{At, EventRange, Moment, Name, Position, ResumePoint, Scan},
+    words::id::Micros,
 };
 
 use crate::{
@@ -222,8 +222,9 @@ pub fn an_agents_events_are_its_own_in_order_and_by_page(s: &Stage) {
 }
 
 pub fn an_event_names_its_transaction(s: &Stage) {
-    s.ask(outlast_core::engine::put::Put {
-        transaction: Some("tx é".into()), ..put(vec![change("k", "v")])
+    s.ask(outlast_core::engine::state::put::Put {
+        transaction: Some("tx é".into()),
+        ..put(vec![change("k", "v")])
     })
     .unwrap();
     let page = s.store().state_events(&range()).unwrap();

@@ -3,22 +3,28 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    digest::Digest,
     engine::{
-        claim_item::ClaimItem,
-        next_try::NextTry,
-        record_item::{ItemEnd, RecordItem},
-        reset_item::ResetItem,
-        return_item::ReturnItem,
+        item::{
+            claim_item::ClaimItem,
+            record_item::{ItemEnd, RecordItem},
+            reset_item::ResetItem,
+            return_item::ReturnItem,
+        },
+        op::{Step, Then},
+        step::next_try::NextTry,
     },
-    id::{RunNo, Seq, Slot},
-    job::{ItemClaim, ItemRow, ItemRun, OnChange, Standing},
-    journal::{Role, State},
-    op::{Step, Then},
-    payload::Payload,
-    scope,
-    status::Status,
-    unit::Unit,
+    envelope::unit::Unit,
+    journal::{
+        Role, State,
+        job::{ItemClaim, ItemRow, ItemRun, OnChange, Standing},
+        payload::Payload,
+        scope,
+    },
+    run::status::Status,
+    words::{
+        digest::Digest,
+        id::{RunNo, Seq, Slot},
+    },
 };
 
 use crate::{
@@ -36,7 +42,7 @@ impl NewRun {
 impl Process {
     /// A worker in a slot of its own.
     pub fn works(&self, run: RunNo) -> Agent {
-        self.claim_by(outlast_core::engine::claim::Claim { slot: Slot::ANY, ..self.claiming(run) })
+        self.claim_by(outlast_core::engine::run::claim::Claim { slot: Slot::ANY, ..self.claiming(run) })
     }
 }
 

@@ -1,13 +1,14 @@
 //! Jobs: their workers, their counts, and how they are read.
 
 use outlast_core::{
-    engine::record_item::ItemEnd,
-    id::Slot,
-    job::{ItemClaim, Standing},
-    op::Then,
-    payload::Payload,
-    status::Status,
+    engine::{item::record_item::ItemEnd, op::Then},
+    journal::{
+        job::{ItemClaim, Standing},
+        payload::Payload,
+    },
+    run::status::Status,
     store::RunFilter,
+    words::id::Slot,
 };
 
 use crate::{

@@ -9,11 +9,11 @@ use std::{
 
 use outlast_core::{
     engine::{
-        put::{Change, Put},
-        register::Register,
+        op::Durability,
+        run::register::Register,
+        state::put::{Change, Put},
     },
-    instance::Identity,
-    op::Durability,
+    run::instance::Identity,
     state::{EventRange, Name},
     store::{Ask as _, Store},
 };

@@ -1,11 +1,15 @@
 //! Who may act for a run: leases, fences, attempts, labels.
 
 use outlast_core::{
-    engine::{adopt::Adopt, checkpoint::Checkpoint, claim::Claim, end_attempt::EndAttempt, put::Put},
-    id::{AttemptNo, RunNo, Slot},
-    op::{Actor, Claimed, Then},
-    payload::Payload,
-    status::Status,
+    engine::{
+        op::{Actor, Claimed, Then},
+        run::{adopt::Adopt, claim::Claim, end_attempt::EndAttempt},
+        state::put::Put,
+        step::checkpoint::Checkpoint,
+    },
+    journal::payload::Payload,
+    run::status::Status,
+    words::id::{AttemptNo, RunNo, Slot},
 };
 
 use crate::{
@@ -145,7 +149,7 @@ pub fn a_stale_attempt_closes_what_it_opened(s: &Stage) {
 pub fn only_its_own_process_closes_a_call(s: &Stage) {
     let agent = s.process("one").claim(s.run("r").create());
     let call = agent.call("x");
-    let mut other = agent.settle(call, outlast_core::engine::settle::Close::Void);
+    let mut other = agent.settle(call, outlast_core::engine::call::settle::Close::Void);
     other.instance = s.process("two").no;
     s.refuses("already_taken", other);
     agent.void(call);
@@ -163,7 +167,7 @@ pub fn another_process_may_adopt_an_attempt(s: &Stage) {
     let adopted = Agent { process: s.process("agent"), ..agent.clone() };
     let call = adopted.call("x");
     adopted.done(call, 5);
-    assert_eq!(s.spent(agent.run, outlast_core::unit::Unit::CostNanoUsd), 5);
+    assert_eq!(s.spent(agent.run, outlast_core::envelope::unit::Unit::CostNanoUsd), 5);
 }
 
 pub fn one_living_process_at_a_time_adopts_an_attempt(s: &Stage) {

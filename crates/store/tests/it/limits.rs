@@ -1,10 +1,12 @@
 //! Admission: what each limit refuses, and in which order a call fits, inherits, waits, is clamped or refused.
 
 use outlast_core::{
-    engine::claim::Claim,
-    op::{Claimed, Then, Turn},
-    status::Status,
-    unit::Unit,
+    engine::{
+        op::{Claimed, Then, Turn},
+        run::claim::Claim,
+    },
+    envelope::unit::Unit,
+    run::status::Status,
 };
 
 use crate::{agent::*, stage::Stage};
@@ -299,7 +301,7 @@ pub fn header_attempts_are_active_while_a_call_is_in_flight(s: &Stage) {
     let run = s.run("r").create();
     let a = s.process("outlast serve").enter(run, Some("a"));
     let seq = a.call("x");
-    let mut settle = a.settle(seq, outlast_core::engine::settle::Close::Done(bill(5)));
+    let mut settle = a.settle(seq, outlast_core::engine::call::settle::Close::Done(bill(5)));
     settle.active_ms = 250;
     a.ask(settle).unwrap();
     assert_eq!(s.spent(run, Unit::ActiveMs), 250);

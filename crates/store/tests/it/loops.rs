@@ -1,10 +1,12 @@
 //! Loops: what a turn counts.
 
 use outlast_core::{
-    engine::claim::Claim,
-    op::{Then, Turn},
-    status::Status,
-    unit::Unit,
+    engine::{
+        op::{Then, Turn},
+        run::claim::Claim,
+    },
+    envelope::unit::Unit,
+    run::status::Status,
 };
 
 use crate::{agent::*, stage::Stage};

@@ -1,7 +1,7 @@
 //! What a store does, told once and played on every store.
 //!
 //! A story is a function over a `Stage`; each noun has its file. `stories!` plays all of them on a
-//! bed; `timed_stories!` those that move time, for beds whose clock is injected. A story that no
+//! bed; `timed_stories!` those that move time, on beds whose clock is injected. A story that no
 //! list names is dead code, and the compiler says so.
 #![allow(clippy::unwrap_used)]
 
@@ -14,6 +14,7 @@ mod relay;
 mod stage;
 
 mod ahead;
+mod damaged;
 mod full_disk;
 mod killed;
 mod postgres_database;
@@ -571,4 +572,8 @@ mod sqlite {
 
 mod postgres {
     stories!(crate::beds::Postgres::new());
+
+    mod timed {
+        timed_stories!(crate::beds::Postgres::under_a_clock());
+    }
 }

@@ -1,6 +1,10 @@
 //! Runs under a parent's budget.
 
-use outlast_core::{id::RunNo, run::InDoubt, status::Status, unit::Unit};
+use outlast_core::{
+    envelope::unit::Unit,
+    run::{InDoubt, status::Status},
+    words::id::RunNo,
+};
 
 use crate::{agent::*, stage::Stage};
 
@@ -31,9 +35,10 @@ pub fn loops_restarts_and_time_are_the_childs_own(s: &Stage) {
     let (parent, child) = family(s, Unit::Loops, 0);
     child.buys("one", 1);
     child.pulse(500);
-    child
-        .process
-        .claim_by(outlast_core::engine::claim::Claim { restart: true, ..child.process.claiming(child.run) });
+    child.process.claim_by(outlast_core::engine::run::claim::Claim {
+        restart: true,
+        ..child.process.claiming(child.run)
+    });
     for unit in [Unit::Loops, Unit::ActiveMs, Unit::Restarts] {
         assert!(s.spent(child.run, unit) > 0, "{}", unit.name());
         assert_eq!(s.spent(parent, unit), 0, "{}", unit.name());

@@ -3,10 +3,13 @@
 use std::time::{Duration, Instant};
 
 use outlast_core::{
-    engine::put::{Change, Put},
-    op::Durability,
+    engine::{
+        op::Durability,
+        state::put::{Change, Put},
+    },
     state::{Name, Scan},
     store::Ask as _,
+    words::id::Micros,
 };
 
 use crate::{
@@ -57,6 +60,20 @@ fn a_store_of_another_format_is_refused_and_left_alone() {
         let format = "SELECT convert_from(value, 'UTF8') FROM outlast.meta WHERE key = 'format'";
         assert_eq!(database.value(format).as_deref(), Some(found));
     }
+}
+
+/// Servers with clocks of their own would disagree about what is over.
+#[test]
+fn time_is_the_databases_whatever_the_process_clock_says() {
+    let database = Database::new();
+    let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    let micros = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    let asked = || Micros(database.value(micros).unwrap().parse().unwrap());
+    let before = asked();
+    let process = s.process("p");
+    let told = [s.store().now().unwrap(), s.store().instance(process.no).unwrap().unwrap().registered_at];
+    let after = asked();
+    assert!(told.iter().all(|now| (before..=after).contains(now)), "{told:?} in {before:?}..={after:?}");
 }
 
 /// The server's clock cannot be set: what was committed is made older.
@@ -123,7 +140,7 @@ fn a_store_is_opened_read_and_closed_within_a_runtime() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = open_at(&database.url(), true).unwrap();
-        assert_eq!(store.run_no(&outlast_core::id::RunId::new("r").unwrap()).unwrap(), None);
+        assert_eq!(store.run_no(&outlast_core::words::id::RunId::new("r").unwrap()).unwrap(), None);
         let ticket = store.submit(put("k").into(), Durability::Synced);
         ticket.await.unwrap();
         assert!(store.now().unwrap().0 > 1_700_000_000_000_000);
@@ -135,7 +152,7 @@ fn names_may_be_longer_than_an_index_entry() {
     let database = Database::new();
     let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
     // Not compressible: PostgreSQL compresses what it indexes.
-    let digest = |i: u32| outlast_core::digest::Digest::of(&i.to_le_bytes()).to_string();
+    let digest = |i: u32| outlast_core::words::digest::Digest::of(&i.to_le_bytes()).to_string();
     let long: String = (0..200).map(digest).collect();
     let mut run = s.run("r");
     run.start.command_key = Some(long.clone());

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    engine::{register::Register, start::Start},
-    id::{EnvelopeNo, InstanceNo, RunNo, Seq},
-    instance::Identity,
-    journal::{Kind, Role},
-    masks::Masks,
-    op::Then,
-    payload::Payload,
-    rules::Rules,
-    run::{Command, Grpc, PriceFile, Prices, Spec},
-    state::transaction::Conflicts,
-    status::Status,
+    engine::{
+        op::Then,
+        run::{register::Register, start::Start},
+        state::transaction::Conflicts,
+    },
+    envelope::unit::Limits,
+    journal::{Kind, Role, payload::Payload},
+    run::{
+        Command, Grpc, PriceFile, Prices, Spec, instance::Identity, masks::Masks, rules::Rules,
+        status::Status,
+    },
     store::RunFilter,
-    unit::Limits,
+    words::id::{EnvelopeNo, InstanceNo, RunNo, Seq},
 };
 
 use crate::{
@@ -45,7 +45,7 @@ pub fn what_is_not_there_is_none(s: &Stage) {
     assert_eq!(store.payload(RunNo(7), Seq(1), Role::Answer).unwrap(), None);
     assert_eq!(store.runs(&page(10)).unwrap(), []);
     assert_eq!(store.live_instances().unwrap(), []);
-    assert_eq!(store.ledger(outlast_core::id::Micros(0), FOREVER).unwrap(), []);
+    assert_eq!(store.ledger(outlast_core::words::id::Micros(0), FOREVER).unwrap(), []);
 }
 
 pub fn runs_are_listed_newest_first_and_by_page(s: &Stage) {
@@ -66,7 +66,7 @@ pub fn runs_are_found_by_status_and_by_command(s: &Stage) {
         new.start.command_key = Some(key.into());
         new.create();
     }
-    let running = s.store().run_no(&outlast_core::id::RunId::new("c").unwrap()).unwrap().unwrap();
+    let running = s.store().run_no(&outlast_core::words::id::RunId::new("c").unwrap()).unwrap().unwrap();
     process.claim(running);
     let by = |status, key: Option<&str>| {
         ids(s, RunFilter { status, command_key: key.map(str::to_owned), ..page(10) })
@@ -186,7 +186,7 @@ pub fn the_ledger_sums_calls_by_run_model_and_day(s: &Stage) {
     b.begins("no call");
     let now = s.store().now().unwrap();
     let day = now.0.div_euclid(86_400_000_000);
-    let mut lines = s.store().ledger(outlast_core::id::Micros(0), FOREVER).unwrap();
+    let mut lines = s.store().ledger(outlast_core::words::id::Micros(0), FOREVER).unwrap();
     lines.sort_by_key(|l| (l.run, l.model.clone()));
     let had: Vec<_> = lines
         .iter()
@@ -203,7 +203,7 @@ pub fn the_ledger_sums_calls_by_run_model_and_day(s: &Stage) {
 
 /// Whatever became of the calls: what was paid, lost, found again, repeated, refunded or billed beyond its bound.
 pub fn the_ledger_adds_up_to_what_budgets_say(s: &Stage) {
-    crate::budgets::set(s, "team", outlast_core::unit::Unit::CostNanoUsd, 1_000 * FULL);
+    crate::budgets::set(s, "team", outlast_core::envelope::unit::Unit::CostNanoUsd, 1_000 * FULL);
     let top = s.run("top").tag("team", "a").create();
     let child = s.run("child").under(top).create();
     let refund = s.run("refund").tag("team", "a").in_doubt(outlast_core::run::InDoubt::Refund).create();
@@ -227,13 +227,13 @@ pub fn the_ledger_adds_up_to_what_budgets_say(s: &Stage) {
         let lost = agent.call("lost");
         agent.lost(lost);
     }
-    let lines = s.store().ledger(outlast_core::id::Micros(0), FOREVER).unwrap();
+    let lines = s.store().ledger(outlast_core::words::id::Micros(0), FOREVER).unwrap();
     let sum = |of: &[RunNo]| -> (i64, i64, i64) {
         let mine = lines.iter().filter(|l| of.contains(&l.run));
         mine.fold((0, 0, 0), |sum, l| (sum.0 + l.spent_nano_usd, sum.1 + l.doubt_nano_usd, sum.2 + l.calls))
     };
     let said = |e: &outlast_core::envelope::Envelope| {
-        (e.spent.cost(), e.doubt.cost(), e.spent[outlast_core::unit::Unit::Calls])
+        (e.spent.cost(), e.doubt.cost(), e.spent[outlast_core::envelope::unit::Unit::Calls])
     };
     assert_eq!(sum(&[top, child]), said(&s.envelope(top)));
     assert_eq!(sum(&[child]), said(&s.envelope(child)));

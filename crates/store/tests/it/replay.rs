@@ -1,12 +1,16 @@
 //! The replay rule: which recorded answer serves a request.
 
 use outlast_core::{
-    digest::MatchKey,
-    engine::settle::{Close, Settle},
-    id::{AttemptNo, Seq, Slot},
-    op::{Admission, Divergence, Then},
-    status::Status,
-    unit::Unit,
+    engine::{
+        call::settle::{Close, Settle},
+        op::{Admission, Divergence, Then},
+    },
+    envelope::unit::Unit,
+    run::status::Status,
+    words::{
+        digest::MatchKey,
+        id::{AttemptNo, Seq, Slot},
+    },
 };
 
 use crate::{
@@ -142,7 +146,7 @@ pub fn nothing_is_replayed_across_credentials_or_runs(s: &Stage) {
     a.ends(Then::Restart);
     let a = process.claim(a.run);
     let mut other = a.request("x");
-    let credential = outlast_core::digest::Digest::of(b"another user's key");
+    let credential = outlast_core::words::digest::Digest::of(b"another user's key");
     other.admit.match_key = MatchKey::new(&other.admit.digest, &a.scope, Some(&credential));
     other.goes();
     process.claim(s.run("b").create()).call("x");
@@ -369,8 +373,13 @@ pub fn a_delivery_mark_of_nothing_changes_nothing(s: &Stage) {
     let a = agent(s);
     let before = crate::stage::everything(&*s.store());
     for (seq, attempt) in [(Seq(9), a.attempt), (Seq(9), AttemptNo(9))] {
-        let mark =
-            outlast_core::engine::delivered::Delivered { run: a.run, seq, attempt, count: 0, replayed: true };
+        let mark = outlast_core::engine::call::delivered::Delivered {
+            run: a.run,
+            seq,
+            attempt,
+            count: 0,
+            replayed: true,
+        };
         Process::ask(&a.process, mark).unwrap();
     }
     assert_eq!(crate::stage::everything(&*s.store()), before);

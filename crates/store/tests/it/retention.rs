@@ -2,11 +2,13 @@
 
 use outlast_core::{
     engine::{
-        compact::Compact,
-        put::{Change, Put},
-        retain::Retain,
+        op::Actor,
+        state::{
+            compact::Compact,
+            put::{Change, Put},
+            retain::Retain,
+        },
     },
-    op::Actor,
     state::{At, EventRange, Keep, Moment, Scan},
 };
 

@@ -1,12 +1,14 @@
 //! Tries of one call that a proxy makes itself: what is held, noted and charged between two.
 
 use outlast_core::{
-    engine::{retry::Retry, settle::Close},
-    id::Seq,
+    engine::{
+        call::{retry::Retry, settle::Close},
+        op::Swept,
+    },
+    envelope::unit::Unit,
     journal::State,
-    op::Swept,
     run::InDoubt,
-    unit::Unit,
+    words::id::Seq,
 };
 
 use crate::{agent::*, stage::Stage};
@@ -122,7 +124,7 @@ pub fn a_call_in_a_step_that_dies_between_its_tries_charges_the_step_nothing(s: 
 }
 
 pub fn no_try_leaves_in_a_run_that_is_over(s: &Stage) {
-    use outlast_core::engine::tell::{Tell, Word};
+    use outlast_core::engine::run::tell::{Tell, Word};
     for (i, word) in [Word::Stop, Word::Cancel { reason: None }, Word::Complete].into_iter().enumerate() {
         let a = s.process("p").claim(s.run(&format!("r{i}")).cost(10_000).create());
         let seq = a.call("x");
@@ -131,7 +133,7 @@ pub fn no_try_leaves_in_a_run_that_is_over(s: &Stage) {
         assert!(!a.tries_again(seq, &[Some(429)]), "{word:?}");
         // It rests still: a death now leaves nothing in doubt.
         assert!(s.entry(a.run, seq).call.unwrap().resting, "{word:?}");
-        a.ask(a.settle(seq, Close::Failed(outlast_core::engine::settle::Bill::Nothing))).unwrap();
+        a.ask(a.settle(seq, Close::Failed(outlast_core::engine::call::settle::Bill::Nothing))).unwrap();
     }
 }
 

@@ -1,11 +1,16 @@
 //! A run's creation and what moves its status.
 
 use outlast_core::{
-    engine::{raise::Raise, tell::Tell, tell::Word},
-    id::{RunId, RunNo},
-    op::Then,
-    status::Status,
-    unit::{Limits, PerUnit, Unit},
+    engine::{
+        op::Then,
+        run::{
+            raise::Raise,
+            tell::{Tell, Word},
+        },
+    },
+    envelope::unit::{Limits, PerUnit, Unit},
+    run::status::Status,
+    words::id::{RunId, RunNo},
 };
 
 use crate::{agent::*, stage::Stage};
@@ -57,7 +62,7 @@ pub fn a_created_run_is_interrupted_until_an_attempt_begins(s: &Stage) {
 pub fn an_ended_attempt_leaves_its_run_as_its_driver_says(s: &Stage) {
     let cases = [
         (Then::Restart, Status::Running),
-        (Then::Sleep { until: outlast_core::id::Micros(i64::MAX) }, Status::Sleeping),
+        (Then::Sleep { until: outlast_core::words::id::Micros(i64::MAX) }, Status::Sleeping),
         (Then::Interrupt { by_person: false }, Status::Interrupted),
         (Then::Complete, Status::Completed),
         (Then::Fail("crash loop".into()), Status::Failed),
@@ -205,7 +210,7 @@ pub fn a_stop_by_a_person_is_heard_by_the_other_workers(s: &Stage) {
     let process = s.process("p");
     let driver = process.claim(s.run("r").create());
     let mut claim = process.claiming(driver.run);
-    claim.slot = outlast_core::id::Slot(1);
+    claim.slot = outlast_core::words::id::Slot(1);
     let worker = process.claim_by(claim);
     assert_eq!(driver.ends(Then::Interrupt { by_person: true }), Status::Running);
     assert!(worker.pulse(0).stop_requested);

@@ -4,13 +4,13 @@ use std::{sync::Arc, thread};
 
 use outlast_core::{
     engine::{
-        put::{Change, Put},
-        raise::Raise,
+        run::raise::Raise,
+        state::put::{Change, Put},
     },
-    id::RunNo,
+    envelope::unit::{Limits, PerUnit, Unit},
     state::Name,
     store::Store,
-    unit::{Limits, PerUnit, Unit},
+    words::id::RunNo,
 };
 
 use crate::{
@@ -47,7 +47,7 @@ fn each_sees_what_the_other_committed(bed: &dyn Bed) {
     // The verdict comes from the other process; this one's next admission knows it.
     b.process("q");
     let heartbeat_seen = b.store().instance(agent.process.no).unwrap().unwrap().heartbeat;
-    let verdict = outlast_core::engine::declare_dead::DeclareDead {
+    let verdict = outlast_core::engine::run::declare_dead::DeclareDead {
         instance: agent.process.no,
         heartbeat_seen,
         left: false,

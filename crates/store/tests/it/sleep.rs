@@ -2,14 +2,15 @@
 
 use outlast_core::{
     engine::{
-        hold::Hold,
-        tell::{Tell, Word},
+        op::Then,
+        run::{
+            hold::Hold,
+            tell::{Tell, Word},
+        },
     },
-    id::{Micros, RunNo},
-    op::Then,
-    run::{Command, Prices, Spec},
-    status::Status,
-    unit::Unit,
+    envelope::unit::Unit,
+    run::{Command, Prices, Spec, status::Status},
+    words::id::{Micros, RunNo},
 };
 
 use crate::{agent::*, stage::Process, stage::Stage};
@@ -111,7 +112,7 @@ pub fn an_unknown_price_halts_what_is_supervised_until_it_is_given(s: &Stage) {
     s.refuses("run_halted", agent.process.claiming(run));
     let prices = Some(Prices { hash: "new".into(), file: None });
     let spec = Spec { prices: prices.clone(), ..s.view(run).spec };
-    let reprice = outlast_core::engine::reprice::Reprice { run, spec: spec.clone() };
+    let reprice = outlast_core::engine::run::reprice::Reprice { run, spec: spec.clone() };
     assert_eq!(s.ask(reprice.clone()).unwrap(), Status::Interrupted);
     s.reopen();
     assert_eq!(s.view(run).spec, spec);

@@ -8,15 +8,17 @@ use std::{
 };
 
 use outlast_core::{
-    clock::{Entropy as _, SeededEntropy},
     engine::{
-        put::{Change, Put},
-        start::Start,
+        op::Durability,
+        run::start::Start,
+        state::put::{Change, Put},
     },
-    id::RunId,
-    op::Durability,
     state::Name,
     store::{Ask as _, Error, Store},
+    words::{
+        clock::{Entropy as _, SeededEntropy},
+        id::RunId,
+    },
 };
 use outlast_store::{FORMAT, OLDEST, sqlite::MIN_SQLITE};
 use rusqlite::Connection;

@@ -9,14 +9,14 @@ use std::{
 
 use outlast_core::{
     engine::{
-        put::{Change, Put},
-        start::Start,
+        op::Durability,
+        run::start::Start,
+        state::put::{Change, Put},
     },
-    id::RunId,
-    op::Durability,
     run::Spec,
     state::Name,
     store::{Ask as _, Store},
+    words::id::RunId,
 };
 use rusqlite::Connection;
 

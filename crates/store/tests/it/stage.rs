@@ -3,19 +3,21 @@
 use std::{cell::RefCell, sync::Arc};
 
 use outlast_core::{
-    audit::{Gone, Sums},
-    budget::BudgetView,
-    engine::{declare_dead::DeclareDead, register::Register, renew::Renew, start::Start},
-    envelope::Envelope,
-    id::{InstanceNo, Micros, RunId, RunNo, Seq},
-    instance::Identity,
+    engine::{
+        op::{Durability, Pulse, Swept, Verb},
+        run::{declare_dead::DeclareDead, register::Register, renew::Renew, start::Start},
+    },
+    envelope::{
+        Envelope,
+        audit::{Gone, Sums},
+        budget::BudgetView,
+        unit::Unit,
+    },
     journal::Entry,
-    op::{Durability, Pulse, Swept, Verb},
-    run::{Admission, InDoubt, OnDivergence, Run, Unpriced},
+    run::{Admission, InDoubt, OnDivergence, Run, Unpriced, instance::Identity, status::Status},
     state::EventRange,
-    status::Status,
     store::{Ask, Error, RunFilter, RunView, Store},
-    unit::Unit,
+    words::id::{InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
 use crate::bed::Bed;
@@ -207,7 +209,7 @@ impl Process {
         self.ask(DeclareDead { instance: self.no, heartbeat_seen, left: true }).unwrap()
     }
 
-    pub fn renews(&self, active: Vec<outlast_core::engine::renew::Active>) -> Vec<Pulse> {
+    pub fn renews(&self, active: Vec<outlast_core::engine::run::renew::Active>) -> Vec<Pulse> {
         self.ask(Renew { instance: self.no, active }).unwrap()
     }
 

@@ -2,8 +2,8 @@
 
 use outlast_core::{
     engine::{
-        put::{Change, Put},
-        record::Record,
+        state::put::{Change, Put},
+        step::record::Record,
     },
     journal::State,
     state::{Committed, Name, run_namespace},

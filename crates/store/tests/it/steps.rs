@@ -1,14 +1,21 @@
 //! Steps: done once, and begun anew where they were cut off.
 
 use outlast_core::{
-    clock::{Entropy as _, SeededEntropy},
-    engine::{keep::Keep, record::Record, resolve_step::ResolveStep, step::BeginStep},
-    id::{RunNo, Seq},
-    journal::{Kind, Role, State},
-    op::{Step, Then},
-    payload::{PART_LEN, Payload},
-    status::Status,
-    unit::Unit,
+    engine::{
+        call::keep::Keep,
+        op::{Step, Then},
+        step::{record::Record, resolve_step::ResolveStep, step::BeginStep},
+    },
+    envelope::unit::Unit,
+    journal::{
+        Kind, Role, State,
+        payload::{PART_LEN, Payload},
+    },
+    run::status::Status,
+    words::{
+        clock::{Entropy as _, SeededEntropy},
+        id::{RunNo, Seq},
+    },
 };
 
 use crate::{agent::*, stage::Stage};

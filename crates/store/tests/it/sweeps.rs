@@ -1,14 +1,14 @@
 //! The verdict on a dead process, and what is swept after it.
 
 use outlast_core::{
-    engine::declare_dead::DeclareDead,
-    id::{InstanceNo, RunId, RunNo, Slot},
-    instance::Life,
+    engine::{
+        op::{Swept, Then},
+        run::declare_dead::DeclareDead,
+    },
+    envelope::unit::Unit,
     journal::State,
-    op::{Swept, Then},
-    run::InDoubt,
-    status::Status,
-    unit::Unit,
+    run::{InDoubt, instance::Life, status::Status},
+    words::id::{InstanceNo, RunId, RunNo, Slot},
 };
 
 use crate::{agent::*, stage::Stage};
@@ -136,7 +136,7 @@ pub fn the_late_answer_of_a_process_declared_dead_is_recorded(s: &Stage) {
     assert_eq!((s.entry(a.run, seq).state, s.money(a.run)), (State::Done, (0, 0, 120)));
     let next = s.process("next").claim(a.run);
     assert_eq!(next.request("x").replays(), seq);
-    s.refuses("already_settled", a.settle(seq, outlast_core::engine::settle::Close::Void));
+    s.refuses("already_settled", a.settle(seq, outlast_core::engine::call::settle::Close::Void));
 }
 
 pub fn a_swept_call_under_refund_holds_nothing(s: &Stage) {
@@ -189,12 +189,12 @@ pub fn renewals_move_the_heartbeat(s: &Stage) {
         assert_eq!(s.store().instance(process.no).unwrap().unwrap().heartbeat, beat);
     }
     let run = RunNo(99);
-    let attempt = outlast_core::id::AttemptNo(1);
+    let attempt = outlast_core::words::id::AttemptNo(1);
     s.refuses(
         "unknown_run",
-        outlast_core::engine::renew::Renew {
+        outlast_core::engine::run::renew::Renew {
             instance: process.no,
-            active: vec![outlast_core::engine::renew::Active { run, attempt, ms: 5 }],
+            active: vec![outlast_core::engine::run::renew::Active { run, attempt, ms: 5 }],
         },
     );
 }

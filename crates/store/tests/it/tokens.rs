@@ -1,12 +1,10 @@
 //! What the bearer of a run token may do: processes of an agent's own, which are no instances.
 
 use outlast_core::{
-    engine::{put_by_token::PutByToken, reopen::Reopen},
-    id::{AttemptNo, Fence, Slot},
-    op::Then,
+    engine::{op::Then, run::reopen::Reopen, state::put_by_token::PutByToken},
+    run::{status::Status, token::Claims},
     state::run_namespace,
-    status::Status,
-    token::Claims,
+    words::id::{AttemptNo, Fence, Slot},
 };
 
 use crate::{agent::Agent, stage::Stage, state::change};

@@ -1,11 +1,9 @@
 //! Tool calls: on disk before they begin, and closed by whoever drives the run.
 
 use outlast_core::{
-    engine::tool::BeginTool,
-    id::{RunNo, Seq},
-    journal::{Kind, Role, State},
-    op::Tool,
-    payload::Payload,
+    engine::{op::Tool, step::tool::BeginTool},
+    journal::{Kind, Role, State, payload::Payload},
+    words::id::{RunNo, Seq},
 };
 
 use crate::{agent::*, stage::Stage};

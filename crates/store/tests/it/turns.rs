@@ -2,18 +2,21 @@
 
 use outlast_core::{
     engine::{
-        begin_iteration::{self, BeginIteration},
-        claim::Claim,
-        hold::Hold,
-        judge_iteration::JudgeIteration,
+        op::Then,
+        run::{
+            begin_iteration::{self, BeginIteration},
+            claim::Claim,
+            hold::Hold,
+            judge_iteration::JudgeIteration,
+        },
     },
-    id::RunNo,
-    journal::Kind,
-    looping::{Looping, Verdict},
-    op::Then,
-    payload::Payload,
-    run::Command,
-    status::Status,
+    journal::{Kind, payload::Payload},
+    run::{
+        Command,
+        looping::{Looping, Verdict},
+        status::Status,
+    },
+    words::id::RunNo,
 };
 
 use crate::{

@@ -1,14 +1,13 @@
 //! What is done in an item or a step belongs to it: its charge, its scope, its end.
 
 use outlast_core::{
-    digest::Digest,
-    engine::{record::Record, step::BeginStep},
-    id::Seq,
-    journal::State,
-    op::{Step, Then},
-    payload::Payload,
-    scope,
-    unit::Unit,
+    engine::{
+        op::{Step, Then},
+        step::{record::Record, step::BeginStep},
+    },
+    envelope::unit::Unit,
+    journal::{State, payload::Payload, scope},
+    words::{digest::Digest, id::Seq},
 };
 
 use crate::{agent::*, stage::Stage};

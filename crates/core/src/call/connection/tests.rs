@@ -1,5 +1,5 @@
 use super::{Action as A, Event as E, *};
-use crate::{engine, id::Micros};
+use crate::{engine, words::id::Micros};
 
 const OWN: InstanceNo = InstanceNo(1);
 const SEQ: Seq = Seq(7);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{WIDTH, at};
 use crate::{
     cli::state::DiffArgs,
-    error::CliError,
+    program::error::CliError,
     render::{
         amount::some,
         look::{Page, Paint, clean_line},

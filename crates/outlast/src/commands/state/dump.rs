@@ -10,8 +10,10 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use outlast_core::{
-    engine::put::{Change, Put},
-    op::Durability,
+    engine::{
+        op::Durability,
+        state::put::{Change, Put},
+    },
     state::{Event, EventRange, Name, Position, is_a_runs},
     store::{Ask as _, Store},
 };
@@ -24,9 +26,11 @@ use serde_json::value::RawValue;
 
 use crate::{
     cli::state::{DumpArgs, RestoreArgs},
-    error::{CliError, InputError},
+    program::{
+        error::{CliError, InputError},
+        say::say,
+    },
     render::{amount::some, look::Page},
-    say::say,
 };
 
 /// Events of one agent that are read at once: there may be many agents.

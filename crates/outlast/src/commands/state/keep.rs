@@ -1,10 +1,10 @@
 //! `outlast state keep`: how many versions of each key a namespace keeps, and the removal of the others.
 
-use outlast_core::{engine::retain::Retain, state::Keep, store::Store};
+use outlast_core::{engine::state::retain::Retain, state::Keep, store::Store};
 use outlast_server::state::retention;
 use serde_json::json;
 
-use crate::{cli::state::KeepArgs, error::CliError, render::look::Page};
+use crate::{cli::state::KeepArgs, program::error::CliError, render::look::Page};
 
 /// Sets it and compacts; without a number it is only told.
 pub fn keep(store: &dyn Store, args: &KeepArgs, page: &mut Page) -> Result<(), CliError> {

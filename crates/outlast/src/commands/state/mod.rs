@@ -5,9 +5,9 @@ mod dump;
 mod keep;
 
 use outlast_core::{
-    id::Micros,
     state::{At, EventRange, Item, Moment, Scan},
     store::Store,
+    words::id::Micros,
 };
 use outlast_server::{
     http::show::{self, Runs},
@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::{
     cli::state::{GetArgs, HistoryArgs, KeysArgs, Mark, ReplayArgs, StateArgs, StateCommand},
-    error::{CliError, CommandError},
+    program::error::{CliError, CommandError},
     render::{
         look::{Page, Paint, clean, clean_line},
         table::{Cell, Side, Table},

@@ -8,24 +8,29 @@ use std::{
 use outlast_core::{
     engine::{
         self,
-        begin_iteration::{self, BeginIteration},
-        judge_iteration::{JudgeIteration, STUCK},
+        op::{Actor, Durability},
+        run::{
+            begin_iteration::{self, BeginIteration},
+            judge_iteration::{JudgeIteration, STUCK},
+        },
     },
-    id::InstanceNo,
-    looping::{Looping, UNCHANGED, Verdict},
-    op::{Actor, Durability},
-    payload::Payload,
-    status::Status,
+    journal::payload::Payload,
+    run::{
+        looping::{Looping, UNCHANGED, Verdict},
+        status::Status,
+        token::Claims,
+    },
     store::{self, Ask as _},
-    token::Claims,
+    words::id::InstanceNo,
 };
 
 use super::Driver;
 use crate::{
-    error::{CliError, RunError},
-    process::spawn::{self, Stdin},
+    program::{
+        error::{CliError, RunError},
+        say::say,
+    },
     render::amount::some,
-    say::say,
     supervisor::{
         attempt::{self, AttemptError},
         ended_by::EndedBy,
@@ -34,6 +39,7 @@ use crate::{
         turn::{self, Until},
     },
 };
+use outlast_process::spawn::{self, Stdin};
 
 /// The least time between the beginnings of iterations of which nothing tells whether they get on.
 const PACE: Duration = Duration::from_secs(1);

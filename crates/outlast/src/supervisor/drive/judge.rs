@@ -1,30 +1,37 @@
 //! What follows an attempt's end, and its record: done, again, stopped, given up.
 
 use outlast_core::{
-    clock::random,
-    engine::{self, end_attempt::EndAttempt},
-    id::{AttemptNo, InstanceNo},
-    op::{Durability, Then},
-    status::Status,
+    engine::{
+        self,
+        op::{Durability, Then},
+        run::end_attempt::EndAttempt,
+    },
+    run::status::Status,
     store::{self, Ask as _},
+    words::{
+        clock::random,
+        id::{AttemptNo, InstanceNo},
+    },
 };
 
 use super::{Driver, Life, Next};
 use crate::{
-    error::{CliError, RunError},
-    exit_code,
-    process::{
-        crash_loop::{self, Death},
-        exit::Exit,
-        exit_policy::{self, Futile, Verdict},
+    loops::task_context::TaskContext,
+    program::{
+        error::{CliError, RunError},
+        exit_code,
+        say::say,
     },
-    say::say,
     supervisor::{
         attempt::{AttemptError, Outcome},
         ended_by::EndedBy,
         story,
     },
-    task_context::TaskContext,
+};
+use outlast_process::{
+    crash_loop::{self, Death},
+    exit::Exit,
+    exit_policy::{self, Futile, Verdict},
 };
 
 impl Driver {
@@ -227,14 +234,14 @@ impl Driver {
         active_ms: i64,
         then: Then,
     ) -> Result<Status, CliError> {
-        let exit = outlast_core::attempt::Exit {
+        let exit = outlast_core::run::attempt::Exit {
             code: exit.code,
             signal: exit.signal,
             oom: self.oom,
             stopped: matches!(then, Then::Interrupt { .. }),
             at_limit: matches!(then, Then::Sleep { .. }),
             for_room: matches!(then, Then::Wait),
-            ..outlast_core::attempt::Exit::default()
+            ..outlast_core::run::attempt::Exit::default()
         };
         // The claim of the next attempt takes this one's end to the disk with it. Should power fail before, the attempt is
         // found cut off by that, and is a death all the same.

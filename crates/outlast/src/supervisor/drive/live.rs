@@ -3,11 +3,10 @@
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 use outlast_core::{
-    id::{AttemptNo, InstanceNo, Micros},
-    op::Actor,
-    run::Pty,
+    engine::op::Actor,
+    run::{Pty, token::Claims},
     store,
-    token::Claims,
+    words::id::{AttemptNo, InstanceNo, Micros},
 };
 
 use tokio::sync::mpsc;
@@ -15,15 +14,10 @@ use tokio::sync::mpsc;
 use super::Driver;
 use crate::{
     agent::{capture::Capture, conduct::Launch, eyes::Sight, truth},
-    attach::listen,
-    error::CliError,
     logs::AttemptLog,
-    process::{
-        cgroup::{self, Group},
-        pty,
-        spawn::{self, Stdin},
-    },
-    say::say,
+    loops::task_context::mirror::Mirror,
+    program::{error::CliError, say::say},
+    settings::upstreams,
     supervisor::{
         attempt::{self, AttemptError, Hold, Outcome, Watch},
         ended_by::EndedBy,
@@ -32,8 +26,12 @@ use crate::{
         state::StateFace,
         stdin,
     },
-    task_context::mirror::Mirror,
-    upstreams,
+};
+use outlast_process::{
+    attach::listen,
+    cgroup::{self, Group},
+    pty,
+    spawn::{self, Stdin},
 };
 
 impl Driver {

@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use outlast_core::{budget::room::is_room, clock::random, envelope::Whose, run::Run, status::Status};
+use outlast_core::{
+    envelope::Whose,
+    reads::room::is_room,
+    run::{Run, status::Status},
+    words::clock::random,
+};
 use tokio::time::Instant;
 
 use super::Driver;
 use crate::{
-    error::CliError,
-    say::say,
+    program::{error::CliError, say::say},
     supervisor::{
         ended_by::{self, EndedBy},
         story,

@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use outlast_core::{
-    clock::random,
-    engine::hold::Hold,
-    id::{InstanceNo, Micros},
-    status::Status,
+    engine::run::hold::Hold,
+    run::status::Status,
+    words::{
+        clock::random,
+        id::{InstanceNo, Micros},
+    },
 };
 use tokio::time::Instant;
 
 use super::Driver;
 use crate::{
-    error::CliError,
+    program::{error::CliError, say::say},
     render::time,
-    say::say,
     supervisor::{
         ended_by::{self, EndedBy},
         story,

@@ -1,5 +1,7 @@
-"""Batches: a function over many items, each of them done once, however often the process dies.
+"""Batches: a function over many items, each done once however often the process dies.
 
-`options` checks what was asked, `source` reads the input, `plan` holds it against what is recorded, `queue` says which
-item is next, `work` runs one item, `core` is the batch in this process, `handles` what the caller holds.
+`handles` is what the caller holds, `options` what was asked for, `source` the input, `plan` the input held against what is
+recorded. `core` is the batch in this process: `queue` says which item is next, `width` how many run at once, `work` runs one,
+`outcomes` gives results to the reader, `limits` and `alike` stop the batch. `jobrun` is the job's run, `jobs` a job read
+without running it.
 """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from .. import steps
 from ..errors import RepeatedFailure
+from ..steps import journal
 from .options import MOST_EQUAL_FAILURES
 
 
@@ -22,7 +22,7 @@ class Alike:
 
     def failed(self, error: BaseException | None) -> RepeatedFailure | None:
         """Another one failed: what stops the batch, where it is one too many."""
-        says = f"{type(error).__name__}: {'' if error is None else steps.said(error)}"
+        says = f"{type(error).__name__}: {'' if error is None else journal.message(error)}"
         # Numbers and addresses differ from item to item: the fault is the same.
         shape = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", says[:300])
         self._count = self._count + 1 if shape == self._shape else 1

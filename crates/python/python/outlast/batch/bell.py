@@ -1,4 +1,4 @@
-"""What wakes the workers and the reader of a batch: something changed."""
+"""The bell of a batch: it wakes the workers and the reader when something changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 
 class Bell:
-    """Wakes whoever waits for a change: threads."""
+    """Wakes threads that wait for a change."""
 
     def __init__(self, lock: threading.RLock) -> None:
         self.condition = threading.Condition(lock)
@@ -17,7 +17,7 @@ class Bell:
 
 
 class AsyncBell:
-    """Wakes whoever waits for a change: tasks of one loop."""
+    """Wakes tasks of one event loop that wait for a change. Any thread may ring."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -40,7 +40,7 @@ class AsyncBell:
                 future.set_result(None)
 
     async def ring_or(self, seconds: float | None) -> None:
-        """Waits for a ring, or the seconds."""
+        """Waits for a ring, or until the seconds are over."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiting.add(future)
         try:

@@ -1,6 +1,6 @@
-"""What a function does, as a digest: its bytecode without line numbers.
+"""The digest of a function: its bytecode without line numbers.
 
-What it calls is not in it, nor are prompts it reads: those want `version`.
+Functions that it calls and prompts that it reads do not count: `version=` is for them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from .. import codec
 
 
 def digest(fn: Callable[..., Any]) -> bytes:
-    """32 bytes: equal while the function does the same under the same Python."""
+    """The digest of a function, 32 bytes: equal while the function does the same under the same Python."""
     return hashlib.sha256("\n".join(_function(fn)).encode("utf-8", "replace")).digest()
 
 
 def of_version(version: object) -> bytes:
-    """32 bytes for a version that the caller gives."""
+    """The digest of a version that the caller gives, 32 bytes."""
     return hashlib.sha256(f"version {version}".encode("utf-8", "replace")).digest()
 
 
@@ -42,7 +42,7 @@ def _function(fn: Any) -> list[str]:
 
 
 def _unwrapped(fn: Any) -> Any:
-    """What is under its decorators, however many there are."""
+    """The function under its decorators, however many there are."""
     seen = set()
     while (under := getattr(fn, "__wrapped__", None)) is not None and id(fn) not in seen:
         seen.add(id(fn))

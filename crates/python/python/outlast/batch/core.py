@@ -1,4 +1,4 @@
-"""A batch in this process: what is next, what came of what, when it is over."""
+"""A batch in this process: which item is next, what became of it, when the batch is over."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from ..budget import NANO
-from ..errors import BudgetExceeded, Error, LeaseLost, NothingMetered, RunEnded, RunHalted, StopRequested, StoreError, of
+from ..errors import Error, LeaseLost, RunEnded, RunHalted, StopRequested, StoreError
 from ..say import say
-from . import plan as plans, progress, telling
+from . import limits, plan as plans, progress, telling
 from .alike import Alike
 from .bell import AsyncBell, Bell
 from .jobrun import JobRun
+from .outcomes import Outcomes
 from .outfile import OutFile
 from .options import METERED_AFTER, Options
-from .plan import EMITTED, ENDED, FRESH, LEFT_OUT, RECORDED
+from .plan import LEFT_OUT
 from .progress import Stats
 from .queue import Gate, Queue, Take, Wait
 from .results import Result
@@ -27,17 +28,15 @@ if TYPE_CHECKING:
     from .. import _native
     from ..runtime import Runtime
 
-#: Results whose values wait in memory for a slow reader; those beyond are read from the store again.
-_WAITING_VALUES = 1024
-
 #: Seconds between looks at whether this attempt still drives, and at who died.
 _LOOK_S = 1.0
 
 
 class Core:
-    """The state that workers and the reader share, under one lock."""
+    """The state that workers and the reader of a batch share, under one lock."""
 
     plan: plans.Plan
+    outcomes: Outcomes
     seat: "_native.Seat"
 
     def __init__(self, runtime: "Runtime", fn: Callable[[Any], Any], options: Options, aio: bool) -> None:
@@ -45,18 +44,13 @@ class Core:
         self.engine = runtime._engine
         self.fn = fn
         self.options = options
-        self.run = JobRun(runtime, options.job, options.budget, options.tags)
-        self.run._from_snapshot = options.from_snapshot
+        self.run = JobRun(runtime, options.job, options.budget, options.tags, from_snapshot=options.from_snapshot)
         self.lock = threading.RLock()
         self.bell: Any = AsyncBell() if aio else Bell(self.lock)
         self.stopping = threading.Event()
         self.over = False
         self.error: BaseException | None = None
         self.stats = Stats()
-        self.failed: list[Result] = []
-        self._ended: dict[int, Result] = {}
-        self._arrived: collections.deque[int] = collections.deque()
-        self._cursor = 0
         self._workers = 0
         self._alike = Alike()
         self._worked = 0
@@ -87,6 +81,7 @@ class Core:
             expired = options.resume == "never" or plans.is_expired(_us(view.raw["ended_at_us"]), status, options.ttl)
             recorded = self.engine.recorded_items(self.run._no)
             self.plan = plans.make(source, self.fn, options, recorded, expired)
+            self.outcomes = Outcomes(self.run, self.plan, options.order)
             self.seat = seat = self.run.join()
             if expired:
                 self._reset(recorded)
@@ -122,12 +117,11 @@ class Core:
         for line in telling.start(self.run.id, self.stats, plan, round(spent_usd * NANO), self.runtime.place, resumes):
             say(line)
         self.shown = progress.make(options.progress, self.stats.total, self._before, self._spent_before, options.job)
-        # The runtime's end stops and drains what still runs.
-        self._key = f"{self.run.id}#{self.seat.attempt}"
-        self.runtime._live[self._key] = self  # type: ignore[assignment]
+        # The runtime's end drains what still runs.
+        self.runtime._batches.add(self)
 
     def give_up(self) -> None:
-        """Nobody waits for its beginning any more: what `open` begins in another thread, it ends."""
+        """Ends what `open` begins in another thread: nobody waits for it any more."""
         with self.lock:
             self.stopping.set()
             opened = self._opened
@@ -190,17 +184,17 @@ class Core:
             return self.gate.pass_at(time.monotonic())
 
     def not_started(self) -> None:
-        """It passed the gate, and there was nothing to start."""
+        """Gives a place at the gate back: there was nothing to start."""
         with self.lock:
             self.gate.give_back()
 
     def hold(self, seconds: float) -> None:
-        """A provider asked to be left alone: nobody starts before."""
+        """Starts nothing for some seconds: a provider asked for it."""
         with self.lock:
             self.gate.hold_until(time.monotonic() + seconds)
 
     def crowded(self, began: float) -> None:
-        """A provider had more than it could take: fewer items run at once, for a while. `began`: the try."""
+        """Runs fewer items at once for a while: a provider had more than it could take. `began`: the start of the try, in seconds."""
         with self.lock:
             self.width.crowded(began, time.monotonic())
 
@@ -224,12 +218,12 @@ class Core:
             self.bell.ring()
 
     def no_room(self, index: int, began: float) -> None:
-        """A call found no room in a budget, and the item is back. `began`: the try.
+        """Takes an item back of which a call found no room in a budget. `began`: the start of the try, in seconds.
 
-        Where calls in flight hold the room it comes back by itself, and fewer run until then. Where a budget above the
-        job's own is used up, only a person or its next period brings it back: that stops the batch.
+        Where calls in flight hold the room, it comes back by itself, and fewer items run until then. Where a budget above the
+        job's own is used up, only a person or the next period brings room: that stops the batch.
         """
-        barred = self._barred()
+        barred = limits.barred(self.run)
         with self.lock:
             self.queue.ended()
             if barred is not None:
@@ -240,7 +234,7 @@ class Core:
             self.bell.ring()
 
     def lost(self, seat: "_native.Seat", index: int, error: LeaseLost) -> None:
-        """This process was thought dead (a suspended machine): it joins anew, and goes on."""
+        """Joins the job anew: this process was thought dead, as on a suspended machine."""
         with self.lock:
             self.queue.ended()
             self.queue.again(index)
@@ -252,18 +246,16 @@ class Core:
             self.bell.ring()
 
     def recorded(self, index: int, seq: int, standing: str) -> None:
-        """Another process ended it meanwhile."""
+        """Takes the result of an item that another process ended meanwhile."""
         with self.lock:
             self.plan.seqs[index] = seq
             self._count(standing, cached=True)
-            self._arrive(index, self._read_back(index, seq, standing))
+            self._arrive(self.outcomes.read_back(index, seq, standing))
 
     def ended(self, index: int, seq: int, standing: str, tries: int, nano: int, raw: bytes, error: BaseException | None) -> None:
-        """It is recorded: on disk, and now visible."""
-        key = self.plan.source.keys[index]
-        assert key is not None
+        """Takes the result of an item that is recorded: on disk, and visible from now on."""
         result = Result(
-            key, index, standing, attempts=tries, cost_nano_usd=nano, cached=False, job=self.run.id, raw=raw, raised=error,
+            self.plan.key(index), index, standing, attempts=tries, cost_nano_usd=nano, cached=False, job=self.run.id, raw=raw, raised=error,
             read=lambda: self.engine.value(self.run._no, seq),
         )  # fmt: skip
         with self.lock:
@@ -271,26 +263,22 @@ class Core:
             self._worked += standing == "done"
             self.stats.cost_usd += nano / 1e9
             self._count(standing, cached=False)
-            if len(self._ended) >= _WAITING_VALUES:
-                result.forget()
             if standing in ("failed", "dead"):
-                self.failed.append(result)
                 self._failure(error)
             else:
                 self._alike.ended()
                 self.width.went_well()
-            self._arrive(index, result)
+            self._arrive(result)
             if not self._metered and self._worked >= METERED_AFTER:
                 self._metered = True
                 # Under the lock, so that nothing begins before the answer is known.
-                self._check_metered()
+                unmetered = limits.unmetered(self.run)
+                if unmetered is not None:
+                    self.stop(unmetered)
 
-    def _arrive(self, index: int, result: Result) -> None:
+    def _arrive(self, result: Result) -> None:
         self.queue.ended()
-        self.plan.state[index] = ENDED
-        self._ended[index] = result
-        if self.options.order == "completion":
-            self._arrived.append(index)
+        self.outcomes.add(result)
         self._show()
         self.bell.ring()
 
@@ -316,30 +304,19 @@ class Core:
         if stop is not None:
             self.stop(stop)
 
-    def _check_metered(self) -> None:
-        spent = self.run.view().raw["spent"]
-        assert isinstance(spent, dict)
-        if spent["calls"] == 0 and spent["cost_nano_usd"] == 0:
-            self.stop(
-                NothingMetered(
-                    f"{METERED_AFTER} items of job {self.run.id} are finished and nothing was metered: its budget limits nothing",
-                    hint="make clients with outlast.openai(), .anthropic(), .gemini() or .endpoint(); or give no limit of usd or tokens",
-                )
-            )
-
     def crashed(self, error: BaseException) -> None:
-        """A worker's item ended by an error that is not its own: the store's, a halt."""
+        """Stops the batch for an error that is not the item's own: the store's, or a halt."""
         with self.lock:
             self.queue.ended()
             if isinstance(error, RunHalted):
-                error = self.refusal(error, None)
+                error = limits.refusal(self.run, error, None)
             elif isinstance(error, RunEnded):
                 error = RunEnded(error.message, hint="give the batch another name: job=…")
             self.stop(error)
             self.bell.ring()
 
     def late(self, thread: threading.Thread) -> None:
-        """A thread beyond its timeout keeps its slot, while there is something to wait for."""
+        """Keeps the slot of a thread that is beyond its timeout, while there is something to wait for."""
         while thread.is_alive() and not self.stopping.is_set() and not self._is_idle():
             thread.join(0.1)
 
@@ -349,31 +326,8 @@ class Core:
 
     # --- the end
 
-    def refusal(self, error: BaseException | None, refused: str | None) -> BaseException:
-        """What stops the batch when a limit refused something."""
-        barred = self._barred()
-        if barred is not None:
-            return barred
-        if isinstance(error, Error):
-            return error
-        code = refused or "budget_exceeded"
-        cls = BudgetExceeded if "budget" in code else RunHalted
-        hint = f"raise it and start again: outlast budget {self.run.id} --add-usd …"
-        return cls(f"job {self.run.id}: a call was refused with {code}", hint=hint, code=code)
-
-    def _barred(self) -> Error | None:
-        """The limit or rule that is in the job's way, as an error."""
-        found = self.engine.barred(self.run._no)
-        if found is None:
-            return None
-        status, code, message, hint = found
-        # A script is started, and not resumed by a supervisor.
-        hint = hint.replace(f", then `outlast resume {self.run.id}`", "") + "; then start the script again"
-        text = f"job {self.run.id} {'is halted' if status == 'halted' else 'waits for room'}: {message}"
-        return of(code, text, hint) if "budget" in code else RunHalted(text, hint=hint, code=code)
-
     def stop(self, error: BaseException | None) -> None:
-        """Nothing more is claimed; what runs is drained. The first reason stays."""
+        """Claims nothing more; what runs is finished. The first `error` stays the reason."""
         with self.lock:
             if self.error is None:
                 self.error = error
@@ -402,12 +356,12 @@ class Core:
                 self.error = e
         with self.lock:
             self._show(last=True)
-            self.runtime._live.pop(self._key, None)
+            self.runtime._batches.discard(self)
             self.over = True
             self.bell.ring()
 
-    def _leave(self, how: str, quiet: bool = False) -> None:
-        """What the runtime does with what is open when it closes: stop, and wait for what runs."""
+    def drain(self) -> None:
+        """The runtime closes: nothing more is claimed, and what runs is finished."""
         self.stop(None)
         if isinstance(self.bell, Bell) and not self.abandoned:
             if not self.over and not self._is_dropped:
@@ -417,7 +371,7 @@ class Core:
         self.drop_out()
 
     def dropped(self) -> None:
-        """Nobody holds the batch any more: what runs is finished, and no more."""
+        """Stops: nobody holds the batch any more. What runs is finished."""
         with self.lock:
             if not self.over and not self.stopping.is_set() and self.stats.pending:
                 self._is_dropped = True
@@ -426,70 +380,23 @@ class Core:
         self.drop_out()
 
     def drop_out(self) -> None:
-        """The file of results does not come to its end."""
+        """Drops the file of results: it does not come to its end."""
         if self.out is not None:
             self.out.drop()
 
     # --- what the reader asks
 
     def next_result(self) -> Result | None:
-        """The next result in order, with the lock held; None: wait, or all is told when `over`."""
-        index = self._next_index()
-        if index is None:
-            return None
-        state = self.plan.state
-        result = self._ended.pop(index) if state[index] == ENDED else self._of_plan(index)
-        state[index] = EMITTED
-        return result
-
-    def _next_index(self) -> int | None:
-        state, by_completion = self.plan.state, self.options.order == "completion"
-        while self._cursor < len(state):
-            index = self._cursor
-            at = state[index]
-            ready = at == RECORDED or (at == ENDED and not by_completion)
-            if at == FRESH and not by_completion and not self.over:
-                return None
-            self._cursor += 1
-            if ready:
-                return index
-        return self._arrived.popleft() if self._arrived else None
-
-    def _of_plan(self, index: int) -> Result:
-        key = self.plan.source.keys[index]
-        assert key is not None
-        found = self.plan.recorded.find(key, None, None)
-        standing = found[1] if found is not None else "done"
-        return self._read_back(index, self.plan.seqs[index], standing, found)
-
-    def _read_back(self, index: int, seq: int, standing: str, found: Any = None) -> Result:
-        """A result that this batch did not make. Its value is read when it is asked for."""
-        key = self.plan.source.keys[index]
-        assert key is not None
-        tries, nano = (found[2], found[3]) if found is not None else (1, 0)
-        if found is None:
-            row = self.engine.item(self.run._no, key)
-            if row is not None:
-                tries, nano = row[4][0], row[6]
-
-        def read() -> bytes:
-            if standing == "skipped":
-                row = self.engine.item(self.run._no, key)
-                return (row[10] or "").encode() if row is not None else b""
-            return self.plan.recorded.value(seq)
-
-        result = Result(key, index, standing, attempts=tries, cost_nano_usd=nano, cached=True, job=self.run.id, read=read)
-        if standing in ("failed", "dead"):
-            self.failed.append(result)
-        return result
+        """The next result, with the lock held; None: there is none yet, or, when the batch is `over`, all were given."""
+        return self.outcomes.next(self.over)
 
     def told(self, result: Result) -> None:
-        """The reader has it now."""
+        """Writes a result that the reader has now to the file of results."""
         if self.out is not None:
             self.out.write(result)
 
     def all_told(self) -> None:
-        """Every result was read: the file gets its name. Raises what stopped the batch."""
+        """Gives the file of results its name: every result was read. Raises what stopped the batch."""
         if self.out is not None:
             if self.error is None and self.stats.pending == 0:
                 self.out.finish()

@@ -1,4 +1,4 @@
-"""What the caller of a batch holds: its results as they come, its counts, its end."""
+"""`outlast.map` and `outlast.amap`, and the handles that they return: results as they come, counts, the end."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import threading
 import weakref
 from typing import Any, AsyncIterator, Callable, Generator, Iterable, Iterator, Literal, Mapping
 
-from .. import runtime as runtimes, steps
+from .. import runtime as runtimes
 from ..budget import Budget
+from ..effects import drive, drive_async
 from ..retry import Retry
 from ..say import say
+from ..steps import is_async
 from . import options as asked, telling, work
 from .core import Core
 from .progress import Stats
@@ -21,10 +23,10 @@ from .results import Result
 
 
 class Batch:
-    """A running batch of `outlast.map`: iterate over it for its results, or `wait()` for its end.
+    """A running batch of `outlast.map`. Iterating gives its results; `wait()` waits for its end.
 
-    Its workers are threads; they go on while nobody reads. Dropped, or at the end of the process, it stops claiming and
-    finishes what runs.
+    The workers are threads, and go on while nobody reads. A batch that nobody holds any more, or whose process ends,
+    claims no more items and finishes what runs.
     """
 
     def __init__(self, core: Core) -> None:
@@ -37,13 +39,13 @@ class Batch:
 
     @property
     def stats(self) -> Stats:
-        """The counts as they are now."""
+        """The counts of items, and the cost so far."""
         return self._core.stats
 
     @property
     def failed(self) -> list[Result]:
         """Failed and dead items so far."""
-        return self._core.failed
+        return self._core.outcomes.failed
 
     def __iter__(self) -> Iterator[Result]:
         return self
@@ -69,13 +71,13 @@ class Batch:
         raise StopIteration
 
     def wait(self) -> "Batch":
-        """Waits until it is over, and returns it. Errors: what stopped it."""
+        """Waits until the batch is over, and returns the batch. Errors: what stopped it."""
         for _ in self:
             pass
         return self
 
     def _interrupted(self) -> None:
-        """Ctrl-C: nothing more is claimed, and what runs is finished; a second one leaves now."""
+        """Stops after Ctrl-C: what runs is finished. A second Ctrl-C leaves now."""
         core = self._core
         say("stopping when what runs is finished; Ctrl-C again leaves now")
         core.stop(KeyboardInterrupt())
@@ -90,7 +92,7 @@ class Batch:
 
 
 def _mind(batch: "Batch | AsyncBatch", core: Core) -> None:
-    """What is to be done when nobody holds the batch any more, and at the end of the process."""
+    """Sees to it that a batch stops when nobody holds it any more, and that its file is dropped at the end of the process."""
     weakref.finalize(batch, core.dropped).atexit = False
     weakref.finalize(batch, core.drop_out)
 
@@ -105,7 +107,7 @@ def _work(core: Core) -> None:
             if taken is None:
                 return
             try:
-                work.drive(work.one(core, taken.index, taken.alone))
+                drive(work.one(core, taken.index, taken.alone))
             except BaseException as e:
                 core.crashed(e)
     finally:
@@ -118,7 +120,7 @@ def _patience(wait: Wait) -> float:
 
 
 class AsyncBatch:
-    """A batch of `outlast.amap`, begun when it is first awaited: `async for` its results, or `await` its end."""
+    """A batch of `outlast.amap`. It begins when it is first awaited: `async for` gives its results, `await` waits for its end."""
 
     def __init__(self, items: Any, make: Callable[[], Core]) -> None:
         self._items = items
@@ -131,13 +133,13 @@ class AsyncBatch:
 
     @property
     def stats(self) -> Stats:
-        """The counts as they are now."""
+        """The counts of items, and the cost so far."""
         return Stats() if self._core is None else self._core.stats
 
     @property
     def failed(self) -> list[Result]:
         """Failed and dead items so far."""
-        return [] if self._core is None else self._core.failed
+        return [] if self._core is None else self._core.outcomes.failed
 
     def __aiter__(self) -> AsyncIterator[Result]:
         return self
@@ -163,7 +165,7 @@ class AsyncBatch:
         return result
 
     async def wait(self) -> "AsyncBatch":
-        """Waits until it is over, and returns it. Errors: what stopped it."""
+        """Waits until the batch is over, and returns the batch. Errors: what stopped it."""
         async for _ in self:
             pass
         return self
@@ -203,7 +205,7 @@ class AsyncBatch:
         return core
 
     async def _drain(self, core: Core) -> None:
-        """Cancelled: nothing more is claimed, and what runs is finished."""
+        """Stops after a cancellation: what runs is finished. A second cancellation gives it back."""
         core.stop(asyncio.CancelledError())
         core.drop_out()
         waiting = [task for task in self._tasks if not task.done()]
@@ -231,7 +233,7 @@ async def _work_async(core: Core) -> None:
                 continue
             assert isinstance(taken, Take)
             try:
-                await work.drive_async(work.one(core, taken.index, taken.alone))
+                await drive_async(work.one(core, taken.index, taken.alone))
             except asyncio.CancelledError as e:
                 core.crashed(e)
                 raise
@@ -267,38 +269,45 @@ def map(  # noqa: A001 (it is what it is called)
     tags: Mapping[str, str] | None = None,
     from_snapshot: int | str | datetime.datetime | None = None,
 ) -> Batch:
-    """Calls `fn` on each item in threads, each item once over all lives of `job`: started again, it goes on.
+    """Calls `fn` on each item, in threads: each item once over all lives of `job`. Started again, the job goes on.
 
-    `key` names an item (a digest of it without); `content` is what it is, where that is less than all of it: other content
-    under the same key runs again (`on_change`). `version` says which code it is: another one runs done items again; without it
-    a change of the function is warned of, and done items are kept. Work that would repeat more than 5 % of what is done raises
-    `JobChanged` before the first call, unless `rerun=True`.
+    What an item is:
+    `key` names an item; without it, a digest of the item does. `dedupe`: what equal keys mean ("error", "first", "ordinal").
+    `content` picks the part of an item that counts as its content. Other content under the same key runs again, unless
+    `on_change` says "keep" or "fail".
 
-    `concurrency`: how many run at once at most; fewer for a while when a provider answers 429, 503 or 529. `rate`: starts,
-    like "500/m". `retries`: of an item's function, see `Retry`. `timeout`: seconds for each item; a late thread
-    keeps its slot until it ends. `ttl`: how long results of a completed job count. `resume`: "never" runs all anew, "if_unchanged"
-    raises `JobChanged` where code or content changed. `out`: JSON lines, there when all is done. `progress`: None shows it on
-    a terminal. `store`: as for `outlast.connect`; the store opened last without.
+    What counts as done:
+    `version` names the code; another version runs done items again. Without `version`, a change of the function only warns.
+    `JobChanged` is raised before the first call where more than 5 % of the done items would run again; `rerun=True` allows it.
+    `resume="never"` runs all items anew; "if_unchanged" raises `JobChanged` where code or content changed. `ttl`: how long the
+    results of a completed job count, in seconds or as a text like "30d". `from_snapshot` works on a fork of the job, which
+    shares what was done by a snapshot (its name), the end of an attempt (its number) or a time.
 
-    `from_snapshot` works on a fork of the job: what was done by a snapshot's name, the end of an attempt or a time is shared.
+    How items run:
+    `concurrency`: the most that run at once; fewer for a while when a provider answers 429, 503 or 529. `rate`: starts, like
+    "500/m". `retries`: further tries of an item, see `Retry`. `timeout`: seconds for each try; a late thread keeps its slot
+    until it ends. `on_error="raise"` stops the batch at the first failed item. `budget`: the job's, over all its lives.
 
-    Returns at once; results stream from the batch in the order of the input or of completion. A result is on disk before it is
-    seen. Failed items are collected and run again at the next start; after three failed starts, or three deaths of the process,
-    an item is dead. Ctrl-C finishes what runs, then raises KeyboardInterrupt.
+    What comes out:
+    The batch is returned at once. Its results come in the order of the input, or of completion (`order`). A result is on disk
+    before it is seen. Failed items are collected, and run again at the next start; after three failed starts, or three deaths of
+    the process, an item is dead. `out`: a file of JSON lines, in place when all is done. `progress`: None shows it on a terminal
+    only. `store`: a place as for `outlast.connect`, or a runtime; by default the store that was opened last. Ctrl-C finishes
+    what runs, then raises `KeyboardInterrupt`.
 
-    Errors: `DuplicateKey`, `JobChanged`, `BudgetChanged`, `BudgetExceeded` at once; from the iteration or `wait()` also
-    `BudgetExceeded`, `NothingMetered`, `RepeatedFailure`, and with `on_error="raise"` an item's error.
+    Errors, at once: `DuplicateKey`, `JobChanged`, `BudgetChanged`, `BudgetExceeded`. From the iteration and `wait()`:
+    `BudgetExceeded`, `NothingMetered`, `RepeatedFailure`; with `on_error="raise"` an item's error.
     """
     if not callable(fn):
         raise TypeError(f"outlast.map wants a function of an item, had {fn!r}")
-    if steps.is_async(fn):
+    if is_async(fn):
         raise TypeError("outlast.map wants a plain function, had an async one: use outlast.amap")
     options = asked.make(
         job=job, key=key, content=content, version=version, concurrency=concurrency, rate=rate, retries=retries,
         on_error=on_error, dedupe=dedupe, budget=budget, timeout=timeout, ttl=ttl, resume=resume, on_change=on_change,
         order=order, out=out, progress=progress, rerun=rerun, tags=tags, from_snapshot=from_snapshot,
     )  # fmt: skip
-    core = Core(_runtime(store), fn, options, aio=False)
+    core = Core(runtimes.of(store), fn, options, aio=False)
     core.open(items)
     return Batch(core)
 
@@ -329,25 +338,20 @@ def amap(
     tags: Mapping[str, str] | None = None,
     from_snapshot: int | str | datetime.datetime | None = None,
 ) -> AsyncBatch:
-    """`map` for an async function, with tasks instead of threads. Items may come from an async iterable.
+    """Calls an async `fn` on each item, in tasks: `map` for asyncio, with the same parameters.
 
-    It begins when it is first awaited: `async for result in batch`, or `await batch` for its end. A late try is cancelled.
-    Cancelled, it finishes what runs; cancelled again, it gives it back.
+    The batch begins when it is first awaited: `async for result in batch`, or `await batch` for its end. Items may come from
+    an async iterable. A late try is cancelled. A cancelled batch finishes what runs; cancelled again, it gives items back.
     """
     if not callable(fn):
         raise TypeError(f"outlast.amap wants an async function of an item, had {fn!r}")
-    if not steps.is_async(fn):
+    if not is_async(fn):
         raise TypeError("outlast.amap wants an async function, had a plain one: use outlast.map")
     options = asked.make(
         job=job, key=key, content=content, version=version, concurrency=concurrency, rate=rate, retries=retries,
         on_error=on_error, dedupe=dedupe, budget=budget, timeout=timeout, ttl=ttl, resume=resume, on_change=on_change,
         order=order, out=out, progress=progress, rerun=rerun, tags=tags, from_snapshot=from_snapshot,
     )  # fmt: skip
-    runtime = _runtime(store)
+    runtime = runtimes.of(store)
     return AsyncBatch(items, lambda: Core(runtime, fn, options, aio=True))
 
-
-def _runtime(store: Any) -> "runtimes.Runtime":
-    if isinstance(store, runtimes.Runtime):
-        return store
-    return runtimes.default() if store is None else runtimes.connect(store)

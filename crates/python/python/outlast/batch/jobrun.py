@@ -1,38 +1,48 @@
-"""A job as a run: many workers at once, and each of its items is what its function runs in."""
+"""The run that a job is, and the item of it that a function runs in."""
 
 from __future__ import annotations
 
 import asyncio
+import datetime
 import threading
 from typing import TYPE_CHECKING, Any
 
 from .. import scope, steps
 from ..budget import Budget
 from ..errors import Error, RunEnded, RunHalted
+from ..opening import RunSpec
 from ..runs import Run
-from ..state import Context, State
+from ..state.run_state import Context, State
 
 if TYPE_CHECKING:
     from .. import _native
     from ..runtime import Runtime
 
 
-#: What a refusal of Outlast's own is called, in its answer.
+#: The header with the code of a refusal by Outlast itself.
 CODE_HEADER = "x-outlast-code"
 
 
 class JobRun(Run):
-    """The run that a job is. This process works in a slot of its own, beside others."""
+    """The run that a job is. A completed one is opened again all the same: it may be given more items."""
 
-    def __init__(self, runtime: "Runtime", job: str, budget: Budget | None, tags: dict[str, str]) -> None:
-        super().__init__(
-            runtime, job, budget=budget, tags=tags, name=None, on_divergence=None, if_held="raise"
-        )
-        self._job = job
+    def __init__(
+        self,
+        runtime: "Runtime",
+        job: str,
+        budget: Budget | None,
+        tags: dict[str, str],
+        *,
+        id: str | None = None,
+        name: str | None = None,
+        from_snapshot: "int | str | datetime.datetime | None" = None,
+    ) -> None:
+        """`job`: the name of the job, and the run's id unless `id` is given."""
+        super().__init__(runtime, RunSpec(id or job, budget, tags, name, job=job, from_snapshot=from_snapshot))
 
     def create(self) -> str:
-        """Creates the run, or finds it; the status it has. Errors: `BudgetChanged`, `Error` where it is no job."""
-        status = self._create()
+        """Creates the run, or finds it. Gives its status. Errors: `BudgetChanged`; code `not_a_job` for another run."""
+        status = super()._create()
         if self.view().raw["job"] is None:
             raise Error(
                 f"run {self.id} is no batch job",
@@ -41,6 +51,10 @@ class JobRun(Run):
             )
         return status
 
+    def _create(self) -> str:
+        status = self.create()
+        return "interrupted" if status == "completed" else status
+
     def _above(self) -> int | None:
         current = scope.variable.get()
         run = None if current is None else current.run
@@ -48,7 +62,7 @@ class JobRun(Run):
         return run._no if run is not None and is_other and run._seat is not None else None
 
     def join(self) -> "_native.Seat":
-        """An attempt in a free slot. Errors: `BudgetExceeded` (halted), `RunEnded` (cancelled)."""
+        """An attempt in a free slot, beside other processes. Errors: `BudgetExceeded` (halted), `RunEnded` (cancelled)."""
         try:
             return self._engine.join(self.id)
         except RunHalted as e:
@@ -58,10 +72,10 @@ class JobRun(Run):
 
 
 class ItemRun(Run):
-    """A claimed item, as `outlast.current().run` shows it to the item's function."""
+    """A claimed item: what `outlast.current().run` is in the item's function."""
 
     def __init__(self, job: JobRun, seat: "_native.Seat", key: str, seq: int, steps_scope: str) -> None:
-        # Not `Run.__init__`: an item is opened by its claim, and there are many.
+        # Not `Run.__init__`: the claim opens an item, and there are many.
         self._runtime = job._runtime
         self._engine = job._engine
         self._id = job.id
@@ -76,12 +90,15 @@ class ItemRun(Run):
         self.key = key
         self._within = seq
         self._scope = steps_scope
-        self._identity = f"{job.id}\0{steps_scope}"
         self._steps: steps.Memory | None = None
-        #: What a call was refused with by a limit: the item then goes back.
+        #: The code with which a limit refused a call: the item then goes back.
         self.refused: str | None = None
-        #: Answers that passed the proxy.
+        #: Answers of this try that came through the proxy.
         self.answers = 0
+
+    @property
+    def _identity(self) -> str:
+        return f"{self.id}\0{self._scope}"
 
     @property
     def _is_async(self) -> bool:  # type: ignore[override]
@@ -110,7 +127,7 @@ class ItemRun(Run):
         return Context(self)
 
     def begin_try(self) -> None:
-        """Another try does its steps from the first one on; those that are finished give what they recorded."""
+        """Begins another try: its steps begin anew, and those that are finished give their recorded results."""
         self._steps = None
         self.answers = 0
 
@@ -122,5 +139,5 @@ class ItemRun(Run):
             self.answers += 1
 
     def close(self) -> None:
-        """The item is over: what its function left behind opens nothing more in it."""
+        """Ends the item: code that its function left behind opens nothing more in it."""
         self._state = "left"

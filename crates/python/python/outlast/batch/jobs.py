@@ -1,4 +1,4 @@
-"""A job as it is committed: read without running anything."""
+"""A job as the store has it: read without running anything."""
 
 from __future__ import annotations
 
@@ -18,30 +18,33 @@ _PAGE = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """The newest entry of an item. `status`: open, done, failed, dead or skipped."""
+    """An item as the store has it. `status`: open, done, failed, dead or skipped."""
 
     key: str
     status: str
-    #: Its place in the input of the start that claimed it last.
+    #: The place in the input of the start that claimed the item last.
     index: int
+    #: Tries of the newest start that claimed the item.
     attempts: int
-    #: Deaths of processes while it ran, and starts in which it failed.
+    #: Deaths of processes while the item ran.
     deaths: int
+    #: Starts in which the item failed.
     failed_starts: int
+    #: The cost of the item's calls, in dollars.
     cost_usd: float
-    #: Why it was skipped, or what made it dead.
+    #: Why the item was skipped, or what made it dead.
     reason: str | None
     _job: "Job" = dataclasses.field(repr=False, compare=False)
     _seq: int = dataclasses.field(repr=False, compare=False)
 
     @property
     def value(self) -> Any:
-        """Its recorded result; None where it has none."""
+        """The recorded result; None where there is none."""
         return codec.decode(self._raw()) if self.status == "done" else None
 
     @property
     def error(self) -> dict[str, str] | None:
-        """Its recorded exception (type, message, traceback); None where it has none."""
+        """The recorded exception: type, message, traceback. None where there is none."""
         raw = self._raw() if self.status in ("failed", "dead") else b""
         return json.loads(raw).get("error") if raw else None
 
@@ -50,7 +53,7 @@ class Item:
 
 
 class Job:
-    """A batch job, found by its name."""
+    """A batch job, read without running it. Made by `outlast.job(name)`."""
 
     def __init__(self, runtime: "Runtime", id: str) -> None:
         self._runtime = runtime
@@ -70,12 +73,12 @@ class Job:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many items are open, done, failed, dead and skipped."""
+        """The number of items by status: open, done, failed, dead, skipped."""
         job: Any = self.view().raw["job"]
         return dict(job["counts"])
 
     def items(self, status: str | None = None) -> Iterator[Item]:
-        """Its items in the order they were first claimed, by page; of one status, if given."""
+        """The items, in the order in which they were first claimed, read page by page. `status` picks those of one status."""
         known = ("open", "done", "failed", "dead", "skipped")
         if status is not None and status not in known:
             raise ValueError(f"status wants one of {', '.join(known)}, had {status!r}")
@@ -91,14 +94,14 @@ class Job:
             after = page[-1][0]
 
     def item(self, key: str) -> Item | None:
-        """The item of this key, None without one."""
+        """The item with this key; None where there is none."""
         row = self._runtime._engine.item(self._no, key)
         return None if row is None else self._item(row)
 
     def reset(self, key: str, *, reuse_answers: bool = False) -> None:
-        """Makes an item pending again, a done one too: the next start runs it. On disk before it returns.
+        """Makes an item pending again, also a done one: the next start runs it. On disk before `reset` returns.
 
-        `reuse_answers`: what its calls were answered is replayed to the repaired code, and not paid again.
+        `reuse_answers=True` replays the recorded answers of the item's calls: they are not paid again.
         Errors: `item_running` while a live worker has it, `unknown_item`.
         """
         self._runtime._engine.reset_item(self._no, key, reuse_answers).wait()
@@ -112,10 +115,10 @@ class Job:
 
 
 def job(id: str, *, store: Any = None) -> Job:
-    """The job of this name, to be read without running it. Errors: `UnknownRun`."""
-    from .handles import _runtime
+    """The batch job of this name, to be read without running it. Errors: `UnknownRun`; code `not_a_job` for another run."""
+    from ..runtime import of
 
-    return Job(_runtime(store), id)
+    return Job(of(store), id)
 
 
 __all__ = ["Item", "Job", "UnknownRun", "job"]

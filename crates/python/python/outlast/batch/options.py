@@ -1,4 +1,4 @@
-"""What a batch was asked to do, checked before anything happens."""
+"""The arguments of `outlast.map`, checked before anything happens."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Options:
 
     @property
     def meters(self) -> bool:
-        """The caller limits money or tokens: calls are expected to go through Outlast."""
+        """Whether the caller limits money or tokens: calls are then expected to go through Outlast."""
         return self.budget is not None and (self.budget.usd is not None or self.budget.tokens is not None)
 
 
@@ -99,7 +99,7 @@ def make(
     tags: Any,
     **given: Any,
 ) -> Options:
-    """The options as they are given."""
+    """Makes options of the arguments as they are given. Errors: `TypeError`, `ValueError`, `BadLimit`."""
     if retries is not None and (isinstance(retries, bool) or not isinstance(retries, (int, Retry))):
         raise TypeError(f"retries wants a whole number or outlast.Retry(…), had {retries!r}")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
@@ -118,7 +118,7 @@ def make(
 
 
 def interval(rate: str | float | None) -> float | None:
-    """Seconds between starts of "500/m", "10/s", or a number a second."""
+    """Seconds between starts, of a rate like "500/m" or "10/s", or of a number of starts a second."""
     if rate is None:
         return None
     number, period = 0.0, "s"

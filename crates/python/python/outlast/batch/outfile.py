@@ -12,7 +12,7 @@ import re
 import stat
 from typing import IO, Any
 
-from ..jsonl import untagged
+from ..generators.jsonl import untagged
 from .results import Result
 
 

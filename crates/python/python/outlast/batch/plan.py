@@ -15,19 +15,19 @@ from .source import Source
 if TYPE_CHECKING:
     from .. import _native
 
-#: What an item is by its index, one byte each.
+#: States of an item, one byte each.
 FRESH, RECORDED, ENDED, LEFT_OUT, EMITTED = range(5)
 
 
 @dataclasses.dataclass
 class Plan:
-    """What is to be done. `state` has a byte for each item, `seqs` the entry of a recorded one."""
+    """The items that are to be run. `state` has a byte for each item, `seqs` the entry of a recorded one."""
 
     source: Source
     state: bytearray
     seqs: "array.array[int]"
     version: bytes
-    #: What other code means for done items: the caller's own `version` counts, a digest only warns.
+    #: The rule for done items of other code: the caller's own `version` counts, a digest only warns.
     on_version: str
     recorded: "_native.Items"
     #: Done and skipped items that stay as they are, dead ones, and those of other code among the done.
@@ -38,6 +38,12 @@ class Plan:
     #: Done items that run again, for other content or code.
     rerun: int = 0
     vanished: int = 0
+
+    def key(self, index: int) -> str:
+        """The key of an item that is not left out."""
+        key = self.source.keys[index]
+        assert key is not None
+        return key
 
     def fresh(self) -> Iterator[int]:
         """The indexes of what is left, in input order."""

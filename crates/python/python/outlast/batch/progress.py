@@ -1,4 +1,4 @@
-"""How far a batch is, for people: tqdm or rich where they are installed, else plain lines."""
+"""The progress of a batch, for people: by tqdm or rich where they are installed, else in plain lines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Shown(Protocol):
 
 
 def make(wanted: bool | None, total: int, before: int, spent_usd: float, name: str) -> Shown | None:
-    """What shows the progress; None where nothing should. Without a wish: on a terminal only."""
+    """Makes the display of the progress; None where nothing is to be shown. `wish` None: on a terminal only."""
     tty = is_terminal()
     if wanted is False or (wanted is None and not tty):
         return None

@@ -1,4 +1,4 @@
-"""Which item is next. Pure: the caller holds the lock and waits."""
+"""The queue of items. Pure: the caller holds the lock and waits."""
 
 from __future__ import annotations
 
@@ -64,19 +64,19 @@ class Queue:
         return Wait(None) if self._running else None
 
     def ended(self) -> None:
-        """An item that was taken is done with, one way or the other."""
+        """Notes that a taken item is done with, one way or the other."""
         self._running = max(0, self._running - 1)
         self._alone = False
 
     def held(self, index: int, now: float) -> None:
-        """Another process has it: it is asked for again."""
+        """Puts an item that another process has where it is asked for again later."""
         self._held.append((now + ASK_AGAIN_S, index))
 
     def suspect(self, index: int) -> None:
         self._suspects.append(index)
 
     def again(self, index: int) -> None:
-        """It is to be claimed anew at once."""
+        """Puts an item where it is claimed anew at once."""
         self._held.appendleft((0.0, index))
 
     def stop(self) -> None:
@@ -110,10 +110,10 @@ class Gate:
         return at - now
 
     def give_back(self) -> None:
-        """A place that was taken, and not needed: nothing was started."""
+        """Gives back a place that was taken and not needed: nothing was started."""
         if self._interval is not None:
             self._next -= self._interval
 
     def hold_until(self, at: float) -> None:
-        """A provider said when to come back: nobody starts before."""
+        """Starts nobody before `at`: a provider said when to come back."""
         self._held_until = max(self._held_until, at)

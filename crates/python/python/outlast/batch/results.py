@@ -1,4 +1,4 @@
-"""What an item came to."""
+"""The result of an item."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from ..errors import ItemFailed, Skip
 
 
 class Result:
-    """One item's outcome. Its value is decoded from what was recorded, in every life of the job.
+    """The result of one item of a batch.
 
-    `ok`: it is done. `cached`: an earlier life or another process did it. `attempts`: tries. `cost_usd`: what its
-    calls were charged. `status`: done, failed, dead or skipped.
+    `key` and `index` name the item, `status` is done, failed, dead or skipped. `ok`: the item is done. `value` is decoded
+    from what was recorded, in every life of the job. `cached`: an earlier life or another process did the item. `attempts`:
+    tries. `cost_usd`: the cost of the item's calls, in dollars.
     """
 
     __slots__ = ("key", "index", "status", "attempts", "cost_nano_usd", "cached", "_job", "_raw", "_read", "_raised")
@@ -54,7 +55,7 @@ class Result:
 
     @property
     def value(self) -> Any:
-        """The result. Errors: the item's own error, where it is not done."""
+        """The value that the function returned, as it was recorded. Errors: the item's own error, where the item is not done."""
         if not self.ok:
             error = self.error
             assert error is not None
@@ -62,11 +63,11 @@ class Result:
         return codec.decode(self.recorded())
 
     def recorded(self) -> bytes:
-        """As it is recorded: JSON of its value or its error, the text of why it was skipped."""
+        """The bytes that are recorded: JSON of the value or of the error, or the text of why the item was skipped."""
         return self._raw if self._raw is not None else self._read()
 
     def why(self) -> str:
-        """What it raised, or why it was skipped, as text: the same in the life that ran it and in later ones."""
+        """The item's error, or why the item was skipped, as text: the same in the life that ran it and in later ones."""
         raw = self.recorded()
         if self.status == "skipped":
             return raw.decode("utf-8", "replace")
@@ -76,7 +77,8 @@ class Result:
 
     @property
     def error(self) -> BaseException | None:
-        """What it raised: the exception itself in the life that ran it, `ItemFailed` in later ones; `Skip` where skipped."""
+        """The item's exception: the exception itself in the life that ran the item, `ItemFailed` in later ones. `Skip` where the
+        item was skipped; None where it is done."""
         if self.ok or self._raised is not None:
             return self._raised
         if self.status == "skipped":
@@ -88,7 +90,7 @@ class Result:
         )
 
     def forget(self) -> None:
-        """Its value is read from the store when it is asked for."""
+        """Lets go of the value: it is read from the store when it is asked for."""
         self._raw = None
 
     def __repr__(self) -> str:

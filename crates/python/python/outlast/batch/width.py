@@ -1,13 +1,13 @@
-"""How many items run at once. Pure: the caller holds the lock, and says what time it is."""
+"""The number of items that run at once. Pure: the caller holds the lock, and says what time it is."""
 
 from __future__ import annotations
 
-#: Of the HTTP statuses: the provider has more than it can take. 529 is Anthropic's "overloaded".
+#: HTTP statuses of a provider that has more than it can take. 529 is Anthropic's "overloaded".
 CROWDED = frozenset({429, 503, 529})
 
 
 class Width:
-    """At most `most`; half as many when a provider is crowded, and one more for each width's worth of items that went well.
+    """Up to `most` items; half as many when a provider is crowded, and one more for each width's worth of items that went well.
 
     (Additive increase, multiplicative decrease, as networks do it.) Refusals of calls that began before it was halved
     say nothing new: a burst of them halves it once.
@@ -24,7 +24,7 @@ class Width:
         return max(1, int(self._now))
 
     def crowded(self, began: float, now: float) -> None:
-        """A call that began then was refused now. Times in seconds."""
+        """Notes that a call which began at `began` was refused at `now`. Times in seconds."""
         if began >= self._halved_at:
             self._halved_at = now
             self._now = max(1.0, self.now / 2)

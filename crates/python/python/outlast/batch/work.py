@@ -1,20 +1,19 @@
-"""One item, from its claim to its record. Written once for threads and tasks: it yields what is to be awaited."""
+"""One item, from its claim to its record: a process for a thread or a task (see `effects`)."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import dataclasses
-import inspect
 import json
-import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Sequence
 
-from .. import _native, codec, scope, steps, waiting
-from ..buffer import Changes
+from .. import _native, codec, scope
+from ..effects import Commit, Effect, Invoke, Process
 from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, LeaseLost, RunHalted, Skip, StepTimeout, StopRequested
 from ..retry import header, retry_after, status_of
+from ..state.changes import Changes
+from ..steps import journal
+from . import limits
 from .jobrun import CODE_HEADER, ItemRun
 from .width import CROWDED
 
@@ -22,161 +21,53 @@ if TYPE_CHECKING:
     from .core import Core
 
 
-class Effect:
-    """Something to wait for, in a thread or in a task."""
-
-    def wait(self) -> Any:
-        raise NotImplementedError
-
-    async def awaited(self) -> Any:
-        raise NotImplementedError
-
-
-@dataclasses.dataclass
-class Commit(Effect):
-    ticket: "_native.Ticket"
-
-    def wait(self) -> Any:
-        return self.ticket.wait()
-
-    async def awaited(self) -> Any:
-        return await waiting.done(self.ticket)
-
-
-@dataclasses.dataclass
 class Pause(Effect):
-    """Waits; True when the batch stops meanwhile."""
+    """Waits for some seconds. Gives True when the batch stops meanwhile."""
 
-    core: "Core"
-    seconds: float
+    __slots__ = ("_core", "_seconds")
+
+    def __init__(self, core: "Core", seconds: float) -> None:
+        self._core = core
+        self._seconds = seconds
 
     def wait(self) -> bool:
-        return self.core.stopping.wait(self.seconds)
+        return self._core.stopping.wait(self._seconds)
 
     async def awaited(self) -> bool:
-        until = time.monotonic() + self.seconds
-        while not self.core.stopping.is_set() and (left := until - time.monotonic()) > 0:
-            await self.core.bell.ring_or(left)
-        return self.core.stopping.is_set()
+        core, until = self._core, time.monotonic() + self._seconds
+        while not core.stopping.is_set() and (left := until - time.monotonic()) > 0:
+            await core.bell.ring_or(left)
+        return core.stopping.is_set()
 
 
-@dataclasses.dataclass
-class Invoke(Effect):
-    """Calls the function on an item, in the item's context."""
+class InvokeItem(Invoke):
+    """Calls the batch's function on an item."""
 
-    fn: Callable[[Any], Any]
-    item: Any
-    current: scope.Current
-    timeout: float | None
-    #: The thread that a late function still runs in.
-    late: threading.Thread | None = None
+    __slots__ = ()
 
-    def wait(self) -> Any:
-        if self.timeout is None:
-            token = scope.variable.set(self.current)
-            try:
-                return self._checked(self.fn(self.item))
-            finally:
-                scope.variable.reset(token)
-        return self._checked(self._in_thread(self.timeout))
+    def label(self) -> str:
+        return "item"
 
-    def _checked(self, result: Any) -> Any:
-        if inspect.iscoroutine(result):
-            result.close()
-            raise TypeError("outlast.map wants a plain function, had one that returns a coroutine: use outlast.amap")
-        return result
+    def too_late(self, timeout: float) -> StepTimeout:
+        return StepTimeout(f"the item took longer than its timeout of {timeout:g} s")
 
-    def _in_thread(self, timeout: float) -> Any:
-        """A thread cannot be ended: a late one goes on, and keeps its slot."""
-        result: list[Any] = []
-        error: list[BaseException] = []
-        context = contextvars.copy_context()
-        context.run(scope.variable.set, self.current)
-
-        def body() -> None:
-            try:
-                result.append(context.run(self.fn, self.item))
-            except BaseException as e:
-                error.append(e)
-
-        thread = threading.Thread(target=body, name="outlast item", daemon=True)
-        thread.start()
-        thread.join(timeout)
-        if thread.is_alive():
-            self.late = thread
-            raise _late(timeout)
-        if error:
-            raise error[0]
-        return result[0]
+    def is_coroutine(self) -> TypeError:
+        return TypeError("outlast.map wants a plain function, had one that returns a coroutine: use outlast.amap")
 
     async def awaited(self) -> Any:
-        token = scope.variable.set(self.current)
         try:
-            awaitable = self.fn(self.item)
-            if self.timeout is None:
-                return await awaitable
-            waiting = asyncio.ensure_future(awaitable)
-            try:
-                finished, _ = await asyncio.wait([waiting], timeout=self.timeout)
-            except asyncio.CancelledError:
-                waiting.cancel()
-                raise
-            if finished:
-                return waiting.result()
-            waiting.cancel()
-            # It has the chance to tidy up; what it says then does not count.
-            await asyncio.wait([waiting], timeout=1.0)
-            raise _late(self.timeout)
+            return await super().awaited()
         except asyncio.CancelledError as e:
             if _is_cancelled():
                 raise
             # Something that it waits for was: that is the item's own failure, and not the batch's end.
             raise RuntimeError("the item's function was cancelled by what it waits for") from e
-        finally:
-            scope.variable.reset(token)
 
 
 def _is_cancelled() -> bool:
-    """Whether this task is to end. Before Python 3.11 nobody can tell, and it is."""
+    """Whether this task is to end. Before Python 3.11 nobody can tell, and the answer is yes."""
     task = asyncio.current_task()
     return task is None or not hasattr(task, "cancelling") or task.cancelling() > 0
-
-
-def _late(timeout: float) -> StepTimeout:
-    return StepTimeout(f"the item took longer than its timeout of {timeout:g} s")
-
-
-Process = Generator[Effect, Any, None]
-
-
-def drive(process: Process) -> None:
-    """Runs an item's process in this thread."""
-    answer, error = None, None
-    while True:
-        try:
-            effect = process.send(answer) if error is None else process.throw(error)
-        except StopIteration:
-            return
-        answer, error = None, None
-        try:
-            answer = effect.wait()
-        except BaseException as e:
-            error = e
-
-
-async def drive_async(process: Process) -> None:
-    """Runs an item's process in this task."""
-    answer, error = None, None
-    while True:
-        try:
-            effect = process.send(answer) if error is None else process.throw(error)
-        except StopIteration:
-            return
-        answer, error = None, None
-        try:
-            answer = await effect.awaited()
-        except BaseException as e:
-            error = e
 
 
 #: A call found no room in a budget for so long that it was sent away: calls in flight hold it, or it is used up above.
@@ -202,12 +93,11 @@ def goes_back(error: BaseException | None, refused: str | None, answers: int, is
     return is_halted and (error is not None or answers == 0)
 
 
-def one(core: "Core", index: int, alone: bool) -> Process:
+def one(core: "Core", index: int, alone: bool) -> Process[None]:
     """Claims an item, runs it, and records what came of it."""
     seat = core.seat
     options, plan = core.options, core.plan
-    key = plan.source.keys[index]
-    assert key is not None
+    key = plan.key(index)
     item = plan.source.items[index]
     on_change = "rerun" if options.on_change == "rerun" else "keep"
     # Before the claim: an item that waits for its turn dies with no process, and others may take it.
@@ -252,7 +142,7 @@ def one(core: "Core", index: int, alone: bool) -> Process:
         run.close()
 
 
-def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: Any, seq: int, tries: int) -> Process:
+def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: Any, seq: int, tries: int) -> Process[None]:
     first = True
     while True:
         wait = 0.0 if first else core.gate_delay()
@@ -261,7 +151,8 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
             return
         first = False
         changes, began = Changes(run.id), time.monotonic()
-        invoke = Invoke(core.fn, item, scope.Current(run, None, seq, tries, changes), core.options.timeout)
+        here = scope.Current(run, None, seq, tries, changes)
+        invoke = InvokeItem(core.fn, (item,), {}, here, core.options.timeout)
         error: BaseException | None = None
         text = ""
         try:
@@ -281,7 +172,7 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
             return
         if goes_back(error, refused, run.answers, is_halted):
             yield from _return(core, seat, index, seq)
-            core.stop(core.refusal(error, refused))
+            core.stop(limits.refusal(core.run, error, refused))
             return
         if error is None:
             try:
@@ -291,7 +182,7 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
                 # Somebody changed what it read: a failed try, which left nothing.
                 error = e
         if isinstance(error, Skip):
-            reason = steps.said(error)
+            reason = journal.message(error)
             yield from _record(core, seat, index, seq, "skipped", reason.encode("utf-8", "replace"), error)
             return
         # A late thread still runs it: another try beside it would do it twice.
@@ -301,7 +192,7 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
         if delay is not None and status_of(error) == 429 and retry_after(error) is not None:
             core.hold(delay)
         if delay is None:
-            told = json.dumps({"error": steps.told(error)}).encode()
+            told = json.dumps({"error": journal.described(error)}).encode()
             yield from _record(core, seat, index, seq, "failed", told, error)
             if invoke.late is not None:
                 # Its slot stays occupied until it ends.
@@ -324,7 +215,7 @@ def _record(
     raw: bytes,
     error: BaseException | None,
     changes: "Sequence[_native.Change]" = (),
-) -> Process:
+) -> Process[None]:
     try:
         standing, tries, nano, _ = yield Commit(_native.record_item(seat, seq, how, raw, True, list(changes)))
     except (AlreadyTaken, AlreadySettled):
@@ -334,7 +225,7 @@ def _record(
     core.ended(index, seq, standing, tries, nano, raw, error)
 
 
-def _return(core: "Core", seat: "_native.Seat", index: int, seq: int, no_room_since: float | None = None) -> Process:
+def _return(core: "Core", seat: "_native.Seat", index: int, seq: int, no_room_since: float | None = None) -> Process[None]:
     try:
         yield Commit(_native.return_item(seat, seq))
     except (AlreadyTaken, AlreadySettled):

@@ -1,6 +1,6 @@
 //! Amounts as JSON numbers, read and written without a float: `0.25` is a quarter, and stays one.
 
-use outlast_core::money::NanoUsd;
+use outlast_core::words::money::NanoUsd;
 use serde_json::value::RawValue;
 
 /// A decimal number that is no amount of `10^-decimals` units: negative, no number, or too large.

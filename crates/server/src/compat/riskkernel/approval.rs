@@ -2,19 +2,21 @@
 
 use http::{Response, StatusCode};
 use outlast_core::{
-    approval::{self, ApprovalId, Filter, Status, View},
-    digest::Digest,
-    engine::{self, decide_approval::DecideApproval, request_approval::Asker},
-    id::RunNo,
-    op::Durability,
+    engine::{
+        self,
+        approval::{decide_approval::DecideApproval, request_approval::Asker},
+        op::Durability,
+    },
+    journal::approval::{self, ApprovalId, Filter, Status, View},
     store::{self, Ask as _, Store},
+    words::{digest::Digest, id::RunNo},
 };
 use serde::Deserialize;
 
 use super::{Asked, Error, answered, run::shown};
 use crate::{
+    door::AnswerBody,
     http::approvals::{Wanted, ask, may_decide, read_decision, show},
-    proxy::AnswerBody,
 };
 
 /// Tool calls that are listed at most: the newest.

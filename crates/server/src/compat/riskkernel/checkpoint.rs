@@ -2,19 +2,22 @@
 
 use http::{Response, StatusCode};
 use outlast_core::{
-    calendar::rfc3339,
-    engine::checkpoint::{Checkpoint, OURS, Used, newest_saved},
-    id::{RunNo, Seq},
-    journal::Role,
-    op::Durability,
-    payload::Payload,
+    engine::{
+        op::Durability,
+        step::checkpoint::{Checkpoint, OURS, Used, newest_saved},
+    },
+    journal::{Role, payload::Payload},
     store::{self, Ask as _, Store},
+    words::{
+        calendar::rfc3339,
+        id::{RunNo, Seq},
+    },
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 
 use super::{Asked, Error, answered, show::Usage, tokens::Tokens};
-use crate::proxy::AnswerBody;
+use crate::door::AnswerBody;
 
 /// Payloads above this are compressed beside the threads that answer others.
 const LARGE: usize = 64 << 10;

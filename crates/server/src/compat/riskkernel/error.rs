@@ -3,7 +3,7 @@
 use outlast_core::{engine, envelope::Refusal, store};
 
 use crate::{
-    proxy::{self, NotLetIn},
+    door::{self, NotLetIn},
     state::{self, Kind},
 };
 
@@ -34,7 +34,7 @@ pub enum Error {
     Draining,
     /// The body did not come whole.
     #[error(transparent)]
-    Body(#[from] proxy::Refusal),
+    Body(#[from] door::Refusal),
 }
 
 impl Error {
@@ -63,7 +63,7 @@ impl Error {
             Error::Cancelled { .. } => Some("create another run".into()),
             Error::State(e) => e.hint(),
             Error::AmbiguousApproval { .. } => Some("say which with approvalId".into()),
-            Error::NoRoute { .. } => Some("the routes are in docs/openapi.json".into()),
+            Error::NoRoute { .. } => Some("the routes are in docs/reference/openapi.json".into()),
             _ => None,
         }
     }
@@ -87,7 +87,7 @@ impl Error {
     ///
     /// `run` is as it was read behind the error.
     pub fn of_work(error: Error, run: &outlast_core::run::Run) -> Error {
-        use outlast_core::status::Status;
+        use outlast_core::run::status::Status;
         let Error::State(state::Error::Store(store::Error::Engine(why))) = &error else { return error };
         let id = run.id.to_string();
         match (why, run.status) {

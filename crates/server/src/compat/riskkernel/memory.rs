@@ -2,16 +2,18 @@
 
 use http::{Response, StatusCode};
 use outlast_core::{
-    calendar::rfc3339,
-    id::{Micros, RunId},
     state::{At, Item, Name, Scan},
     store::Store,
+    words::{
+        calendar::rfc3339,
+        id::{Micros, RunId},
+    },
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{Asked, Error, answered, unknown};
-use crate::{http::show::Runs, proxy::AnswerBody, state::Writer};
+use crate::{door::AnswerBody, http::show::Runs, state::Writer};
 
 /// The agent under whose name facts stand in the state: `outlast state get NAMESPACE facts KEY`.
 const AGENT: &str = "facts";

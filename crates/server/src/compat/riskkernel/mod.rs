@@ -1,7 +1,7 @@
 //! RiskKernel's REST surface, for its published SDK: runs, steps, checkpoints, approvals, facts.
 //!
 //! A run that is created here is a run like any other, and a run that a header created is found here.
-//! Nothing is decided here: budgets, halts and counts are the engine's. `docs/riskkernel.md` tells how to move.
+//! Nothing is decided here: budgets, halts and counts are the engine's. `docs/guides/riskkernel.md` tells how to move.
 
 mod amount;
 mod approval;
@@ -19,10 +19,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 use outlast_core::{
-    engine::{self, enter::Enter},
-    id::{RunId, RunNo},
-    op::{Actor, Durability, Entered},
+    engine::{
+        self,
+        op::{Actor, Durability, Entered},
+        run::enter::Enter,
+    },
     store::{self, Ask as _, RunView},
+    words::id::{RunId, RunNo},
 };
 use serde::Serialize;
 use serde_json::json;
@@ -34,8 +37,8 @@ pub use self::{
 };
 use self::{query::Query, tokens::Tokens};
 use crate::{
+    door::{AnswerBody, Host, api, bears_token},
     http::{approvals::By, query},
-    proxy::{AnswerBody, Host, api, bears_token},
     state::{self, StateDesk},
     version::{COMMIT, DATE, VERSION},
 };

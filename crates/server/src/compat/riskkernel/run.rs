@@ -6,23 +6,25 @@ use http::{Response, StatusCode};
 use outlast_core::{
     engine::{
         self,
-        count_loop::CountLoop,
-        start::Start,
-        tell::{Tell, Word},
+        op::{Durability, Turn},
+        run::{
+            start::Start,
+            tell::{Tell, Word},
+        },
+        step::count_loop::CountLoop,
     },
-    id::RunNo,
-    op::{Durability, Turn},
-    policies::{self, NamedPolicy},
+    envelope::unit::{Limits, Unit},
+    reads::policies::{self, NamedPolicy},
     run::{Policy, Spec},
     store::{self, Ask as _},
-    unit::{Limits, Unit},
+    words::id::RunNo,
 };
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use super::{Asked, Error, amount, answered, show::Shown};
 use crate::{
-    proxy::{AnswerBody, forget_run},
+    door::{AnswerBody, forget_run},
     state,
 };
 

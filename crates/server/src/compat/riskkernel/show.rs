@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    calendar::rfc3339,
-    engine::checkpoint::Used,
-    id::{Micros, Seq},
-    run::Run,
-    status::Status,
+    engine::step::checkpoint::Used,
+    envelope::unit::{Limits, Unit},
+    run::{Run, status::Status},
     store::{self, RunView, Store},
-    unit::{Limits, Unit},
+    words::{
+        calendar::rfc3339,
+        id::{Micros, Seq},
+    },
 };
 use serde::Serialize;
 use serde_json::value::RawValue;

@@ -2,12 +2,12 @@
 
 use http::{HeaderMap, HeaderValue, Response};
 use outlast_core::{
-    id::{RunId, RunNo, Seq},
+    envelope::unit::Unit,
     store::{self, Store},
-    unit::Unit,
+    words::id::{RunId, RunNo, Seq},
 };
 
-use crate::proxy::{AnswerBody, Host};
+use crate::door::{AnswerBody, Host};
 
 /// The header in which a caller names its run.
 const RUN: &str = "x-riskkernel-run-id";

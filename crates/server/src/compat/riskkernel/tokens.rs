@@ -6,9 +6,9 @@ use std::{
 };
 
 use outlast_core::{
-    id::{Micros, RunNo, Seq},
     journal::{Entry, Kind, State},
     store::{self, Store},
+    words::id::{Micros, RunNo, Seq},
 };
 
 /// Entries read at once.

@@ -1,6 +1,6 @@
 //! What a messages answer says, whole or as a stream of events.
 
-use outlast_core::usage::{ServiceTier, Usage};
+use outlast_core::words::usage::{ServiceTier, Usage};
 use serde_json::Value;
 
 use crate::dialect::{

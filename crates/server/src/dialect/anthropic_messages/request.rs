@@ -1,6 +1,6 @@
 //! What a messages request says.
 
-use outlast_core::usage::ServiceTier;
+use outlast_core::words::usage::ServiceTier;
 
 use super::MAX_TOKENS;
 use crate::dialect::{

@@ -1,6 +1,6 @@
 //! What an answer of Gemini says, whole or in chunks.
 
-use outlast_core::usage::Usage;
+use outlast_core::words::usage::Usage;
 use serde_json::Value;
 
 use crate::dialect::{

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use outlast_core::usage::Usage;
+use outlast_core::words::usage::Usage;
 use serde_json::Value;
 
 use super::read_tier;

@@ -1,6 +1,6 @@
 //! What a response says, whole or as a stream of events.
 
-use outlast_core::usage::Usage;
+use outlast_core::words::usage::Usage;
 use serde_json::Value;
 
 use crate::dialect::{

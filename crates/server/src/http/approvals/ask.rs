@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    approval::{Answer, EXPIRES_MS},
-    engine::request_approval::{Asker, RequestApproval},
-    op::Durability,
-    payload::Payload,
+    engine::{
+        approval::request_approval::{Asker, RequestApproval},
+        op::Durability,
+    },
+    journal::{
+        approval::{Answer, EXPIRES_MS},
+        payload::Payload,
+    },
     store::{Ask as _, Store},
 };
 use serde::Deserialize;

@@ -12,12 +12,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use outlast_core::{
-    approval::{self, ApprovalId, Filter, Status},
-    digest::Digest,
-    engine::{self, decide_approval::DecideApproval, request_approval::Asker},
-    id::RunNo,
-    op::Durability,
+    engine::{
+        self,
+        approval::{decide_approval::DecideApproval, request_approval::Asker},
+        op::Durability,
+    },
+    journal::approval::{self, ApprovalId, Filter, Status},
     store::{self, Ask as _, Store},
+    words::{digest::Digest, id::RunNo},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -25,7 +27,7 @@ use serde_json::json;
 pub use ask::{Wanted, ask};
 
 use super::{Query, query};
-use crate::{proxy::AnswerBody, state::Error};
+use crate::{door::AnswerBody, state::Error};
 
 /// What a route does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +162,7 @@ async fn list(route: &Route, asked: Asked<'_>) -> Result<Response<AnswerBody>, E
 }
 
 fn run_no(store: &dyn Store, id: &str) -> Result<Option<RunNo>, store::Error> {
-    outlast_core::id::RunId::new(id).map_or(Ok(None), |id| store.run_no(&id))
+    outlast_core::words::id::RunId::new(id).map_or(Ok(None), |id| store.run_no(&id))
 }
 
 async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {

@@ -2,18 +2,18 @@
 
 use http::{Response, StatusCode};
 use outlast_core::{
-    money::NanoUsd,
-    op::Durability,
-    policies::{self, NamedPolicy},
-    rules::{Requirement, Rules},
+    engine::op::Durability,
+    envelope::unit::{Limits, Unit},
+    reads::policies::{self, NamedPolicy},
+    run::rules::{Requirement, Rules},
     store::Ask as _,
-    unit::{Limits, Unit},
+    words::money::NanoUsd,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{Asked, By, answered, query, read, show};
-use crate::{proxy::AnswerBody, state::Error};
+use crate::{door::AnswerBody, state::Error};
 
 /// A policy as it is sent, in RiskKernel's words.
 #[derive(Debug, Default, Deserialize)]

@@ -1,11 +1,10 @@
 //! Approvals and policies as JSON.
 
 use outlast_core::{
-    approval::{Status, View},
-    calendar::rfc3339,
-    money::NanoUsd,
-    policies::NamedPolicy,
-    unit::{Limits, Unit},
+    envelope::unit::{Limits, Unit},
+    journal::approval::{Status, View},
+    reads::policies::NamedPolicy,
+    words::{calendar::rfc3339, money::NanoUsd},
 };
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};

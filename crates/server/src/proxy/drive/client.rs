@@ -9,9 +9,9 @@ use super::{Drive, Source};
 use crate::{
     compat::riskkernel::Stamped,
     dialect::{error_element, error_frame},
-    proxy::{
+    proxy::host::Seen,
+    wire::{
         body::{AnswerBody, Driver, Piece},
-        host::Seen,
         refuse::Refusal,
     },
 };

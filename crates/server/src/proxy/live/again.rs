@@ -7,8 +7,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use outlast_core::{
     call::{Patience, Told, exchange::Event},
-    engine::retry::Retry,
-    op::Durability,
+    engine::{call::retry::Retry, op::Durability},
     store::Ask as _,
 };
 use tokio::time::Instant;
@@ -16,7 +15,8 @@ use tokio::time::Instant;
 use super::{Carry, Log};
 use crate::{
     dialect::{Outcome, says::Says},
-    proxy::{call::Call, host::Host, refuse::Refusal},
+    proxy::{call::Call, host::Host},
+    wire::refuse::Refusal,
 };
 
 /// A pause of a call, and what was tried before it.

@@ -4,17 +4,21 @@ use std::{pin::Pin, time::Duration};
 
 use outlast_core::{
     call::exchange::{Ending, Event},
-    engine::{keep::Keep, settle::Settle},
-    journal::Role,
-    op::{Durability, Settled},
-    payload::Payload,
+    engine::{
+        call::{keep::Keep, settle::Settle},
+        op::{Durability, Settled},
+    },
+    journal::{Role, payload::Payload},
     run::Record,
     store::{Ask as _, Error},
 };
 use tokio::time::Instant;
 
 use super::{Carry, sleep_until};
-use crate::proxy::{host::Seen, metrics::Counted, record::Answer};
+use crate::{
+    door::metrics::Counted,
+    proxy::{host::Seen, record::Answer},
+};
 
 /// The pause before a settlement that failed is tried again.
 pub const SETTLE_AGAIN: Duration = Duration::from_millis(500);

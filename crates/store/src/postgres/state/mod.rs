@@ -3,17 +3,17 @@
 mod read;
 pub mod schema;
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use outlast_core::{
-    id::Micros,
-    loaded::{Loaded, Row, Touch},
+    engine::loaded::Touch,
     state::{
         Committed, Keep, Name, Namespace, Position, Progress, StepKey,
         outcome::AT_ONCE,
         rows::{Compactable, Current, Forgetting, NewCommit, NewVersion, Removal, Rows, Trimmed},
     },
     store::Error,
+    words::id::Micros,
 };
 use tokio_postgres::Client;
 
@@ -25,55 +25,59 @@ use super::{
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// The newest position, the namespace, the commit $4 places behind the first whose id is kept, and the key, in
-/// one round trip; what is not there is NULL.
-const KEY: &str = "SELECT n.name, n.commit_no, n.at, n.keep, n.forgotten, o.commit_no, o.at, \
-    coalesce((SELECT max(position) FROM outlast.items), 0), \
-    k.version, k.live, k.position, k.commit_no, k.at, k.first, k.oldest, k.progress, k.no \
-    FROM (SELECT 1) AS one LEFT JOIN outlast.namespaces n ON sha256(n.name) = sha256($1) \
-    LEFT JOIN LATERAL (SELECT c.commit_no, c.at FROM outlast.commits c WHERE c.namespace_no = n.no \
-    AND c.commit_no > n.forgotten ORDER BY c.commit_no LIMIT 1 OFFSET $4) o ON true \
-    LEFT JOIN outlast.agents a ON a.namespace_no = n.no AND sha256(a.name) = sha256($2) \
-    LEFT JOIN outlast.keys k ON k.agent_no = a.no AND sha256(k.key) = sha256($3)";
+/// A namespace, and the commit $2 places behind the first whose id is kept.
+const HEAD: &str = "SELECT n.name, n.commit_no, n.at, n.keep, n.forgotten, o.commit_no, o.at \
+    FROM outlast.namespaces n LEFT JOIN LATERAL (SELECT c.commit_no, c.at FROM outlast.commits c \
+    WHERE c.namespace_no = n.no AND c.commit_no > n.forgotten ORDER BY c.commit_no LIMIT 1 OFFSET $2) o ON true \
+    WHERE sha256(n.name) = sha256($1)";
 
-pub async fn load_key(client: &Client, l: &mut Loaded, name: &Arc<Name>) -> Result<()> {
-    if l.state.keys.contains_key(name) {
-        return Ok(());
-    }
-    let names = [&name.namespace, &name.agent, &name.key].map(|n| n.as_bytes());
+pub async fn position(client: &Client) -> Result<Position> {
+    let sql = "SELECT coalesce(max(position), 0) FROM outlast.items";
+    Ok(Position(maybe(client, sql, params![], number).await?.unwrap_or(0)))
+}
+
+type Head = (Namespace, Option<(i64, Micros)>);
+
+/// A namespace, and which of its ids may be forgotten: see `Rows::old_ids`.
+pub async fn head(client: &Client, name: &str) -> Result<Option<Head>> {
     let behind = AT_ONCE as i64 - 1;
-    let params = params![names[0], names[1], names[2], behind];
-    let found = client.query_typed_one(KEY, params).await.map_err(failure)?;
-    l.state.position = Position(get(&found, 7)?);
-    if !l.state.namespaces.contains_key(&name.namespace) && get::<Option<i64>>(&found, 1)?.is_some() {
-        l.state.namespaces.insert(name.namespace.clone(), Row::read(namespace(&found)?));
-        let old = get::<Option<i64>>(&found, 5)?.zip(get::<Option<i64>>(&found, 6)?.map(Micros));
-        l.state.old_ids.extend(old.map(|old| (name.namespace.clone(), old)));
-    }
-    if get::<Option<i64>>(&found, 8)?.is_some() {
-        l.state.keys.insert(name.clone(), Row::read(current(&found)?));
-    }
-    Ok(())
+    maybe(client, HEAD, params![name.as_bytes(), behind], |r| {
+        let old = get::<Option<i64>>(r, 5)?.zip(get::<Option<i64>>(r, 6)?.map(Micros));
+        Ok((namespace(r)?, old))
+    })
+    .await
 }
 
-pub async fn load_namespace(client: &Client, l: &mut Loaded, name: &str) -> Result<()> {
-    if !l.state.namespaces.contains_key(name) {
-        let sql = "SELECT name, commit_no, at, keep, forgotten FROM outlast.namespaces \
-                   WHERE sha256(name) = sha256($1)";
-        let found = maybe(client, sql, params![name.as_bytes()], namespace).await?;
-        l.state.namespaces.extend(found.map(|n| (name.to_owned(), Row::read(n))));
-    }
-    Ok(())
+pub async fn current(client: &Client, name: &Name) -> Result<Option<Current>> {
+    let sql = "SELECT k.version, k.live, k.position, k.commit_no, k.at, k.first, k.oldest, k.progress, k.no \
+               FROM outlast.namespaces n JOIN outlast.agents a ON a.namespace_no = n.no AND sha256(a.name) = sha256($2) \
+               JOIN outlast.keys k ON k.agent_no = a.no AND sha256(k.key) = sha256($3) \
+               WHERE sha256(n.name) = sha256($1)";
+    let names = [&name.namespace, &name.agent, &name.key].map(|n| n.as_bytes());
+    maybe(client, sql, params![names[0], names[1], names[2]], |r| {
+        Ok(Current {
+            version: get(r, 0)?,
+            live: get(r, 1)?,
+            position: Position(get(r, 2)?),
+            commit: get(r, 3)?,
+            at: Micros(get(r, 4)?),
+            first: Position(get(r, 5)?),
+            oldest: get(r, 6)?,
+            progress: get::<Option<i64>>(r, 7)?.and_then(Progress::from_code),
+            moved: false,
+            no: get(r, 8)?,
+        })
+    })
+    .await
 }
 
-pub async fn load_compactable(
+pub async fn compactable(
     client: &Client,
-    l: &mut Loaded,
     namespace: &str,
     before: Option<i64>,
     after: i64,
     limit: usize,
-) -> Result<()> {
+) -> Result<Vec<Compactable>> {
     let sql = "SELECT k.no, k.oldest, k.version, coalesce((SELECT i.version FROM outlast.items i \
                WHERE i.key_no = k.no AND i.position <= coalesce((SELECT c.position FROM outlast.commits c \
                WHERE c.namespace_no = n.no AND c.commit_no <= $2 ORDER BY c.commit_no DESC LIMIT 1), 0) \
@@ -81,12 +85,10 @@ pub async fn load_compactable(
                FROM outlast.namespaces n JOIN outlast.keys k ON k.namespace_no = n.no AND k.replaced \
                WHERE sha256(n.name) = sha256($1) AND k.no > $3 ORDER BY k.no LIMIT $4";
     let (namespace, before, limit) = (namespace.as_bytes(), before.unwrap_or(0), count(limit));
-    let params = params![namespace, before, after, limit];
-    l.state.compactable = all(client, sql, params, |r| {
+    all(client, sql, params![namespace, before, after, limit], |r| {
         Ok(Compactable { no: get(r, 0)?, oldest: get(r, 1)?, version: get(r, 2)?, at_commit: get(r, 3)? })
     })
-    .await?;
-    Ok(())
+    .await
 }
 
 pub async fn outcome(client: &Client, id: &str) -> Result<Option<Committed>> {
@@ -259,21 +261,5 @@ fn namespace(r: &tokio_postgres::Row) -> Result<Namespace> {
         at: Micros(get(r, 2)?),
         keep: get::<Option<i64>>(r, 3)?.map_or(Keep::All, Keep::Last),
         forgotten: get(r, 4)?,
-    })
-}
-
-/// From column 8.
-fn current(r: &tokio_postgres::Row) -> Result<Current> {
-    Ok(Current {
-        version: get(r, 8)?,
-        live: get(r, 9)?,
-        position: Position(get(r, 10)?),
-        commit: get(r, 11)?,
-        at: Micros(get(r, 12)?),
-        first: Position(get(r, 13)?),
-        oldest: get(r, 14)?,
-        progress: get::<Option<i64>>(r, 15)?.and_then(Progress::from_code),
-        moved: false,
-        no: get(r, 16)?,
     })
 }

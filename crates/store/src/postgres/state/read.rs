@@ -3,19 +3,19 @@
 use bytes::Bytes;
 use outlast_core::{
     engine,
-    id::{AttemptNo, Micros, RunNo},
     state::{
         At, Committed, Event, EventPage, EventRange, History, Item, Listed, Moment, Namespace, Position,
         Progress, Reads, ResumePoint, Scan, StepKey, Value, furthest, prefix_end,
     },
     store::Error,
+    words::id::{AttemptNo, Micros, RunNo},
 };
 use tokio_postgres::{Client, Row};
 
-use super::{Result, count, namespace, outcome};
+use super::{Result, count, namespace, outcome, position};
 use crate::postgres::{
     PostgresStore,
-    rows::{get, name as text, number},
+    rows::{get, name as text},
     statement::{Param, all, maybe, param, params},
 };
 
@@ -334,10 +334,7 @@ impl Reads for PostgresStore {
     }
 
     fn state_position(&self) -> Result<Position> {
-        self.readers.run(async move |c: &Client| {
-            let sql = "SELECT coalesce(max(position), 0) FROM outlast.items";
-            Ok(Position(maybe(c, sql, params![], number).await?.unwrap_or(0)))
-        })
+        self.readers.run(async move |c: &Client| position(c).await)
     }
 
     fn namespace(&self, name: &str) -> Result<Option<Namespace>> {

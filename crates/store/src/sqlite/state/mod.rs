@@ -7,14 +7,14 @@ use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use outlast_core::{
-    id::{AttemptNo, Micros, RunNo},
-    loaded::{Loaded, Row, Touch},
+    engine::loaded::{Loaded, Row, Touch},
     state::{
         At, Committed, Item, Keep, Name, Namespace, Position, Progress, StepKey, Value,
         outcome::AT_ONCE,
         rows::{Compactable, Current, Forgetting, NewCommit, NewVersion, Removal, Rows, Trimmed},
     },
     store::Error,
+    words::id::{AttemptNo, Micros, RunNo},
 };
 use rusqlite::{Connection, OptionalExtension as _, params};
 
@@ -23,32 +23,28 @@ use schema::{BY_TIME, BY_TRANSACTION, COMPACTABLE, HEAD, NEWEST_UNTIL};
 
 type Result<T> = std::result::Result<T, Error>;
 
+pub fn position(conn: &Connection) -> Result<Position> {
+    let newest = maybe(conn, "SELECT max(position) FROM items", [], |r| r.get::<_, Option<i64>>(0))?;
+    Ok(Position(newest.flatten().unwrap_or(0)))
+}
+
 pub fn load_key(conn: &Connection, l: &mut Loaded, name: &Arc<Name>) -> Result<()> {
-    if l.state.position == Position(0) {
-        let newest = maybe(conn, "SELECT max(position) FROM items", [], |r| r.get::<_, Option<i64>>(0))?;
-        l.state.position = Position(newest.flatten().unwrap_or(0));
-    }
-    load_namespace(conn, l, &name.namespace)?;
-    if !l.state.keys.contains_key(name) {
-        let sql = "SELECT k.version, k.live, k.position, k.commit_no, k.at, k.first, k.oldest, k.progress, k.no \
-                   FROM namespaces n JOIN agents a ON a.namespace_no = n.no AND a.name = ?2 \
-                   JOIN keys k ON k.agent_no = a.no AND k.key = ?3 WHERE n.name = ?1";
-        let found = maybe(conn, sql, named(name), current)?;
-        l.state.keys.extend(found.map(|c| (name.clone(), Row::read(c))));
-    }
+    let sql = "SELECT k.version, k.live, k.position, k.commit_no, k.at, k.first, k.oldest, k.progress, k.no \
+               FROM namespaces n JOIN agents a ON a.namespace_no = n.no AND a.name = ?2 \
+               JOIN keys k ON k.agent_no = a.no AND k.key = ?3 WHERE n.name = ?1";
+    let found = maybe(conn, sql, named(name), current)?;
+    l.state.keys.extend(found.map(|c| (name.clone(), Row::read(c))));
     Ok(())
 }
 
 pub fn load_namespace(conn: &Connection, l: &mut Loaded, name: &str) -> Result<()> {
-    if !l.state.namespaces.contains_key(name) {
-        let found = maybe(conn, HEAD, (name.as_bytes(), AT_ONCE as i64 - 1), |r| {
-            let old = r.get::<_, Option<i64>>(5)?.zip(r.get::<_, Option<i64>>(6)?.map(Micros));
-            Ok((namespace(r)?, old))
-        })?;
-        if let Some((head, old)) = found {
-            l.state.namespaces.insert(name.to_owned(), Row::read(head));
-            l.state.old_ids.extend(old.map(|old| (name.to_owned(), old)));
-        }
+    let found = maybe(conn, HEAD, (name.as_bytes(), AT_ONCE as i64 - 1), |r| {
+        let old = r.get::<_, Option<i64>>(5)?.zip(r.get::<_, Option<i64>>(6)?.map(Micros));
+        Ok((namespace(r)?, old))
+    })?;
+    if let Some((head, old)) = found {
+        l.state.namespaces.insert(name.to_owned(), Row::read(head));
+        l.state.old_ids.extend(old.map(|old| (name.to_owned(), old)));
     }
     Ok(())
 }

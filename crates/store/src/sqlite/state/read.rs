@@ -11,13 +11,13 @@ use outlast_core::{
 use rusqlite::{Connection, params_from_iter, types::Value as Sql};
 
 use super::{
-    ITEM, Result, all, bound, count, item, maybe, namespace, namespace_no, newest_until, outcome,
+    ITEM, Result, all, bound, count, item, maybe, namespace, namespace_no, newest_until, outcome, position,
     schema::{EVENTS, FURTHEST, LISTED, LIVE, STOOD},
     text,
 };
 use crate::{
-    columns::select,
     sqlite::{SqliteStore, failure},
+    tables::select,
 };
 
 /// A key's own row, as far as reads ask.
@@ -166,7 +166,7 @@ impl Reads for SqliteStore {
         let stood = select("k.key, i.version, i.commit_no, i.at, k.oldest", STOOD);
         self.scanned(scan, (&now, &stood), |r| {
             let (version, commit) = (r.get(1)?, r.get(2)?);
-            Ok(Listed { key: text(r, 0)?, version, commit, at: outlast_core::id::Micros(r.get(3)?) })
+            Ok(Listed { key: text(r, 0)?, version, commit, at: outlast_core::words::id::Micros(r.get(3)?) })
         })
     }
 
@@ -183,7 +183,7 @@ impl Reads for SqliteStore {
                 None => Position(0),
                 Some(Moment::Commit(n)) => bound(c, ns, At::Commit(n.saturating_sub(1)))?,
                 Some(Moment::Time(t)) => {
-                    bound(c, ns, At::Time(outlast_core::id::Micros(t.0.saturating_sub(1))))?
+                    bound(c, ns, At::Time(outlast_core::words::id::Micros(t.0.saturating_sub(1))))?
                 }
             };
             let until = match range.to {
@@ -228,10 +228,7 @@ impl Reads for SqliteStore {
     }
 
     fn state_position(&self) -> Result<Position> {
-        self.with_reader(|c| {
-            let newest = maybe(c, "SELECT max(position) FROM items", [], |r| r.get::<_, Option<i64>>(0))?;
-            Ok(Position(newest.flatten().unwrap_or(0)))
-        })
+        self.with_reader(position)
     }
 
     fn namespace(&self, name: &str) -> Result<Option<Namespace>> {

@@ -1,0 +1,248 @@
+//! Request approval: the agent asks for a person's word before it calls a tool.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need, NewPayload},
+        op::Actor,
+        rule::guard,
+        step::step::append,
+    },
+    envelope::unit::Unit,
+    journal::{
+        Entry, Kind, Role, State,
+        approval::{Answer, ApprovalDetail, MOST_ARGUMENTS, MOST_PENDING, Status, key_of},
+        payload::Payload,
+    },
+    run::{status, token::Claims},
+    words::{
+        digest::Digest,
+        id::{AttemptNo, Micros, RunNo, Seq, Slot},
+    },
+};
+
+/// One scope: which iteration it is of stands in the approval.
+pub const SCOPE: &str = "approvals";
+
+/// In whose name it is asked.
+#[derive(Clone, Copy, Debug)]
+pub enum Asker {
+    Attempt {
+        actor: Actor,
+        slot: Slot,
+    },
+    /// A process that holds a run's token, and is no instance. Its signature was checked.
+    Token(Claims),
+}
+
+/// Asks for a decision, or finds what became of it. The run is `waiting` while one is pending.
+///
+/// Synced: an approval that somebody may decide survives everything. Idempotent on `key` within an iteration, over
+/// all its attempts; without a key on tool and arguments. What the run's policy lets through is answered `required:
+/// false`, and what it has no such tool for is `Blocked`; that is recorded, and nobody is asked.
+///
+/// Errors: `LeaseLost`; `RunHalted` and `NotRunning` for what was not asked before; `OtherArguments` where `key`
+/// named another call; `BadApproval`; `TooManyApprovals`.
+#[derive(Clone, Debug)]
+pub struct RequestApproval {
+    pub asker: Asker,
+    /// The caller's own name of this request.
+    pub key: Option<String>,
+    pub tool: String,
+    pub side_effect: Option<String>,
+    /// In canonical JSON: a decision is bound to its SHA-256.
+    pub arguments: Payload,
+    /// From now, in milliseconds.
+    pub expires_ms: i64,
+}
+
+impl Asker {
+    pub fn run(&self) -> RunNo {
+        match self {
+            Asker::Attempt { actor, .. } => actor.run,
+            Asker::Token(claims) => claims.run,
+        }
+    }
+
+    fn attempt(&self) -> AttemptNo {
+        match self {
+            Asker::Attempt { actor, .. } => actor.attempt,
+            Asker::Token(claims) => claims.attempt,
+        }
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        match self {
+            Asker::Attempt { actor, slot } => guard::needs(actor, *slot).into(),
+            Asker::Token(Claims { run, attempt, slot, .. }) => {
+                vec![Need::Run(*run), Need::Attempt(*run, *attempt), Need::Lease(*run, *slot)]
+            }
+        }
+    }
+
+    fn may_open(&self, l: &Loaded) -> Result<(), Error> {
+        match self {
+            Asker::Attempt { actor, .. } => guard::drives(l, actor),
+            Asker::Token(claims) => guard::bears(l, claims),
+        }
+    }
+}
+
+impl RequestApproval {
+    /// The digest a decision is bound to.
+    pub fn digest(&self) -> Digest {
+        Digest(self.arguments.sha256)
+    }
+
+    fn key(&self) -> String {
+        self.key.clone().unwrap_or_else(|| key_of(&self.tool, &self.digest()))
+    }
+
+    pub fn needs(&self) -> Vec<Need> {
+        let run = self.asker.run();
+        let mut needs = self.asker.needs();
+        needs.extend([Need::Spec(run), Need::Keyed(run, Kind::Approval, SCOPE.into(), self.key())]);
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Answer, Error> {
+        self.asker.may_open(l)?;
+        let run = self.asker.run();
+        let attempt = l.attempt(run, self.asker.attempt()).ok_or(Error::NotLoaded("the attempt"))?;
+        let (iteration, key) = (attempt.iteration, self.key());
+        let known = l
+            .entries
+            .iter()
+            .map(|r| &r.value)
+            .find(|e| e.kind == Kind::Approval && &*e.scope == SCOPE && e.key.as_deref() == Some(&key))
+            // What was said in one turn of a loop is not said for the next.
+            .filter(|e| e.approval.as_ref().is_some_and(|a| a.iteration == iteration))
+            .map(|e| e.seq);
+        match known {
+            Some(seq) => self.found(l, seq, now),
+            None => self.ask(l, iteration, key, now),
+        }
+    }
+
+    fn found(&self, l: &mut Loaded, seq: Seq, now: Micros) -> Result<Answer, Error> {
+        let run = self.asker.run();
+        let lost = Error::NotLoaded("the approval");
+        let entry = l.entry(run, seq).ok_or_else(|| lost.clone())?;
+        let detail = entry.approval.as_deref().ok_or_else(|| lost.clone())?;
+        if detail.tool != self.tool || detail.digest != self.digest() {
+            return Err(Error::OtherArguments {
+                id: answer(entry, now)?.id.map(|id| id.to_string()).unwrap_or_default(),
+                wanted: detail.digest.to_string(),
+                had: self.digest().to_string(),
+            });
+        }
+        match detail.status(entry.state, now) {
+            Status::Pending => wait(l, run)?,
+            Status::Timeout if entry.state == State::Open => {
+                let entry = l.entry_mut(run, seq).ok_or(lost)?;
+                (entry.state, entry.closed_at) = (State::Failed, Some(now));
+                close(l, run, seq, now)?;
+            }
+            _ => {}
+        }
+        answer(l.entry(run, seq).ok_or(Error::NotLoaded("the approval"))?, now)
+    }
+
+    fn ask(&self, l: &mut Loaded, iteration: i64, key: String, now: Micros) -> Result<Answer, Error> {
+        self.check()?;
+        let no = self.asker.run();
+        let run = l.run(no)?;
+        if let Some(halt) = guard::open_run(run)? {
+            return Err(Error::RunHalted { id: run.id.to_string(), why: halt.code });
+        }
+        let pending = run.approvals.as_ref().map_or(0, |a| a.pending(now));
+        let rules = l.spec(no).and_then(|spec| spec.rules.as_ref());
+        let blocked = rules.is_some_and(|r| !r.allows(&self.tool));
+        if !blocked && rules.is_some_and(|r| !r.requires(&self.tool, self.side_effect.as_deref())) {
+            return Ok(Answer::not_required());
+        }
+        if !blocked && pending >= MOST_PENDING {
+            return Err(Error::TooManyApprovals { id: run.id.to_string(), most: MOST_PENDING });
+        }
+        let detail = ApprovalDetail {
+            tool: self.tool.clone(),
+            side_effect: self.side_effect.clone(),
+            digest: self.digest(),
+            iteration,
+            at_loop: l.envelope(run.envelope())?.spent[Unit::Loops],
+            expires_at: now.plus_ms(self.expires_ms),
+            blocked,
+            decision: None,
+        };
+        let expires_at = detail.expires_at;
+        let state = if blocked { State::Failed } else { State::Open };
+        let actor = Actor { run: no, attempt: self.asker.attempt(), instance: Default::default() };
+        let seq = append(l, &actor, Kind::Approval, state, Arc::from(SCOPE), Some(key), now)?;
+        let entry = l.entry_mut(no, seq).ok_or(Error::NotLoaded("the approval"))?;
+        // It is nobody's to close but a person's: the death of whoever asked changes nothing.
+        entry.instance = None;
+        entry.approval = Some(Box::new(detail));
+        let payload = self.arguments.clone();
+        l.payloads.push(NewPayload { run: no, seq, role: Role::About, payload });
+        if !blocked {
+            l.run_mut(no)?.approvals.get_or_insert_default().opened(seq, expires_at, now);
+            wait(l, no)?;
+        }
+        answer(l.entry(no, seq).ok_or(Error::NotLoaded("the approval"))?, now)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let text = |what: &str, text: &str, most: usize| match text.len() {
+            1.. if text.len() <= most && !text.chars().any(char::is_control) => Ok(()),
+            had => Err(Error::BadApproval(format!(
+                "{what} has to be 1 to {most} bytes without control characters, and has {had}"
+            ))),
+        };
+        text("the tool's name", &self.tool, 256)?;
+        self.side_effect.as_deref().map_or(Ok(()), |s| text("the side effect", s, 256))?;
+        self.key.as_deref().map_or(Ok(()), |k| text("the key", k, 512))?;
+        if self.arguments.len > MOST_ARGUMENTS as u64 {
+            let had = self.arguments.len;
+            let text = format!("the arguments may have {MOST_ARGUMENTS} bytes as JSON, and have {had}");
+            return Err(Error::BadApproval(text));
+        }
+        if self.expires_ms <= 0 {
+            let text = format!("it has to expire in 1 ms or later, and it says {}", self.expires_ms);
+            return Err(Error::BadApproval(text));
+        }
+        Ok(())
+    }
+}
+
+fn answer(entry: &Entry, now: Micros) -> Result<Answer, Error> {
+    Answer::of(entry, now).ok_or(Error::NotLoaded("the approval"))
+}
+
+/// The run waits for a person.
+fn wait(l: &mut Loaded, run: RunNo) -> Result<(), Error> {
+    if l.run(run)?.status == status::Status::Running {
+        l.run_mut(run)?.status = status::Status::Waiting;
+    }
+    Ok(())
+}
+
+/// One is decided or has expired: a run that waited for the last of them goes on.
+pub(crate) fn close(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result<(), Error> {
+    if let Some(awaited) = &mut l.run_mut(run)?.approvals {
+        awaited.closed(seq, now);
+    }
+    go_on(l, run, now)
+}
+
+/// A run that waited for a person goes on where nobody can decide any more. With a refusal it waits for room in a
+/// budget, and without a question for its parent's.
+pub(crate) fn go_on(l: &mut Loaded, run: RunNo, now: Micros) -> Result<(), Error> {
+    let row = l.run(run)?;
+    let asked = row.approvals.is_some() && !row.awaits_a_person(now);
+    if asked && row.status == status::Status::Waiting && row.halt.is_none() {
+        l.run_mut(run)?.status = status::Status::Running;
+    }
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! Raise budget: a person adds to a named budget's window.
+
+use crate::{
+    engine::{
+        Error,
+        budget::set_budget,
+        loaded::{Loaded, Need},
+    },
+    envelope::{
+        budget::{Name, Per, UNITS},
+        unit::{Limits, Unit},
+    },
+    words::id::Micros,
+};
+
+/// Adds to the limits of the window of now, and answers what they are then.
+///
+/// The next period begins with the budget's own limits again; one without periods keeps what was added. Calls
+/// that wait for room decide again. Synced. Errors: `UnknownBudget`; `BadLimit` where there is no limit to add
+/// to, or it would become negative.
+#[derive(Clone, Debug)]
+pub struct RaiseBudget {
+    pub name: Name,
+    pub add: Limits,
+}
+
+impl RaiseBudget {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Windows(None)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Limits, Error> {
+        let (budget, window) = set_budget::window_of(l, &self.name, now)?;
+        let mut limits = l.envelope(window)?.limits;
+        for unit in Unit::ALL {
+            let Some(add) = self.add[unit] else { continue };
+            let limit = limits[unit]
+                .filter(|_| UNITS.contains(&unit))
+                .ok_or_else(|| Error::BadLimit(format!("{} has no limit to add to; set one", unit.name())))?;
+            let sum = limit.saturating_add(add);
+            if sum < 0 {
+                return Err(Error::BadLimit(format!("{} would become {sum}", unit.name())));
+            }
+            limits[unit] = Some(sum);
+        }
+        l.envelope_mut(window)?.limits = limits;
+        let budget = l.budget_mut(budget)?;
+        if budget.terms.per == Per::None {
+            budget.terms.limits = limits;
+        }
+        Ok(limits)
+    }
+}

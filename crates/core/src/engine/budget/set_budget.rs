@@ -1,0 +1,141 @@
+//! Set budget: a person says what all runs of a tag may spend together.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need, Row},
+        op::BudgetSet,
+        rule::windows,
+    },
+    envelope::{
+        budget::{Budget, Name, Terms, UNITS},
+        unit::Unit,
+    },
+    words::id::{BudgetNo, Micros},
+};
+
+/// Who says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A person, now.
+    Command,
+    /// A file of settings, at a start. One that says what it said before changes nothing, so that what a person
+    /// has set, raised or removed since stays.
+    File,
+}
+
+/// Makes a named budget, or gives it other terms; its window of now gets the new limits, and keeps what is spent.
+///
+/// Another period begins a new window. Another tag makes another budget: calls of the old tag are charged to
+/// neither any more. Synced. Idempotent. Errors: `BadLimit`.
+#[derive(Clone, Debug)]
+pub struct SetBudget {
+    pub name: Name,
+    pub terms: Terms,
+    pub source: Source,
+}
+
+impl SetBudget {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Windows(None)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<BudgetSet, Error> {
+        check(&self.terms)?;
+        let newest =
+            l.budgets.iter().map(|row| &row.value).filter(|b| b.name == self.name).max_by_key(|b| b.no);
+        let configured = (self.source == Source::File).then(|| self.terms.clone());
+        if let Some(known) = newest
+            && configured.is_some()
+            && known.configured == configured
+        {
+            return Ok(BudgetSet { no: known.no, changed: false, applied: known.removed || known.applied });
+        }
+        match newest.filter(|b| !b.removed).cloned() {
+            Some(known) if known.terms.tag == self.terms.tag => self.change(l, known, configured, now),
+            known => {
+                if let Some(known) = &known {
+                    l.budget_mut(known.no)?.removed = true;
+                }
+                let configured = configured.or_else(|| known?.configured);
+                let no = BudgetNo(l.budgets.iter().map(|b| b.value.no.0).max().unwrap_or(0) + 1);
+                l.budgets.push(Row::insert(Budget {
+                    no,
+                    name: self.name.clone(),
+                    terms: self.terms.clone(),
+                    configured,
+                    window: None,
+                    removed: false,
+                    applied: false,
+                }));
+                Ok(BudgetSet { no, changed: true, applied: false })
+            }
+        }
+    }
+
+    fn change(
+        &self,
+        l: &mut Loaded,
+        known: Budget,
+        configured: Option<Terms>,
+        now: Micros,
+    ) -> Result<BudgetSet, Error> {
+        let terms = self.terms.clone();
+        let configured = configured.or(known.configured.clone());
+        let same_period = known.terms.per == terms.per;
+        let window = known.window.filter(|_| same_period);
+        let after = Budget { terms, configured, window, ..known.clone() };
+        let current = after.current(now).map(|w| w.envelope);
+        let mut changed = known.terms != after.terms;
+        if let Some(no) = current
+            && l.envelope(no)?.limits != after.terms.limits
+        {
+            changed = true;
+            l.envelope_mut(no)?.limits = after.terms.limits;
+        }
+        let answer = BudgetSet { no: known.no, changed, applied: known.applied };
+        if after != known {
+            *l.budget_mut(known.no)? = after;
+        }
+        Ok(answer)
+    }
+}
+
+fn check(terms: &Terms) -> Result<(), Error> {
+    let bad = |why: String| Err(Error::BadLimit(why));
+    for unit in Unit::ALL {
+        match terms.limits[unit] {
+            Some(_) if !UNITS.contains(&unit) => {
+                return bad(format!(
+                    "a named budget has no limit of {}: that is each run's own",
+                    unit.name()
+                ));
+            }
+            Some(limit) if limit < 0 => {
+                return bad(format!("{} must not be negative, got {limit}", unit.name()));
+            }
+            _ => {}
+        }
+    }
+    match UNITS.into_iter().any(|unit| terms.limits[unit].is_some()) {
+        true => Ok(()),
+        false => bad("a named budget limits cost, tokens or calls, and it limits none".into()),
+    }
+}
+
+/// The budget of this name that was not removed. Needs `Windows(None)`.
+pub fn named<'a>(l: &'a Loaded, name: &Name) -> Result<&'a Budget, Error> {
+    let found = l.budgets.iter().map(|row| &row.value).find(|b| !b.removed && b.name == *name);
+    found.ok_or_else(|| Error::UnknownBudget { name: name.to_string() })
+}
+
+/// The envelope of its window now.
+pub fn window_of(
+    l: &mut Loaded,
+    name: &Name,
+    now: Micros,
+) -> Result<(BudgetNo, crate::words::id::EnvelopeNo), Error> {
+    let no = named(l, name)?.no;
+    let window = windows::window(l, no, now)?;
+    Ok((no, window.ok_or_else(|| Error::UnknownBudget { name: name.to_string() })?))
+}

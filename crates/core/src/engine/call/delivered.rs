@@ -1,0 +1,65 @@
+//! Delivered: an answer reached its client whole.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need},
+        rule::within,
+    },
+    journal::iteration_scope,
+    words::id::{AttemptNo, Micros, RunNo, Seq},
+};
+
+/// Marks that the attempt took the answer. The only `Lazy` operation: losing it to a crash makes
+/// the answer replayable once more, to an attempt that is over anyway.
+#[derive(Clone, Debug)]
+pub struct Delivered {
+    pub run: RunNo,
+    pub seq: Seq,
+    pub attempt: AttemptNo,
+    /// The retry count of the connection that got it.
+    pub count: u32,
+    /// It was a recorded answer: nothing was paid for it again.
+    pub replayed: bool,
+}
+
+impl Delivered {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run), Need::Attempt(self.run, self.attempt), Need::Entry(self.run, self.seq)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
+        let open = l.is_open(self.run, self.attempt);
+        let Some(entry) = l.entry_mut(self.run, self.seq) else { return Ok(()) };
+        let first = entry.delivered_to != Some(self.attempt);
+        // A mark can come late, and that of an attempt that is over must not hide a later one's.
+        if open || entry.delivered_to.is_none() {
+            entry.delivered_to = Some(self.attempt);
+            entry.delivered_count = if first { self.count } else { entry.delivered_count.max(self.count) };
+        }
+        let (cost, opened_by, scope) = (entry.spent.cost(), entry.attempt, entry.scope.clone());
+        if !self.replayed {
+            return Ok(());
+        }
+        let run = l.run_mut(self.run)?;
+        run.replayed += 1;
+        run.saved_nano_usd += cost;
+        // Items and steps with retries have answers of their own, which `untaken` does not count.
+        let counted =
+            l.attempt(self.run, self.attempt).is_some_and(|a| scope == iteration_scope(a.iteration));
+        if first
+            && counted
+            && opened_by != self.attempt
+            && !within::is_over(l, self.run, self.seq)
+            && let Some(a) = l.attempt_mut(self.run, self.attempt)
+        {
+            a.untaken = (a.untaken - 1).max(0);
+            for outer in within::around(l, self.run, self.seq) {
+                if let Some(step) = l.entry_mut(self.run, outer).and_then(|e| e.step.as_mut()) {
+                    step.untaken = (step.untaken - 1).max(0);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,8 @@
+//! Verbs on LLM calls: admission, settlement, retries, delivery.
+
+pub mod admit;
+pub mod delivered;
+pub mod keep;
+pub(crate) mod plan;
+pub mod retry;
+pub mod settle;

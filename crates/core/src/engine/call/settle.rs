@@ -1,0 +1,237 @@
+//! Settle: a call's outcome replaces its reservation.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need, NewPayload},
+        op::Settled,
+        rule::{doubt, within},
+        run::renew,
+    },
+    envelope::unit::{Amounts, Unit},
+    journal::{Correction, Kind, Role, State, iteration_scope, payload::Payload},
+    words::{
+        id::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
+        usage::{ServiceTier, Usage},
+    },
+};
+
+/// What the call is charged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bill {
+    /// The provider's usage, priced.
+    Usage { usage: Usage, tier: ServiceTier, cost_nano_usd: i64, price_hash: String },
+    /// No usage arrived: at the reservation, marked `estimated`; never zero.
+    Reservation,
+    /// The provider refused it: one call, no money, no tokens.
+    Nothing,
+}
+
+/// How the call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// A whole answer: 2xx, and its terminal event seen.
+    Done(Bill),
+    /// An error status, or a broken answer.
+    Failed(Bill),
+    /// It never left: nothing is charged, not even a call.
+    Void,
+    /// It may have happened.
+    Unknown,
+}
+
+/// Closes an open call: ledger, answer and reservation in one commit.
+///
+/// Synced: durable before visible. Authorised by the instance that opened the entry, whether or not
+/// its attempt is over: a paid answer is recorded although its agent is gone.
+/// A call that was swept to `unknown` takes the truth once. Errors: `AlreadySettled`, `AlreadyTaken`.
+#[derive(Clone, Debug)]
+pub struct Settle {
+    pub run: RunNo,
+    pub seq: Seq,
+    /// The attempt whose active time is posted with it (header attempts).
+    pub attempt: AttemptNo,
+    pub instance: InstanceNo,
+    pub close: Close,
+    /// Active time to post: only for header attempts, while a call was in flight.
+    pub active_ms: i64,
+    pub http_status: Option<u16>,
+    pub upstream_request_id: Option<String>,
+    pub error: Option<String>,
+    /// The answer as stored; absent when it is not kept, and then it cannot be replayed.
+    pub answer: Option<Payload>,
+}
+
+impl Settle {
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = vec![Need::Run(self.run), Need::Entry(self.run, self.seq)];
+        if self.active_ms > 0 {
+            needs.push(Need::Attempt(self.run, self.attempt));
+        }
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Settled, Error> {
+        let run = l.run(self.run)?;
+        let id = run.id.clone();
+        let entry = l
+            .entry(self.run, self.seq)
+            .filter(|e| e.kind == Kind::Call)
+            .ok_or_else(|| Error::UnknownEntry { id: id.to_string(), seq: self.seq.0 })?;
+        if entry.instance != Some(self.instance) {
+            return Err(Error::AlreadyTaken { seq: self.seq.0 });
+        }
+        let late = entry.state == State::Unknown;
+        let corrected = entry.call.as_ref().is_some_and(|c| c.correction.is_some());
+        if (entry.state != State::Open && !late) || corrected || (late && self.close == Close::Unknown) {
+            return Err(Error::AlreadySettled { seq: self.seq.0, state: entry.state.name() });
+        }
+        if self.active_ms > 0 {
+            let active = renew::Active { run: self.run, attempt: self.attempt, ms: self.active_ms };
+            renew::post_active(l, &active)?;
+        }
+        self.describe(l);
+        let charged = within::Charged::of(l);
+        let held = l.entry(self.run, self.seq).map_or_else(Amounts::default, |e| e.held);
+        let settled = match &self.close {
+            Close::Unknown => {
+                doubt::make_unknown(l, self.run, self.seq, now)?;
+                Amounts::default()
+            }
+            Close::Void => {
+                self.close_entry(l, State::Void, Amounts::default(), late, now)?;
+                self.return_loop(l)?;
+                doubt::give_back(l, self.run, self.seq, held)?;
+                Amounts::default()
+            }
+            Close::Done(bill) | Close::Failed(bill) => {
+                let state = if matches!(self.close, Close::Done(_)) { State::Done } else { State::Failed };
+                let money = self.charge(l, bill);
+                self.close_entry(l, state, money.with(Unit::Calls, 1), late, now)?;
+                if money.is_zero() && state == State::Failed {
+                    doubt::give_back(l, self.run, self.seq, held)?;
+                } else {
+                    doubt::settle_lost(l, self.run, self.seq, money, now)?;
+                }
+                money
+            }
+        };
+        let overrun = self.note_overrun(l, settled, held);
+        charged.post(l);
+        self.count(l)?;
+        let run = l.run(self.run)?;
+        let own = l.envelope(run.envelope())?;
+        Ok(Settled {
+            cost_nano_usd: settled.cost(),
+            overrun_nano_usd: overrun,
+            run_spent_nano_usd: own.spent.cost(),
+            run_status: run.status,
+        })
+    }
+
+    fn charge(&self, l: &mut Loaded, bill: &Bill) -> Amounts {
+        let call = l.entry_mut(self.run, self.seq).and_then(|e| e.call.as_mut());
+        match bill {
+            Bill::Nothing => Amounts::default(),
+            Bill::Reservation => call.map_or_else(Amounts::default, |call| {
+                call.estimated = true;
+                // Not what it holds: the retry of a lost call may have that.
+                call.reserved
+            }),
+            Bill::Usage { usage, tier, cost_nano_usd, price_hash } => {
+                if let Some(call) = call {
+                    call.usage = Some(*usage);
+                    call.tier = *tier;
+                    call.price_hash = Some(price_hash.clone());
+                }
+                Amounts::of(*cost_nano_usd, i64::try_from(usage.total()).unwrap_or(i64::MAX))
+            }
+        }
+    }
+
+    /// Moves the entry and its envelopes from reserved to spent.
+    fn close_entry(
+        &self,
+        l: &mut Loaded,
+        state: State,
+        spent: Amounts,
+        late: bool,
+        now: Micros,
+    ) -> Result<(), Error> {
+        let Some(entry) = l.entry_mut(self.run, self.seq) else { return Ok(()) };
+        let held = std::mem::take(&mut entry.held);
+        // A swept call was posted as one call already.
+        let posting = if late { spent - entry.spent } else { spent };
+        entry.state = state;
+        entry.spent = spent;
+        entry.closed_at = Some(now);
+        entry.replayable = state == State::Done && self.answer.is_some();
+        if let Some(call) = entry.call.as_mut().filter(|_| late) {
+            let why = "its outcome arrived after it was taken for lost".to_owned();
+            call.correction = Some(Correction { at: now, posted: spent, unbacked_nano_usd: 0, why });
+        }
+        for no in doubt::charges(l, self.run, self.seq)? {
+            let e = l.envelope_mut(no)?;
+            if late {
+                e.resolve_doubt(&held);
+            }
+            e.release(&held);
+            e.post(&posting);
+        }
+        if let Some(payload) = self.answer.clone().filter(|_| state == State::Done) {
+            l.payloads.push(NewPayload { run: self.run, seq: self.seq, role: Role::Answer, payload });
+        }
+        Ok(())
+    }
+
+    fn return_loop(&self, l: &mut Loaded) -> Result<(), Error> {
+        let counted =
+            l.entry(self.run, self.seq).and_then(|e| e.call.as_ref()).is_some_and(|c| c.implicit_loop);
+        if counted {
+            let own = l.run(self.run)?.envelope();
+            l.envelope_mut(own)?.spent[Unit::Loops] -= 1;
+        }
+        Ok(())
+    }
+
+    fn describe(&self, l: &mut Loaded) {
+        if let Some(call) = l.entry_mut(self.run, self.seq).and_then(|e| e.call.as_mut()) {
+            call.http_status = self.http_status;
+            call.upstream_request_id = self.upstream_request_id.clone();
+            call.error = self.error.clone();
+            if call.resting {
+                // What came of its last try is its status.
+                call.resting = false;
+                call.tries.pop();
+            }
+        }
+    }
+
+    fn note_overrun(&self, l: &mut Loaded, settled: Amounts, held: Amounts) -> i64 {
+        let overrun = (settled.cost() - held.cost()).max(0);
+        if overrun > 0
+            && let Some(call) = l.entry_mut(self.run, self.seq).and_then(|e| e.call.as_mut())
+        {
+            call.overrun_nano_usd = overrun;
+        }
+        overrun
+    }
+
+    fn count(&self, l: &mut Loaded) -> Result<(), Error> {
+        let Some(e) = l.entry(self.run, self.seq) else { return Ok(()) };
+        let (closed, replayable, scope) = (matches!(e.state, State::Done), e.replayable, e.scope.clone());
+        // Nobody asks for what was answered in a step that is done.
+        let over = within::is_over(l, self.run, self.seq);
+        let run = l.run_mut(self.run)?;
+        run.closed += i64::from(closed);
+        if replayable && !over && scope == iteration_scope(run.iteration) {
+            run.answers += 1;
+            for outer in within::around(l, self.run, self.seq) {
+                if let Some(e) = l.entry_mut(self.run, outer) {
+                    e.step.get_or_insert_default().answers += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}

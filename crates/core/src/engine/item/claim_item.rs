@@ -1,0 +1,262 @@
+//! Claim item: one worker of a job gets one item, and no other gets it.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need},
+        op::Actor,
+        rule::guard,
+        step::step::append,
+    },
+    journal::{
+        Entry, Kind, State,
+        job::{ItemClaim, ItemDetail, ItemRun, MOST_DEATHS, OnChange, SCOPE, Standing},
+        scope,
+    },
+    run::instance::Life,
+    words::{
+        digest::Digest,
+        id::{InstanceNo, Micros, RunNo, Seq, Slot},
+    },
+};
+
+/// Claims the item `key` of a job, or says why there is nothing to run.
+///
+/// `Committed`: losing the claim to power loss only makes the item look unstarted, and its first call is
+/// synced with all before it. `Synced` where the function has effects without calls.
+/// An item that is open under a live attempt is `Held`; one whose process died moves, and its try goes
+/// on: that is no new try, but counts a death. What failed in this start is not run again in it.
+/// Errors: `NotAJob`; `LeaseLost`, `RunHalted`, `NotRunning` and `RunEnded` write nothing.
+#[derive(Clone, Debug)]
+pub struct ClaimItem {
+    pub actor: Actor,
+    pub slot: Slot,
+    pub key: String,
+    /// Its place in the caller's input, from 0.
+    pub index: i64,
+    /// Compared with what was done, where both are known.
+    pub content: Option<Digest>,
+    pub version: Option<Digest>,
+    /// What other content means.
+    pub on_change: OnChange,
+    /// What other code means.
+    pub on_version: OnChange,
+    /// Nothing else runs in this process: an item on its last try may be claimed.
+    pub alone: bool,
+}
+
+impl ClaimItem {
+    pub fn needs(&self) -> Vec<Need> {
+        let run = self.actor.run;
+        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
+        needs.extend([Need::OpenAttempts(run), Need::Item(run, self.key.clone())]);
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<ItemClaim, Error> {
+        guard::drives(l, &self.actor)?;
+        is_job(l, self.actor.run)?;
+        let Some((old, detail)) = newest(l, self.actor.run, &self.key) else {
+            let first = ItemDetail { try_no: 1, first_try: 1, ..ItemDetail::default() };
+            return self.begin(l, first, None, now);
+        };
+        let ended = ItemClaim::Ended { seq: old.seq, standing: detail.standing };
+        let change = self.change(&detail);
+        match detail.standing {
+            Standing::Open => self.take_over(l, &old, detail, now),
+            Standing::Done | Standing::Skipped | Standing::Dead => match change {
+                Some(OnChange::Rerun) => {
+                    let next = ItemDetail { failed_starts: 0, deaths: 0, ..anew(&detail) };
+                    self.begin(l, next, Some(old.seq), now)
+                }
+                Some(OnChange::Fail) if detail.standing != Standing::Dead => {
+                    Ok(ItemClaim::Changed { seq: old.seq })
+                }
+                _ => Ok(ended),
+            },
+            Standing::Failed if self.failed_in_this_start(l, &old) => Ok(ended),
+            Standing::Failed => {
+                let next = if change == Some(OnChange::Rerun) { anew(&detail) } else { again(&detail) };
+                self.begin(l, next, Some(old.seq), now)
+            }
+        }
+    }
+
+    /// What a change of content or code means here; `None`: nothing changed, as far as is known.
+    fn change(&self, d: &ItemDetail) -> Option<OnChange> {
+        let differs = |a: Option<Digest>, b: Option<Digest>| a.zip(b).is_some_and(|(a, b)| a != b);
+        let content = differs(self.content, d.content).then_some(self.on_change);
+        let version = differs(self.version, d.version).then_some(self.on_version);
+        let either = |wanted: OnChange| content == Some(wanted) || version == Some(wanted);
+        [OnChange::Fail, OnChange::Rerun, OnChange::Keep].into_iter().find(|w| either(*w))
+    }
+
+    /// A start is an attempt of each of its workers. One whose worker still lives, or that failed since
+    /// this worker began, failed in this start.
+    fn failed_in_this_start(&self, l: &Loaded, old: &Entry) -> bool {
+        let began = l.attempt(self.actor.run, self.actor.attempt).map(|a| a.started_at);
+        old.attempt >= self.actor.attempt || l.is_open(old.run, old.attempt) || old.closed_at > began
+    }
+
+    fn begin(
+        &self,
+        l: &mut Loaded,
+        detail: ItemDetail,
+        old: Option<Seq>,
+        now: Micros,
+    ) -> Result<ItemClaim, Error> {
+        self.may_run(l)?;
+        let detail = ItemDetail { index: self.index, content: self.content, version: self.version, ..detail };
+        let seq = open_item(l, &self.actor, &self.key, detail.clone(), old, now)?;
+        Ok(self.claimed(seq, &detail, false))
+    }
+
+    /// The item is open: a live worker has it, or its process is gone, or it was given back.
+    fn take_over(
+        &self,
+        l: &mut Loaded,
+        old: &Entry,
+        mut detail: ItemDetail,
+        now: Micros,
+    ) -> Result<ItemClaim, Error> {
+        let holder = old.instance.and_then(|no| l.instance(no)).map(|i| i.life);
+        if holder == Some(Life::Live) && l.is_open(old.run, old.attempt) {
+            return Ok(ItemClaim::Held { seq: old.seq });
+        }
+        self.may_run(l)?;
+        let mut continued = true;
+        match self.change(&detail) {
+            Some(OnChange::Fail) => return Ok(ItemClaim::Changed { seq: old.seq }),
+            Some(OnChange::Rerun) => {
+                detail = ItemDetail { failed_starts: 0, deaths: 0, ..anew(&detail) };
+                continued = false;
+            }
+            _ => detail.deaths += i64::from(holder == Some(Life::Dead)),
+        }
+        if detail.deaths >= MOST_DEATHS {
+            detail.reason = Some(format!("its process died {} times while it ran", detail.deaths));
+            close_item(l, old.run, old.seq, detail, Standing::Dead, now)?;
+            return Ok(ItemClaim::Ended { seq: old.seq, standing: Standing::Dead });
+        }
+        if detail.deaths == MOST_DEATHS - 1 && !self.alone {
+            return Ok(ItemClaim::Suspect { seq: old.seq, deaths: detail.deaths });
+        }
+        let detail = ItemDetail {
+            index: self.index,
+            content: self.content.or(detail.content),
+            version: self.version.or(detail.version),
+            ..detail
+        };
+        let claimed = self.claimed(old.seq, &detail, continued);
+        if let Some(e) = l.entry_mut(old.run, old.seq) {
+            e.instance = Some(self.actor.instance);
+            e.attempt = self.actor.attempt;
+            e.item = Some(Box::new(detail));
+        }
+        Ok(claimed)
+    }
+
+    fn claimed(&self, seq: Seq, d: &ItemDetail, continued: bool) -> ItemClaim {
+        ItemClaim::Run(ItemRun {
+            seq,
+            try_no: d.try_no,
+            tries: d.tries(),
+            continued,
+            deaths: d.deaths,
+            steps: scope::item_steps(&self.key, d.generation),
+        })
+    }
+
+    fn may_run(&self, l: &Loaded) -> Result<(), Error> {
+        let run = l.run(self.actor.run)?;
+        match guard::open_run(run)? {
+            Some(halt) => Err(Error::RunHalted { id: run.id.to_string(), why: halt.code }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The next try of an item that ended: its finished steps still count.
+pub fn again(d: &ItemDetail) -> ItemDetail {
+    ItemDetail {
+        try_no: d.try_no + 1,
+        first_try: d.try_no + 1,
+        standing: Standing::Open,
+        reason: None,
+        ..d.clone()
+    }
+}
+
+/// The next try of an item that means something else now: neither steps nor answers serve it.
+pub fn anew(d: &ItemDetail) -> ItemDetail {
+    ItemDetail { generation: d.generation + 1, root: d.generation + 1, ..again(d) }
+}
+
+pub fn is_job(l: &Loaded, run: RunNo) -> Result<(), Error> {
+    let run = l.run(run)?;
+    run.job.as_ref().map(|_| ()).ok_or_else(|| Error::NotAJob { id: run.id.to_string() })
+}
+
+/// The newest entry of an item, as `Need::Item` loaded it.
+pub fn newest(l: &Loaded, run: RunNo, key: &str) -> Option<(Entry, ItemDetail)> {
+    let entry = l
+        .entries
+        .iter()
+        .map(|r| &r.value)
+        .find(|e| e.run == run && e.kind == Kind::Item && e.key.as_deref() == Some(key))?;
+    let detail = entry.item.as_deref().cloned().unwrap_or_default();
+    Some((entry.clone(), detail))
+}
+
+/// Appends an entry for an item; `old` is the newest before it, which becomes history.
+pub fn open_item(
+    l: &mut Loaded,
+    actor: &Actor,
+    key: &str,
+    detail: ItemDetail,
+    old: Option<Seq>,
+    now: Micros,
+) -> Result<Seq, Error> {
+    let seq = append(l, actor, Kind::Item, State::Open, Arc::from(SCOPE), Some(key.to_owned()), now)?;
+    let mut before = None;
+    if let Some(e) = old.and_then(|old| l.entry_mut(actor.run, old)) {
+        e.retried_by = Some(seq);
+        before = e.item.as_ref().map(|d| d.standing);
+    }
+    if let Some(e) = l.entry_mut(actor.run, seq) {
+        e.instance = Some(actor.instance).filter(|no| *no != InstanceNo::default());
+        e.item = Some(Box::new(detail));
+    }
+    count(l, actor.run, before, Standing::Open)?;
+    Ok(seq)
+}
+
+/// Closes an item's entry.
+pub fn close_item(
+    l: &mut Loaded,
+    run: RunNo,
+    seq: Seq,
+    detail: ItemDetail,
+    standing: Standing,
+    now: Micros,
+) -> Result<(), Error> {
+    if let Some(e) = l.entry_mut(run, seq) {
+        e.state = standing.state();
+        e.closed_at = Some(now);
+        e.item = Some(Box::new(ItemDetail { standing, ..detail }));
+    }
+    l.run_mut(run)?.closed += i64::from(standing.state() == State::Done);
+    count(l, run, Some(Standing::Open), standing)
+}
+
+fn count(l: &mut Loaded, run: RunNo, from: Option<Standing>, to: Standing) -> Result<(), Error> {
+    if let Some(job) = &mut l.run_mut(run)?.job {
+        if let Some(from) = from {
+            *job.counts.of_mut(from) -= 1;
+        }
+        *job.counts.of_mut(to) += 1;
+    }
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! Reset item: a person wants an item to run again.
+
+use crate::{
+    engine::{
+        Error,
+        item::claim_item::{again, anew, is_job, newest, open_item},
+        loaded::{Loaded, Need},
+        op::Actor,
+    },
+    journal::job::{ItemDetail, Standing},
+    run::instance::Life,
+    words::id::{InstanceNo, Micros, RunNo, Seq},
+};
+
+/// Makes an item pending again, with a new entry; what it came to before is history. Synced.
+///
+/// One that failed or is dead keeps its finished steps; one that was done or skipped runs anew.
+/// `reuse_answers` keeps its last try's scope: the answers that were paid replay to repaired code.
+/// An item that is pending already only forgets its failures and deaths.
+/// Errors: `UnknownItem`; `ItemRunning` while a live worker has it; `NotAJob`.
+#[derive(Clone, Debug)]
+pub struct ResetItem {
+    pub run: RunNo,
+    pub key: String,
+    pub reuse_answers: bool,
+}
+
+impl ResetItem {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run), Need::OpenAttempts(self.run), Need::Item(self.run, self.key.clone())]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
+        is_job(l, self.run)?;
+        let id = l.run(self.run)?.id.to_string();
+        let (old, detail) = newest(l, self.run, &self.key)
+            .ok_or_else(|| Error::UnknownItem { id: id.clone(), key: self.key.clone() })?;
+        let next = match detail.standing {
+            Standing::Open => {
+                let live = old.instance.and_then(|no| l.instance(no)).is_some_and(|i| i.life == Life::Live);
+                if live && l.is_open(self.run, old.attempt) {
+                    return Err(Error::ItemRunning { id, key: self.key.clone() });
+                }
+                if let Some(e) = l.entry_mut(self.run, old.seq) {
+                    e.instance = None;
+                    e.item = Some(Box::new(ItemDetail { failed_starts: 0, deaths: 0, ..detail }));
+                }
+                return Ok(old.seq);
+            }
+            Standing::Failed | Standing::Dead => again(&detail),
+            Standing::Done | Standing::Skipped => anew(&detail),
+        };
+        let mut next = ItemDetail { failed_starts: 0, deaths: 0, ..next };
+        if self.reuse_answers {
+            (next.try_no, next.first_try, next.root) = (detail.try_no, detail.try_no, detail.root);
+        }
+        let nobody = Actor { run: self.run, attempt: old.attempt, instance: InstanceNo::default() };
+        open_item(l, &nobody, &self.key, next, Some(old.seq), now)
+    }
+}

@@ -1,0 +1,165 @@
+//! Who may open something now, and whether the run's state and time allow it.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need},
+        op::Actor,
+    },
+    envelope::{Refusal, unit::Unit},
+    run::{
+        Run,
+        attempt::Attempt,
+        instance::{Instance, Life},
+        status::{self, Event, Status},
+        token::Claims,
+    },
+    words::id::{InstanceNo, Micros, RunNo, Slot},
+};
+
+/// The instance may act.
+pub fn live(l: &Loaded, instance: InstanceNo) -> Result<(), Error> {
+    match l.instance(instance) {
+        Some(i) if i.life == Life::Live => Ok(()),
+        _ => Err(Error::InstanceDead),
+    }
+}
+
+/// What `drives` looks at.
+pub fn needs(actor: &Actor, slot: Slot) -> [Need; 4] {
+    [
+        Need::Instance(actor.instance),
+        Need::Run(actor.run),
+        Need::Attempt(actor.run, actor.attempt),
+        Need::Lease(actor.run, slot),
+    ]
+}
+
+/// Whoever shows a token of these claims may act: its attempt is open, and drives its slot.
+///
+/// For processes of the agent's own, which are no instances of the store: the token stands for the
+/// attempt, and the fence shuts out those of an attempt that is over. That it was signed is the
+/// caller's to check. Needs the run, the attempt and the slot's lease.
+pub fn bears(l: &Loaded, claims: &Claims) -> Result<(), Error> {
+    let run = l.run(claims.run)?;
+    let lost = || Error::LeaseLost { id: run.id.to_string(), attempt: claims.attempt.0 };
+    let attempt = l.attempt(claims.run, claims.attempt).filter(|a| a.is_open()).ok_or_else(lost)?;
+    let holds = |fence| l.lease(claims.run, claims.slot).is_some_and(|lease| lease.fence == fence);
+    let is_named = attempt.slot == claims.slot && attempt.fence == claims.fence;
+    if is_named && claims.fence.is_none_or(holds) { Ok(()) } else { Err(lost()) }
+}
+
+/// The actor's attempt is the one that drives its slot: the fence that guards opening.
+///
+/// A new attempt takes the slot's lease with a higher fence, so an attempt that is not over is the
+/// slot's newest; that the lease still names its fence is checked all the same.
+pub fn drives(l: &Loaded, actor: &Actor) -> Result<(), Error> {
+    live(l, actor.instance)?;
+    let run = l.run(actor.run)?;
+    let lost = || Error::LeaseLost { id: run.id.to_string(), attempt: actor.attempt.0 };
+    let attempt = l.attempt(actor.run, actor.attempt).ok_or_else(lost)?;
+    if !attempt.is_open() {
+        return Err(match &attempt.label {
+            Some(label) => Error::LabelEnded { id: run.id.to_string(), label: label.clone() },
+            None => lost(),
+        });
+    }
+    if let Some(fence) = attempt.fence {
+        let lease = l.lease(actor.run, attempt.slot).ok_or_else(lost)?;
+        if lease.fence != fence {
+            return Err(lost());
+        }
+    }
+    Ok(())
+}
+
+/// The live process that drives `slot`: its attempt is open there, or the run goes on between two.
+///
+/// A lease lives while its instance does, but holds only a run that goes on. One that is at rest can
+/// be taken up by another process: the fence keeps the old one out. One with a header attempt was
+/// taken up by header callers since. Needs the lease and the open attempts.
+pub fn driver<'a>(l: &'a Loaded, run: &Run, slot: Slot) -> Option<&'a Instance> {
+    let lease = l.lease(run.no, slot)?;
+    let holder = l.instance(lease.instance).filter(|i| i.life == Life::Live)?;
+    let mut open = l.attempts.iter().map(|a| &a.value).filter(|a| a.run == run.no && a.is_open());
+    let driven = open.clone().any(|a| a.slot == slot && a.instance.is_some());
+    let goes_on = matches!(run.status, Status::Running | Status::Waiting | Status::Sleeping);
+    let between = goes_on && open.all(|a| a.slot != slot && a.instance.is_some());
+    (driven || between).then_some(holder)
+}
+
+/// The attempt with this label: a label names one attempt of its run for ever. Needs `Labelled`.
+pub fn labelled<'a>(l: &'a Loaded, run: &Run, label: &str) -> Option<&'a Attempt> {
+    l.attempts.iter().map(|a| &a.value).find(|a| a.run == run.no && a.label.as_deref() == Some(label))
+}
+
+/// The run takes new work. A halt is not an error here: the caller answers with its refusal.
+pub fn open_run(run: &Run) -> Result<Option<Refusal>, Error> {
+    match run.status {
+        Status::Running | Status::Waiting | Status::Sleeping => Ok(None),
+        Status::Halted => Ok(Some(run.halt.clone().unwrap_or_else(|| Refusal::plain("halted", Micros(0))))),
+        Status::Interrupted => Err(Error::NotRunning { id: run.id.to_string(), status: run.status.name() }),
+        Status::Completed | Status::Failed | Status::Cancelled => {
+            Err(Error::RunEnded { id: run.id.to_string(), status: run.status.name() })
+        }
+    }
+}
+
+/// The refusal when a time limit is reached. `unposted_ms` is active time not yet posted.
+pub fn time_over(l: &Loaded, run: RunNo, unposted_ms: i64, now: Micros) -> Result<Option<Refusal>, Error> {
+    let run = l.run(run)?;
+    if run.status.is_ended() || run.status == Status::Halted {
+        return Ok(None);
+    }
+    let envelope = l.envelope(run.envelope())?;
+    let wall = run.wall_ms(now);
+    let active = envelope.spent[Unit::ActiveMs].saturating_add(unposted_ms);
+    for (unit, spent) in [(Unit::WallMs, wall), (Unit::ActiveMs, active)] {
+        if envelope.limits[unit].is_some_and(|limit| spent >= limit) {
+            return Ok(Some(Refusal::of(unit, 1, envelope, 0, now)));
+        }
+    }
+    Ok(None)
+}
+
+/// Halts the run for `refusal`. Its first reason stays.
+pub fn halt(l: &mut Loaded, run: RunNo, refusal: Refusal) -> Result<(), Error> {
+    let run = l.run_mut(run)?;
+    if let Some(next) = status::next(run.status, Event::Halt)
+        && run.status != Status::Halted
+    {
+        run.status = next;
+        run.wake_at = None;
+        run.halt = Some(refusal);
+    }
+    Ok(())
+}
+
+/// Another process drives the slot.
+pub fn held(run: &Run, holder: &Instance) -> Error {
+    let i = &holder.identity;
+    Error::RunHeld { id: run.id.to_string(), holder: format!("{} (pid {} on {})", i.program, i.pid, i.host) }
+}
+
+/// Moves the run's status by `event`.
+pub fn shift(run: &mut Run, event: Event, now: Micros) -> Result<Status, Error> {
+    let next = status::next(run.status, event).ok_or_else(|| match run.status {
+        Status::Halted => Error::RunHalted {
+            id: run.id.to_string(),
+            why: run.halt.as_ref().map_or_else(|| "a limit".into(), |h| h.code.clone()),
+        },
+        status => Error::RunEnded { id: run.id.to_string(), status: status.name() },
+    })?;
+    run.status = next;
+    run.ended_at = next.is_ended().then(|| run.ended_at.unwrap_or(now));
+    if !next.is_ended() {
+        run.error = None;
+    }
+    if !matches!(next, Status::Halted | Status::Waiting) {
+        run.halt = None;
+    }
+    if next != Status::Sleeping {
+        run.wake_at = None;
+    }
+    Ok(next)
+}

@@ -1,0 +1,7 @@
+//! Rules that several verbs share.
+
+pub mod doubt;
+pub mod guard;
+pub mod replay;
+pub mod windows;
+pub mod within;

@@ -1,0 +1,115 @@
+//! The replay rule: which recorded answer, if any, serves a request. One rule for restarts, client
+//! retries, disconnects and joins.
+
+use crate::{
+    engine::loaded::Loaded,
+    journal::{Entry, Kind, State},
+    words::{
+        digest::MatchKey,
+        id::{AttemptNo, InstanceNo, RunNo, Seq},
+    },
+};
+
+/// How a request came in, as far as the rule asks.
+#[derive(Clone, Debug)]
+pub struct Asked<'a> {
+    pub run: RunNo,
+    pub attempt: AttemptNo,
+    pub match_key: MatchKey,
+    /// Candidates that live connections of this attempt are receiving in this process.
+    pub taken: &'a [Seq],
+    /// `x-stainless-retry-count`; 0 when the request is no marked retry.
+    pub retry_count: u32,
+    pub idempotency_key: Option<&'a str>,
+    /// A request of this attempt and key was answered with an error of ours that left no entry.
+    pub answered_with_error: bool,
+}
+
+/// What serves the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    Replay(Seq),
+    Join(Seq, InstanceNo),
+    /// A new call; `stands_for` is the answered-with-an-error entry that this marked retry repeats.
+    New {
+        stands_for: Option<Seq>,
+    },
+}
+
+/// Applies the rule to the entries of the request's key.
+pub fn choose(l: &Loaded, asked: &Asked<'_>) -> Choice {
+    let matching: Vec<&Entry> = l
+        .entries
+        .iter()
+        .map(|r| &r.value)
+        .filter(|e| e.run == asked.run && e.kind == Kind::Call && e.match_key == Some(asked.match_key))
+        .collect();
+    let lowest = || {
+        matching
+            .iter()
+            .find(|e| is_candidate(l, e, asked.attempt) && !is_taken(e, asked))
+            .and_then(|e| serve(e))
+    };
+    if !is_marked_retry(&matching, asked) {
+        return lowest().unwrap_or(Choice::New { stands_for: None });
+    }
+    let stands_for = matching.iter().find(|e| answered_badly(e, asked)).map(|e| e.seq);
+    if stands_for.is_some() || asked.answered_with_error {
+        return lowest().unwrap_or(Choice::New { stands_for });
+    }
+    lowest()
+        .or_else(|| {
+            // The answer was flushed whole, and the client did not get it: a retry costs nothing.
+            matching
+                .iter()
+                .rev()
+                .find(|e| is_candidate(l, e, asked.attempt) && delivered_earlier(e, asked))
+                .and_then(|e| serve(e))
+        })
+        .unwrap_or(Choice::New { stands_for: None })
+}
+
+fn serve(e: &Entry) -> Option<Choice> {
+    match (e.state, e.instance) {
+        (State::Open, Some(instance)) => Some(Choice::Join(e.seq, instance)),
+        (State::Done, _) => Some(Choice::Replay(e.seq)),
+        _ => None,
+    }
+}
+
+/// Done with its terminal event seen, or in flight; opened by this attempt or by one that has
+/// ended, never by a live sibling. An open entry's instance is live: a dead one's were swept.
+fn is_candidate(l: &Loaded, e: &Entry, attempt: AttemptNo) -> bool {
+    let answers = match e.state {
+        State::Done => e.replayable,
+        State::Open => true,
+        State::Failed | State::Void | State::Unknown => false,
+    };
+    answers && (e.attempt == attempt || !l.is_open(e.run, e.attempt))
+}
+
+fn is_taken(e: &Entry, asked: &Asked<'_>) -> bool {
+    e.delivered_to == Some(asked.attempt) || asked.taken.contains(&e.seq)
+}
+
+fn same_key(e: &Entry, asked: &Asked<'_>) -> bool {
+    asked.idempotency_key.is_some()
+        && e.call.as_ref().and_then(|c| c.idempotency_key.as_deref()) == asked.idempotency_key
+}
+
+fn is_marked_retry(matching: &[&Entry], asked: &Asked<'_>) -> bool {
+    asked.retry_count > 0 || matching.iter().any(|e| same_key(e, asked))
+}
+
+fn answered_badly(e: &Entry, asked: &Asked<'_>) -> bool {
+    e.attempt == asked.attempt
+        && e.retried_by.is_none()
+        && matches!(e.state, State::Failed | State::Void | State::Unknown)
+        && (asked.idempotency_key.is_none() || same_key(e, asked) || asked.retry_count > 0)
+}
+
+fn delivered_earlier(e: &Entry, asked: &Asked<'_>) -> bool {
+    e.delivered_to == Some(asked.attempt)
+        && !asked.taken.contains(&e.seq)
+        && (e.delivered_count < asked.retry_count || same_key(e, asked))
+}

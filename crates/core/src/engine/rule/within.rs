@@ -1,0 +1,69 @@
+//! Within: what is done in an open item or step belongs to it, and is charged to it.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{Error, loaded::Loaded, op::Actor},
+    envelope::unit::Amounts,
+    journal::{Entry, Kind, State, scope},
+    words::id::{RunNo, Seq},
+};
+
+/// The entry is an item or a step that is open in the actor's attempt, and so is all around it.
+pub fn check(l: &Loaded, actor: &Actor, seq: Seq) -> Result<(), Error> {
+    let not = Error::NotWithin { seq: seq.0 };
+    let mut next = Some(seq);
+    while let Some(seq) = next {
+        let open = l.entry(actor.run, seq).filter(|e| {
+            matches!(e.kind, Kind::Item | Kind::Step) && e.state == State::Open && e.attempt == actor.attempt
+        });
+        next = open.ok_or_else(|| not.clone())?.within();
+    }
+    Ok(())
+}
+
+/// The scope of calls made in the entry.
+pub fn calls(l: &Loaded, run: RunNo, seq: Seq) -> Option<Arc<str>> {
+    scope::calls_in(l.entry(run, seq)?, &|seq| l.entry(run, seq))
+}
+
+/// The items and steps around an entry, from the inside.
+pub fn around(l: &Loaded, run: RunNo, seq: Seq) -> Vec<Seq> {
+    let mut out = Vec::new();
+    let mut next = l.entry(run, seq).and_then(Entry::within);
+    while let Some(seq) = next {
+        out.push(seq);
+        next = l.entry(run, seq).and_then(Entry::within);
+    }
+    out
+}
+
+/// Whether something around the entry is done: nobody asks for the entry's answer again.
+pub fn is_over(l: &Loaded, run: RunNo, seq: Seq) -> bool {
+    around(l, run, seq).into_iter().any(|s| l.entry(run, s).is_some_and(|e| e.state == State::Done))
+}
+
+/// What calls that were made in items and steps were charged before an operation.
+pub struct Charged(Vec<(RunNo, Seq, Amounts)>);
+
+impl Charged {
+    pub fn of(l: &Loaded) -> Charged {
+        let inner = |e: &&Entry| e.kind == Kind::Call && e.within().is_some();
+        Charged(l.entries.iter().map(|r| &r.value).filter(inner).map(|e| (e.run, e.seq, e.spent)).collect())
+    }
+
+    /// Adds what was posted since to the items and steps around each call.
+    pub fn post(self, l: &mut Loaded) {
+        for (run, seq, before) in self.0 {
+            let posted = l.entry(run, seq).map_or(before, |e| e.spent) - before;
+            if posted.is_zero() {
+                continue;
+            }
+            for outer in around(l, run, seq) {
+                if let Some(e) = l.entry_mut(run, outer) {
+                    e.spent += posted;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Claim: a process takes a slot of a run and opens a new attempt in it.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need, Row},
+        op::Claimed,
+        rule::guard,
+    },
+    envelope::{Refusal, unit::Unit},
+    run::{
+        attempt::{Attempt, Exit},
+        instance::Lease,
+        status::{self, Event, Status},
+    },
+    words::id::{AttemptNo, Fence, InstanceNo, Micros, RunNo, Slot},
+};
+
+/// Takes the slot's lease with a higher fence, ends the attempt before, and opens the next one.
+///
+/// Synced. Errors: `RunHeld` while another live instance drives the slot; `LabelEnded` for a label that
+/// an attempt of the run had before; `RunHalted`, `RunEnded`.
+/// A new attempt after a death counts one of `restarts`.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    pub run: RunNo,
+    /// `Slot::ANY` for the lowest free worker's slot: several processes may work on one job.
+    pub slot: Slot,
+    pub instance: InstanceNo,
+    pub label: Option<String>,
+    /// A deliberate fresh turn of a loop: a new scope, nothing of earlier ones is replayed.
+    pub fresh: bool,
+    /// The attempt before died: this one counts as a restart.
+    pub restart: bool,
+}
+
+impl Claim {
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = vec![
+            Need::Instance(self.instance),
+            Need::Run(self.run),
+            if self.slot == Slot::ANY { Need::Leases(self.run) } else { Need::Lease(self.run, self.slot) },
+            Need::OpenAttempts(self.run),
+        ];
+        needs.extend(self.label.clone().map(|label| Need::Labelled(self.run, label)));
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Claimed, Error> {
+        guard::live(l, self.instance)?;
+        self.reopen_job(l, now)?;
+        let slot = if self.slot == Slot::ANY { self.free_slot(l)? } else { self.slot };
+        let run = l.run(self.run)?;
+        if let Some(holder) = guard::driver(l, run, slot).filter(|i| i.no != self.instance) {
+            return Err(guard::held(run, holder));
+        }
+        if let Some(label) = self.label.as_deref().filter(|label| guard::labelled(l, run, label).is_some()) {
+            return Err(Error::LabelEnded { id: run.id.to_string(), label: label.to_owned() });
+        }
+        if status::next(run.status, Event::Begin).is_none() {
+            guard::shift(&mut run.clone(), Event::Begin, now)?;
+        }
+        if let Some(refusal) = self.refusal(l, now)? {
+            guard::halt(l, self.run, refusal.clone())?;
+            return Ok(Claimed::Refused(refusal));
+        }
+        let own = l.run(self.run)?.envelope();
+        if self.restart {
+            l.envelope_mut(own)?.spent[Unit::Restarts] += 1;
+        }
+        end_open(l, self.run, slot, now);
+        if slot == Slot::DRIVER {
+            // Header callers are shut out from here on, and nobody else would ever end their attempt.
+            end_open(l, self.run, Slot::IMPLICIT, now);
+        }
+        let run = l.run_mut(self.run)?;
+        if self.fresh {
+            run.iteration += 1;
+            run.answers = 0;
+        }
+        run.fence = Fence(run.fence.0 + 1);
+        let fence = run.fence;
+        let no = open_attempt(
+            l,
+            Opening { run: self.run, slot, label: self.label.clone(), driver: Some((self.instance, fence)) },
+            now,
+        )?;
+        l.put_lease(Lease { run: self.run, slot, instance: self.instance, fence });
+        let run = l.run(self.run)?;
+        Ok(Claimed::Attempt { slot, attempt: no, fence, iteration: run.iteration, answers: run.answers })
+    }
+
+    /// A job that is completed takes more items; any other completed run is over.
+    fn reopen_job(&self, l: &mut Loaded, now: Micros) -> Result<(), Error> {
+        let run = l.run(self.run)?;
+        if run.job.is_some() && run.status == Status::Completed {
+            guard::shift(l.run_mut(self.run)?, Event::Reopen, now)?;
+        }
+        Ok(())
+    }
+
+    /// The lowest worker's slot in which no attempt is open and which no other live process drives.
+    fn free_slot(&self, l: &Loaded) -> Result<Slot, Error> {
+        let run = l.run(self.run)?;
+        let taken = |slot: Slot| {
+            l.attempts.iter().any(|a| a.value.run == self.run && a.value.slot == slot && a.value.is_open())
+                || guard::driver(l, run, slot).is_some_and(|i| i.no != self.instance)
+        };
+        (1..i64::MAX).map(Slot).find(|slot| !taken(*slot)).ok_or(Error::NotLoaded("a free slot"))
+    }
+
+    fn refusal(&self, l: &Loaded, now: Micros) -> Result<Option<Refusal>, Error> {
+        let own = l.envelope(l.run(self.run)?.envelope())?;
+        if self.restart
+            && let Some(free) = own.free(Unit::Restarts).filter(|free| *free < 1)
+        {
+            return Ok(Some(Refusal::of(Unit::Restarts, 1, own, free, now)));
+        }
+        guard::time_over(l, self.run, 0, now)
+    }
+}
+
+/// What an attempt is opened with. `driver` is `None` for header attempts.
+pub struct Opening {
+    pub run: RunNo,
+    pub slot: Slot,
+    pub label: Option<String>,
+    pub driver: Option<(InstanceNo, Fence)>,
+}
+
+/// Opens the run's next attempt and sets the run running.
+pub fn open_attempt(l: &mut Loaded, o: Opening, now: Micros) -> Result<AttemptNo, Error> {
+    let run = l.run_mut(o.run)?;
+    if matches!(run.status, Status::Interrupted | Status::Failed) {
+        // Taken up again. A driver that goes on has not heard a request made since its last heartbeat.
+        run.stop_requested = false;
+    }
+    if run.status != Status::Running {
+        guard::shift(run, Event::Begin, now)?;
+    }
+    run.began_at.get_or_insert(now);
+    let no = run.next_attempt;
+    run.next_attempt = AttemptNo(no.0 + 1);
+    let attempt = Attempt {
+        run: o.run,
+        no,
+        slot: o.slot,
+        label: o.label,
+        instance: o.driver.map(|d| d.0),
+        fence: o.driver.map(|d| d.1),
+        iteration: run.iteration,
+        started_at: now,
+        ended_at: None,
+        exit: None,
+        active_ms: 0,
+        untaken: run.answers,
+        diverged: None,
+        diverged_untaken: 0,
+        closed_before: run.closed,
+    };
+    l.attempts.push(Row::insert(attempt));
+    Ok(no)
+}
+
+/// Ends what is still open in the slot: a new attempt ends the one before it.
+pub fn end_open(l: &mut Loaded, run: RunNo, slot: Slot, now: Micros) {
+    let open: Vec<AttemptNo> = l
+        .attempts
+        .iter()
+        .map(|a| &a.value)
+        .filter(|a| a.run == run && a.slot == slot && a.is_open())
+        .map(|a| a.no)
+        .collect();
+    for no in open {
+        if let Some(a) = l.attempt_mut(run, no) {
+            a.ended_at = Some(now);
+            a.exit = Some(Exit { lost: true, ..Exit::default() });
+        }
+    }
+}

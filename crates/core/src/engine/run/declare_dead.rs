@@ -1,0 +1,104 @@
+//! Declare dead: the verdict on an instance, and the sweep of what it left open.
+
+use crate::{
+    engine::{
+        Error,
+        call::retry,
+        loaded::{Loaded, Need},
+        op::Swept,
+        rule::{doubt, within},
+    },
+    journal::{Kind, State},
+    run::{
+        attempt::Exit,
+        instance::Life,
+        status::{self, Event, Status},
+    },
+    words::id::{InstanceNo, Micros, RunNo, Seq},
+};
+
+/// Gives the verdict that `instance` is dead, if its heartbeat is still the one that was seen.
+///
+/// Its open calls become `unknown` (one that rests between two tries is closed as they were), the attempts it drove end at its last heartbeat, and runs left
+/// without an open attempt are `interrupted`. Header attempts have no instance and stay.
+/// Synced. Idempotent. Errors: `HeartbeatMoved`: it lives.
+#[derive(Clone, Debug)]
+pub struct DeclareDead {
+    pub instance: InstanceNo,
+    pub heartbeat_seen: i64,
+    /// It says goodbye itself.
+    pub left: bool,
+}
+
+impl DeclareDead {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Instance(self.instance), Need::OwnedBy(self.instance)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Swept, Error> {
+        let Some(instance) = l.instance_mut(self.instance) else { return Ok(Swept::default()) };
+        if instance.life != Life::Live {
+            return Ok(Swept::default());
+        }
+        if instance.heartbeat != self.heartbeat_seen {
+            return Err(Error::HeartbeatMoved { seen: self.heartbeat_seen, now: instance.heartbeat });
+        }
+        instance.life = if self.left { Life::Left } else { Life::Dead };
+        let last_seen = if self.left { now } else { instance.last_seen };
+
+        let mut swept = Swept::default();
+        let open: Vec<(RunNo, Seq)> = l
+            .entries
+            .iter()
+            .map(|r| &r.value)
+            .filter(|e| e.instance == Some(self.instance) && e.state == State::Open && e.kind == Kind::Call)
+            .map(|e| (e.run, e.seq))
+            .collect();
+        let (resting, sent): (Vec<_>, Vec<_>) =
+            open.into_iter().partition(|&(run, seq)| retry::is_resting(l, run, seq));
+        for (run, seq) in resting {
+            retry::give_up(l, run, seq, now)?;
+        }
+        let charged = within::Charged::of(l);
+        for (run, seq) in sent {
+            doubt::make_unknown(l, run, seq, now)?;
+            swept.unknown_calls += 1;
+        }
+        charged.post(l);
+        for row in &mut l.attempts {
+            if row.value.instance == Some(self.instance) && row.value.is_open() {
+                let attempt = row.touched();
+                // Claimed after the last heartbeat, it ended no earlier than it began.
+                attempt.ended_at = Some(last_seen.max(attempt.started_at));
+                attempt.exit = Some(Exit { lost: true, ..Exit::default() });
+                swept.ended_attempts += 1;
+            }
+        }
+        let held: Vec<RunNo> = l
+            .leases
+            .iter()
+            .map(|r| &r.value)
+            .filter(|x| x.instance == self.instance)
+            .map(|x| x.run)
+            .collect();
+        for no in held {
+            if l.has_open_attempt(no) {
+                continue;
+            }
+            let run = l.run(no)?;
+            // One that sleeps goes on sleeping, for whoever takes it up; not where a person stopped it.
+            let stopped = run.status == Status::Sleeping && run.stop_requested;
+            if (stopped || matches!(run.status, Status::Running | Status::Waiting))
+                && let Some(next) = status::next(run.status, Event::Interrupt)
+            {
+                let run = l.run_mut(no)?;
+                run.status = next;
+                // What it waited for is asked for anew.
+                run.halt = None;
+                run.wake_at = None;
+                swept.interrupted.push(run.id.clone());
+            }
+        }
+        Ok(swept)
+    }
+}

@@ -1,0 +1,94 @@
+//! End attempt: its driver saw the agent go.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need},
+        op::Then,
+        rule::guard,
+        run::renew,
+    },
+    run::{
+        attempt::Exit,
+        status::{Event, Status},
+    },
+    words::id::{AttemptNo, InstanceNo, Micros, RunNo},
+};
+
+/// Ends an attempt with what was seen of it, and says what the run does next.
+///
+/// Synced. Idempotent: an attempt that has ended stays as it was. A halted run stays halted unless
+/// the agent finished its work (`Then::Complete`); `Then::Interrupt` is the run's only when no attempt
+/// is open in another slot.
+#[derive(Clone, Debug)]
+pub struct EndAttempt {
+    pub run: RunNo,
+    pub attempt: AttemptNo,
+    pub instance: InstanceNo,
+    pub exit: Exit,
+    pub active_ms: i64,
+    pub then: Then,
+}
+
+impl EndAttempt {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run), Need::Attempt(self.run, self.attempt), Need::OpenAttempts(self.run)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Status, Error> {
+        let run = l.run(self.run)?;
+        let (id, status) = (run.id.to_string(), run.status);
+        let lost = || Error::LeaseLost { id: id.clone(), attempt: self.attempt.0 };
+        let attempt = l.attempt(self.run, self.attempt).ok_or_else(lost)?;
+        if attempt.instance != Some(self.instance) {
+            return Err(lost());
+        }
+        if !attempt.is_open() {
+            return Ok(status);
+        }
+        renew::post_active(l, &renew::Active { run: self.run, attempt: self.attempt, ms: self.active_ms })?;
+        if let Some(a) = l.attempt_mut(self.run, self.attempt) {
+            a.ended_at = Some(now);
+            a.exit = Some(self.exit.clone());
+        }
+        let event = match &self.then {
+            Then::Restart => return Ok(status),
+            Then::Turn => {
+                let run = l.run_mut(self.run)?;
+                // Progress, for the crash-loop rule, also where the agent records nothing.
+                run.closed += 1;
+                if let Some(turns) = &mut run.turns {
+                    turns.finished = run.iteration + 1;
+                }
+                return Ok(status);
+            }
+            // A limit of the run's own may have been reached in the same breath: that needs a person.
+            Then::Sleep { .. } | Then::Wait if status == Status::Halted => Event::Interrupt,
+            Then::Sleep { .. } => Event::Sleep,
+            // Room may have come in the same breath: then it goes on running.
+            Then::Wait => return Ok(status),
+            Then::Interrupt { .. } => Event::Interrupt,
+            Then::Complete => Event::Complete,
+            Then::Fail(_) => Event::Fail,
+        };
+        if status.is_ended() {
+            return Ok(status);
+        }
+        let others = l.has_open_attempt(self.run);
+        let run = l.run_mut(self.run)?;
+        run.stop_requested |= matches!(self.then, Then::Interrupt { by_person: true });
+        // A job is over when its last worker is.
+        let worker = run.job.is_some() && event == Event::Complete;
+        if (matches!(event, Event::Interrupt | Event::Sleep) || worker) && others {
+            return Ok(status);
+        }
+        let after = guard::shift(run, event, now)?;
+        if let (Then::Sleep { until }, Status::Sleeping) = (&self.then, after) {
+            run.wake_at = Some(*until);
+        }
+        if let (Then::Fail(why), Status::Failed) = (&self.then, after) {
+            run.error = Some(why.clone());
+        }
+        Ok(after)
+    }
+}

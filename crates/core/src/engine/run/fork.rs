@@ -1,0 +1,225 @@
+//! Fork: a run begins where another was.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need},
+        op::Started,
+        run::start::Start,
+        state::put::Change,
+    },
+    envelope::unit::Limits,
+    journal::job::Counts,
+    run::{
+        Spec,
+        origin::{NOBODYS, Origin},
+        snapshot,
+    },
+    state::{At, Name, Scan, run_namespace},
+    store::{self, Store},
+    words::id::{AttemptNo, Micros, RunId, RunNo, Seq},
+};
+
+/// Creates a run whose journal begins with its origin's, up to a point; or finds it as it is.
+///
+/// What is shared is never copied and never paid again. The fork is a child: what it spends is charged to its origin,
+/// too. Its state begins with what its origin knew then, in the same commit: a step that is shared stands with what it
+/// wrote. Leases and attempts are its own. Idempotent on `id`; synced.
+/// Errors: `UnknownRun`; `UnknownEntry` for a point beyond the origin's journal; `BadLimit`.
+#[derive(Clone, Debug)]
+pub struct Fork {
+    pub id: RunId,
+    pub origin: Origin,
+    pub limits: Limits,
+    /// A job's fork is a job.
+    pub spec: Spec,
+    /// How many finished items a job's fork shares.
+    pub counts: Counts,
+    /// What its origin's state was.
+    pub state: Vec<Change>,
+}
+
+impl Fork {
+    pub fn needs(&self) -> Vec<Need> {
+        self.start().needs().into_iter().chain(self.state.iter().map(Change::need)).collect()
+    }
+
+    fn start(&self) -> Start {
+        Start {
+            limits: self.limits,
+            spec: self.spec.clone(),
+            parent: Some(self.origin.run),
+            ..Start::new(self.id.clone())
+        }
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Started, Error> {
+        let origin = l.run(self.origin.run)?.clone();
+        if self.origin.seq >= origin.next_seq {
+            return Err(Error::UnknownEntry { id: origin.id.to_string(), seq: self.origin.seq.0 });
+        }
+        let started = self.start().decide(l, now)?;
+        if started.created {
+            let run = l.run_mut(started.run)?;
+            run.origins = self.origin.chain(&origin.origins);
+            run.next_seq = Seq(self.origin.seq.0 + 1);
+            run.iteration = origin.iteration;
+            run.explicit_loops = origin.explicit_loops;
+            run.policy = origin.policy;
+            if let Some(job) = &mut run.job {
+                job.counts = self.counts;
+            }
+            Change::apply(&self.state, l, Some((started.run, NOBODYS)), None, now)?;
+        }
+        Ok(started)
+    }
+}
+
+/// Where a fork begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// A snapshot that was named.
+    Name(String),
+    Seq(Seq),
+    /// The end of an attempt.
+    Attempt(AttemptNo),
+    Time(Micros),
+}
+
+/// Looks up the point in the journal of `run`. Errors: `UnknownRun`, `UnknownSnapshot`.
+pub fn find(store: &dyn Store, run: RunNo, point: &Point) -> Result<Origin, store::Error> {
+    let unknown = || Error::UnknownRun { id: format!("#{run}") };
+    let view = store.run(run)?.ok_or_else(unknown)?;
+    let missing = |name: String| Error::UnknownSnapshot { id: view.run.id.to_string(), name };
+    let last = Seq(view.run.next_seq.0 - 1);
+    let at = match point {
+        Point::Name(name) => {
+            let found = snapshot::named(store, &view.run.id, name)?;
+            return Ok(found
+                .map(|(seq, at)| Origin { run, seq, at })
+                .ok_or_else(|| missing(name.clone()))?);
+        }
+        Point::Seq(seq) => return Ok(Origin { run, seq: *seq, at: store.now()? }),
+        Point::Attempt(no) => {
+            let attempts = store.attempts(run)?;
+            let unknown = || Error::UnknownAttempt { id: view.run.id.to_string(), attempt: no.0 };
+            let attempt = attempts.iter().find(|a| a.no == *no).ok_or_else(unknown)?;
+            // One that died ended at its last heartbeat, and may have done something since: all that was
+            // done before another attempt began is its work.
+            let after =
+                |end: Micros| attempts.iter().map(|a| a.started_at).filter(move |at| *at >= end).min();
+            match attempt.ended_at {
+                Some(end) => match after(end.max(Micros(attempt.started_at.0 + 1))) {
+                    Some(next) => Micros(next.0 - 1),
+                    None => store.now()?,
+                },
+                None => store.now()?,
+            }
+        }
+        Point::Time(at) => *at,
+    };
+    // Places grow with time: the last one that was opened by then is found by halves.
+    let (mut low, mut high) = (0, last.0);
+    while low < high {
+        let middle = low + (high - low + 1) / 2;
+        let opened = store.entry(run, Seq(middle))?.is_none_or(|e| e.opened_at <= at);
+        if opened { low = middle } else { high = middle - 1 }
+    }
+    Ok(Origin { run, seq: Seq(low), at })
+}
+
+/// A fork of `run` from `point`, ready to be asked for. A page of items at a time is read to count those it shares.
+/// Errors: those of [`find`]; `RunExists` where the id is another's; `Compacted` where versions that stood then are not kept.
+pub fn prepare(
+    store: &dyn Store,
+    run: RunNo,
+    point: &Point,
+    id: RunId,
+    limits: Limits,
+) -> Result<Fork, store::Error> {
+    const PAGE: usize = 2000;
+    let origin = find(store, run, point)?;
+    let unknown = || Error::UnknownRun { id: format!("#{run}") };
+    let view = store.run(run)?.ok_or_else(unknown)?;
+    let mut counts = Counts::default();
+    for part in origin.chain(&view.run.origins).iter().filter(|_| view.run.job.is_some()) {
+        let mut after = Seq(0);
+        loop {
+            let page = store.items_up_to(part.run, part.seq, after, PAGE)?;
+            let Some(row) = page.last() else { break };
+            after = row.seq;
+            let whole = page.len() == PAGE;
+            for row in page.into_iter().filter_map(|row| part.item(row)) {
+                *counts.of_mut(row.detail.standing) += 1;
+            }
+            if !whole {
+                break;
+            }
+        }
+    }
+    let spec = Spec { command: None, ..view.spec };
+    let there = store.run_no(&id)?.map(|no| store.run(no)).transpose()?.flatten();
+    let state = match there {
+        Some(there) => is_of(&there.run.origins, &origin, point)
+            .then_some(Vec::new())
+            .ok_or_else(|| Error::RunExists { id: id.to_string() })?,
+        None => known(store, &view.run.id, At::Time(origin.at), &id)?,
+    };
+    Ok(Fork { id, origin, limits, spec, counts, state })
+}
+
+/// Whether a run that is there is this fork. A name may mean another point since, which is another fork.
+fn is_of(origins: &[Origin], origin: &Origin, point: &Point) -> bool {
+    let named = matches!(point, Point::Name(_));
+    origins.first().is_some_and(|had| had.run == origin.run && (!named || had.seq == origin.seq))
+}
+
+/// What the run knew then, as changes of the fork's own namespace.
+fn known(store: &dyn Store, run: &RunId, at: At, fork: &RunId) -> Result<Vec<Change>, store::Error> {
+    const PAGE: usize = 500;
+    let (namespace, own) = (run_namespace(run), run_namespace(fork));
+    let mut changes = Vec::new();
+    let mut behind: Option<String> = None;
+    loop {
+        let agents = store.agents(&namespace, behind.as_deref(), PAGE)?;
+        for agent in &agents {
+            let mut scan = Scan {
+                namespace: namespace.clone(),
+                agent: agent.clone(),
+                at,
+                limit: PAGE,
+                ..Scan::default()
+            };
+            loop {
+                let page = store.state_scan(&scan)?;
+                let whole = page.len() == PAGE;
+                scan.after = page.last().map(|item| item.key.clone());
+                for item in page {
+                    if let Some(value) = item.value {
+                        changes.push(Change::set(Name::new(&own, agent, item.key), &value));
+                    }
+                }
+                if !whole {
+                    break;
+                }
+            }
+        }
+        behind = agents.last().cloned();
+        if agents.len() < PAGE {
+            return Ok(changes);
+        }
+    }
+}
+
+/// An id for a fork that has none given: the same for the same point, so that a restart finds it.
+pub fn id_of(origin: &RunId, point: &Point) -> Option<RunId> {
+    let word = match point {
+        Point::Name(name) => name.clone(),
+        Point::Seq(seq) => format!("seq-{seq}"),
+        Point::Attempt(no) => format!("attempt-{no}"),
+        Point::Time(at) => format!("at-{}", at.0),
+    };
+    let plain: String =
+        word.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' }).collect();
+    RunId::new(&format!("{origin}:{plain}")).ok()
+}

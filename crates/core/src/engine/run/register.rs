@@ -1,0 +1,36 @@
+//! Register: a process enters the store.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need, Row},
+    },
+    run::instance::{Identity, Instance, Life},
+    words::id::{InstanceNo, Micros},
+};
+
+/// Gives the process its instance number. Synced: a claim must not outlive its instance's row.
+#[derive(Clone, Debug)]
+pub struct Register {
+    pub identity: Identity,
+}
+
+impl Register {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Numbers]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<InstanceNo, Error> {
+        let no = l.numbers()?.instance;
+        l.instances.push(Row::insert(Instance {
+            no,
+            identity: self.identity.clone(),
+            life: Life::Live,
+            heartbeat: 0,
+            registered_at: now,
+            last_seen: now,
+            op_counter: 0,
+        }));
+        Ok(no)
+    }
+}

@@ -1,0 +1,80 @@
+//! Renew: one heartbeat for everything a process holds.
+
+use crate::{
+    engine::{
+        Error,
+        approval::request_approval,
+        loaded::{Loaded, Need},
+        op::Pulse,
+        rule::guard,
+    },
+    envelope::unit::Unit,
+    journal::approval::Awaited,
+    words::id::{AttemptNo, InstanceNo, Micros, RunNo},
+};
+
+/// The time an attempt was open since the last renewal, by the driver's own monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Active {
+    pub run: RunNo,
+    pub attempt: AttemptNo,
+    pub ms: i64,
+}
+
+/// Renews the instance's heartbeat and posts the active time of what it drives.
+///
+/// A run whose time is over is halted here, so that an agent that makes no calls is stopped too.
+/// Errors: `InstanceDead` when the verdict was given meanwhile.
+#[derive(Clone, Debug)]
+pub struct Renew {
+    pub instance: InstanceNo,
+    pub active: Vec<Active>,
+}
+
+impl Renew {
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = vec![Need::Instance(self.instance)];
+        for a in &self.active {
+            needs.push(Need::Run(a.run));
+            needs.push(Need::Attempt(a.run, a.attempt));
+        }
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Vec<Pulse>, Error> {
+        guard::live(l, self.instance)?;
+        let instance = l.instance_mut(self.instance).ok_or(Error::InstanceDead)?;
+        instance.heartbeat += 1;
+        instance.last_seen = now;
+        self.active.iter().map(|a| pulse(l, a, now)).collect()
+    }
+}
+
+fn pulse(l: &mut Loaded, a: &Active, now: Micros) -> Result<Pulse, Error> {
+    post_active(l, a)?;
+    if let Some(refusal) = guard::time_over(l, a.run, 0, now)? {
+        guard::halt(l, a.run, refusal)?;
+    }
+    let expired = |waits: &Awaited| !waits.is_empty() && waits.pending(now) == 0;
+    if l.run(a.run)?.approvals.as_deref().is_some_and(expired) {
+        // Nobody who decides wakes it then.
+        if let Some(waits) = &mut l.run_mut(a.run)?.approvals {
+            waits.let_go(now);
+        }
+        request_approval::go_on(l, a.run, now)?;
+    }
+    let run = l.run(a.run)?;
+    Ok(Pulse { run: run.no, status: run.status, stop_requested: run.stop_requested, halt: run.halt.clone() })
+}
+
+/// Adds `active_ms` to the attempt and to its run's envelope.
+pub fn post_active(l: &mut Loaded, a: &Active) -> Result<(), Error> {
+    if a.ms <= 0 {
+        return Ok(());
+    }
+    let Some(attempt) = l.attempt_mut(a.run, a.attempt).filter(|x| x.is_open()) else { return Ok(()) };
+    attempt.active_ms += a.ms;
+    let own = l.run(a.run)?.envelope();
+    l.envelope_mut(own)?.spent[Unit::ActiveMs] += a.ms;
+    Ok(())
+}

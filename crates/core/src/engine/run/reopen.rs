@@ -1,0 +1,33 @@
+//! Reopen: a run that was completed goes on: a loop that is started again has more to do.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need},
+        rule::guard,
+    },
+    run::status::{Event, Status},
+    words::id::{Micros, RunNo},
+};
+
+/// Makes a completed run interrupted, so that it can be claimed. Any other stays as it is.
+///
+/// Nothing begins by it. Synced. Idempotent. Answers the run's status.
+#[derive(Clone, Debug)]
+pub struct Reopen {
+    pub run: RunNo,
+}
+
+impl Reopen {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Status, Error> {
+        let run = l.run(self.run)?;
+        if run.status != Status::Completed {
+            return Ok(run.status);
+        }
+        guard::shift(l.run_mut(self.run)?, Event::Reopen, now)
+    }
+}

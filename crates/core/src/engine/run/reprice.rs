@@ -1,0 +1,46 @@
+//! Reprice: a person gives a run other prices than it began with.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need},
+        rule::guard,
+    },
+    run::{
+        Spec,
+        status::{Event, Status},
+    },
+    words::id::{Micros, RunNo},
+};
+
+/// Writes the run's spec anew, with its new prices; a run that was halted for an unknown price may go on.
+///
+/// `spec`: as it was, but for its prices. What was settled before stays as it was charged: each call names
+/// the table it was priced by. Synced. Idempotent. Errors: `RunEnded`.
+#[derive(Clone, Debug)]
+pub struct Reprice {
+    pub run: RunNo,
+    pub spec: Spec,
+}
+
+impl Reprice {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run), Need::OpenAttempts(self.run)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Status, Error> {
+        let run = l.run(self.run)?;
+        if matches!(run.status, Status::Completed | Status::Cancelled) {
+            return Err(Error::RunEnded { id: run.id.to_string(), status: run.status.name() });
+        }
+        l.specs.push((self.run, self.spec.clone()));
+        let open = l.has_open_attempt(self.run);
+        let run = l.run_mut(self.run)?;
+        match &run.halt {
+            Some(halt) if run.status == Status::Halted && halt.code == "price_unknown" => {
+                guard::shift(run, Event::Raise { open }, now)
+            }
+            _ => Ok(run.status),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Snapshot: a point of a run's journal gets a name.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need},
+        state::put::Change,
+    },
+    run::snapshot::{AGENT, Kept, namespace},
+    state::Name,
+    words::id::{Micros, RunId, RunNo, Seq},
+};
+
+/// Names where the run's journal is now, and answers that place. A name that is used again means the new point. Synced.
+/// Errors: `BadSnapshot`.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub run: RunNo,
+    /// The run's id, under which its snapshots are kept.
+    pub id: RunId,
+    pub name: String,
+}
+
+impl Snapshot {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run), Need::State(self.key())]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
+        // It becomes a part of its forks' ids: no two names may give the same.
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(plain) {
+            return Err(Error::BadSnapshot { name: self.name.chars().take(80).collect() });
+        }
+        let seq = Seq(l.run(self.run)?.next_seq.0 - 1);
+        let kept = serde_json::to_vec(&Kept { seq, at: now }).map_err(|_| Error::NotLoaded("a snapshot"))?;
+        let change = Change::set(self.key(), &kept);
+        Change::apply(&[change], l, None, None, now)?;
+        Ok(seq)
+    }
+
+    fn key(&self) -> Arc<Name> {
+        Name::new(namespace(&self.id), AGENT, self.name.clone())
+    }
+}

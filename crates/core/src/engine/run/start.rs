@@ -1,0 +1,130 @@
+//! Start: a run comes to exist, with its envelope.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need, NewPayload, Numbers, Row},
+        op::Started,
+    },
+    envelope::{
+        Envelope, Owner,
+        unit::{Limits, Unit},
+    },
+    journal::{
+        Role,
+        job::{Counts, Job},
+        payload::Payload,
+    },
+    run::{Policy, Run, Spec, status::Status},
+    words::id::{AttemptNo, BudgetNo, Fence, Micros, RunId, RunNo, Seq},
+};
+
+/// Creates the run, or finds it as it is.
+///
+/// Idempotent on `id`: an existing run keeps its limits, policy and spec. Synced.
+/// Errors: `BadLimit` for a limit that is negative; `UnknownRun` for a parent that is not there.
+#[derive(Clone, Debug)]
+pub struct Start {
+    pub id: RunId,
+    pub limits: Limits,
+    pub policy: Policy,
+    pub spec: Spec,
+    pub parent: Option<RunNo>,
+    pub command_key: Option<String>,
+    /// Standard input, kept when it was not a terminal: each attempt reads it from its first byte.
+    pub stdin: Option<Payload>,
+}
+
+impl Start {
+    /// Nobody's child, without limits, under the default policy.
+    pub fn new(id: RunId) -> Start {
+        Start {
+            id,
+            limits: Limits::default(),
+            policy: Policy::default(),
+            spec: Spec::default(),
+            parent: None,
+            command_key: None,
+            stdin: None,
+        }
+    }
+
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = vec![Need::Numbers, Need::RunById(self.id.clone()), Need::Budgets];
+        needs.extend(self.parent.into_iter().flat_map(|parent| [Need::Run(parent), Need::Spec(parent)]));
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Started, Error> {
+        if let Some(run) = l.run_by_id(&self.id) {
+            return Ok(Started { run: run.no, created: false, status: run.status });
+        }
+        for unit in Unit::ALL {
+            if let Some(limit) = self.limits[unit].filter(|v| *v < 0) {
+                return Err(Error::BadLimit(format!("{} must not be negative, got {limit}", unit.name())));
+            }
+        }
+        let Numbers { run: no, envelope: own, .. } = l.numbers()?;
+        let mut charges = vec![own];
+        if let Some(parent) = self.parent {
+            // The parent's list already holds all its ancestors: no walk, here or at admission.
+            charges.extend(l.run(parent)?.charges.iter().copied());
+        }
+        let budgets = self.budgets(l)?;
+        l.envelopes.push(Row::insert(Envelope::new(own, Owner::Run(no), self.limits)));
+        // A child is under its parent's rules: an agent that begins one gets around nothing.
+        let inherited = self.parent.and_then(|parent| l.spec(parent)?.rules.clone());
+        let rules = inherited.or_else(|| self.spec.rules.clone());
+        l.specs.push((no, Spec { rules, ..self.spec.clone() }));
+        if let Some(payload) = &self.stdin {
+            l.payloads.push(NewPayload { run: no, seq: Seq(0), role: Role::Stdin, payload: payload.clone() });
+        }
+        l.runs.push(Row::insert(Run {
+            no,
+            id: self.id.clone(),
+            status: Status::Interrupted,
+            halt: None,
+            error: None,
+            parent: self.parent,
+            origins: Arc::from([]),
+            charges: Arc::from(charges),
+            budgets,
+            policy: self.policy,
+            created_at: now,
+            began_at: None,
+            ended_at: None,
+            next_seq: Seq(1),
+            next_attempt: AttemptNo(1),
+            fence: Fence(0),
+            iteration: 0,
+            explicit_loops: false,
+            answers: 0,
+            closed: 0,
+            stop_requested: false,
+            replayed: 0,
+            saved_nano_usd: 0,
+            command_key: self.command_key.clone(),
+            job: self.spec.job.clone().map(|name| Box::new(Job { name, counts: Counts::default() })),
+            turns: self.spec.looping().map(|_| Box::default()),
+            wake_at: None,
+            approvals: None,
+        }));
+        Ok(Started { run: RunNo(no.0), created: true, status: Status::Interrupted })
+    }
+
+    /// Those of its parent, which no tag of its own gets it out of, and those that its tags bring with them.
+    fn budgets(&self, l: &Loaded) -> Result<Arc<[BudgetNo]>, Error> {
+        let mut budgets = match self.parent {
+            Some(parent) => l.run(parent)?.budgets.to_vec(),
+            None => Vec::new(),
+        };
+        let own = l.budgets.iter().map(|row| &row.value);
+        let own = own.filter(|b| !b.removed && b.terms.covers(&self.spec.tags)).map(|b| b.no);
+        budgets.extend(own);
+        budgets.sort();
+        budgets.dedup();
+        Ok(budgets.into())
+    }
+}

@@ -1,0 +1,90 @@
+//! Compact: removes versions that a namespace does not keep, a piece at a time.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need},
+    },
+    state::{
+        Keep,
+        rows::{Compactable, Removal, Trimmed},
+    },
+    words::id::Micros,
+};
+
+/// Keys one piece looks at. Others wait while a piece commits.
+const KEYS: usize = 256;
+
+/// Versions one piece removes.
+const VERSIONS: i64 = 1024;
+
+/// Removes old versions from one piece of a namespace's keys.
+///
+/// Removed is what the namespace's `Keep` does not keep, and with `before` also what was replaced at or
+/// before that commit. A key's newest version is never removed, so a tombstone stays too. Begin with
+/// `after` 0 and go on with the answer's `next` until there is none.
+#[derive(Clone, Debug)]
+pub struct Compact {
+    pub namespace: String,
+    pub before: Option<i64>,
+    pub after: i64,
+}
+
+/// What a piece came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    /// Versions.
+    pub removed: i64,
+    /// Where the next piece begins; `None` when this was the last.
+    pub next: Option<i64>,
+}
+
+impl Compact {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![
+            Need::Namespace(self.namespace.clone()),
+            Need::Compactable {
+                namespace: self.namespace.clone(),
+                before: self.before,
+                after: self.after,
+                limit: KEYS,
+            },
+        ]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<Compacted, Error> {
+        let Some(namespace) = l.state.namespaces.get(&self.namespace) else {
+            return Ok(Compacted::default());
+        };
+        let keep = namespace.value.keep;
+        let mut piece = Compacted::default();
+        let mut removals = Vec::new();
+        for key in &l.state.compactable {
+            let below = self.below(keep, key).min(key.oldest + (VERSIONS - piece.removed));
+            if below > key.oldest {
+                piece.removed += below - key.oldest;
+                removals.push(Removal { key: Trimmed::No(key.no), below });
+            }
+            if piece.removed == VERSIONS {
+                // This key may have more to give.
+                piece.next = Some(key.no - 1);
+                break;
+            }
+        }
+        if piece.next.is_none() && l.state.compactable.len() == KEYS {
+            piece.next = l.state.compactable.last().map(|k| k.no);
+        }
+        l.state.removals = removals;
+        Ok(piece)
+    }
+
+    /// The oldest version of a key that stays.
+    fn below(&self, keep: Keep, key: &Compactable) -> i64 {
+        let kept = match keep {
+            Keep::All => key.oldest,
+            Keep::Last(n) => key.version.saturating_sub(n.saturating_sub(1)),
+        };
+        let seen = if self.before.is_some() { key.at_commit } else { key.oldest };
+        kept.max(seen).clamp(key.oldest, key.version)
+    }
+}

@@ -1,0 +1,7 @@
+//! Verbs on versioned state.
+
+pub mod compact;
+pub mod put;
+pub mod put_by_token;
+pub mod retain;
+pub mod transaction;

@@ -1,0 +1,62 @@
+//! Retain: how many versions of each key a namespace keeps.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need, Row},
+        op::Actor,
+        rule::guard,
+    },
+    state::{Keep, Namespace, is_a_runs, run_namespace},
+    words::id::{Micros, Slot},
+};
+
+/// Sets which versions a namespace keeps. Removes nothing by itself: later changes and compaction do.
+///
+/// Errors: `BadKeep` when fewer than one version would be kept; under a run `LeaseLost` for a stale process, and
+/// `ReadOnlyNamespace` for another run's.
+#[derive(Clone, Debug)]
+pub struct Retain {
+    /// The attempt that says so; none for a person.
+    pub actor: Option<(Actor, Slot)>,
+    pub namespace: String,
+    pub keep: Keep,
+}
+
+impl Retain {
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = vec![Need::Namespace(self.namespace.clone())];
+        needs.extend(self.actor.iter().flat_map(|(actor, slot)| guard::needs(actor, *slot)));
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<(), Error> {
+        if let Keep::Last(n) = self.keep
+            && n < 1
+        {
+            return Err(Error::BadKeep { had: n });
+        }
+        if let Some((actor, _)) = &self.actor {
+            guard::drives(l, actor)?;
+            if is_a_runs(&self.namespace) && self.namespace != run_namespace(&l.run(actor.run)?.id) {
+                return Err(Error::ReadOnlyNamespace { namespace: self.namespace.clone() });
+            }
+        }
+        match l.state.namespaces.get_mut(&self.namespace) {
+            Some(row) if row.value.keep == self.keep => {}
+            Some(row) => row.touched().keep = self.keep,
+            None => {
+                let name = self.namespace.clone();
+                let row = Row::insert(Namespace {
+                    name: name.clone(),
+                    commit: 0,
+                    at: now,
+                    keep: self.keep,
+                    forgotten: 0,
+                });
+                l.state.namespaces.insert(name, row);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! Checkpoint: the agent saves a value under a name.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need, NewPayload},
+        op::Actor,
+        rule::guard,
+        step::step::append,
+    },
+    envelope::unit::Unit,
+    journal::{Entry, Kind, Role, State, payload::Payload},
+    store::{self, Store},
+    words::id::{Micros, RunNo, Seq, Slot},
+};
+
+/// Appends a checkpoint; the newest of a name counts. Synced.
+///
+/// What the run had used by then is kept beside it, as [`Used`].
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    pub actor: Actor,
+    pub slot: Slot,
+    pub name: String,
+    pub value: Payload,
+}
+
+/// Checkpoints outlive iterations: they have one scope.
+pub const SCOPE: &str = "run";
+
+/// What names begin with that nobody's agent saves under: of what Outlast keeps of a run by itself.
+pub const OURS: &str = "outlast:";
+
+/// What a run had used when a checkpoint was saved, in the same commit: its entry's `About`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    /// What is in doubt is used.
+    pub cost_nano_usd: i64,
+    pub tokens: i64,
+    pub loops: i64,
+    /// As the run's limit counts it.
+    pub wall_ms: i64,
+}
+
+impl Used {
+    /// What a run has used by `now`.
+    pub fn of(run: &crate::run::Run, envelope: &crate::envelope::Envelope, now: Micros) -> Used {
+        let used = |unit: Unit| envelope.spent[unit] + envelope.doubt[unit];
+        Used {
+            cost_nano_usd: used(Unit::CostNanoUsd),
+            tokens: used(Unit::Tokens),
+            loops: used(Unit::Loops),
+            wall_ms: run.wall_ms(run.ended_at.unwrap_or(now)),
+        }
+    }
+}
+
+impl Checkpoint {
+    pub fn needs(&self) -> Vec<Need> {
+        guard::needs(&self.actor, self.slot).into()
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
+        guard::drives(l, &self.actor)?;
+        let run = l.run(self.actor.run)?;
+        let used = Used::of(run, l.envelope(run.envelope())?, now);
+        // Integers can always be written.
+        let about = serde_json::to_vec(&used).unwrap_or_default();
+        let name = Some(self.name.clone());
+        let seq = append(l, &self.actor, Kind::Checkpoint, State::Done, Arc::from(SCOPE), name, now)?;
+        for (role, payload) in [(Role::Value, self.value.clone()), (Role::About, Payload::encode(&about))] {
+            l.payloads.push(NewPayload { run: self.actor.run, seq, role, payload });
+        }
+        Ok(seq)
+    }
+}
+
+/// How far back the first look for a checkpoint goes. An agent that saves any does so often.
+const LOOK: i64 = 64;
+
+/// The newest checkpoint that an agent saved in a run, whatever its name; `None` without one.
+///
+/// What Outlast keeps by itself hides none. Takes as long as there are entries behind it.
+pub fn newest_saved(store: &dyn Store, run: RunNo) -> Result<Option<Entry>, store::Error> {
+    let Some(view) = store.run(run)? else { return Ok(None) };
+    let saved = |e: &Entry| {
+        e.kind == Kind::Checkpoint && !e.key.as_deref().is_some_and(|name| name.starts_with(OURS))
+    };
+    let (mut end, mut look) = (view.run.next_seq.0, LOOK);
+    while end > 1 {
+        let begin = (end - look).max(1);
+        let limit = usize::try_from(end - begin).unwrap_or(usize::MAX);
+        let page = store.entries(run, Seq(begin - 1), limit)?;
+        if let Some(found) = page.into_iter().rev().find(saved) {
+            return Ok(Some(found));
+        }
+        (end, look) = (begin, (look * 2).min(1 << 12));
+    }
+    Ok(None)
+}

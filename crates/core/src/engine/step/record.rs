@@ -1,0 +1,100 @@
+//! Record: a step's result, together with the state it changed.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need, NewPayload},
+        op::Actor,
+        rule::within,
+        state::put::Change,
+    },
+    journal::{Kind, Role, State, iteration_scope, payload::Payload},
+    words::id::{InstanceNo, Micros, RunNo, Seq},
+};
+
+/// Closes an open step with its result; what it changed in the state commits with it.
+///
+/// Synced: a caller sees a step's result only after this. Authorised by the entry's own instance; with changes also
+/// by the fence of the entry's attempt, or nothing of it is recorded.
+/// Errors: `AlreadyTaken` when another process began it anew; `AlreadySettled`; with changes `LeaseLost` and
+/// `InstanceDead`.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub run: RunNo,
+    pub seq: Seq,
+    pub instance: InstanceNo,
+    /// The result, or the error as it was journaled.
+    pub value: Payload,
+    pub failed: bool,
+    /// It failed in one of its tries, and the next one follows: the tries go on being counted in another process.
+    pub again: bool,
+    pub changes: Vec<Change>,
+}
+
+impl Record {
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = vec![Need::Run(self.run), Need::Entry(self.run, self.seq)];
+        needs.extend(Change::needs_of_result(&self.changes, self.run, self.instance));
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
+        let id = l.run(self.run)?.id.to_string();
+        let entry = l
+            .entry_mut(self.run, self.seq)
+            .filter(|e| !matches!(e.kind, Kind::Call | Kind::Item))
+            .ok_or(Error::UnknownEntry { id, seq: self.seq.0 })?;
+        if entry.instance != Some(self.instance) {
+            return Err(Error::AlreadyTaken { seq: self.seq.0 });
+        }
+        if entry.state != State::Open {
+            return Err(Error::AlreadySettled { seq: self.seq.0, state: entry.state.name() });
+        }
+        let attempt = entry.attempt;
+        entry.state = if self.failed { State::Failed } else { State::Done };
+        entry.closed_at = Some(now);
+        if let Some(step) = entry.step.as_mut().filter(|_| self.failed) {
+            step.again = self.again;
+        }
+        l.run_mut(self.run)?.closed += i64::from(!self.failed);
+        if !self.failed {
+            self.forget_answers(l)?;
+        }
+        l.payloads.push(NewPayload {
+            run: self.run,
+            seq: self.seq,
+            role: Role::Value,
+            payload: self.value.clone(),
+        });
+        let actor = Actor { run: self.run, attempt, instance: self.instance };
+        Change::apply_with_result(&self.changes, l, actor, now)?;
+        Ok(self.seq)
+    }
+
+    /// The answers of a step that is done are no longer waited for: neither by its run and by the steps
+    /// around it, nor by the attempt that runs it.
+    fn forget_answers(&self, l: &mut Loaded) -> Result<(), Error> {
+        let Some(entry) = l.entry(self.run, self.seq) else { return Ok(()) };
+        let attempt = entry.attempt;
+        let (answers, untaken) = entry.step.as_ref().map_or((0, 0), |d| (d.answers, d.untaken));
+        let scope = within::calls(l, self.run, self.seq);
+        let run = l.run_mut(self.run)?;
+        if answers == 0 || scope != Some(iteration_scope(run.iteration)) {
+            return Ok(());
+        }
+        run.answers = (run.answers - answers).max(0);
+        // Loaded where the step has any.
+        if untaken > 0
+            && let Some(a) = l.attempt_mut(self.run, attempt)
+        {
+            a.untaken = (a.untaken - untaken).max(0);
+        }
+        for outer in within::around(l, self.run, self.seq) {
+            if let Some(step) = l.entry_mut(self.run, outer).and_then(|e| e.step.as_mut()) {
+                step.answers = (step.answers - answers).max(0);
+                step.untaken = (step.untaken - untaken).max(0);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Resolve step: a person says what came of a step in doubt.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need},
+        op::Actor,
+        step::{record::Record, step::append},
+    },
+    journal::{Kind, State, StepDetail, payload::Payload},
+    run::instance::Life,
+    words::id::{InstanceNo, Micros, RunNo, Seq},
+};
+
+/// Records what an `at_most_once` step came to, which nobody else can know. Synced.
+///
+/// One that was cut off is closed. One that raised keeps its entry, and the correction is a new one behind it.
+/// Either is marked as said by a person. Idempotent it is not: a step that is done stays what it was.
+/// Errors: `UnknownStep`; `NotInDoubt` for a step that runs again by itself; `StepRunning` while the process that
+/// began it lives; `AlreadySettled` when its result is recorded; `AlreadyTaken` when it has moved since it was seen.
+#[derive(Clone, Debug)]
+pub struct ResolveStep {
+    pub run: RunNo,
+    pub scope: Arc<str>,
+    pub key: String,
+    /// The process that had it when it was looked at.
+    pub seen: Option<InstanceNo>,
+    /// The process that asks, if it is one of the run: what it began itself it does not run any more.
+    pub by: Option<InstanceNo>,
+    /// The result, or the error, as the step's own process would have recorded it.
+    pub value: Payload,
+    /// It failed. Whether it may run again says the value, to who begins it.
+    pub failed: bool,
+}
+
+impl ResolveStep {
+    pub fn needs(&self) -> Vec<Need> {
+        let run = self.run;
+        let mut needs = vec![
+            Need::Run(run),
+            Need::OpenAttempts(run),
+            Need::Keyed(run, Kind::Step, self.scope.to_string(), self.key.clone()),
+        ];
+        needs.extend(self.seen.map(Need::Instance));
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
+        let id = l.run(self.run)?.id.to_string();
+        let old = l
+            .entries
+            .iter()
+            .map(|r| &r.value)
+            .find(|e| e.kind == Kind::Step && e.scope == self.scope && e.key.as_deref() == Some(&self.key))
+            .cloned()
+            .ok_or_else(|| Error::UnknownStep { id: id.clone(), key: self.key.clone() })?;
+        let detail = old.step.as_deref().cloned().unwrap_or_default();
+        if old.state == State::Done {
+            return Err(Error::AlreadySettled { seq: old.seq.0, state: old.state.name() });
+        }
+        if !detail.at_most_once {
+            return Err(Error::NotInDoubt { id, key: self.key.clone() });
+        }
+        let actor = Actor { run: self.run, attempt: old.attempt, instance: old.instance.unwrap_or_default() };
+        let seq = if old.state == State::Open {
+            if old.instance != self.seen {
+                return Err(Error::AlreadyTaken { seq: old.seq.0 });
+            }
+            let live = old.instance.and_then(|no| l.instance(no)).is_some_and(|i| i.life == Life::Live);
+            if live && l.is_open(self.run, old.attempt) && old.instance != self.by {
+                return Err(Error::StepRunning { id, key: self.key.clone() });
+            }
+            old.seq
+        } else {
+            append(l, &actor, Kind::Step, State::Open, self.scope.clone(), Some(self.key.clone()), now)?
+        };
+        let entry = l.entry_mut(self.run, seq).ok_or(Error::NotLoaded("the step"))?;
+        entry.instance = Some(actor.instance);
+        entry.step = Some(Box::new(StepDetail { resolved: true, ..detail }));
+        let record = Record {
+            run: self.run,
+            seq,
+            instance: actor.instance,
+            value: self.value.clone(),
+            failed: self.failed,
+            again: false,
+            changes: Vec::new(),
+        };
+        record.decide(l, now)
+    }
+}

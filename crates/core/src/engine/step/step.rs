@@ -1,0 +1,153 @@
+//! Begin step: a named piece of work is opened, or its recorded result found.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need},
+        op::{Actor, Step},
+        rule::{guard, within},
+    },
+    envelope::unit::Amounts,
+    journal::{Entry, Kind, State, StepDetail, scope},
+    words::id::{Micros, Seq, Slot},
+};
+
+/// Opens the step `key` in `scope`, or finds what it came to.
+///
+/// `Committed`: losing the opening to power loss only makes the step look unstarted. A step that
+/// another process had begun moves to this instance: its old closing then gets `AlreadyTaken`.
+/// A finished step is found in a run that is completed, too. One that failed is opened as a new entry.
+/// One that may happen `at_most_once` is `Synced`: intent before effect. Begun before and not recorded, it
+/// is `InDoubt`. Errors: `NotWithin` when `within` is not open here, or `scope` is not where its steps are.
+#[derive(Clone, Debug)]
+pub struct BeginStep {
+    pub actor: Actor,
+    pub slot: Slot,
+    /// The iteration's, or that of the steps in `within`: see `scope`.
+    pub scope: Arc<str>,
+    pub key: String,
+    /// The open item or step it is begun in.
+    pub within: Option<Seq>,
+    /// Each of its tries is a scope of its own: `NextTry` begins the second.
+    pub retries: bool,
+    pub at_most_once: bool,
+}
+
+impl BeginStep {
+    pub fn needs(&self) -> Vec<Need> {
+        let run = self.actor.run;
+        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
+        needs.push(Need::Keyed(run, Kind::Step, self.scope.to_string(), self.key.clone()));
+        needs.extend(self.within.map(|seq| Need::Entry(run, seq)));
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Step, Error> {
+        guard::drives(l, &self.actor)?;
+        let run = self.actor.run;
+        if let Some(seq) = self.within {
+            within::check(l, &self.actor, seq)?;
+            if l.entry(run, seq).and_then(scope::steps_in).as_ref() != Some(&self.scope) {
+                return Err(Error::NotWithin { seq: seq.0 });
+            }
+        }
+        let found = l
+            .entries
+            .iter()
+            .map(|r| &r.value)
+            .find(|e| e.kind == Kind::Step && e.scope == self.scope && e.key.as_deref() == Some(&self.key))
+            .map(|e| {
+                let mut detail = e.step.as_deref().cloned().unwrap_or_default();
+                if e.attempt != self.actor.attempt {
+                    // This attempt has taken none of them.
+                    detail.untaken = detail.answers;
+                }
+                (e.seq, e.state, detail)
+            });
+        if let Some((seq, State::Done, _)) = found {
+            return Ok(Step::Done { seq });
+        }
+        let row = l.run(run)?;
+        if let Some(halt) = guard::open_run(row)? {
+            return Err(Error::RunHalted { id: row.id.to_string(), why: halt.code });
+        }
+        let (seq, before, detail) = match found {
+            Some((seq, State::Open, d)) if self.at_most_once || d.at_most_once => {
+                return Ok(Step::InDoubt { seq });
+            }
+            Some((seq, State::Open, d)) => (seq, true, d),
+            old => {
+                let key = Some(self.key.clone());
+                let seq = append(l, &self.actor, Kind::Step, State::Open, self.scope.clone(), key, now)?;
+                // The answers of one that failed are waited for until this one is done. Its tries all
+                // raised: none of them goes on.
+                let mut detail = old.map_or_else(StepDetail::default, |(_, _, d)| d);
+                detail.try_no += i64::from(detail.retries);
+                if !detail.again {
+                    // It was given up: who begins it anew has all tries.
+                    detail.first_try = detail.try_no;
+                }
+                (seq, false, detail)
+            }
+        };
+        let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the step"))?;
+        entry.instance = Some(self.actor.instance);
+        entry.attempt = self.actor.attempt;
+        let detail = StepDetail {
+            within: self.within,
+            retries: self.retries,
+            try_no: if self.retries { detail.try_no.max(1) } else { 0 },
+            first_try: if self.retries { detail.first_try.max(1) } else { 0 },
+            at_most_once: self.at_most_once,
+            again: false,
+            resolved: false,
+            ..detail
+        };
+        let (try_no, tries) = (detail.try_no, detail.tries());
+        // Most steps have nothing of this: their row stays small.
+        entry.step = Some(Box::new(detail)).filter(|d| **d != StepDetail::default());
+        Ok(Step::Run { seq, begun_before: before, try_no, tries })
+    }
+}
+
+/// Adds an entry that is no call to the journal.
+pub fn append(
+    l: &mut Loaded,
+    actor: &Actor,
+    kind: Kind,
+    state: State,
+    scope: Arc<str>,
+    key: Option<String>,
+    now: Micros,
+) -> Result<Seq, Error> {
+    let run = l.run_mut(actor.run)?;
+    let seq = run.next_seq;
+    run.next_seq = Seq(seq.0 + 1);
+    run.closed += i64::from(state == State::Done);
+    l.insert_entry(Entry {
+        run: actor.run,
+        seq,
+        kind,
+        state,
+        attempt: actor.attempt,
+        instance: Some(actor.instance),
+        scope,
+        key,
+        match_key: None,
+        opened_at: now,
+        closed_at: (state != State::Open).then_some(now),
+        held: Amounts::default(),
+        spent: Amounts::default(),
+        delivered_to: None,
+        delivered_count: 0,
+        retried_by: None,
+        replayable: false,
+        call: None,
+        step: None,
+        item: None,
+        approval: None,
+    });
+    Ok(seq)
+}

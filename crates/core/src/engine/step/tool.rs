@@ -1,0 +1,64 @@
+//! Begin tool: a piece of work beside the model's calls is on disk before it begins.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need, NewPayload},
+        op::{Actor, Tool},
+        rule::guard,
+        step::step::append,
+    },
+    journal::{Kind, Role, State, payload::Payload},
+    words::id::{Micros, Slot},
+};
+
+/// Opens the tool call `key`, or finds what became of it. [`Record`](super::record::Record) closes it.
+///
+/// A key names one piece of work of the run, over all its attempts. Open in an attempt that has ended, it is
+/// the actor's from now on, so that the actor can close it; what was said `about` it first stays. Use
+/// `Synced`: intent before effect. Errors: `LeaseLost`: a stale attempt begins nothing.
+#[derive(Clone, Debug)]
+pub struct BeginTool {
+    pub actor: Actor,
+    pub slot: Slot,
+    pub key: String,
+    /// What it is, for the next attempt and for people.
+    pub about: Payload,
+}
+
+/// Tool calls outlive iterations: they have one scope.
+pub const SCOPE: &str = "tools";
+
+impl BeginTool {
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
+        needs.push(Need::Keyed(self.actor.run, Kind::Tool, SCOPE.into(), self.key.clone()));
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Tool, Error> {
+        guard::drives(l, &self.actor)?;
+        let run = self.actor.run;
+        let key = Some(self.key.as_str());
+        let known = l.entries.iter().map(|r| &r.value);
+        let known = known.filter(|e| e.kind == Kind::Tool && &*e.scope == SCOPE && e.key.as_deref() == key);
+        let Some((seq, state, attempt)) = known.map(|e| (e.seq, e.state, e.attempt)).next() else {
+            let key = Some(self.key.clone());
+            let seq = append(l, &self.actor, Kind::Tool, State::Open, Arc::from(SCOPE), key, now)?;
+            l.payloads.push(NewPayload { run, seq, role: Role::About, payload: self.about.clone() });
+            return Ok(Tool::Begun { seq });
+        };
+        match state {
+            State::Open if attempt == self.actor.attempt => Ok(Tool::Taken { seq }),
+            State::Open => {
+                let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the tool call"))?;
+                entry.instance = Some(self.actor.instance);
+                entry.attempt = self.actor.attempt;
+                Ok(Tool::Again { seq })
+            }
+            state => Ok(Tool::Ended { seq, state }),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! A bench for tests of several verbs together: one memory store, short names.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        call::{
+            admit::Admit,
+            delivered::Delivered,
+            settle::{Bill, Close, Settle},
+        },
+        op::{Actor, Admission, Claimed, Durability, Settled, Started},
+        run::{claim::Claim, declare_dead::DeclareDead, raise::Raise, register::Register, start::Start},
+    },
+    envelope::unit::{Limits, PerUnit, Unit},
+    journal::{Entry, payload::Payload},
+    memory::MemoryStore,
+    price::Bound,
+    run::{Policy, Spec, instance::Identity},
+    store::{Ask, Error, Store},
+    words::{
+        clock::ManualClock,
+        digest::{Digest, MatchKey},
+        id::{AttemptNo, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+        usage::{ServiceTier, Usage},
+    },
+};
+
+pub struct Bench {
+    pub store: MemoryStore,
+}
+
+/// A request of the bench: equal ones are identical.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request {
+    pub prompt: u8,
+    /// Input tokens, at a nano-dollar each.
+    pub input: u64,
+    /// Output tokens at most, at a nano-dollar each.
+    pub cap: u64,
+    pub floor: u64,
+    pub retry_count: u32,
+    pub behind: bool,
+}
+
+impl Request {
+    /// What costs `cost` at most, and cannot be clamped.
+    pub fn of(prompt: u8, cost: u64) -> Request {
+        Request { prompt, cap: cost, floor: cost, ..Request::default() }
+    }
+
+    pub fn bound(&self) -> Bound {
+        Bound {
+            input_tokens: self.input,
+            input_pico: 1000 * i128::from(self.input),
+            output_pico_per_token: 1000,
+            fixed_pico: 0,
+            choices: 1,
+            cap: self.cap,
+            floor_cap: self.floor,
+        }
+    }
+}
+
+/// A limit in nano-usd.
+pub fn usd(nano: i64) -> Limits {
+    let mut limits = Limits::default();
+    limits[Unit::CostNanoUsd] = Some(nano);
+    limits
+}
+
+/// A bill of so many nano-usd and tokens.
+pub fn bill(cost: u64) -> Bill {
+    let usage = Usage { output: cost, ..Usage::default() };
+    let cost_nano_usd = cost as i64;
+    Bill::Usage { usage, tier: ServiceTier::Standard, cost_nano_usd, price_hash: "bench".into() }
+}
+
+impl Bench {
+    pub fn new() -> Bench {
+        Bench { store: MemoryStore::new(Arc::new(ManualClock::new(Micros(1)))) }
+    }
+
+    pub fn register(&self) -> InstanceNo {
+        self.store.ask(Register { identity: Identity::default() }, Durability::Synced).wait().unwrap()
+    }
+
+    pub fn start(&self, id: &str, limits: Limits, parent: Option<RunNo>, policy: Policy) -> RunNo {
+        let id = RunId::new(id).unwrap();
+        let spec = Spec::default();
+        let start = Start { id, limits, policy, spec, parent, command_key: None, stdin: None };
+        let Started { run, .. } = self.store.ask(start, Durability::Synced).wait().unwrap();
+        run
+    }
+
+    /// Claims the run's driver slot: a new attempt.
+    pub fn claim(&self, run: RunNo, instance: InstanceNo) -> Result<Option<Actor>, Error> {
+        let slot = Slot::DRIVER;
+        let claim = Claim { run, slot, instance, label: None, fresh: false, restart: false };
+        let claimed = self.store.ask(claim, Durability::Synced).wait()?;
+        Ok(match claimed {
+            Claimed::Attempt { attempt, .. } => Some(Actor { run, attempt, instance }),
+            Claimed::Refused(_) => None,
+        })
+    }
+
+    pub fn admit(&self, actor: Actor, r: Request, taken: &[Seq]) -> Result<Admission, Error> {
+        let digest = Digest::of(&[r.prompt]);
+        let admit = Admit {
+            actor,
+            slot: Slot::DRIVER,
+            scope: "i0".into(),
+            within: None,
+            digest,
+            match_key: MatchKey::new(&digest, "i0", None),
+            upstream: "bench".into(),
+            path: "/".into(),
+            model: "m".into(),
+            stream: false,
+            idempotency_key: None,
+            bound: r.bound(),
+            priced: true,
+            taken: taken.to_vec(),
+            in_hand: taken.to_vec(),
+            retry_count: r.retry_count,
+            answered_with_error: false,
+            behind: r.behind,
+            active_ms: 0,
+            request: None,
+        };
+        self.store.ask(admit, Durability::Synced).wait()
+    }
+
+    /// Admits what must go.
+    pub fn go(&self, actor: Actor, r: Request) -> Seq {
+        match self.admit(actor, r, &[]) {
+            Ok(Admission::Go { seq, .. }) => seq,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn settle(&self, actor: Actor, seq: Seq, close: Close) -> Result<Settled, Error> {
+        let answer = matches!(close, Close::Done(_)).then(|| Payload::encode(b"answer"));
+        let settle = Settle {
+            run: actor.run,
+            seq,
+            attempt: actor.attempt,
+            instance: actor.instance,
+            close,
+            active_ms: 0,
+            http_status: None,
+            upstream_request_id: None,
+            error: None,
+            answer,
+        };
+        self.store.ask(settle, Durability::Synced).wait()
+    }
+
+    pub fn delivered(&self, run: RunNo, seq: Seq, attempt: AttemptNo) {
+        let mark = Delivered { run, seq, attempt, count: 0, replayed: false };
+        self.store.ask(mark, Durability::Lazy).wait().unwrap();
+    }
+
+    pub fn die(&self, instance: InstanceNo) {
+        let heartbeat_seen = self.store.instance(instance).unwrap().map_or(0, |i| i.heartbeat);
+        let verdict = DeclareDead { instance, heartbeat_seen, left: false };
+        self.store.ask(verdict, Durability::Synced).wait().unwrap();
+    }
+
+    pub fn raise(&self, run: RunNo, unit: Unit, by: i64) -> Result<(), Error> {
+        let mut add = Limits::default();
+        add[unit] = Some(by);
+        let raise = Raise { run, add, set: Limits::default(), lift: PerUnit::default() };
+        self.store.ask(raise, Durability::Synced).wait().map(|_| ())
+    }
+
+    pub fn entry(&self, run: RunNo, seq: Seq) -> Entry {
+        self.store.entry(run, seq).unwrap().unwrap()
+    }
+
+    /// Spent, reserved and in doubt in the run's own envelope, in nano-usd.
+    pub fn sums(&self, run: RunNo) -> (i64, i64, i64) {
+        let e = self.store.run(run).unwrap().unwrap().envelope;
+        (e.spent.cost(), e.reserved.cost(), e.doubt.cost())
+    }
+
+    pub fn check(&self) {
+        assert_eq!(self.store.inspect(|t, _| t.inconsistency()), None);
+    }
+}

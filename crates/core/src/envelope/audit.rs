@@ -1,0 +1,122 @@
+//! Audit: an envelope against the entries that were charged to it.
+
+use crate::{
+    envelope::{
+        Envelope,
+        unit::{Amounts, Unit},
+    },
+    journal::{Entry, Kind, State},
+    run::Run,
+    words::id::RunNo,
+};
+
+/// What calls are charged to every envelope of their run.
+const SHARED: [Unit; 3] = [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls];
+
+/// What the entries charged to an envelope come to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sums {
+    pub held: Amounts,
+    pub doubt: Amounts,
+    pub spent: Amounts,
+    /// By how much providers billed more than was reserved, in nano-USD.
+    pub overrun: i64,
+}
+
+impl Sums {
+    /// Adds a call. Items and steps repeat what the calls in them were charged.
+    pub fn add(&mut self, e: &Entry) {
+        if e.kind != Kind::Call {
+            return;
+        }
+        self.held += e.held;
+        self.spent += e.spent;
+        if e.state == State::Unknown {
+            self.doubt += e.held;
+        }
+        self.overrun += e.call.as_ref().map_or(0, |call| call.overrun_nano_usd);
+    }
+
+    /// The first sum of the envelope that is not that of its entries, in words.
+    ///
+    /// `forgotten`: some of its entries may be gone with their run. What they spent, and what they left in doubt, stays
+    /// charged: then it may be more than the rest adds up to, and never less.
+    pub fn differ(&self, e: &Envelope, forgotten: bool) -> Option<String> {
+        let said = |unit: Unit, what: &str, has: i64, adds: i64| {
+            format!("{what} {has} {}, and its entries add up to {adds}", unit.name())
+        };
+        let wrong = |has: i64, adds: i64| if forgotten { has < adds } else { has != adds };
+        let differs = |u: Unit| {
+            let (spent, doubt, held) = (self.spent[u], self.doubt[u], self.held[u]);
+            // What calls in flight hold is never of a run that is gone.
+            let held = if forgotten { e.doubt[u] + held - doubt } else { held };
+            if wrong(e.spent[u], spent) {
+                Some(said(u, "spent", e.spent[u], spent))
+            } else if e.reserved[u] != held {
+                Some(said(u, "reserved", e.reserved[u], held))
+            } else if wrong(e.doubt[u], doubt) {
+                Some(said(u, "in doubt", e.doubt[u], doubt))
+            } else {
+                None
+            }
+        };
+        SHARED.into_iter().find_map(differs).or_else(|| e.inconsistency())
+    }
+}
+
+/// Tells, from the newest run down to the oldest, where runs are gone: numbers are given without a gap, and the newest
+/// run is never forgotten.
+#[derive(Clone, Debug, Default)]
+pub struct Gone {
+    last: Option<RunNo>,
+    gap: bool,
+}
+
+impl Gone {
+    /// The next older run that is there. Answers whether a child of it may be gone, and entries with it that were
+    /// charged to its envelope: a run that can go on has all its children (see `forget`).
+    pub fn child_of(&mut self, run: &Run) -> bool {
+        self.gap |= self.last.is_some_and(|last| last.0 != run.no.0 + 1);
+        self.last = Some(run.no);
+        self.gap && run.status.is_ended()
+    }
+
+    /// Whether any run is gone, when all that are there were told.
+    pub fn any(&self) -> bool {
+        self.gap || self.last.is_some_and(|last| last.0 != 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        envelope::{Owner, unit::Limits},
+        words::id::EnvelopeNo,
+    };
+
+    #[test]
+    fn an_envelope_may_be_ahead_of_its_entries_only_by_what_a_forgotten_run_can_have_left() {
+        let check = |(reserved, doubt, spent): (i64, i64, i64), forgotten: bool, wanted: Option<&str>| {
+            let mut e = Envelope::new(EnvelopeNo(1), Owner::Run(RunNo(1)), Limits::default());
+            let of = |cost| Amounts::of(cost, 0);
+            (e.reserved, e.doubt, e.spent) = (of(reserved), of(doubt), of(spent));
+            // 7 held, 4 of that in doubt; 10 spent.
+            let sums = Sums { held: of(7), doubt: of(4), spent: of(10), overrun: 0 };
+            let differs = sums.differ(&e, forgotten);
+            let what = differs.as_deref().and_then(|said| said.split(" cost_nano_usd").next());
+            assert_eq!(what, wanted, "{reserved} {doubt} {spent} {forgotten}");
+        };
+        for forgotten in [false, true] {
+            check((7, 4, 10), forgotten, None);
+            check((7, 4, 9), forgotten, Some("spent 9"));
+            check((6, 3, 10), forgotten, Some(if forgotten { "in doubt 3" } else { "reserved 6" }));
+            check((8, 4, 10), forgotten, Some("reserved 8"));
+            check((6, 4, 10), forgotten, Some("reserved 6"));
+        }
+        check((7, 4, 11), false, Some("spent 11"));
+        check((7, 4, 11), true, None);
+        check((9, 6, 10), false, Some("reserved 9"));
+        check((9, 6, 10), true, None);
+    }
+}

@@ -1,0 +1,208 @@
+//! A named budget: what all runs of a tag may spend together, in a period or for ever.
+//!
+//! Each period has an envelope of its own, its window, made at the first call of the period. A call is charged
+//! to the windows it was admitted under, whenever its outcome comes.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::envelope::period::{Per, Period};
+
+use crate::{
+    envelope::{
+        Envelope,
+        unit::{Limits, Unit},
+    },
+    words::id::{BudgetNo, EnvelopeNo, Micros},
+};
+
+/// A budget's name: 1 to 64 of `[A-Za-z0-9._-]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Name(Arc<str>);
+
+/// What was wrong with a name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not the name of a budget: {text:?} (wanted 1 to 64 of A-Z a-z 0-9 . _ -)")]
+pub struct BadName {
+    pub text: String,
+}
+
+impl Name {
+    pub fn new(text: &str) -> Result<Name, BadName> {
+        let fits = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+        match (1..=64).contains(&text.len()) && text.bytes().all(fits) {
+            true => Ok(Name(text.into())),
+            false => Err(BadName { text: text.chars().take(80).collect() }),
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Name {
+    type Err = BadName;
+    fn from_str(text: &str) -> Result<Name, BadName> {
+        Name::new(text)
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = BadName;
+    fn try_from(text: String) -> Result<Name, BadName> {
+        Name::new(&text)
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> String {
+        name.0.to_string()
+    }
+}
+
+/// What a person decides of a budget.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// Of cost, tokens and calls: what else a run spends is its own.
+    pub limits: Limits,
+    pub per: Per,
+    /// Whose calls count: runs of this tag, and all below them. `None`: every run's.
+    pub tag: Option<(String, String)>,
+}
+
+impl Terms {
+    /// Whether a run of these tags is charged by itself.
+    pub fn covers<'a>(&self, tags: impl IntoIterator<Item = (&'a String, &'a String)>) -> bool {
+        let Some((key, value)) = &self.tag else { return true };
+        tags.into_iter().any(|(k, v)| k == key && v == value)
+    }
+}
+
+/// The envelope of a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// When its period began: windows never go back, whatever the clock does.
+    pub since: Micros,
+    pub envelope: EnvelopeNo,
+}
+
+/// A named budget's row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budget {
+    pub no: BudgetNo,
+    pub name: Name,
+    pub terms: Terms,
+    /// What a file of settings said of it last. A file that says the same again changes nothing: what a person
+    /// did since by a command stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub configured: Option<Terms>,
+    /// Of the newest period with a call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
+    /// Nothing is charged to it any more. Its row stays, because runs name it.
+    pub removed: bool,
+    /// The runs that were there before it are charged to it, too.
+    pub applied: bool,
+}
+
+impl Budget {
+    /// The period that counts at `now`. A clock that went back does not open an old window again.
+    pub fn period(&self, now: Micros) -> Period {
+        let since = self.window.map_or(now, |w| w.since.max(now));
+        self.terms.per.period(since)
+    }
+
+    /// The window that counts at `now`, if there is one yet.
+    pub fn current(&self, now: Micros) -> Option<Window> {
+        self.window.filter(|w| w.since == self.period(now).since)
+    }
+}
+
+/// A budget as committed, with the envelope of its newest window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetView {
+    pub budget: Budget,
+    pub envelope: Option<Envelope>,
+}
+
+impl BudgetView {
+    /// What counts at `now`: the window's envelope, or an empty one where the period had no call yet.
+    pub fn envelope_at(&self, now: Micros) -> Envelope {
+        let current = self.envelope.clone().filter(|_| self.budget.current(now).is_some());
+        current.unwrap_or_else(|| self.budget.opening(EnvelopeNo::default(), now))
+    }
+}
+
+impl Budget {
+    /// The envelope of the period of `now`, with nothing spent.
+    pub fn opening(&self, no: EnvelopeNo, now: Micros) -> Envelope {
+        let owner =
+            crate::envelope::Owner::Window { name: self.name.to_string(), period: self.period(now).name };
+        Envelope::new(no, owner, self.terms.limits)
+    }
+}
+
+/// The units a named budget can limit.
+pub const UNITS: [Unit; 3] = [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(per: Per, window: Option<i64>) -> Budget {
+        let terms = Terms { limits: Limits::default(), per, tag: None };
+        let window = window.map(|since| Window { since: Micros(since), envelope: EnvelopeNo(1) });
+        Budget {
+            no: BudgetNo(1),
+            name: Name::new("b").unwrap(),
+            terms,
+            configured: None,
+            window,
+            removed: false,
+            applied: true,
+        }
+    }
+
+    #[test]
+    fn a_name_is_what_can_stand_in_a_table_header_and_a_label() {
+        for (text, fits) in
+            [("team-search", true), ("a.b_C-9", true), ("", false), ("a b", false), ("é", false)]
+        {
+            assert_eq!(Name::new(text).is_ok(), fits, "{text:?}");
+        }
+        assert!(Name::new(&"x".repeat(64)).is_ok() && Name::new(&"x".repeat(65)).is_err());
+    }
+
+    #[test]
+    fn a_budget_covers_its_tag_and_one_without_a_tag_everybody() {
+        let tags = std::collections::BTreeMap::from([("team".to_owned(), "search".to_owned())]);
+        let check = |tag: Option<(&str, &str)>, wanted: bool| {
+            let tag = tag.map(|(k, v)| (k.to_owned(), v.to_owned()));
+            let terms = Terms { limits: Limits::default(), per: Per::Day, tag };
+            assert_eq!(terms.covers(&tags), wanted);
+        };
+        check(None, true);
+        check(Some(("team", "search")), true);
+        check(Some(("team", "ads")), false);
+        check(Some(("user", "search")), false);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_opens_no_old_window() {
+        const DAY: i64 = 86_400_000_000;
+        let b = budget(Per::Day, Some(2 * DAY));
+        for (now, current) in [(2 * DAY, true), (3 * DAY - 1, true), (DAY, true), (3 * DAY, false)] {
+            assert_eq!(b.current(Micros(now)).is_some(), current, "{now}");
+        }
+        assert_eq!(b.period(Micros(0)).since, Micros(2 * DAY));
+    }
+}

@@ -1,0 +1,304 @@
+//! What a run may spend: limit, reserved, spent, per unit.
+//!
+//! A call reserves before it leaves and posts what it cost when it is settled. What a lost call
+//! reserved stays reserved, marked `doubt`, until truth replaces it: nothing in doubt is free.
+
+pub mod audit;
+pub mod budget;
+pub(crate) mod period;
+pub mod unit;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    envelope::{
+        budget::Per,
+        unit::{Amounts, Limits, Unit},
+    },
+    words::id::{EnvelopeNo, Micros, RunNo},
+};
+
+/// Whose budget it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Owner {
+    Run(RunNo),
+    /// A named budget over a period, for example `team-search` for `2026-11-20`.
+    Window {
+        name: String,
+        period: String,
+    },
+}
+
+/// One budget. Invariant (the store's tests check it): for every unit with a limit,
+/// `spent + reserved ≤ limit`, except by an overrun that is recorded in full.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Envelope {
+    pub no: EnvelopeNo,
+    pub owner: Owner,
+    pub limits: Limits,
+    /// Held by open entries and by entries in doubt.
+    pub reserved: Amounts,
+    /// The part of `reserved` that is held by entries whose outcome is unknown.
+    pub doubt: Amounts,
+    /// `wall_ms` is not kept here: it is the time since the run began.
+    pub spent: Amounts,
+}
+
+impl Envelope {
+    pub fn new(no: EnvelopeNo, owner: Owner, limits: Limits) -> Self {
+        let zero = Amounts::default();
+        Self { no, owner, limits, reserved: zero, doubt: zero, spent: zero }
+    }
+
+    /// What is left under the limit; `None` without a limit. Negative after an overrun.
+    pub fn free(&self, unit: Unit) -> Option<i64> {
+        self.limits[unit].map(|l| l - self.spent[unit] - self.reserved[unit])
+    }
+
+    /// Whether calls that are in flight hold some of `unit`: it may come back.
+    pub fn live(&self, unit: Unit) -> i64 {
+        self.reserved[unit] - self.doubt[unit]
+    }
+
+    /// The first unit of which `want` does not fit, after `extra` came free.
+    pub fn shortfall(&self, want: &Amounts, extra: &Amounts) -> Option<Unit> {
+        Unit::ALL.into_iter().find(|&u| {
+            want[u] > 0 && self.free(u).is_some_and(|free| free.saturating_add(extra[u]) < want[u])
+        })
+    }
+
+    pub fn reserve(&mut self, amounts: &Amounts) {
+        self.reserved += *amounts;
+    }
+
+    pub fn release(&mut self, amounts: &Amounts) {
+        self.reserved -= *amounts;
+    }
+
+    pub fn post(&mut self, amounts: &Amounts) {
+        self.spent += *amounts;
+    }
+
+    /// Marks what an entry holds as doubtful.
+    pub fn doubt(&mut self, amounts: &Amounts) {
+        self.doubt += *amounts;
+    }
+
+    /// Takes the mark off again: the entry's outcome is known, or its hold was inherited.
+    pub fn resolve_doubt(&mut self, amounts: &Amounts) {
+        self.doubt -= *amounts;
+    }
+
+    /// What is wrong with the sums, if anything: no sum is negative, doubt is reserved.
+    pub fn inconsistency(&self) -> Option<String> {
+        for u in Unit::ALL {
+            let (r, d, s) = (self.reserved[u], self.doubt[u], self.spent[u]);
+            if r < 0 || d < 0 || s < 0 || d > r {
+                return Some(format!(
+                    "envelope {}: {} reserved {r}, in doubt {d}, spent {s}",
+                    self.no,
+                    u.name()
+                ));
+            }
+        }
+        None
+    }
+}
+
+/// Why a call, a loop or a restart was refused: the fact a face turns into 402 and people read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub code: String,
+    pub unit: Option<Unit>,
+    /// What the operation needed at least, in the unit.
+    pub needs: i64,
+    /// What was left of the limit.
+    pub free: i64,
+    pub limit: i64,
+    /// The part of what is not left that is held by calls whose outcome is unknown.
+    pub doubt: i64,
+    pub at: Micros,
+    /// Whose budget it is, where it is not the run's own: then the run waits, and is not halted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whose: Option<Whose>,
+}
+
+/// Another's budget that a run's calls are charged to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Whose {
+    /// An ancestor's.
+    Parent(RunNo),
+    Named {
+        name: String,
+        /// Empty where it has no end.
+        period: String,
+        /// The next one begins here.
+        until: Option<Micros>,
+    },
+}
+
+impl Refusal {
+    pub fn of(unit: Unit, needs: i64, envelope: &Envelope, free: i64, at: Micros) -> Self {
+        Self {
+            code: unit.refusal_code().into(),
+            unit: Some(unit),
+            needs,
+            free: free.max(0),
+            limit: envelope.limits[unit].unwrap_or(i64::MAX),
+            doubt: envelope.doubt[unit],
+            at,
+            whose: None,
+        }
+    }
+
+    /// The same, of another's budget.
+    pub fn by(self, whose: Whose) -> Self {
+        Self { whose: Some(whose), ..self }
+    }
+
+    /// A refusal that is no limit: `price_unknown`, `diverged`, `cancelled`.
+    pub fn plain(code: &str, at: Micros) -> Self {
+        Self { code: code.into(), unit: None, needs: 0, free: 0, limit: 0, doubt: 0, at, whose: None }
+    }
+
+    /// The values that decided it.
+    pub fn message(&self) -> String {
+        match self.unit {
+            Some(u @ (Unit::WallMs | Unit::ActiveMs)) => {
+                format!("the run's time is over: its limit of {} is reached", u.show(self.limit))
+            }
+            Some(u) => {
+                let doubt = if self.doubt > 0 {
+                    format!(" ({} held by calls whose outcome is unknown)", u.show(self.doubt))
+                } else {
+                    String::new()
+                };
+                let whose = self.whose.as_ref().map_or_else(|| "the run's budget".to_owned(), Whose::says);
+                format!(
+                    "would exceed {whose}: needs {}, {} of {} left{doubt}",
+                    u.show(self.needs),
+                    u.show(self.free),
+                    u.show(self.limit)
+                )
+            }
+            None => match self.code.as_str() {
+                "price_unknown" => "the model has no known price, and the run has a limit in usd".to_owned(),
+                "diverged" => "the restarted agent asked something new while recorded answers were \
+                               still untaken, and the run halts on divergence"
+                    .to_owned(),
+                code => code.to_owned(),
+            },
+        }
+    }
+
+    /// What lets the run go on.
+    pub fn hint(&self, run: &str) -> String {
+        self.hint_then(run, &format!("`outlast resume {run}`"))
+    }
+
+    /// The same, with what else goes on with the run, once it may.
+    pub fn hint_then(&self, run: &str, resume: &str) -> String {
+        match self.unit {
+            Some(u) => {
+                let short = (self.needs - self.free).max(1);
+                let by = match u {
+                    Unit::CostNanoUsd => {
+                        // Whole cents, rounded up: an amount people would type.
+                        let cents = (short + 9_999_999) / 10_000_000;
+                        format!("{}.{:02}", cents / 100, cents % 100)
+                    }
+                    Unit::WallMs | Unit::ActiveMs => "1h".to_owned(),
+                    _ => short.to_string(),
+                };
+                match &self.whose {
+                    None => {
+                        format!("raise it with `outlast budget {run} {} {by}`, then {resume}", u.raise_flag())
+                    }
+                    Some(Whose::Parent(_)) => {
+                        format!("raise the budget of the run above it, which `outlast show {run}` names")
+                    }
+                    Some(Whose::Named { name, until, .. }) => {
+                        let or = until.map_or_else(String::new, |at| {
+                            // Every period begins with an hour.
+                            format!("; calls go on by themselves at {}:00Z", Per::Hour.period(at).name)
+                        });
+                        format!("raise it with `outlast budgets raise {name} {} {by}`{or}", u.raise_flag())
+                    }
+                }
+            }
+            None if self.code == "price_unknown" => {
+                format!(
+                    "give the model a price with `outlast resume {run} --prices FILE` (docs/guides/prices.md), or lift the \
+                     limit with `outlast budget {run} --lift usd`"
+                )
+            }
+            None if self.code == "diverged" => format!(
+                "see `outlast show {run}`; `outlast resume {run}` accepts it: what it asks anew is paid"
+            ),
+            None => format!("see `outlast show {run}`"),
+        }
+    }
+}
+
+impl Whose {
+    fn says(&self) -> String {
+        match self {
+            Whose::Parent(_) => "the budget of a run above it".to_owned(),
+            Whose::Named { name, period, .. } if period.is_empty() => format!("the budget {name}"),
+            Whose::Named { name, period, .. } => format!("the budget {name} for {period}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_by_a_named_budget_says_which_and_when_it_begins_anew() {
+        let mut limits = Limits::default();
+        limits[Unit::CostNanoUsd] = Some(50_000_000_000);
+        let owner = Owner::Window { name: "team-search".into(), period: "2026-11-20".into() };
+        let e = Envelope::new(EnvelopeNo(1), owner, limits);
+        let until = Per::Day.period(Micros(1_795_162_530_000_000)).until;
+        let named = Whose::Named { name: "team-search".into(), period: "2026-11-20".into(), until };
+        let r = Refusal::of(Unit::CostNanoUsd, 420_000_000, &e, 130_000_000, Micros(0)).by(named);
+        assert_eq!(
+            r.message(),
+            "would exceed the budget team-search for 2026-11-20: needs 0.42 usd, 0.13 usd of 50.00 usd left"
+        );
+        assert_eq!(
+            r.hint("r"),
+            "raise it with `outlast budgets raise team-search --add-usd 0.29`; calls go on by themselves at \
+             2026-11-21T00:00Z"
+        );
+    }
+
+    #[test]
+    fn a_refusal_names_what_was_needed_had_and_what_to_do() {
+        let mut limits = Limits::default();
+        limits[Unit::CostNanoUsd] = Some(5_000_000_000);
+        let mut e = Envelope::new(EnvelopeNo(1), Owner::Run(RunNo(1)), limits);
+        e.post(&Amounts::of(4_870_000_000, 0));
+        let r = Refusal::of(Unit::CostNanoUsd, 420_000_000, &e, 130_000_000, Micros(0));
+        assert_eq!(r.message(), "would exceed the run's budget: needs 0.42 usd, 0.13 usd of 5.00 usd left");
+        assert_eq!(
+            r.hint("run_x"),
+            "raise it with `outlast budget run_x --add-usd 0.29`, then `outlast resume run_x`"
+        );
+    }
+
+    #[test]
+    fn what_is_in_doubt_is_not_free() {
+        let mut limits = Limits::default();
+        limits[Unit::Tokens] = Some(100);
+        let mut e = Envelope::new(EnvelopeNo(1), Owner::Run(RunNo(1)), limits);
+        e.reserve(&Amounts::of(0, 60));
+        e.doubt(&Amounts::of(0, 60));
+        assert_eq!((e.free(Unit::Tokens), e.live(Unit::Tokens)), (Some(40), 0));
+        assert_eq!(e.shortfall(&Amounts::of(0, 41), &Amounts::default()), Some(Unit::Tokens));
+        assert_eq!(e.shortfall(&Amounts::of(0, 41), &Amounts::of(0, 1)), None);
+    }
+}

@@ -1,0 +1,189 @@
+//! The units an envelope limits, and a small map from unit to value.
+
+use std::ops::{Index, IndexMut};
+
+use serde::{Deserialize, Serialize};
+
+/// What an envelope counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    CostNanoUsd,
+    Tokens,
+    Calls,
+    Loops,
+    /// Since the run began, downtime included.
+    WallMs,
+    /// While an attempt is open; a suspended machine does not count.
+    ActiveMs,
+    Restarts,
+}
+
+impl Unit {
+    pub const ALL: [Unit; 7] = [
+        Unit::CostNanoUsd,
+        Unit::Tokens,
+        Unit::Calls,
+        Unit::Loops,
+        Unit::WallMs,
+        Unit::ActiveMs,
+        Unit::Restarts,
+    ];
+
+    /// The stable name: a column prefix, a JSON key.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::CostNanoUsd => "cost_nano_usd",
+            Unit::Tokens => "tokens",
+            Unit::Calls => "calls",
+            Unit::Loops => "loops",
+            Unit::WallMs => "wall_ms",
+            Unit::ActiveMs => "active_ms",
+            Unit::Restarts => "restarts",
+        }
+    }
+
+    /// The `code` of a refusal for this unit, the same in every face.
+    pub fn refusal_code(self) -> &'static str {
+        match self {
+            Unit::CostNanoUsd => "dollar_budget_exceeded",
+            Unit::Tokens => "token_budget_exceeded",
+            Unit::Calls => "call_budget_exceeded",
+            Unit::Loops => "loop_budget_exceeded",
+            Unit::WallMs | Unit::ActiveMs => "time_budget_exceeded",
+            Unit::Restarts => "restart_budget_exceeded",
+        }
+    }
+
+    /// The flag of `outlast budget` that raises it.
+    pub fn raise_flag(self) -> &'static str {
+        match self {
+            Unit::CostNanoUsd => "--add-usd",
+            Unit::Tokens => "--add-tokens",
+            Unit::Calls => "--add-calls",
+            Unit::Loops => "--add-loops",
+            Unit::WallMs => "--add-wall",
+            Unit::ActiveMs => "--add-active",
+            Unit::Restarts => "--add-restarts",
+        }
+    }
+
+    /// Whether a run's use of this unit also counts in its ancestors and windows.
+    pub fn propagates(self) -> bool {
+        matches!(self, Unit::CostNanoUsd | Unit::Tokens | Unit::Calls)
+    }
+
+    /// A value of this unit as people read it: `0.25 usd`, `12 calls`, `90.0 s`.
+    pub fn show(self, value: i64) -> String {
+        match self {
+            Unit::CostNanoUsd => format!("{} usd", crate::words::money::NanoUsd(value)),
+            Unit::WallMs | Unit::ActiveMs => {
+                format!("{}.{} s", value / 1000, value.rem_euclid(1000) / 100)
+            }
+            Unit::Tokens => format!("{value} tokens"),
+            Unit::Calls => format!("{value} calls"),
+            Unit::Loops => format!("{value} loops"),
+            Unit::Restarts => format!("{value} restarts"),
+        }
+    }
+}
+
+/// One value for each unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PerUnit<T>(pub [T; 7]);
+
+impl<T> Index<Unit> for PerUnit<T> {
+    type Output = T;
+    fn index(&self, u: Unit) -> &T {
+        &self.0[u as usize]
+    }
+}
+
+impl<T> IndexMut<Unit> for PerUnit<T> {
+    fn index_mut(&mut self, u: Unit) -> &mut T {
+        &mut self.0[u as usize]
+    }
+}
+
+/// The limits of an envelope: `None` is no limit.
+pub type Limits = PerUnit<Option<i64>>;
+
+/// Amounts of every unit.
+pub type Amounts = PerUnit<i64>;
+
+impl Amounts {
+    /// Cost and tokens only: what a call's bound and bill are made of.
+    pub fn of(cost_nano_usd: i64, tokens: i64) -> Self {
+        let mut a = Self::default();
+        a[Unit::CostNanoUsd] = cost_nano_usd;
+        a[Unit::Tokens] = tokens;
+        a
+    }
+
+    pub fn with(mut self, unit: Unit, value: i64) -> Self {
+        self[unit] = value;
+        self
+    }
+
+    /// The lesser of both, unit by unit.
+    pub fn least(mut self, other: &Self) -> Self {
+        for (a, b) in self.0.iter_mut().zip(other.0) {
+            *a = (*a).min(b);
+        }
+        self
+    }
+
+    pub fn is_zero(&self) -> bool {
+        self.0.iter().all(|v| *v == 0)
+    }
+
+    pub fn cost(&self) -> i64 {
+        self[Unit::CostNanoUsd]
+    }
+
+    pub fn tokens(&self) -> i64 {
+        self[Unit::Tokens]
+    }
+    /// The part that also counts in ancestors and windows.
+    pub fn propagating(mut self) -> Self {
+        for u in Unit::ALL {
+            if !u.propagates() {
+                self[u] = 0;
+            }
+        }
+        self
+    }
+}
+
+impl std::ops::Add for Amounts {
+    type Output = Amounts;
+    fn add(mut self, o: Amounts) -> Amounts {
+        for (a, b) in self.0.iter_mut().zip(o.0) {
+            *a = a.saturating_add(b);
+        }
+        self
+    }
+}
+
+impl std::ops::Sub for Amounts {
+    type Output = Amounts;
+    fn sub(mut self, o: Amounts) -> Amounts {
+        for (a, b) in self.0.iter_mut().zip(o.0) {
+            *a = a.saturating_sub(b);
+        }
+        self
+    }
+}
+
+impl std::ops::AddAssign for Amounts {
+    fn add_assign(&mut self, o: Amounts) {
+        *self = *self + o;
+    }
+}
+
+impl std::ops::SubAssign for Amounts {
+    fn sub_assign(&mut self, o: Amounts) {
+        *self = *self - o;
+    }
+}

@@ -1,0 +1,174 @@
+//! Where a restarted agent left its recorded past: which two requests part, and at which place.
+
+use serde_json::Value;
+
+use crate::{
+    journal::{Entry, Kind, State},
+    run::{attempt::Attempt, masks::Rules},
+    words::id::Seq,
+};
+
+/// One attempt's first new call while recorded answers were left.
+#[derive(Clone, Copy, Debug)]
+pub struct Parting<'a> {
+    pub attempt: &'a Attempt,
+    pub new: &'a Entry,
+    /// The recorded call that it stands in place of: the first that the attempt had not taken. `None` where
+    /// all were taken later.
+    pub recorded: Option<&'a Entry>,
+}
+
+/// The partings of a run, in the order of its attempts. `entries` in the order of their numbers.
+pub fn partings<'a>(attempts: &'a [Attempt], entries: &'a [Entry]) -> Vec<Parting<'a>> {
+    let find = |seq: Seq| entries.iter().find(|e| e.seq == seq);
+    let of = |attempt: &'a Attempt| {
+        let new = find(attempt.diverged?)?;
+        let left = |e: &&Entry| {
+            e.kind == Kind::Call
+                && e.state == State::Done
+                && e.replayable
+                && e.scope == new.scope
+                && e.attempt < attempt.no
+                && e.seq < new.seq
+        };
+        // An answer remembers the last attempt it was delivered to: what a later one took, this one may have
+        // taken before. So what nobody took since comes first.
+        let recorded = entries
+            .iter()
+            .filter(left)
+            .find(|e| e.delivered_to.is_none_or(|to| to < attempt.no))
+            .or_else(|| entries.iter().filter(left).find(|e| e.delivered_to != Some(attempt.no)));
+        Some(Parting { attempt, new, recorded })
+    };
+    attempts.iter().filter_map(of).collect()
+}
+
+/// The first place in which two values differ.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference<'a> {
+    /// A JSON pointer (RFC 6901); empty: the values as a whole.
+    pub path: String,
+    /// `None`: it is not there.
+    pub recorded: Option<&'a Value>,
+    pub new: Option<&'a Value>,
+}
+
+/// Compares two requests, member by member in the order of `new`, then what only `recorded` has. Not compared is what
+/// `left_out` and the run's own rules point to; strings that its masks make the same are the same. `None`: they are.
+pub fn first_difference<'a>(
+    recorded: &'a Value,
+    new: &'a Value,
+    left_out: &[&str],
+    rules: &Rules,
+) -> Option<Difference<'a>> {
+    let left_out: Vec<&str> = left_out.iter().copied().chain(rules.leave_out()).collect();
+    let mut comparison = Comparison { left_out, rules, path: String::new() };
+    let (recorded, new) = comparison.differ(recorded, new)?;
+    Some(Difference { path: comparison.path, recorded, new })
+}
+
+type Sides<'a> = (Option<&'a Value>, Option<&'a Value>);
+
+struct Comparison<'r> {
+    left_out: Vec<&'r str>,
+    rules: &'r Rules,
+    /// The pointer to the values in hand; at the end, to those that differ.
+    path: String,
+}
+
+impl Comparison<'_> {
+    fn differ<'a>(&mut self, recorded: &'a Value, new: &'a Value) -> Option<Sides<'a>> {
+        match (recorded, new) {
+            (Value::Object(a), Value::Object(b)) => {
+                let shared = b.iter().map(|(name, value)| (name, (a.get(name), Some(value))));
+                let gone = a.iter().filter(|(name, _)| !b.contains_key(*name));
+                let gone = gone.map(|(name, value)| (name, (Some(value), None)));
+                shared.chain(gone).find_map(|(name, sides)| self.member(name, sides))
+            }
+            (Value::Array(a), Value::Array(b)) => {
+                (0..a.len().max(b.len())).find_map(|i| self.member(&i.to_string(), (a.get(i), b.get(i))))
+            }
+            (Value::String(a), Value::String(b)) => {
+                (a != b && self.rules.mask(a) != self.rules.mask(b)).then_some((Some(recorded), Some(new)))
+            }
+            (a, b) => (a != b).then_some((Some(a), Some(b))),
+        }
+    }
+
+    fn member<'a>(&mut self, name: &str, sides: Sides<'a>) -> Option<Sides<'a>> {
+        let above = self.path.len();
+        self.path.push('/');
+        self.path.push_str(&name.replace('~', "~0").replace('/', "~1"));
+        let found = match sides {
+            _ if self.left_out.contains(&self.path.as_str()) => None,
+            (Some(a), Some(b)) => self.differ(a, b),
+            (None, None) => None,
+            sides => Some(sides),
+        };
+        if found.is_none() {
+            self.path.truncate(above);
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::run::masks::Masks;
+
+    #[test]
+    fn the_first_place_that_differs_is_named_by_its_pointer() {
+        let check = |recorded: Value, new: Value, wanted: Option<(&str, Option<Value>, Option<Value>)>| {
+            let found = first_difference(&recorded, &new, &["/user"], &Rules::default());
+            let found = found.map(|d| (d.path, d.recorded.cloned(), d.new.cloned()));
+            assert_eq!(found, wanted.map(|(p, r, n)| (p.to_owned(), r, n)), "{recorded} {new}");
+        };
+        let some = |v: Value| Some(v);
+        check(json!({"a": 1, "b": [2]}), json!({"b": [2], "a": 1}), None);
+        check(json!({"a": 1, "b": 1}), json!({"b": 2, "a": 2}), Some(("/b", some(json!(1)), some(json!(2)))));
+        check(
+            json!({"m": [{"c": "x"}]}),
+            json!({"m": [{"c": "y"}]}),
+            Some(("/m/0/c", some(json!("x")), some(json!("y")))),
+        );
+        check(json!({"m": [1]}), json!({"m": [1, 2]}), Some(("/m/1", None, some(json!(2)))));
+        check(json!({"m": [1, 2]}), json!({"m": [1]}), Some(("/m/1", some(json!(2)), None)));
+        check(json!({"a": 1, "t": 0}), json!({"a": 1}), Some(("/t", some(json!(0)), None)));
+        check(
+            json!({"x": {"a/b~": null}}),
+            json!({"x": {"a/b~": 0}}),
+            Some(("/x/a~1b~0", some(json!(null)), some(json!(0)))),
+        );
+        check(json!({"a": 1}), json!({"a": 1.0}), Some(("/a", some(json!(1)), some(json!(1.0)))));
+        // Who asks is not what is asked; below the top it is a word like others.
+        check(json!({"user": "a"}), json!({"user": "b"}), None);
+        check(
+            json!({"x": {"user": 1}}),
+            json!({"x": {"user": 2}}),
+            Some(("/x/user", some(json!(1)), some(json!(2)))),
+        );
+        check(json!([]), json!({}), Some(("", some(json!([])), some(json!({})))));
+    }
+
+    #[test]
+    fn what_the_run_masks_is_no_difference() {
+        let rules = Masks {
+            leave_out: vec!["/messages/0".into(), "/a~1b/x".into()],
+            masks: [("day".to_owned(), r"\d{4}-\d{2}-\d{2}".to_owned())].into(),
+        };
+        let rules = rules.compile().unwrap();
+        let check = |recorded: Value, new: Value, wanted: Option<&str>| {
+            let found = first_difference(&recorded, &new, &[], &rules).map(|d| d.path);
+            assert_eq!(found.as_deref(), wanted, "{recorded} {new}");
+        };
+        check(json!({"messages": ["a", "b"]}), json!({"messages": ["x", "b"]}), None);
+        check(json!({"messages": ["a", "b"]}), json!({"messages": ["x", "c"]}), Some("/messages/1"));
+        check(json!({"a/b": {"x": 1}}), json!({"a/b": {"x": 2}}), None);
+        check(json!({"a/b": {"x": 1}}), json!({"a/b": {}}), None);
+        check(json!({"t": "on 2026-11-20"}), json!({"t": "on 2026-11-21"}), None);
+        check(json!({"t": "on 2026-11-20"}), json!({"t": "by 2026-11-21"}), Some("/t"));
+    }
+}

@@ -1,0 +1,277 @@
+//! Reading forks: a store in which a fork shows what it shares as its own.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use crate::{
+    engine::op::{Durability, Op, Outcome},
+    envelope::{Envelope, budget::BudgetView},
+    journal::{Entry, Kind, Role, approval, job::ItemRow, payload::Payload},
+    run::{attempt::Attempt, instance::Instance, origin::Origin, token::TokenKey},
+    state::Wraps,
+    store::{Error, LedgerLine, RunFilter, RunView, StepRow, Store, Ticket, WHOLE_VALUE},
+    words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
+};
+
+/// Origins kept in memory; they never change.
+const KEPT: usize = 4096;
+
+/// Any store, with the shared parts of forks in its reads of entries, items, steps and values.
+///
+/// `entries` (the journal as it is printed) and `attempts` are a run's own. A run that is no fork costs one look at
+/// its row, once.
+pub struct Forked {
+    inner: Arc<dyn Store>,
+    origins: Mutex<HashMap<RunNo, Arc<[Origin]>>>,
+}
+
+impl Forked {
+    pub fn new(inner: Arc<dyn Store>) -> Self {
+        Self { inner, origins: Mutex::default() }
+    }
+
+    fn origins(&self, run: RunNo) -> Result<Arc<[Origin]>, Error> {
+        let known = || self.origins.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(origins) = known().get(&run) {
+            return Ok(origins.clone());
+        }
+        // One that is not there yet may come to be.
+        let Some(view) = self.inner.run(run)? else { return Ok(Arc::from([])) };
+        let mut known = known();
+        if known.len() >= KEPT {
+            known.clear();
+        }
+        known.insert(run, view.run.origins.clone());
+        Ok(view.run.origins)
+    }
+
+    /// A page of the whole: own rows, and those of each origin that pass its test.
+    fn page<T>(
+        &self,
+        run: RunNo,
+        (after, limit): (Seq, usize),
+        seq_of: fn(&T) -> Seq,
+        own: impl Fn(Seq, usize) -> Result<Vec<T>, Error>,
+        shared: impl Fn(&Origin, Seq, usize) -> Result<Vec<(Seq, Option<T>)>, Error>,
+    ) -> Result<Vec<T>, Error> {
+        let origins = self.origins(run)?;
+        if origins.first().is_none_or(|o| after >= o.seq) {
+            return own(after, limit);
+        }
+        let mut whole: BTreeMap<Seq, T> = BTreeMap::new();
+        let mut changed = self.changed(run, after, origins[0].seq)?;
+        for origin in origins.iter() {
+            let (mut from, mut taken) = (after, 0);
+            while taken < limit {
+                let page = shared(origin, from, limit)?;
+                let full = page.len() == limit;
+                from = page.last().map_or(from, |(seq, _)| *seq);
+                for (seq, row) in page {
+                    if let Some(row) = row.filter(|_| !changed.contains(&seq)) {
+                        whole.entry(seq).or_insert(row);
+                        taken += 1;
+                    }
+                }
+                if !full || from >= origin.seq {
+                    break;
+                }
+            }
+            if origins.len() > 1 {
+                changed.extend(self.changed(origin.run, after, origin.seq)?);
+            }
+        }
+        whole.extend(own(after, limit)?.into_iter().map(|row| (seq_of(&row), row)));
+        Ok(whole.into_values().take(limit).collect())
+    }
+
+    /// Places up to `upto` at which a run has rows of its own: none, or few, but for what an origin did itself.
+    fn changed(&self, run: RunNo, after: Seq, upto: Seq) -> Result<BTreeSet<Seq>, Error> {
+        let mut found = BTreeSet::new();
+        let mut from = after;
+        loop {
+            let page = self.inner.entries(run, from, 256)?;
+            let seqs: Vec<Seq> = page.iter().map(|e| e.seq).take_while(|seq| *seq <= upto).collect();
+            let whole = seqs.len() == 256;
+            from = seqs.last().copied().unwrap_or(from);
+            found.extend(seqs);
+            if !whole {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// An item's result, as `results` gives it.
+    fn small_value(&self, run: RunNo, seq: Seq) -> Result<Option<Payload>, Error> {
+        let value = self.inner.payload(run, seq, Role::Value)?;
+        Ok(value.filter(|p| p.bytes.len() as i64 <= WHOLE_VALUE))
+    }
+}
+
+impl Store for Forked {
+    fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error> {
+        if let Some(own) = self.inner.entry(run, seq)? {
+            return Ok(Some(own));
+        }
+        for origin in self.origins(run)?.iter().filter(|o| seq <= o.seq) {
+            if let Some(e) = self.inner.entry(origin.run, seq)? {
+                return Ok(origin.entry(run, e));
+            }
+        }
+        Ok(None)
+    }
+
+    fn items(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
+        let shared = |o: &Origin, from, limit| {
+            let rows = self.inner.items_up_to(o.run, o.seq, from, limit)?;
+            Ok(rows.into_iter().map(|row| (row.seq, o.item(row))).collect())
+        };
+        let own = |from, limit| self.inner.items(run, from, limit);
+        self.page(run, (after, limit), |row| row.seq, own, shared)
+    }
+
+    fn results(
+        &self,
+        run: RunNo,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
+        let shared = |o: &Origin, from, limit| {
+            let rows = self.inner.items_up_to(o.run, o.seq, from, limit)?;
+            rows.into_iter()
+                .map(|row| {
+                    let seq = row.seq;
+                    let Some(row) = o.item(row) else { return Ok((seq, None)) };
+                    Ok((seq, Some((row, self.small_value(o.run, seq)?))))
+                })
+                .collect()
+        };
+        let own = |from, limit| self.inner.results(run, from, limit);
+        self.page(run, (after, limit), |(row, _)| row.seq, own, shared)
+    }
+
+    fn item(&self, run: RunNo, key: &str) -> Result<Option<ItemRow>, Error> {
+        if let Some(own) = self.inner.item(run, key)? {
+            return Ok(Some(own));
+        }
+        for origin in self.origins(run)?.iter() {
+            if let Some(row) = self.inner.item_up_to(origin.run, key, origin.seq)? {
+                return Ok(origin.item(row));
+            }
+        }
+        Ok(None)
+    }
+
+    fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
+        let shared = |o: &Origin, from, limit| {
+            let rows = self.inner.steps(o.run, from, limit)?;
+            let done = |row: &StepRow| o.was_done(row.seq, row.state, row.closed_at);
+            Ok(rows.into_iter().map(|(row, v)| (row.seq, done(&row).then_some((row, v)))).collect())
+        };
+        let own = |from, limit| self.inner.steps(run, from, limit);
+        self.page(run, (after, limit), |(row, _)| row.seq, own, shared)
+    }
+
+    fn newest(&self, run: RunNo, kind: Kind, key: &str) -> Result<Option<Entry>, Error> {
+        if let Some(own) = self.inner.newest(run, kind, key)? {
+            return Ok(Some(own));
+        }
+        for origin in self.origins(run)?.iter() {
+            if let Some(e) = self.inner.newest_up_to(origin.run, kind, key, origin.seq)? {
+                return Ok(origin.entry(run, e));
+            }
+        }
+        Ok(None)
+    }
+
+    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
+        if let Some(own) = self.inner.payload(run, seq, role)? {
+            return Ok(Some(own));
+        }
+        for origin in self.origins(run)?.iter().filter(|o| seq <= o.seq) {
+            if let Some(shared) = self.inner.payload(origin.run, seq, role)? {
+                return Ok(Some(shared));
+            }
+        }
+        Ok(None)
+    }
+
+    // What is a run's own, or no run's.
+
+    fn submit(&self, op: Op, durability: Durability) -> Ticket {
+        self.inner.submit(op, durability)
+    }
+    fn submit_here(&self, op: Op, durability: Durability) -> Ticket {
+        self.inner.submit_here(op, durability)
+    }
+    fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
+        self.inner.ahead(op)
+    }
+    fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
+        self.inner.run_no(id)
+    }
+    fn run(&self, no: RunNo) -> Result<Option<RunView>, Error> {
+        self.inner.run(no)
+    }
+    fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
+        self.inner.runs(filter)
+    }
+    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+        self.inner.approvals(filter)
+    }
+    fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
+        self.inner.envelope(no)
+    }
+    fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
+        self.inner.attempts(run)
+    }
+    fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error> {
+        self.inner.entries(run, after, limit)
+    }
+    fn items_up_to(&self, run: RunNo, upto: Seq, after: Seq, limit: usize) -> Result<Vec<ItemRow>, Error> {
+        self.inner.items_up_to(run, upto, after, limit)
+    }
+    fn item_up_to(&self, run: RunNo, key: &str, upto: Seq) -> Result<Option<ItemRow>, Error> {
+        self.inner.item_up_to(run, key, upto)
+    }
+    fn newest_up_to(&self, run: RunNo, kind: Kind, key: &str, upto: Seq) -> Result<Option<Entry>, Error> {
+        self.inner.newest_up_to(run, kind, key, upto)
+    }
+    fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
+        self.inner.newest_request(run)
+    }
+    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
+        self.inner.budgets()
+    }
+    fn live_instances(&self) -> Result<Vec<Instance>, Error> {
+        self.inner.live_instances()
+    }
+    fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error> {
+        self.inner.instance(no)
+    }
+    fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
+        self.inner.ledger(since, until)
+    }
+    fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {
+        self.inner.token_keys()
+    }
+    fn damage(&self) -> Result<Vec<String>, Error> {
+        self.inner.damage()
+    }
+    fn reindex(&self) -> Result<(), Error> {
+        self.inner.reindex()
+    }
+    fn now(&self) -> Result<Micros, Error> {
+        self.inner.now()
+    }
+    fn place(&self) -> String {
+        self.inner.place()
+    }
+}
+
+impl Wraps for Forked {
+    fn wrapped(&self) -> &dyn Store {
+        &*self.inner
+    }
+}

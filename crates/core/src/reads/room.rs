@@ -1,0 +1,97 @@
+//! Runs that wait for a budget above their own: which, and whether they may go on.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    envelope::{Envelope, Refusal, Whose, budget::BudgetView},
+    run::status::Status,
+    store::{self, RunFilter, Store},
+    words::id::{Micros, RunId},
+};
+
+/// Whether what was refused fits now. A budget that is gone holds nobody.
+///
+/// `parent`: the envelope of the ancestor that the refusal names, if it names one.
+pub fn is_room(refusal: &Refusal, budgets: &[BudgetView], parent: Option<&Envelope>, now: Micros) -> bool {
+    let (Some(whose), Some(unit)) = (&refusal.whose, refusal.unit) else { return true };
+    let fits = |e: &Envelope| e.free(unit).is_none_or(|free| free >= refusal.needs);
+    match whose {
+        Whose::Parent(_) => parent.is_none_or(fits),
+        Whose::Named { name, .. } => {
+            let named = budgets.iter().find(|b| b.budget.name.as_str() == name);
+            named.is_none_or(|b| fits(&b.envelope_at(now)))
+        }
+    }
+}
+
+/// How many runs are read at a time.
+const PAGE: usize = 500;
+
+/// The runs that wait for a named budget, by its name, newest first. Costs what waits, not what is there.
+pub fn waiting(store: &dyn Store) -> Result<BTreeMap<String, Vec<RunId>>, store::Error> {
+    let (mut found, mut before) = (BTreeMap::<String, Vec<RunId>>::new(), None);
+    loop {
+        let filter = RunFilter { status: Some(Status::Waiting), before, limit: PAGE, ..RunFilter::default() };
+        let page = store.runs(&filter)?;
+        before = page.last().map(|view| view.run.no);
+        for view in &page {
+            if let Some(Whose::Named { name, .. }) = view.run.halt.as_ref().and_then(|h| h.whose.as_ref()) {
+                found.entry(name.clone()).or_default().push(view.run.id.clone());
+            }
+        }
+        if page.len() < PAGE {
+            return Ok(found);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        envelope::{
+            Owner,
+            budget::{Budget, Name, Per, Terms, Window},
+            unit::{Amounts, Limits, Unit},
+        },
+        words::id::{BudgetNo, EnvelopeNo, RunNo},
+    };
+
+    const DAY: i64 = 86_400_000_000;
+
+    #[test]
+    fn there_is_room_when_it_fits_in_the_window_of_now() {
+        let mut limits = Limits::default();
+        limits[Unit::CostNanoUsd] = Some(100);
+        let owner = Owner::Window { name: "team".into(), period: "1970-01-01".into() };
+        let mut spent = Envelope::new(EnvelopeNo(7), owner, limits);
+        spent.post(&Amounts::of(70, 0));
+        let budget = Budget {
+            no: BudgetNo(1),
+            name: Name::new("team").unwrap(),
+            terms: Terms { limits, per: Per::Day, tag: None },
+            configured: None,
+            window: Some(Window { since: Micros(0), envelope: EnvelopeNo(7) }),
+            removed: false,
+            applied: true,
+        };
+        let views = [BudgetView { budget, envelope: Some(spent.clone()) }];
+        let check = |whose: Whose, needs: i64, budgets: &[BudgetView], now: i64, wanted: bool| {
+            let refusal = Refusal::of(Unit::CostNanoUsd, needs, &spent, 30, Micros(0)).by(whose.clone());
+            assert_eq!(
+                is_room(&refusal, budgets, Some(&spent), Micros(now)),
+                wanted,
+                "{whose:?} {needs} {now}"
+            );
+        };
+        let team = || Whose::Named { name: "team".into(), period: "1970-01-01".into(), until: None };
+        check(team(), 30, &views, 0, true);
+        check(team(), 31, &views, DAY - 1, false);
+        check(team(), 31, &views, DAY, true);
+        check(team(), 101, &views, DAY, false);
+        // It was removed.
+        check(team(), 101, &[], 0, true);
+        check(Whose::Parent(RunNo(1)), 30, &[], 0, true);
+        check(Whose::Parent(RunNo(1)), 31, &[], DAY, false);
+    }
+}

@@ -1,0 +1,143 @@
+//! What calls cost, summed up by run, upstream, model, day or tag. Days are UTC.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    envelope::budget::Per,
+    store::{self, LedgerLine, RunView, Store},
+    words::id::{Micros, RunNo},
+};
+
+/// What spend is grouped by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Grouping {
+    Run,
+    Model,
+    Upstream,
+    Day,
+    Tag(String),
+}
+
+/// A word that is no grouping.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a grouping: {text:?} (wanted run, model, upstream, day or tag.KEY)")]
+pub struct BadGrouping {
+    pub text: String,
+}
+
+impl Grouping {
+    /// As it is typed, and its key in JSON.
+    pub fn name(&self) -> String {
+        match self {
+            Grouping::Run => "run".into(),
+            Grouping::Model => "model".into(),
+            Grouping::Upstream => "upstream".into(),
+            Grouping::Day => "day".into(),
+            Grouping::Tag(key) => format!("tag.{key}"),
+        }
+    }
+
+    pub fn parse(text: &str) -> Result<Grouping, BadGrouping> {
+        Ok(match text {
+            "run" => Grouping::Run,
+            "model" => Grouping::Model,
+            "upstream" => Grouping::Upstream,
+            "day" => Grouping::Day,
+            _ => match text.strip_prefix("tag.").filter(|key| !key.is_empty()) {
+                Some(key) => Grouping::Tag(key.to_owned()),
+                None => return Err(BadGrouping { text: text.chars().take(60).collect() }),
+            },
+        })
+    }
+
+    /// Under what a line counts; `None` where its run has no such tag.
+    fn value(&self, line: &LedgerLine, run: Option<&RunView>) -> Option<String> {
+        match self {
+            Grouping::Run => run.map(|v| v.run.id.to_string()),
+            Grouping::Model => Some(line.model.clone()),
+            Grouping::Upstream => Some(line.upstream.clone()),
+            Grouping::Day => Some(Per::Day.period(Micros(line.day.saturating_mul(DAY))).name),
+            Grouping::Tag(key) => run.and_then(|v| v.spec.tags.get(key).cloned()),
+        }
+    }
+}
+
+const DAY: i64 = 86_400_000_000;
+
+/// One sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    pub calls: i64,
+    pub tokens: i64,
+    pub spent_nano_usd: i64,
+    /// Held by calls whose outcome is unknown.
+    pub doubt_nano_usd: i64,
+}
+
+impl Sum {
+    fn add(&mut self, line: &LedgerLine) {
+        self.calls = self.calls.saturating_add(line.calls);
+        self.tokens = self.tokens.saturating_add(line.tokens);
+        self.spent_nano_usd = self.spent_nano_usd.saturating_add(line.spent_nano_usd);
+        self.doubt_nano_usd = self.doubt_nano_usd.saturating_add(line.doubt_nano_usd);
+    }
+}
+
+/// The values a sum is grouped under, in the order that was asked for.
+pub type Group = Vec<Option<String>>;
+
+/// The calls of a time, summed up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spend {
+    pub groups: Vec<(Group, Sum)>,
+    pub total: Sum,
+}
+
+/// Sums up the calls that were opened from `since` on and before `until`, each at what it is charged now: late truth
+/// counts where its call does. Days tell a course; what is not first by day is a ranking.
+///
+/// Errors: those of the store.
+pub fn spend(
+    store: &dyn Store,
+    by: &[Grouping],
+    since: Micros,
+    until: Micros,
+) -> Result<Spend, store::Error> {
+    let lines = store.ledger(since, until)?;
+    let mut runs: BTreeMap<RunNo, RunView> = BTreeMap::new();
+    if by.iter().any(|g| matches!(g, Grouping::Run | Grouping::Tag(_))) {
+        for line in &lines {
+            if !runs.contains_key(&line.run)
+                && let Some(view) = store.run(line.run)?
+            {
+                runs.insert(line.run, view);
+            }
+        }
+    }
+    let (mut sums, mut total) = (BTreeMap::<Group, Sum>::new(), Sum::default());
+    for line in &lines {
+        let group = by.iter().map(|g| g.value(line, runs.get(&line.run))).collect();
+        sums.entry(group).or_default().add(line);
+        total.add(line);
+    }
+    let mut groups: Vec<(Group, Sum)> = sums.into_iter().collect();
+    if by.first() != Some(&Grouping::Day) {
+        groups.sort_by_key(|(_, s)| std::cmp::Reverse(s.spent_nano_usd + s.doubt_nano_usd));
+    }
+    Ok(Spend { groups, total })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grouping_is_read_as_it_is_named() {
+        for text in ["run", "model", "upstream", "day", "tag.team", "tag.a.b"] {
+            assert_eq!(Grouping::parse(text).unwrap().name(), text);
+        }
+        for text in ["", "tag.", "tags.team", "Day"] {
+            assert!(Grouping::parse(text).unwrap_err().to_string().contains("wanted"), "{text}");
+        }
+    }
+}

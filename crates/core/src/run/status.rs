@@ -1,0 +1,189 @@
+//! A run's status, and the one exhaustive table of what changes it.
+
+use serde::{Deserialize, Serialize};
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Running,
+    /// A person's stop, or a death. Also a run that was created and not begun.
+    Interrupted,
+    /// For a person, a parent's budget or a window.
+    Waiting,
+    /// Until a time.
+    Sleeping,
+    /// At a limit; the halt reason says which.
+    Halted,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl Status {
+    pub const ALL: [Status; 8] = [
+        Status::Running,
+        Status::Interrupted,
+        Status::Waiting,
+        Status::Sleeping,
+        Status::Halted,
+        Status::Completed,
+        Status::Failed,
+        Status::Cancelled,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Running => "running",
+            Status::Interrupted => "interrupted",
+            Status::Waiting => "waiting",
+            Status::Sleeping => "sleeping",
+            Status::Halted => "halted",
+            Status::Completed => "completed",
+            Status::Failed => "failed",
+            Status::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Status> {
+        Status::ALL.into_iter().find(|s| s.name() == text)
+    }
+
+    /// Nothing more is expected to happen.
+    pub fn is_ended(self) -> bool {
+        matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
+    }
+}
+
+/// What happens to a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An attempt is opened.
+    Begin,
+    /// The last open attempt is gone, by a stop or a death.
+    Interrupt,
+    /// A limit refused something.
+    Halt,
+    /// The tripped limit was raised; `open` when an attempt is open.
+    Raise {
+        open: bool,
+    },
+    /// A parent's budget or a person is waited for.
+    Wait,
+    /// The provider said when to come back.
+    Sleep,
+    /// What was waited for came.
+    Wake,
+    Complete,
+    Fail,
+    Cancel,
+    /// A batch job that is completed gets more items.
+    Reopen,
+}
+
+impl Event {
+    pub const ALL: [Event; 12] = [
+        Event::Begin,
+        Event::Interrupt,
+        Event::Halt,
+        Event::Raise { open: false },
+        Event::Raise { open: true },
+        Event::Wait,
+        Event::Sleep,
+        Event::Wake,
+        Event::Complete,
+        Event::Fail,
+        Event::Cancel,
+        Event::Reopen,
+    ];
+}
+
+/// The status after `event`, or `None` where the event cannot happen.
+pub fn next(status: Status, event: Event) -> Option<Status> {
+    use Event as E;
+    use Status as S;
+    Some(match (status, event) {
+        // An ended run stays as it is; a failed one may be taken up again by name.
+        (S::Failed, E::Begin) => S::Running,
+        (S::Completed, E::Complete) => S::Completed,
+        (S::Cancelled, E::Cancel) => S::Cancelled,
+        (S::Failed, E::Fail) => S::Failed,
+        (S::Completed | S::Failed | S::Cancelled, E::Raise { .. }) => status,
+        (S::Completed, E::Reopen) => S::Interrupted,
+        (_, E::Reopen) => return None,
+        (S::Completed | S::Failed | S::Cancelled, _) => return None,
+
+        // A halt outlives everything but a raise: also a cancel, which clients send on their way
+        // out of the very error the halt gave them.
+        (S::Halted, E::Raise { open: true }) => S::Running,
+        (S::Halted, E::Raise { open: false }) => S::Interrupted,
+        (S::Halted, E::Complete) => S::Completed,
+        (S::Halted, E::Begin | E::Wake | E::Wait | E::Sleep) => return None,
+        (S::Halted, E::Interrupt | E::Halt | E::Fail | E::Cancel) => S::Halted,
+
+        (_, E::Begin) => S::Running,
+        (_, E::Interrupt) => S::Interrupted,
+        (_, E::Halt) => S::Halted,
+        (_, E::Raise { .. }) => status,
+        (S::Running | S::Interrupted | S::Waiting | S::Sleeping, E::Wait) => S::Waiting,
+        (S::Running | S::Interrupted | S::Waiting | S::Sleeping, E::Sleep) => S::Sleeping,
+        (S::Waiting | S::Sleeping | S::Running, E::Wake) => S::Running,
+        (S::Interrupted, E::Wake) => return None,
+        (_, E::Complete) => S::Completed,
+        (_, E::Fail) => S::Failed,
+        (_, E::Cancel) => S::Cancelled,
+    })
+}
+
+/// The diagram in Mermaid's words, for `docs/reference/statuses.md`.
+pub fn diagram() -> String {
+    let mut out = String::from("stateDiagram-v2\n    [*] --> interrupted: created\n");
+    for from in Status::ALL {
+        for event in Event::ALL {
+            if let Some(to) = next(from, event)
+                && to != from
+            {
+                let label = match event {
+                    Event::Raise { open: true } => "raise (attempt open)".to_owned(),
+                    Event::Raise { open: false } => "raise".to_owned(),
+                    e => format!("{e:?}").to_lowercase(),
+                };
+                out.push_str(&format!("    {} --> {}: {label}\n", from.name(), to.name()));
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ended_run_never_halts_or_interrupts() {
+        for s in [Status::Completed, Status::Failed, Status::Cancelled] {
+            for e in [Event::Halt, Event::Interrupt, Event::Wait, Event::Sleep, Event::Wake] {
+                assert_eq!(next(s, e), None, "{s:?} {e:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_raise_lets_a_halted_run_go_on() {
+        for e in Event::ALL {
+            let goes_on = matches!(next(Status::Halted, e), Some(Status::Running | Status::Interrupted));
+            assert_eq!(goes_on, matches!(e, Event::Raise { .. }), "{e:?}");
+        }
+    }
+
+    #[test]
+    fn the_diagram_in_docs_is_the_table() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/statuses.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        assert!(
+            page.contains(&diagram()),
+            "docs/reference/statuses.md is not the table; it should contain:\n{}",
+            diagram()
+        );
+    }
+}

@@ -1,0 +1,453 @@
+//! What a need drags along, said once for every store: the rows of an operation, in rounds of keys.
+//!
+//! A store answers a round in one batch. What the rows lead to (a run to its envelopes, a lease to its holder, a
+//! retry to the call it repeats) makes the next round, until nothing is missing. A store that is far away keeps
+//! `Edges`: then a usual operation is one round.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    mem::take,
+    sync::Arc,
+};
+
+use crate::{
+    engine::loaded::{Declared, Loaded, Named, Need, Row},
+    envelope::Envelope,
+    journal::{Entry, Kind, State, job},
+    run::{Run, instance::Lease, origin::Origin},
+    state::Name,
+    store::Error,
+    words::{
+        digest::MatchKey,
+        id::{AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    },
+};
+
+/// One thing to look up. A store adds the rows that it finds, and nothing that they lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key<'a> {
+    /// The next free run, envelope and instance numbers.
+    Numbers,
+    Instance(InstanceNo),
+    RunById(&'a RunId),
+    Run(RunNo),
+    Envelope(EnvelopeNo),
+    /// Every named budget, those that were removed among them.
+    Budgets,
+    Budget(BudgetNo),
+    Attempt(RunNo, AttemptNo),
+    OpenAttempts(RunNo),
+    Labelled(RunNo, &'a str),
+    Spec(RunNo),
+    Lease(RunNo, Slot),
+    Leases(RunNo),
+    LeasesOf(InstanceNo),
+    Entry(RunNo, Seq),
+    /// Every entry with this key.
+    Matching(RunNo, MatchKey),
+    Newest(Newest<'a>),
+    /// Open calls of an instance.
+    OpenCalls(InstanceNo),
+    /// The state's newest position.
+    Position,
+    Namespace(&'a str),
+    /// A key of the state as it stands.
+    State(&'a Arc<Name>),
+    /// What the transaction with this id came to.
+    Transaction(&'a str),
+    /// Keys of a namespace that have older versions, behind the key of number `after`, in the order of their numbers.
+    Compactable {
+        namespace: &'a str,
+        before: Option<i64>,
+        after: i64,
+        limit: usize,
+    },
+}
+
+/// The newest entry of a kind, scope and key; with `upto`, among those up to a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Newest<'a> {
+    pub run: RunNo,
+    pub kind: Kind,
+    pub scope: &'a str,
+    pub key: &'a str,
+    pub upto: Option<Seq>,
+}
+
+impl Newest<'_> {
+    pub fn is(&self, e: &Entry) -> bool {
+        e.run == self.run
+            && e.kind == self.kind
+            && *e.scope == *self.scope
+            && e.key.as_deref() == Some(self.key)
+            && self.upto.is_none_or(|upto| e.seq <= upto)
+    }
+}
+
+/// A database, as far as loading asks for it.
+pub trait Fetch {
+    /// Adds to `into` whatever `keys` name, all in one batch. What is not there is no error. Each key is asked
+    /// once for an operation.
+    fn fetch(&mut self, keys: &[Key<'_>], into: &mut Loaded) -> Result<(), Error>;
+
+    /// The store's memory of which rows lead to which; `None` where a round costs nothing.
+    fn edges(&mut self) -> Option<&mut Edges> {
+        None
+    }
+}
+
+/// Which envelopes a run is charged to: its own and its ancestors'. That never changes, but a number that was given
+/// in a group that rolled back is given again; so edges say what to ask early, and the rows say what is true.
+#[derive(Default)]
+pub struct Edges {
+    charges: HashMap<RunNo, Arc<[EnvelopeNo]>>,
+}
+
+/// Beyond this many runs all edges are forgotten: simpler than an order of age, and rare.
+const MOST_EDGES: usize = 4096;
+
+impl Edges {
+    fn learn(&mut self, l: &Loaded) {
+        for row in &l.runs {
+            if self.charges.len() >= MOST_EDGES {
+                self.charges.clear();
+            }
+            self.charges.insert(row.value.no, row.value.charges.clone());
+        }
+    }
+}
+
+/// Loads what `needs` name, and what that leads to. `now` is the store's: it tells which windows of named budgets
+/// are open. Rows stand in the order of their keys.
+///
+/// Called inside the transaction that writes. Errors: `Corrupt` for an envelope that a run or a call is charged to
+/// and that is not there.
+pub fn load(fetch: &mut impl Fetch, needs: &[Need], now: Micros) -> Result<Loaded, Error> {
+    load_as(fetch, needs, now, false)
+}
+
+/// `load` for a strict store: what the decision looks for beside its needs is noted in `Loaded::undeclared`.
+pub fn load_strictly(fetch: &mut impl Fetch, needs: &[Need], now: Micros) -> Result<Loaded, Error> {
+    load_as(fetch, needs, now, true)
+}
+
+fn load_as(fetch: &mut impl Fetch, needs: &[Need], now: Micros, strict: bool) -> Result<Loaded, Error> {
+    let mut rounds = Rounds { needs, now, ..Rounds::default() };
+    needs.iter().for_each(|need| rounds.begin(need));
+    if let Some(edges) = fetch.edges() {
+        rounds.foresee(edges);
+    }
+    rounds.run(fetch)?;
+    share(fetch, &mut rounds)?;
+    if let Some(edges) = fetch.edges() {
+        edges.learn(&rounds.l);
+    }
+    rounds.finish(strict)
+}
+
+#[derive(Default)]
+struct Rounds<'a> {
+    needs: &'a [Need],
+    now: Micros,
+    l: Loaded,
+    asked: BTreeSet<Key<'a>>,
+    /// What is asked next.
+    next: Vec<Key<'a>>,
+    /// Envelopes that something is charged to.
+    charged: BTreeSet<EnvelopeNo>,
+    /// How many entries were looked through for the windows they are charged to.
+    looked_through: usize,
+}
+
+impl<'a> Rounds<'a> {
+    /// Where a need begins.
+    fn begin(&mut self, need: &'a Need) {
+        match need {
+            Need::Numbers => self.ask(Key::Numbers),
+            Need::Instance(no) => self.ask(Key::Instance(*no)),
+            Need::RunById(id) => self.ask(Key::RunById(id)),
+            Need::Run(no) => self.ask(Key::Run(*no)),
+            Need::Budgets => self.ask(Key::Budgets),
+            Need::Budget(no) => self.ask(Key::Budget(*no)),
+            Need::Windows(None) => self.ask(Key::Budgets),
+            Need::Windows(Some(_)) => {}
+            Need::Attempt(run, no) => self.ask(Key::Attempt(*run, *no)),
+            Need::Spec(run) => self.ask(Key::Spec(*run)),
+            Need::OpenAttempts(run) => self.ask(Key::OpenAttempts(*run)),
+            Need::Labelled(run, label) => self.ask(Key::Labelled(*run, label)),
+            Need::Lease(run, slot) => self.ask(Key::Lease(*run, *slot)),
+            Need::Leases(run) => self.ask(Key::Leases(*run)),
+            Need::Entry(run, seq) => self.ask(Key::Entry(*run, *seq)),
+            Need::Item(..) | Need::Keyed(..) => {
+                if let Some(newest) = newest(need) {
+                    self.ask(Key::Newest(newest));
+                }
+            }
+            Need::Matching(run, key) => self.ask(Key::Matching(*run, *key)),
+            Need::OwnedBy(instance) => {
+                self.ask(Key::OpenCalls(*instance));
+                self.ask(Key::LeasesOf(*instance));
+            }
+            Need::State(name) => {
+                self.ask(Key::Position);
+                self.ask(Key::Namespace(&name.namespace));
+                self.ask(Key::State(name));
+            }
+            Need::Transaction(id) => self.ask(Key::Transaction(id)),
+            Need::Namespace(name) => self.ask(Key::Namespace(name)),
+            Need::Compactable { namespace, before, after, limit } => {
+                let (before, after, limit) = (*before, *after, *limit);
+                self.ask(Key::Compactable { namespace, before, after, limit });
+            }
+        }
+    }
+
+    fn ask(&mut self, key: Key<'a>) {
+        if self.asked.insert(key) {
+            self.next.push(key);
+        }
+    }
+
+    /// Asks early for what the runs among the keys led to before.
+    fn foresee(&mut self, edges: &Edges) {
+        for i in 0..self.next.len() {
+            if let Key::Run(no) = self.next[i]
+                && let Some(charges) = edges.charges.get(&no)
+            {
+                charges.iter().for_each(|no| self.ask(Key::Envelope(*no)));
+            }
+        }
+    }
+
+    /// Asks round after round until nothing is missing.
+    fn run(&mut self, fetch: &mut impl Fetch) -> Result<(), Error> {
+        while !self.next.is_empty() {
+            let round = take(&mut self.next);
+            fetch.fetch(&round, &mut self.l)?;
+            round.into_iter().for_each(|key| self.follow(key));
+            self.follow_budgets();
+            self.follow_windows();
+        }
+        Ok(())
+    }
+
+    /// Asks for what the rows of a key lead to.
+    fn follow(&mut self, key: Key<'a>) {
+        match key {
+            Key::Run(no) => self.follow_run(no),
+            Key::RunById(id) => self.l.run_by_id(id).map(|run| run.no).into_iter().for_each(|no| {
+                self.asked.insert(Key::Run(no));
+                self.follow_run(no);
+            }),
+            Key::Lease(run, slot) => {
+                let holder = self.l.find::<Lease>((run, slot)).map(|lease| lease.instance);
+                holder.into_iter().for_each(|no| self.ask(Key::Instance(no)));
+            }
+            Key::Leases(run) => {
+                let leases = self.l.leases.iter().map(|row| row.value).filter(|lease| lease.run == run);
+                let holders: Vec<InstanceNo> = leases.map(|lease| lease.instance).collect();
+                holders.into_iter().for_each(|no| self.ask(Key::Instance(no)));
+            }
+            Key::LeasesOf(instance) => {
+                let leases = self.l.leases.iter().map(|row| row.value);
+                let held: Vec<RunNo> =
+                    leases.filter(|lease| lease.instance == instance).map(|lease| lease.run).collect();
+                held.into_iter().for_each(|run| self.whole(run));
+            }
+            Key::OpenCalls(instance) => {
+                let calls = self.l.entries.iter().map(|row| &row.value);
+                let ours = calls.filter(|e| e.instance == Some(instance) && is_open_call(e));
+                let found: Vec<(RunNo, Seq)> = ours.map(|e| (e.run, e.seq)).collect();
+                for (run, seq) in found {
+                    self.asked.insert(Key::Entry(run, seq));
+                    self.follow_entry(run, seq);
+                    self.whole(run);
+                }
+            }
+            Key::Entry(run, seq) => self.follow_entry(run, seq),
+            // An item comes with the process that has it.
+            Key::Newest(newest) if newest.kind == Kind::Item && newest.upto.is_none() => {
+                let mut entries = self.l.entries.iter().map(|row| &row.value);
+                let holder = entries.find(|e| newest.is(e)).and_then(|e| e.instance);
+                holder.into_iter().for_each(|no| self.ask(Key::Instance(no)));
+            }
+            _ => {}
+        }
+    }
+
+    /// A run comes with its own envelope and every ancestor's.
+    fn follow_run(&mut self, no: RunNo) {
+        let charges = self.l.find::<Run>(no).map(|run| run.charges.clone());
+        charges.iter().flat_map(|charges| charges.iter()).for_each(|no| self.charge(*no));
+    }
+
+    fn charge(&mut self, no: EnvelopeNo) {
+        self.charged.insert(no);
+        self.ask(Key::Envelope(no));
+    }
+
+    /// The run and its open attempts.
+    fn whole(&mut self, run: RunNo) {
+        self.ask(Key::Run(run));
+        self.ask(Key::OpenAttempts(run));
+    }
+
+    /// An entry comes with the lost calls it is a retry of and the items and steps that any of them was made in;
+    /// where a step has answers that its attempt has not taken, with that attempt, too.
+    fn follow_entry(&mut self, run: RunNo, seq: Seq) {
+        let mut links = vec![seq];
+        while let Some(seq) = links.pop() {
+            let Some(e) = self.l.find::<Entry>((run, seq)) else { continue };
+            let untaken = e.step.as_ref().is_some_and(|d| d.untaken > 0).then_some(e.attempt);
+            let linked = e.linked();
+            untaken.into_iter().for_each(|attempt| self.ask(Key::Attempt(run, attempt)));
+            for seq in linked {
+                // One that another need has found is followed, and not asked for again.
+                match self.l.find::<Entry>((run, seq)).is_some() {
+                    true if self.asked.insert(Key::Entry(run, seq)) => links.push(seq),
+                    true => {}
+                    false => self.ask(Key::Entry(run, seq)),
+                }
+            }
+        }
+    }
+
+    /// The named budgets that `Windows` is about come with the envelopes of their newest windows, and with the next
+    /// free number where one has no window now.
+    fn follow_budgets(&mut self) {
+        let mut wanted = false;
+        for need in self.needs {
+            let Need::Windows(whose) = need else { continue };
+            wanted = true;
+            let run = whose.and_then(|run| self.l.find::<Run>(run));
+            let budgets = run.map(|run| run.budgets.clone());
+            budgets.iter().flat_map(|b| b.iter()).for_each(|no| self.ask(Key::Budget(*no)));
+        }
+        if !wanted || self.l.budgets.is_empty() {
+            return;
+        }
+        let budgets = || self.l.budgets.iter().map(|row| &row.value);
+        let windows: Vec<EnvelopeNo> =
+            budgets().filter_map(|b| b.window).map(|window| window.envelope).collect();
+        let closed = budgets().any(|b| b.current(self.now).is_none());
+        windows.into_iter().for_each(|no| self.charge(no));
+        if closed {
+            self.ask(Key::Numbers);
+        }
+    }
+
+    /// A call that may still be charged something comes with the windows it was admitted under.
+    fn follow_windows(&mut self) {
+        let entries = self.l.entries.iter().skip(take(&mut self.looked_through)).map(|row| &row.value);
+        let charged = entries.filter(|e| matches!(e.state, State::Open | State::Unknown));
+        let windows: Vec<EnvelopeNo> = charged.flat_map(|e| e.windows()).copied().collect();
+        self.looked_through = self.l.entries.len();
+        windows.into_iter().for_each(|no| self.charge(no));
+    }
+
+    fn finish(mut self, strict: bool) -> Result<Loaded, Error> {
+        if let Some(no) = self.charged.iter().find(|no| self.l.find::<Envelope>(**no).is_none()) {
+            return Err(Error::Corrupt { what: format!("envelope {no} is missing") });
+        }
+        self.l.sort();
+        if strict {
+            let named = self.asked.into_iter().filter_map(named).collect();
+            self.l.declared = Some(Box::new(Declared::of(named)));
+        }
+        Ok(self.l)
+    }
+}
+
+fn is_open_call(e: &Entry) -> bool {
+    e.state == State::Open && e.kind == Kind::Call
+}
+
+/// The key of a need for the newest entry of its kind, scope and key.
+fn newest(need: &Need) -> Option<Newest<'_>> {
+    let (run, kind, scope, key) = match need {
+        Need::Item(run, key) => (*run, Kind::Item, job::SCOPE, key.as_str()),
+        Need::Keyed(run, kind, scope, key) => (*run, *kind, scope.as_str(), key.as_str()),
+        _ => return None,
+    };
+    Some(Newest { run, kind, scope, key, upto: None })
+}
+
+/// The key as decisions ask for it.
+fn named(key: Key<'_>) -> Option<Named> {
+    Some(match key {
+        Key::Instance(no) => Named::Instance(no),
+        Key::Run(no) => Named::Run(no),
+        Key::Envelope(no) => Named::Envelope(no),
+        Key::Attempt(run, no) => Named::Attempt(run, no),
+        Key::OpenAttempts(run) => Named::OpenAttempts(run),
+        Key::Spec(run) => Named::Spec(run),
+        Key::Lease(run, slot) => Named::Lease(run, slot),
+        Key::Leases(run) => Named::Leases(run),
+        Key::Entry(run, seq) => Named::Entry(run, seq),
+        _ => return None,
+    })
+}
+
+/// Adds what the forks among the runs share: of each need that a fork itself does not answer, what its origins have,
+/// the nearest first. One round for each origin on the way; runs that are no forks cost nothing.
+fn share<'a>(fetch: &mut impl Fetch, rounds: &mut Rounds<'a>) -> Result<(), Error> {
+    if rounds.l.runs.iter().all(|row| row.value.origins.is_empty()) {
+        return Ok(());
+    }
+    let origins_of = |l: &Loaded, need: &Need| {
+        let fork = match need {
+            Need::Entry(run, _) | Need::Item(run, _) | Need::Matching(run, _) | Need::Keyed(run, ..) => *run,
+            _ => return None,
+        };
+        Some((fork, l.find::<Run>(fork)?.origins.clone()))
+    };
+    let mut open: Vec<(&'a Need, RunNo, Arc<[Origin]>)> = Vec::new();
+    for need in rounds.needs {
+        open.extend(origins_of(&rounds.l, need).map(|(fork, origins)| (need, fork, origins)));
+    }
+    for depth in 0.. {
+        open.retain(|(need, fork, origins)| depth < origins.len() && !is_answered(&rounds.l, *fork, need));
+        if open.is_empty() {
+            return Ok(());
+        }
+        let mut behind = Rounds { now: rounds.now, ..Rounds::default() };
+        for (need, _, origins) in &open {
+            at_origin(need, &origins[depth]).into_iter().for_each(|key| behind.ask(key));
+        }
+        behind.run(fetch)?;
+        open.retain(|(need, fork, origins)| {
+            let origin = &origins[depth];
+            let found = behind.l.entries.iter().map(|row| &row.value).filter(|e| e.run == origin.run);
+            for e in found.clone() {
+                if let Some(e) = origin.entry(*fork, e.clone())
+                    && rounds.l.find::<Entry>((*fork, e.seq)).is_none()
+                {
+                    rounds.l.entries.push(Row::shared(e));
+                }
+            }
+            // The nearest origin's newest is the newest, whatever became of it.
+            newest(need).is_none_or(|of| !found.clone().any(|e| Newest { run: origin.run, ..of }.is(e)))
+        });
+    }
+    Ok(())
+}
+
+/// What a need of a fork asks of one of its origins.
+fn at_origin<'a>(need: &'a Need, origin: &Origin) -> Option<Key<'a>> {
+    match need {
+        Need::Entry(_, seq) => (*seq <= origin.seq).then_some(Key::Entry(origin.run, *seq)),
+        Need::Matching(_, key) => Some(Key::Matching(origin.run, *key)),
+        need => newest(need).map(|of| Key::Newest(Newest { run: origin.run, upto: Some(origin.seq), ..of })),
+    }
+}
+
+/// Whether the fork itself, or a nearer origin, has what is needed. Of calls, all are needed.
+fn is_answered(l: &Loaded, fork: RunNo, need: &Need) -> bool {
+    match need {
+        Need::Entry(_, seq) => l.find::<Entry>((fork, *seq)).is_some(),
+        need => newest(need).is_some_and(|of| l.entries.iter().any(|row| of.is(&row.value))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

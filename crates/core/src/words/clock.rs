@@ -1,0 +1,168 @@
+//! Time and chance, handed in from outside: the domain has neither of its own.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use crate::words::id::Micros;
+
+/// Where time comes from. The real one lives in the product, the simulated one below.
+pub trait Clock: Send + Sync {
+    /// The wall clock. It may jump either way: for what people read and for deadlines in days.
+    fn now(&self) -> Micros;
+
+    /// Milliseconds since some fixed moment of this process; never goes back, and stands still
+    /// while the machine sleeps (CLOCK_MONOTONIC): for `active_ms`, timeouts and heartbeats.
+    fn monotonic_ms(&self) -> u64;
+
+    /// The same, and it goes on while the machine sleeps (CLOCK_BOOTTIME): what it gains on the other
+    /// one was sleep.
+    fn boottime_ms(&self) -> u64;
+}
+
+/// Where random bytes come from: ids, token keys, jitter.
+pub trait Entropy: Send + Sync {
+    /// Fills all of `bytes`. An implementation that cannot must panic: predictable keys are worse.
+    fn fill(&self, bytes: &mut [u8]);
+}
+
+/// `N` fresh bytes.
+pub fn random<const N: usize>(entropy: &dyn Entropy) -> [u8; N] {
+    let mut bytes = [0; N];
+    entropy.fill(&mut bytes);
+    bytes
+}
+
+/// A clock that moves only when it is told to.
+#[derive(Debug)]
+pub struct ManualClock {
+    wall_micros: AtomicI64,
+    monotonic_micros: AtomicU64,
+    slept_ms: AtomicU64,
+}
+
+impl ManualClock {
+    /// Starts at `start`, with the monotonic clock at zero.
+    pub fn new(start: Micros) -> ManualClock {
+        ManualClock {
+            wall_micros: AtomicI64::new(start.0),
+            monotonic_micros: AtomicU64::new(0),
+            slept_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// Sets the wall clock alone, as an administrator or NTP would; the monotonic one goes on.
+    pub fn set(&self, now: Micros) {
+        self.wall_micros.store(now.0, Ordering::SeqCst);
+    }
+
+    /// Lets `ms` pass on both clocks.
+    pub fn advance_ms(&self, ms: u64) {
+        self.advance_micros(ms.saturating_mul(1000));
+    }
+
+    /// Lets `micros` pass on both clocks.
+    pub fn advance_micros(&self, micros: u64) {
+        self.monotonic_micros.fetch_add(micros, Ordering::SeqCst);
+        self.wall_micros.fetch_add(i64::try_from(micros).unwrap_or(i64::MAX), Ordering::SeqCst);
+    }
+
+    /// Lets `ms` pass on all but the monotonic clock: the machine was asleep.
+    pub fn suspend_ms(&self, ms: u64) {
+        self.slept_ms.fetch_add(ms, Ordering::SeqCst);
+        let micros = i64::try_from(ms.saturating_mul(1000)).unwrap_or(i64::MAX);
+        self.wall_micros.fetch_add(micros, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Micros {
+        Micros(self.wall_micros.load(Ordering::SeqCst))
+    }
+
+    fn monotonic_ms(&self) -> u64 {
+        self.monotonic_micros.load(Ordering::SeqCst) / 1000
+    }
+
+    fn boottime_ms(&self) -> u64 {
+        self.monotonic_ms() + self.slept_ms.load(Ordering::SeqCst)
+    }
+}
+
+/// The same bytes for the same seed: SplitMix64. For tests and simulation, never for keys.
+#[derive(Debug)]
+pub struct SeededEntropy(AtomicU64);
+
+/// SplitMix64's step: 2^64 divided by the golden ratio, odd, so that all states are visited.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl SeededEntropy {
+    pub fn new(seed: u64) -> SeededEntropy {
+        SeededEntropy(AtomicU64::new(seed))
+    }
+
+    /// The next 64 bits. Threads that share a source get different ones, in no fixed order.
+    pub fn next_u64(&self) -> u64 {
+        let mut z = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+impl Entropy for SeededEntropy {
+    fn fill(&self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next_u64().to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manual_clock_moves_only_when_told() {
+        let clock = ManualClock::new(Micros(5));
+        assert_eq!((clock.now(), clock.monotonic_ms()), (Micros(5), 0));
+        clock.advance_ms(2);
+        assert_eq!((clock.now(), clock.monotonic_ms()), (Micros(2005), 2));
+        clock.advance_micros(999);
+        assert_eq!((clock.now(), clock.monotonic_ms()), (Micros(3004), 2));
+    }
+
+    #[test]
+    fn setting_or_suspending_leaves_the_monotonic_clock_alone() {
+        let clock = ManualClock::new(Micros(1_000_000));
+        clock.advance_ms(7);
+        clock.set(Micros(0));
+        assert_eq!((clock.now(), clock.monotonic_ms()), (Micros(0), 7));
+        clock.suspend_ms(1000);
+        assert_eq!((clock.now(), clock.monotonic_ms()), (Micros(1_000_000), 7));
+    }
+
+    // The published first outputs of SplitMix64 for seed 0.
+    #[test]
+    fn seeded_entropy_is_splitmix64() {
+        let entropy = SeededEntropy::new(0);
+        assert_eq!(entropy.next_u64(), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(entropy.next_u64(), 0x6e78_9e6a_a1b9_65f4);
+        assert_eq!(entropy.next_u64(), 0x06c4_5d18_8009_454f);
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_bytes_again_and_another_seed_others() {
+        let (a, b, c) = (SeededEntropy::new(42), SeededEntropy::new(42), SeededEntropy::new(43));
+        let first = random::<13>(&a);
+        assert_eq!(first, random::<13>(&b));
+        assert_ne!(first, random::<13>(&c));
+        assert_ne!(first, random::<13>(&a));
+    }
+
+    #[test]
+    fn both_traits_can_be_handed_in_as_objects() {
+        let clock: Box<dyn Clock> = Box::new(ManualClock::new(Micros(1)));
+        let entropy: Box<dyn Entropy> = Box::new(SeededEntropy::new(1));
+        assert_eq!(clock.now(), Micros(1));
+        assert_ne!(random::<8>(&*entropy), [0; 8]);
+    }
+}

@@ -1,0 +1,99 @@
+//! Responses that the provider keeps, for later requests to go on from.
+
+use std::{borrow::Cow, collections::HashMap};
+
+use serde_json::{Value, json};
+
+use crate::refusal::Refusal;
+
+/// Kept for the provider's life, by the response's id.
+#[derive(Debug, Default)]
+pub(super) struct Kept(HashMap<String, Conversation>);
+
+#[derive(Debug)]
+struct Conversation {
+    response: Value,
+    /// All that was said up to its request, and its own output.
+    items: Vec<Value>,
+}
+
+impl Kept {
+    /// The request in the words of the other dialects: its items, and before them all that it goes on from, as
+    /// `messages`, its instructions as `system`.
+    ///
+    /// Errors: a response or an item that is not here, 404; a body that is no object is left for its reader.
+    pub fn expand<'b>(&self, body: &'b [u8]) -> Result<Cow<'b, [u8]>, Refusal> {
+        let Ok(mut whole) = serde_json::from_slice::<Value>(body) else { return Ok(body.into()) };
+        if !whole.is_object() {
+            return Ok(body.into());
+        }
+        if let Some(other) = ["messages", "system"].into_iter().find(|name| whole.get(name).is_some()) {
+            return Err(Refusal::bad(format!("{other}: unknown parameter")));
+        }
+        let mut items = match whole["previous_response_id"].as_str() {
+            Some(id) => self.get(id)?.items.clone(),
+            None => Vec::new(),
+        };
+        match whole["input"].take() {
+            Value::String(text) => items.push(json!({"type": "message", "role": "user", "content": text})),
+            Value::Array(more) => {
+                for item in more {
+                    items.push(match item["type"].as_str() {
+                        Some("item_reference") => self.item(item["id"].as_str().unwrap_or_default())?,
+                        _ => item,
+                    });
+                }
+            }
+            _ => {}
+        }
+        whole["messages"] = Value::Array(items);
+        if whole["instructions"].is_string() {
+            whole["system"] = whole["instructions"].take();
+        }
+        Ok(whole.to_string().into_bytes().into())
+    }
+
+    /// Keeps `response`, which answers the expanded request `body`, unless that asks not to.
+    pub fn keep(&mut self, body: &[u8], response: Value) {
+        let Ok(mut body) = serde_json::from_slice::<Value>(body) else { return };
+        let (Some(id), Value::Array(mut items)) = (response["id"].as_str(), body["messages"].take()) else {
+            return;
+        };
+        if body["store"] == false {
+            return;
+        }
+        items.extend(response["output"].as_array().into_iter().flatten().cloned());
+        self.0.insert(id.to_owned(), Conversation { response, items });
+    }
+
+    /// The response as it was answered.
+    pub fn response(&self, id: &str) -> Result<String, Refusal> {
+        self.get(id).map(|kept| kept.response.to_string())
+    }
+
+    /// What its request brought in, as the list that the API answers.
+    pub fn input_items(&self, id: &str) -> Result<String, Refusal> {
+        let kept = self.get(id)?;
+        let output = kept.response["output"].as_array().map_or(0, Vec::len);
+        let items = &kept.items[..kept.items.len() - output];
+        Ok(json!({"object": "list", "data": items, "has_more": false}).to_string())
+    }
+
+    pub fn delete(&mut self, id: &str) -> Result<String, Refusal> {
+        self.0.remove(id).ok_or_else(|| missing("response", id))?;
+        Ok(json!({"id": id, "object": "response", "deleted": true}).to_string())
+    }
+
+    fn get(&self, id: &str) -> Result<&Conversation, Refusal> {
+        self.0.get(id).ok_or_else(|| missing("response", id))
+    }
+
+    fn item(&self, id: &str) -> Result<Value, Refusal> {
+        let items = self.0.values().flat_map(|kept| &kept.items);
+        items.into_iter().find(|item| item["id"] == id).cloned().ok_or_else(|| missing("item", id))
+    }
+}
+
+fn missing(what: &str, id: &str) -> Refusal {
+    Refusal::NotFound { what: format!("{what} {id:?}") }
+}

@@ -1,0 +1,139 @@
+//! A fake LLM provider: what tests, demos and benchmarks talk to where money would be spent.
+//!
+//! It speaks OpenAI's chat completions, responses and embeddings, Anthropic's messages and Gemini's content well enough for the official
+//! SDKs, and is stricter than these: a request they would tolerate by luck is a 400 that says why.
+//!
+//! | path | |
+//! |---|---|
+//! | `POST /v1/chat/completions`, `/v1/responses`, `/v1/embeddings`, `/v1/messages`, `/v1beta/models/MODEL:generateContent`, `…:streamGenerateContent` | paid: counted and logged before the first byte of the answer |
+//! | `POST /v1/messages/count_tokens`, `GET /v1/models` | free |
+//! | `GET` and `DELETE /v1/responses/ID`, `GET …/input_items` | free; responses are kept for the provider's life |
+//!
+//! The same as other servers that speak OpenAI's API, below `/openai`, `/api` and `/ollama`: see [`manner`].
+//!
+//! **Answers are deterministic.** Text and ids follow from the request's digest (path and decoded body) and its
+//! *occurrence*: how many times this process was paid for this digest, counted from 1. So two paid answers of
+//! one request differ (`answer 3f2a… #1`, `answer 3f2a… #2`), and a replayed one is the same byte for byte.
+//!
+//! **Requests control it** by lines `mock: …` of the last user message that brings no tool results, else of
+//! the system text: see [`script`].
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod answer;
+mod anthropic;
+mod body;
+mod cache;
+mod embeddings;
+mod gemini;
+mod kept;
+mod log;
+mod manner;
+mod openai;
+pub mod options;
+mod provider;
+mod refusal;
+mod request;
+mod responses;
+pub mod script;
+#[cfg(test)]
+mod tests;
+
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::{JoinHandle, JoinSet},
+};
+
+use self::provider::Provider;
+pub use self::{
+    options::{BadOption, Encoding, Failure, FixedUsage, Options},
+    provider::Received,
+};
+
+/// Serves until `shutdown` resolves, then drops every connection, answered or not.
+///
+/// Errors: only that the log file cannot be opened.
+pub async fn serve(listener: TcpListener, options: Options, shutdown: impl Future) -> io::Result<()> {
+    let provider = Arc::new(Provider::open(options)?);
+    accept(listener, provider, shutdown).await;
+    Ok(())
+}
+
+/// Starts a provider on a free loopback port, and keeps what it receives for the test to look at.
+///
+/// Must be called inside a tokio runtime; the provider ends with its handle.
+pub async fn start(options: Options) -> io::Result<Handle> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    let addr = listener.local_addr()?;
+    let provider = Arc::new(Provider::open(options)?.keeping_requests());
+    let task = tokio::spawn(accept(listener, provider.clone(), std::future::pending::<()>()));
+    Ok(Handle { addr, provider, task })
+}
+
+/// A provider started by [`start`]; dropping it ends the provider and all its connections.
+#[derive(Debug)]
+pub struct Handle {
+    addr: SocketAddr,
+    provider: Arc<Provider>,
+    task: JoinHandle<()>,
+}
+
+impl Handle {
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// `http://127.0.0.1:PORT`: Anthropic's base URL; OpenAI's ends in `/v1`.
+    pub fn base_url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// How many requests this provider would put on a bill.
+    pub fn paid(&self) -> u64 {
+        self.provider.paid()
+    }
+
+    /// Every request in order of arrival, paid or not.
+    pub fn requests(&self) -> Vec<Received> {
+        self.provider.received()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // The task owns the connections, so they end with it.
+        self.task.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, provider: Arc<Provider>, shutdown: impl Future) {
+    let mut connections = JoinSet::new();
+    tokio::pin!(shutdown);
+    loop {
+        tokio::select! {
+            _ = &mut shutdown => return,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(connection(stream, provider.clone()));
+                }
+                // Out of descriptors, or the peer left in the backlog: either passes, a busy loop would not help.
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            },
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, provider: Arc<Provider>) {
+    // A stream's small frames would otherwise wait for the peer's delayed acknowledgement.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(|request| {
+        let provider = provider.clone();
+        async move { Ok::<_, Infallible>(provider.respond(request).await) }
+    });
+    // An error here is a peer that left, or an answer cut short on request: nobody is there to be told.
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}

@@ -1,0 +1,504 @@
+//! The way of a request: is it allowed, does it fail, was it paid for, what is sent when.
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    fmt, io,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+
+use super::{
+    answer::{self, Answer},
+    anthropic,
+    body::{self, Body, End},
+    cache::{self, Cache},
+    embeddings, gemini,
+    kept::Kept,
+    log::{Line, Log},
+    manner::Manner,
+    openai,
+    options::{Encoding, Options},
+    request::{self, Dialect, Digest, MAX_BODY, Request},
+    responses,
+    script::{Fault, Script, ToolCall},
+};
+use crate::refusal::Refusal;
+
+/// What `GET /v1/models` lists. Any other model answers as well.
+const MODELS: [&str; 5] =
+    ["gpt-5", "gpt-4o-mini", "claude-sonnet-4-5", "claude-haiku-4-5", "gemini-2.5-flash"];
+
+/// A request as it arrived.
+#[derive(Clone, Debug)]
+pub struct Received {
+    pub method: Method,
+    /// Path and query.
+    pub target: String,
+    pub headers: HeaderMap,
+    /// Still in its `Content-Encoding`; empty if it was too large or broke off.
+    pub body: Bytes,
+    /// Its number among the paid requests, from 1.
+    pub paid: Option<u64>,
+}
+
+/// Everything the connections share.
+pub(super) struct Provider {
+    options: Options,
+    log: Option<Log>,
+    /// Requests for a message so far: the position in the sequence of failures.
+    drawn: AtomicU64,
+    counts: Mutex<Counts>,
+    received: Option<Mutex<Vec<Received>>>,
+}
+
+/// Grows by an entry for each distinct digest and cached prefix, for the provider's life.
+#[derive(Default)]
+struct Counts {
+    paid: u64,
+    occurrences: HashMap<Digest, u64>,
+    /// Of digests with `mock: status CODE N`.
+    refusals: HashMap<Digest, u64>,
+    cache: Cache,
+    kept: Kept,
+}
+
+/// What becomes of a request.
+enum Verdict {
+    Respond { after: Duration, response: Response<Body> },
+    Silence,
+}
+
+#[derive(Clone, Copy)]
+enum Route<'p> {
+    Models,
+    /// A response that is kept, by its id.
+    Kept(&'p str, About),
+    CountTokens,
+    Message,
+}
+
+#[derive(Clone, Copy)]
+enum About {
+    Response,
+    InputItems,
+    Deletion,
+}
+
+impl Provider {
+    pub fn open(options: Options) -> io::Result<Self> {
+        let log = options.log.as_deref().map(Log::open).transpose()?;
+        let counts = Mutex::default();
+        Ok(Self { options, log, drawn: AtomicU64::new(0), counts, received: None })
+    }
+
+    pub fn keeping_requests(self) -> Self {
+        Self { received: Some(Mutex::default()), ..self }
+    }
+
+    pub fn paid(&self) -> u64 {
+        lock(&self.counts).paid
+    }
+
+    pub fn received(&self) -> Vec<Received> {
+        self.received.as_ref().map_or_else(Vec::new, |received| lock(received).clone())
+    }
+
+    /// Answers a request, at the time it is to be answered; never, if it asked for silence.
+    pub async fn respond(&self, request: hyper::Request<Incoming>) -> Response<Body> {
+        let (mut head, body) = request.into_parts();
+        let body = collect(body).await;
+        let place = self.keep(&head, body.as_ref().ok());
+        let manner = Manner::take(&mut head.uri);
+        let dialect = dialect(&head);
+        let response = match body.and_then(|body| self.judge(dialect, manner, &head, body, place)) {
+            Ok(Verdict::Respond { after, response }) => {
+                if !after.is_zero() {
+                    tokio::time::sleep(after).await;
+                }
+                response
+            }
+            // The connection drops this future when the client leaves.
+            Ok(Verdict::Silence) => std::future::pending().await,
+            Err(refusal) => refuse(dialect, &refusal),
+        };
+        self.encode(&head.headers, response)
+    }
+
+    /// Everything about a request that takes no time. From here on a paid request is on the log.
+    fn judge(
+        &self,
+        dialect: Dialect,
+        manner: Manner,
+        head: &Parts,
+        body: Bytes,
+        place: Option<usize>,
+    ) -> Result<Verdict, Refusal> {
+        let route = route(head)?;
+        let credential = credential(manner, head)?;
+        if let Route::Models = route {
+            let list = match dialect {
+                Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => openai::models(&MODELS),
+                Dialect::Anthropic => anthropic::models(&MODELS),
+                Dialect::Gemini => gemini::models(&MODELS),
+            };
+            return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, list) });
+        }
+        if let Route::Kept(id, about) = route {
+            let kept = &mut lock(&self.counts).kept;
+            let told = match about {
+                About::Response => kept.response(id)?,
+                About::InputItems => kept.input_items(id)?,
+                About::Deletion => kept.delete(id)?,
+            };
+            return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, told) });
+        }
+        if dialect == Dialect::Anthropic && !head.headers.contains_key("anthropic-version") {
+            return Err(Refusal::bad("anthropic-version: header is required"));
+        }
+        let body = request::decode(&head.headers, body)?;
+        if let Route::CountTokens = route {
+            let tokens = answer::input_tokens(&body);
+            let counted = match dialect {
+                Dialect::Gemini => gemini::counted(tokens),
+                _ => anthropic::counted(tokens),
+            };
+            return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, counted) });
+        }
+
+        let body = match dialect {
+            Dialect::Responses => lock(&self.counts).kept.expand(&body)?,
+            Dialect::Embeddings => embeddings::expand(&body)?,
+            Dialect::Gemini => gemini::expand(head.uri.path(), head.uri.query().unwrap_or(""), &body)?,
+            Dialect::OpenAi | Dialect::Anthropic => Cow::Borrowed(&*body),
+        };
+        let request = Request::read(dialect, head.uri.path(), &body)?;
+        let (script, tool_results) = request.script()?;
+        let next_tool = next_tool(&request, &script, tool_results)?;
+        if script.searches > request.max_searches() {
+            let message =
+                format!("search {}: the request allows {}", script.searches, request.max_searches());
+            return Err(Refusal::bad(message));
+        }
+        match script.fault {
+            Some(Fault::Silent) => return Ok(Verdict::Silence),
+            Some(Fault::Status(status, times)) if self.still_refuses(request.digest, times) => {
+                return Err(Refusal::Asked(status));
+            }
+            Some(Fault::Limit(limit, times)) if self.still_refuses(request.digest, times) => {
+                return Err(Refusal::UsageLimit(limit));
+            }
+            _ => {}
+        }
+        if let Some(status) = self.options.failure(self.drawn.fetch_add(1, Ordering::Relaxed)) {
+            return Err(Refusal::ByChance(status));
+        }
+
+        let prefixes = cache::prefixes(dialect, &body);
+        let (n, occurrence, cached) = lock(&self.counts).pay(request.digest, &prefixes);
+        let answer =
+            Answer::new(&request, &script, next_tool, occurrence, cached, &self.options).in_manner(manner);
+        self.record(&request, &answer, n, occurrence, credential)?;
+        if let (Some(received), Some(place)) = (&self.received, place) {
+            lock(received)[place].paid = Some(n);
+        }
+        if dialect == Dialect::Responses {
+            lock(&self.counts).kept.keep(&body, responses::response(&request, &answer));
+        }
+        let after = script.latency.unwrap_or(self.options.latency);
+        let response = write(&request, &answer, script.fault, after / 20)
+            .map_err(|error| Refusal::Internal(error.to_string()))?;
+        Ok(Verdict::Respond { after, response })
+    }
+
+    /// Keeps what arrived, if a test is to see it; returns its place.
+    fn keep(&self, head: &Parts, body: Option<&Bytes>) -> Option<usize> {
+        let mut received = lock(self.received.as_ref()?);
+        received.push(Received {
+            method: head.method.clone(),
+            target: head.uri.to_string(),
+            headers: head.headers.clone(),
+            body: body.cloned().unwrap_or_default(),
+            paid: None,
+        });
+        Some(received.len() - 1)
+    }
+
+    fn still_refuses(&self, digest: Digest, times: Option<u64>) -> bool {
+        let Some(times) = times else { return true };
+        let mut counts = lock(&self.counts);
+        let refused = counts.refusals.entry(digest).or_default();
+        let refuses = *refused < times;
+        *refused += u64::from(refuses);
+        refuses
+    }
+
+    /// Logs what was paid for; an answer that cannot be logged is not given.
+    fn record(
+        &self,
+        request: &Request<'_>,
+        answer: &Answer<'_>,
+        n: u64,
+        occurrence: u64,
+        credential: &str,
+    ) -> Result<(), Refusal> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let shown = credential.char_indices().nth(6).map_or(credential, |(end, _)| &credential[..end]);
+        log.append(&Line {
+            n,
+            at_ms: now.as_millis() as u64,
+            dialect: request.dialect.name(),
+            model: answer.model,
+            stream: request.streams(),
+            digest: &request.digest.hex(),
+            occurrence,
+            credential: shown,
+            bytes: request.body.len(),
+            input_tokens: answer.usage.input_total(),
+            output_tokens: answer.usage.output,
+            asked: request.asked(),
+        })
+        .map_err(|error| Refusal::Internal(format!("cannot write the log: {error}")))
+    }
+
+    fn encode(&self, accepted: &HeaderMap, response: Response<Body>) -> Response<Body> {
+        if self.options.encoding != Some(Encoding::Gzip) || !body::accepts_gzip(accepted) {
+            return response;
+        }
+        let (mut head, body) = response.into_parts();
+        head.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        head.headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+        match body.gzip() {
+            Ok(body) => Response::from_parts(head, body),
+            Err(error) => json(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot compress: {error}")),
+        }
+    }
+}
+
+impl fmt::Debug for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Provider").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Counts {
+    /// Counts a paid request: its number, its digest's occurrence, and what the cache had of it.
+    fn pay(&mut self, digest: Digest, prefixes: &[cache::Prefix]) -> (u64, u64, cache::Cached) {
+        self.paid += 1;
+        let occurrence = self.occurrences.entry(digest).or_default();
+        *occurrence += 1;
+        (self.paid, *occurrence, self.cache.pass(prefixes))
+    }
+}
+
+/// The call that this turn of the script makes, if tools are offered and not all calls have their results.
+fn next_tool(request: &Request<'_>, script: &Script, results: usize) -> Result<Option<ToolCall>, Refusal> {
+    let Some(call) = script.tools.get(results) else { return Ok(None) };
+    let offered = request.tools();
+    if offered.is_empty() {
+        return Ok(None);
+    }
+    if !offered.contains(&&*call.name) {
+        let message = format!("the script's next tool is {:?}, the request offers {offered:?}", call.name);
+        return Err(Refusal::bad(message));
+    }
+    Ok(Some(call.clone()))
+}
+
+fn write(
+    request: &Request<'_>,
+    answer: &Answer<'_>,
+    fault: Option<Fault>,
+    gap: Duration,
+) -> serde_json::Result<Response<Body>> {
+    let (media_type, mut frames) = match (request.streams(), request.dialect) {
+        (true, Dialect::Gemini) if request.is_array() => {
+            ("application/json", gemini::frames(request, answer))
+        }
+        (true, Dialect::Gemini) => ("text/event-stream", gemini::frames(request, answer)),
+        (false, Dialect::Gemini) => ("application/json", vec![gemini::whole(answer).into()]),
+        (true, Dialect::OpenAi) => ("text/event-stream; charset=utf-8", openai::frames(answer)?),
+        (true, Dialect::Responses) => {
+            ("text/event-stream; charset=utf-8", responses::frames(request, answer)?)
+        }
+        (true, Dialect::Anthropic) => ("text/event-stream; charset=utf-8", anthropic::frames(answer)?),
+        (false, Dialect::OpenAi) => ("application/json", vec![openai::whole(answer)?]),
+        (false, Dialect::Responses) => {
+            ("application/json", vec![responses::response(request, answer).to_string().into()])
+        }
+        (_, Dialect::Embeddings) => ("application/json", vec![embeddings::whole(request, answer).into()]),
+        (false, Dialect::Anthropic) => ("application/json", vec![anthropic::whole(answer)?]),
+    };
+    let body = match fault {
+        Some(Fault::Garbage) => Body::whole("<html>this is not what you asked for"),
+        Some(Fault::Truncate) => {
+            halve(&mut frames);
+            Body::frames(frames, gap, End::Cut)
+        }
+        Some(Fault::Hang) => {
+            halve(&mut frames);
+            Body::frames(frames, gap, End::Hang)
+        }
+        _ if request.streams() => Body::frames(frames, gap, End::Clean),
+        _ => Body::whole(frames.pop().unwrap_or_default()),
+    };
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    if request.streams() {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    }
+    if let Ok(id) = HeaderValue::try_from(format!("req_{}", answer.id)) {
+        headers.insert(request_id(request.dialect), id);
+    }
+    Ok(response)
+}
+
+/// Half the frames, or half of the only one.
+fn halve(frames: &mut Vec<Bytes>) {
+    match frames.as_mut_slice() {
+        [only] => only.truncate(only.len() / 2),
+        _ => frames.truncate(frames.len() / 2),
+    }
+}
+
+fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
+    let (status, message) = (refusal.status(), format!("mock: {refusal}"));
+    if let Refusal::UsageLimit(limit) = refusal {
+        return limited(dialect, &message, *limit);
+    }
+    let text = match dialect {
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => openai::error(status, &message),
+        Dialect::Anthropic => anthropic::error(status, &message),
+        Dialect::Gemini => gemini::error(status, &message),
+    };
+    let mut response = json(status, text);
+    let headers = response.headers_mut();
+    headers.insert(request_id(dialect), HeaderValue::from_static("req_mock"));
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+/// A plan's limit, as each provider tells it.
+fn limited(dialect: Dialect, message: &str, limit: Duration) -> Response<Body> {
+    let over = SystemTime::now() + limit;
+    // Rounded up, as a moment too early would be refused again.
+    let over_s = over.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis().div_ceil(1000) as u64;
+    let status = StatusCode::TOO_MANY_REQUESTS;
+    let text = match dialect {
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => {
+            openai::usage_limit(message, over_s, limit)
+        }
+        Dialect::Anthropic => anthropic::error(status, message),
+        Dialect::Gemini => gemini::error(status, message),
+    };
+    let mut response = json(status, text);
+    let headers = response.headers_mut();
+    headers.insert(request_id(dialect), HeaderValue::from_static("req_mock"));
+    headers.insert(header::RETRY_AFTER, HeaderValue::from(limit.as_secs().max(1)));
+    if dialect == Dialect::Anthropic {
+        headers.insert("anthropic-ratelimit-unified-status", HeaderValue::from_static("rejected"));
+        if let Ok(over) = HeaderValue::from_str(&over_s.to_string()) {
+            headers.insert("anthropic-ratelimit-unified-reset", over);
+        }
+    }
+    response
+}
+
+fn json(status: StatusCode, text: String) -> Response<Body> {
+    let mut response = Response::new(Body::whole(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn request_id(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings | Dialect::Gemini => "x-request-id",
+        Dialect::Anthropic => "request-id",
+    }
+}
+
+/// The path decides; where dialects share it, the header that Anthropic's clients must send.
+fn dialect(head: &Parts) -> Dialect {
+    match head.uri.path() {
+        "/v1/chat/completions" => Dialect::OpenAi,
+        "/v1/embeddings" => Dialect::Embeddings,
+        path if path.starts_with("/v1/responses") => Dialect::Responses,
+        path if path.starts_with("/v1/messages") => Dialect::Anthropic,
+        path if gemini::is_path(path) => Dialect::Gemini,
+        _ if head.headers.contains_key("anthropic-version") => Dialect::Anthropic,
+        _ => Dialect::OpenAi,
+    }
+}
+
+fn route(head: &Parts) -> Result<Route<'_>, Refusal> {
+    if let Some(kept) = head.uri.path().strip_prefix("/v1/responses/") {
+        return match (&head.method, kept.split_once('/')) {
+            (&Method::GET, None) => Ok(Route::Kept(kept, About::Response)),
+            (&Method::GET, Some((id, "input_items"))) => Ok(Route::Kept(id, About::InputItems)),
+            (&Method::DELETE, None) => Ok(Route::Kept(kept, About::Deletion)),
+            _ => Err(Refusal::NotFound { what: head.uri.path().to_owned() }),
+        };
+    }
+    let (wanted, route) = match head.uri.path() {
+        path if gemini::asks_for_content(path) => (Method::POST, Route::Message),
+        path if gemini::is_path(path) && path.ends_with(":countTokens") => (Method::POST, Route::CountTokens),
+        "/v1beta/models" => (Method::GET, Route::Models),
+        "/v1/chat/completions" | "/v1/responses" | "/v1/embeddings" | "/v1/messages" => {
+            (Method::POST, Route::Message)
+        }
+        "/v1/messages/count_tokens" => (Method::POST, Route::CountTokens),
+        "/v1/models" => (Method::GET, Route::Models),
+        path => return Err(Refusal::NotFound { what: path.to_owned() }),
+    };
+    if head.method != wanted {
+        let path = head.uri.path().to_owned();
+        return Err(Refusal::WrongMethod { path, wanted, had: head.method.clone() });
+    }
+    Ok(route)
+}
+
+/// Any credential will do, but there must be one.
+fn credential(manner: Manner, head: &Parts) -> Result<&str, Refusal> {
+    let headers = &head.headers;
+    let query = head.uri.query().unwrap_or("");
+    let in_query = query.split('&').find_map(|pair| pair.strip_prefix("key="));
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
+    let (found, wanted) = match manner {
+        Manner::Own => (
+            bearer.or(text("x-api-key")).or(text("x-goog-api-key")).or(in_query),
+            "`Authorization: Bearer`, `x-api-key` or `x-goog-api-key`",
+        ),
+        Manner::OpenRouter => (bearer, "`Authorization: Bearer`"),
+        Manner::Azure => (text("api-key").or(bearer).or(text("x-api-key")), "`api-key`"),
+        Manner::Ollama => (bearer.or(Some("none")), ""),
+    };
+    let found = found.map(str::trim).filter(|credential| !credential.is_empty());
+    found.ok_or(Refusal::NoCredential { wanted })
+}
+
+async fn collect(body: Incoming) -> Result<Bytes, Refusal> {
+    match Limited::new(body, MAX_BODY).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Refusal::TooLarge),
+        Err(error) => Err(Refusal::bad(format!("the body broke off: {error}"))),
+    }
+}
+
+/// Nothing panics while holding a lock here; if it did, counting on is better than hanging a test.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,53 @@
+//! Why the fake provider gives a request no answer.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+
+use crate::request::MAX_BODY;
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("the request asked for this status")]
+    Asked(StatusCode),
+    #[error("refused by chance, as the provider was started to do")]
+    ByChance(StatusCode),
+    /// A plan's usage limit, which is over after so long.
+    #[error("the usage limit has been reached")]
+    UsageLimit(Duration),
+    /// The request is wrong, in a provider's own words.
+    #[error("{0}")]
+    Bad(String),
+    #[error("wanted a credential in {wanted}, had none")]
+    NoCredential { wanted: &'static str },
+    #[error("there is no {what} here")]
+    NotFound { what: String },
+    #[error("{path}: wanted {wanted}, had {had}")]
+    WrongMethod { path: String, wanted: Method, had: Method },
+    #[error("the body is too large: wanted at most {MAX_BODY} bytes, decoded")]
+    TooLarge,
+    #[error("content-encoding: wanted gzip, zstd or identity, had {had}")]
+    UnknownEncoding { had: String },
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl Refusal {
+    pub fn bad(message: impl Into<String>) -> Self {
+        Self::Bad(message.into())
+    }
+
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Asked(status) | Self::ByChance(status) => *status,
+            Self::UsageLimit(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Bad(_) => StatusCode::BAD_REQUEST,
+            Self::NoCredential { .. } => StatusCode::UNAUTHORIZED,
+            Self::NotFound { .. } => StatusCode::NOT_FOUND,
+            Self::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnknownEncoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}

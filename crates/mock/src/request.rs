@@ -1,0 +1,490 @@
+//! A request for a message, in either dialect: read once, checked strictly.
+
+use std::{borrow::Cow, fmt, io::Read};
+
+use bytes::Bytes;
+use http::{HeaderMap, header};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, IgnoredAny, SeqAccess, Visitor},
+};
+use sha2::{Digest as _, Sha256};
+
+use super::script::{self, Script};
+use crate::refusal::Refusal;
+
+/// The largest body, as received and as decoded, in bytes.
+pub(super) const MAX_BODY: usize = 64 << 20;
+
+/// How a request is written and wants to be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// Chat completions.
+    OpenAi,
+    Responses,
+    Embeddings,
+    Anthropic,
+    Gemini,
+}
+
+impl Dialect {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OpenAi => "openai",
+            Self::Responses => "responses",
+            Self::Embeddings => "embeddings",
+            Self::Anthropic => "anthropic",
+            Self::Gemini => "gemini",
+        }
+    }
+
+    pub fn is_openai(self) -> bool {
+        matches!(self, Self::OpenAi | Self::Responses | Self::Embeddings)
+    }
+}
+
+/// A checked request.
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    pub dialect: Dialect,
+    /// Decoded.
+    pub body: &'a [u8],
+    pub digest: Digest,
+    pub wire: Wire<'a>,
+}
+
+/// SHA-256 of path and decoded body.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Digest(pub [u8; 32]);
+
+impl Digest {
+    fn of(path: &str, body: &[u8]) -> Self {
+        Self(Sha256::new().chain_update(path).chain_update("\n").chain_update(body).finalize().into())
+    }
+
+    pub fn hex(&self) -> String {
+        let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
+        self.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.hex())
+    }
+}
+
+/// The fields of all dialects that an answer depends on; all others are left unread.
+#[derive(Debug, Deserialize)]
+pub(super) struct Wire<'a> {
+    #[serde(borrow)]
+    pub model: Cow<'a, str>,
+    /// Of a response its items, expanded.
+    #[serde(borrow)]
+    messages: Vec<Message<'a>>,
+    #[serde(borrow, default)]
+    system: Text<'a>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    n: Option<u32>,
+    max_tokens: Option<u64>,
+    max_completion_tokens: Option<u64>,
+    pub max_output_tokens: Option<u64>,
+    #[serde(borrow)]
+    tools: Option<Vec<Tool<'a>>>,
+    #[serde(borrow)]
+    tool_choice: Option<ToolChoice<'a>>,
+    #[serde(borrow)]
+    thinking: Option<Thinking<'a>>,
+    reasoning_effort: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    reasoning: Option<Reasoning<'a>>,
+    pub previous_response_id: Option<Cow<'a, str>>,
+    pub store: Option<bool>,
+    pub service_tier: Option<Cow<'a, str>>,
+    /// A stream that is one JSON array.
+    array: Option<bool>,
+    /// Of embeddings.
+    pub dimensions: Option<usize>,
+    pub encoding_format: Option<Cow<'a, str>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Message<'a> {
+    /// Items of responses that are no messages have none.
+    #[serde(borrow, default)]
+    role: Cow<'a, str>,
+    #[serde(borrow, default, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    content: Text<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Reasoning<'a> {
+    #[serde(borrow)]
+    effort: Option<Cow<'a, str>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Tool<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    function: Option<Named<'a>>,
+    #[serde(borrow)]
+    custom: Option<Named<'a>>,
+    max_uses: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Named<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum ToolChoice<'a> {
+    Word(Cow<'a, str>),
+    Object {
+        #[serde(rename = "type")]
+        kind: Cow<'a, str>,
+    },
+}
+
+#[derive(Debug, Deserialize)]
+struct Thinking<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    budget_tokens: Option<u64>,
+}
+
+/// The text of a message's content, and how many tool results come with it.
+#[derive(Debug, Default)]
+struct Text<'a> {
+    text: Cow<'a, str>,
+    tool_results: usize,
+}
+
+impl<'a> Request<'a> {
+    /// Reads and checks a decoded body sent to `path`.
+    pub fn read(dialect: Dialect, path: &str, body: &'a [u8]) -> Result<Self, Refusal> {
+        let wire: Wire = serde_json::from_slice(body)
+            .map_err(|error| Refusal::bad(format!("the body is not a request for a message: {error}")))?;
+        wire.check(dialect).map_err(Refusal::bad)?;
+        Ok(Self { dialect, body, digest: Digest::of(path, body), wire })
+    }
+
+    pub fn streams(&self) -> bool {
+        self.wire.stream.unwrap_or(false)
+    }
+
+    /// Whether a stream is one JSON array.
+    pub fn is_array(&self) -> bool {
+        self.wire.array.unwrap_or(false)
+    }
+
+    /// Whether a stream ends with OpenAI's usage chunk.
+    pub fn includes_usage(&self) -> bool {
+        self.wire.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
+    }
+
+    /// How many answers are asked for; each is billed.
+    pub fn choices(&self) -> u32 {
+        self.wire.n.unwrap_or(1)
+    }
+
+    /// The most tokens a choice may have, reasoning included.
+    pub fn cap(&self) -> u64 {
+        let wire = &self.wire;
+        wire.max_completion_tokens.or(wire.max_tokens).or(wire.max_output_tokens).unwrap_or(u64::MAX)
+    }
+
+    /// Whether the answer is preceded by thinking: shown by Anthropic, only billed by OpenAI.
+    pub fn thinks(&self) -> bool {
+        match self.dialect {
+            Dialect::Anthropic | Dialect::Gemini => {
+                self.wire.thinking.as_ref().is_some_and(|thinking| thinking.kind != "disabled")
+            }
+            Dialect::OpenAi => self.wire.reasoning_effort.as_ref().is_some_and(|effort| effort != "none"),
+            Dialect::Embeddings => false,
+            Dialect::Responses => self.wire.effort().is_some_and(|effort| effort != "none"),
+        }
+    }
+
+    /// What the `mock:` lines ask for, and how many tool results came since.
+    ///
+    /// The last user message without tool results decides (agents add reminders to those with); where it has
+    /// no `mock:` line, the system text does, for the whole conversation.
+    pub fn script(&self) -> Result<(Script, usize), Refusal> {
+        if memchr::memmem::find(self.body, b"mock:").is_none() {
+            return Ok((Script::default(), 0));
+        }
+        let (text, since) = self.wire.instructions();
+        let said = |words: &str| {
+            self.wire.messages.iter().any(|m| m.role == "user" && m.content.text.contains(words))
+        };
+        let script = Script::read(&text, said).map_err(|error| Refusal::bad(error.to_string()))?;
+        Ok((script, self.wire.messages[since..].iter().map(Message::tool_results).sum()))
+    }
+
+    /// The last user message without tool results, up to 4,000 characters of it.
+    pub fn asked(&self) -> &str {
+        const LONGEST: usize = 4000;
+        let mut users =
+            self.wire.messages.iter().rev().filter(|m| m.role == "user" && m.content.tool_results == 0);
+        let text = users.next().map_or("", |m| &*m.content.text);
+        text.char_indices().nth(LONGEST).map_or(text, |(end, _)| &text[..end])
+    }
+
+    /// Whether the tool of this name takes any text, and not JSON.
+    pub fn is_custom(&self, name: &str) -> bool {
+        self.wire.tools.iter().flatten().any(|tool| tool.kind == "custom" && tool.name() == Some(name))
+    }
+
+    /// How many messages there are; of embeddings, inputs.
+    pub fn messages(&self) -> usize {
+        self.wire.messages.len()
+    }
+
+    /// The most searches of the provider's own that the request allows; none where it offers no such tool.
+    pub fn max_searches(&self) -> u64 {
+        let search = self.wire.tools.iter().flatten().find(|tool| tool.kind.starts_with("web_search_"));
+        search.map_or(0, |tool| tool.max_uses.unwrap_or(10))
+    }
+
+    /// The names of the tools the answer may call.
+    pub fn tools(&self) -> Vec<&str> {
+        if self.wire.tool_choice.as_ref().is_some_and(ToolChoice::is_none) {
+            return Vec::new();
+        }
+        self.wire.tools.iter().flatten().filter_map(Tool::name).collect()
+    }
+}
+
+impl Wire<'_> {
+    pub fn effort(&self) -> Option<&str> {
+        self.reasoning.as_ref()?.effort.as_deref()
+    }
+
+    /// What the real APIs refuse as well: a proxy that writes such a request is to find out here.
+    fn check(&self, dialect: Dialect) -> Result<(), String> {
+        if self.messages.is_empty() {
+            return Err("messages: wanted at least one, had none".into());
+        }
+        match dialect {
+            Dialect::OpenAi => self.check_openai(),
+            Dialect::Responses => self.check_responses(),
+            Dialect::Embeddings => self.check_embeddings(),
+            Dialect::Anthropic => self.check_anthropic(),
+            // Its members were checked when they were put into these words.
+            Dialect::Gemini => Ok(()),
+        }
+    }
+
+    fn check_responses(&self) -> Result<(), String> {
+        let known = ["developer", "system", "user", "assistant"];
+        let is_message = |m: &&Message| matches!(&*m.kind, "" | "message");
+        if let Some(message) = self.messages.iter().filter(is_message).find(|m| !known.contains(&&*m.role)) {
+            return Err(format!("input: wanted a role of {known:?}, had {:?}", message.role));
+        }
+        if self.max_tokens.is_some() || self.max_completion_tokens.is_some() || self.n.is_some() {
+            return Err("max_tokens, max_completion_tokens, n: unknown parameters".into());
+        }
+        if self.stream_options.as_ref().is_some_and(|options| options.include_usage.is_some()) {
+            return Err("stream_options.include_usage: unknown parameter".into());
+        }
+        match self.max_output_tokens {
+            Some(cap @ 0..16) => Err(format!("max_output_tokens: wanted at least 16, had {cap}")),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_embeddings(&self) -> Result<(), String> {
+        if self.stream.is_some() || self.stream_options.is_some() || self.cap_is_there() || self.n.is_some() {
+            return Err("stream, stream_options, n, max_…tokens: unknown parameters".into());
+        }
+        match self.dimensions {
+            Some(n) if !(1..=3072).contains(&n) => Err(format!("dimensions: wanted 1 to 3072, had {n}")),
+            _ => Ok(()),
+        }
+    }
+
+    fn cap_is_there(&self) -> bool {
+        self.max_tokens.is_some() || self.max_completion_tokens.is_some() || self.max_output_tokens.is_some()
+    }
+
+    fn check_openai(&self) -> Result<(), String> {
+        let known = ["developer", "system", "user", "assistant", "tool", "function"];
+        if let Some(message) = self.messages.iter().find(|m| !known.contains(&&*m.role)) {
+            return Err(format!("messages: wanted a role of {known:?}, had {:?}", message.role));
+        }
+        if self.stream_options.is_some() && self.stream != Some(true) {
+            return Err("stream_options: wanted only with \"stream\": true".into());
+        }
+        if self.max_tokens.is_some() && self.max_completion_tokens.is_some() {
+            return Err("wanted one of max_tokens and max_completion_tokens, had both".into());
+        }
+        if self.max_tokens == Some(0) || self.max_completion_tokens == Some(0) {
+            return Err("max_tokens, max_completion_tokens: wanted at least 1, had 0".into());
+        }
+        match self.n {
+            Some(n) if !(1..=128).contains(&n) => Err(format!("n: wanted 1 to 128, had {n}")),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_anthropic(&self) -> Result<(), String> {
+        let known = ["user", "assistant", "system"];
+        if let Some(message) = self.messages.iter().find(|m| !known.contains(&&*m.role)) {
+            return Err(format!("messages: wanted a role of {known:?}, had {:?}", message.role));
+        }
+        if self.stream_options.is_some() || self.max_completion_tokens.is_some() || self.n.is_some() {
+            return Err("stream_options, max_completion_tokens, n: extra inputs are not permitted".into());
+        }
+        let cap = self.max_tokens.ok_or("max_tokens: field required")?;
+        if cap == 0 {
+            return Err("max_tokens: wanted at least 1, had 0".into());
+        }
+        match &self.thinking {
+            Some(Thinking { kind, budget_tokens }) if kind == "enabled" => match budget_tokens {
+                Some(budget) if (1024..cap).contains(budget) => Ok(()),
+                had => Err(format!(
+                    "thinking.budget_tokens: wanted at least 1024 and less than max_tokens ({cap}), had {had:?}"
+                )),
+            },
+            Some(Thinking { kind, .. }) if !["disabled", "adaptive"].contains(&&**kind) => {
+                Err(format!("thinking.type: wanted enabled, disabled or adaptive, had {kind:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The text with the `mock:` lines, and the message they apply from.
+    fn instructions(&self) -> (Cow<'_, str>, usize) {
+        let user = self.messages.iter().rposition(|m| m.role == "user" && m.content.tool_results == 0);
+        if let Some(at) = user
+            && script::is_in(&self.messages[at].content.text)
+        {
+            return (Cow::Borrowed(&self.messages[at].content.text), at);
+        }
+        let mut system = self.system.text.to_string();
+        for message in self.messages.iter().filter(|m| m.role == "system" || m.role == "developer") {
+            system.push('\n');
+            system.push_str(&message.content.text);
+        }
+        (Cow::Owned(system), 0)
+    }
+}
+
+impl Message<'_> {
+    fn tool_results(&self) -> usize {
+        match &*self.role {
+            "tool" | "function" => 1,
+            "" if self.kind.ends_with("_output") => 1,
+            _ => self.content.tool_results,
+        }
+    }
+}
+
+impl Tool<'_> {
+    fn name(&self) -> Option<&str> {
+        let nested = self.function.as_ref().or(self.custom.as_ref()).map(|named| &*named.name);
+        nested.or(self.name.as_deref())
+    }
+}
+
+impl ToolChoice<'_> {
+    fn is_none(&self) -> bool {
+        match self {
+            Self::Word(kind) | Self::Object { kind } => kind == "none",
+        }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    /// Content is a text, a list of blocks, or null beside tool calls.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextVisitor)
+    }
+}
+
+struct TextVisitor;
+
+impl<'de> Visitor<'de> for TextVisitor {
+    type Value = Text<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text or a list of content blocks")
+    }
+
+    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Text<'de>, E> {
+        Ok(Text { text: Cow::Borrowed(text), tool_results: 0 })
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<'de>, E> {
+        Ok(Text { text: Cow::Owned(text.into()), tool_results: 0 })
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Text<'de>, E> {
+        Ok(Text::default())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut blocks: A) -> Result<Text<'de>, A::Error> {
+        let mut all = Text::default();
+        while let Some(block) = blocks.next_element::<Block<'de>>()? {
+            match &*block.kind {
+                "tool_result" => all.tool_results += 1,
+                _ if all.text.is_empty() => all.text = block.text,
+                _ => {
+                    let text = all.text.to_mut();
+                    text.push('\n');
+                    text.push_str(&block.text);
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+#[derive(Deserialize)]
+struct Block<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    text: Cow<'a, str>,
+    // Named so that a tool result's own blocks are skipped without being looked at.
+    #[serde(default, rename = "content")]
+    _content: IgnoredAny,
+}
+
+/// A body without its `Content-Encoding`.
+pub(super) fn decode(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Refusal> {
+    let Some(encoding) = headers.get(header::CONTENT_ENCODING) else { return Ok(body) };
+    let decoded = match encoding.as_bytes() {
+        b"identity" => return Ok(body),
+        b"gzip" => read(flate2::read::MultiGzDecoder::new(&*body)),
+        b"zstd" => zstd::stream::read::Decoder::new(&*body).and_then(read),
+        _ => {
+            return Err(Refusal::UnknownEncoding { had: format!("{encoding:?}") });
+        }
+    };
+    let decoded = decoded
+        .map_err(|error| Refusal::bad(format!("the body is not in its encoding {encoding:?}: {error}")))?;
+    if decoded.len() > MAX_BODY { Err(Refusal::TooLarge) } else { Ok(decoded.into()) }
+}
+
+/// One byte past the limit is enough to know.
+fn read(decoder: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut decoded = Vec::new();
+    decoder.take(MAX_BODY as u64 + 1).read_to_end(&mut decoded)?;
+    Ok(decoded)
+}

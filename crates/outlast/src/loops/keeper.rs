@@ -1,0 +1,200 @@
+//! The keeper: a small process beside a loop's shell, outside `outlast run`. It renews the shell's heartbeat, passes a
+//! person's stop on, and when the shell is gone it ends what the shell left and says so at once.
+//!
+//! It decides nothing: without it, whoever sees the machine's processes judges the shell by itself, and the next life
+//! of the loop ends what the last one left.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    os::fd::{AsFd as _, OwnedFd},
+    process::{Command, Stdio},
+    sync::Arc,
+};
+
+use outlast_core::{
+    engine::{
+        self,
+        op::{Durability, Pulse},
+        run::renew::{Active, Renew},
+    },
+    run::status::Status,
+    store::{self, Ask as _, Store},
+    words::id::{AttemptNo, InstanceNo, RunNo},
+};
+use outlast_server::node::HEARTBEAT;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    process::{Pid, PidfdFlags, Signal},
+};
+
+use super::lease::{self, Opened, Shell};
+use crate::{
+    cli::shell::KeepArgs,
+    program::{
+        context::Context,
+        error::{CliError, InsideError},
+        exit_code,
+    },
+    supervisor::environment::Mark,
+};
+use outlast_process::{
+    end_tree::{Force, end_tree},
+    ladder::{Ask, Graces},
+    proc_table::ProcId,
+    tree::Tree,
+};
+
+/// Starts the keeper of a shell's lease, and returns when it keeps it.
+pub fn start(context: &Context, shell: &Shell, opened: &Opened) -> Result<(), CliError> {
+    let mut command = Command::new(crate::program()?);
+    // What it does not need it must not hold: keys, and the marks by which a loop's children are found.
+    for (name, _) in context.around.variables() {
+        let text = name.to_string_lossy();
+        if text.starts_with("OUTLAST_") || text.ends_with("_API_KEY") || text.ends_with("_TOKEN") {
+            command.env_remove(&name);
+        }
+    }
+    command.env("OUTLAST_STORE", context.place.address()).current_dir("/");
+    command.args([
+        "shell-loop",
+        "--pid",
+        &shell.id.pid.to_string(),
+        "--loop",
+        opened.view.run.id.as_str(),
+        "keep",
+    ]);
+    command.args(["--started", &shell.id.start_time.to_string()]);
+    command.args(["--instance", &opened.instance.to_string(), "--number", &opened.claims.run.to_string()]);
+    command.args(["--attempt", &opened.claims.attempt.to_string()]);
+    // Not our standard output: a shell waits for its end.
+    let mut keeper = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut line = String::new();
+    if let Some(out) = keeper.stdout.take() {
+        BufReader::new(out).read_line(&mut line)?;
+    }
+    if line.trim() == UP {
+        return Ok(());
+    }
+    let ended = keeper.wait()?;
+    Err(InsideError::Keeper(ended).into())
+}
+
+const UP: &str = "up";
+
+/// Keeps the lease until the shell is gone.
+pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context) -> Result<u8, CliError> {
+    // A terminal's Ctrl-C and its end are the shell's to hear.
+    let _ = rustix::process::setsid();
+    let shell = watched(ProcId { pid, start_time: args.started })?;
+    println!("{UP}");
+    let null = std::fs::File::options().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(null.as_fd()).map_err(std::io::Error::from)?;
+    let (run, attempt) = (RunNo(args.number), AttemptNo(args.attempt));
+    let lease = Lease { run, attempt, instance: InstanceNo(args.instance) };
+    let mut posted_ms = context.clock.monotonic_ms();
+    let mut asked = false;
+    let Some(shell) = shell else { return gone(store, lease) };
+    while !ended_within_a_heartbeat(&shell)? {
+        let now = context.clock.monotonic_ms();
+        let ms = i64::try_from(now.saturating_sub(posted_ms)).unwrap_or(0);
+        match lease.renew(store.as_ref(), ms) {
+            Ok(pulses) => {
+                posted_ms = now;
+                if !asked && pulses.iter().any(stops) {
+                    asked = true;
+                    ask(&shell)?;
+                }
+            }
+            // Taken for dead while the machine slept, or the shell has said goodbye. Who has the run now?
+            Err(store::Error::Engine(engine::Error::InstanceDead)) => {
+                match lease.successor(store.as_ref(), pid, args.started)? {
+                    Successor::None => {}
+                    Successor::SameShell => return Ok(exit_code::OK),
+                    Successor::Other if asked => {}
+                    Successor::Other => {
+                        asked = true;
+                        ask(&shell)?;
+                    }
+                }
+            }
+            // The next one may succeed; nobody is judged by one missing beat.
+            Err(_) => {}
+        }
+    }
+    gone(store, lease)
+}
+
+#[derive(Clone, Copy)]
+struct Lease {
+    run: RunNo,
+    attempt: AttemptNo,
+    instance: InstanceNo,
+}
+
+/// Who drives the run after us.
+enum Successor {
+    None,
+    SameShell,
+    Other,
+}
+
+impl Lease {
+    fn renew(self, store: &dyn Store, ms: i64) -> Result<Vec<Pulse>, store::Error> {
+        let active = vec![Active { run: self.run, attempt: self.attempt, ms }];
+        store.run_verb(Renew { instance: self.instance, active }, Durability::Committed)
+    }
+
+    fn successor(self, store: &dyn Store, pid: u32, started: u64) -> Result<Successor, store::Error> {
+        let Some(newest) = store.attempts(self.run)?.pop().filter(|a| a.no > self.attempt) else {
+            return Ok(Successor::None);
+        };
+        let driver = newest.instance.map(|no| store.instance(no)).transpose()?.flatten();
+        let same = driver.is_some_and(|i| i.identity.pid == pid && i.identity.start_time == started);
+        Ok(if same { Successor::SameShell } else { Successor::Other })
+    }
+}
+
+/// Asks the shell to end. One that is gone was faster.
+fn ask(shell: &OwnedFd) -> Result<(), CliError> {
+    match rustix::process::pidfd_send_signal(shell, Signal::TERM) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(e) => Err(std::io::Error::from(e).into()),
+    }
+}
+
+fn stops(pulse: &Pulse) -> bool {
+    pulse.stop_requested || matches!(pulse.status, Status::Cancelled | Status::Halted)
+}
+
+/// The shell is gone: what it left in its attempt is ended, and its run is interrupted, unless it ended itself.
+fn gone(store: &Arc<dyn Store>, lease: Lease) -> Result<u8, CliError> {
+    // The old agent first: whoever takes the run up next is not to find it at work.
+    if let Some(view) = store.run(lease.run)? {
+        let mark = Mark::new(&view, &store.token_keys()?);
+        let tree = Tree::new(mark.marker_of(lease.attempt), Vec::new());
+        end_tree(&tree, None, Ask::EndRest, Graces::default(), &Force::new()?)?;
+    }
+    lease::declare_dead(store.as_ref(), lease.instance, false)?;
+    Ok(exit_code::OK)
+}
+
+/// A handle of this very process. `None`: it is gone already.
+fn watched(id: ProcId) -> Result<Option<OwnedFd>, CliError> {
+    let Some(pid) = i32::try_from(id.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+    match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        // Looked at once more under its handle: the pid may have been another's by then.
+        Ok(fd) => Ok(id.is_running()?.then_some(fd)),
+        Err(rustix::io::Errno::SRCH) => Ok(None),
+        Err(e) => Err(std::io::Error::from(e).into()),
+    }
+}
+
+fn ended_within_a_heartbeat(shell: &OwnedFd) -> Result<bool, CliError> {
+    let mut fds = [PollFd::new(shell, PollFlags::IN)];
+    let timeout = Timespec { tv_sec: HEARTBEAT.as_secs() as i64, tv_nsec: 0 };
+    match rustix::event::poll(&mut fds, Some(&timeout)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(e) => Err(std::io::Error::from(e).into()),
+    }
+}

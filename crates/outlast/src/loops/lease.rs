@@ -1,0 +1,284 @@
+//! The loop's lease: its shell is the driver of its run, from `open` to `end`.
+//!
+//! The instance that holds it is the *shell's* process (pid, start time, boot, namespace), registered on its behalf:
+//! whoever can see the machine's processes finds it alive exactly as long as it is. For all others there is the
+//! [`keeper`].
+
+use std::sync::Arc;
+
+use outlast_core::{
+    engine::{
+        self,
+        op::{Claimed, Durability, Then},
+        run::{
+            claim::Claim, declare_dead::DeclareDead, end_attempt::EndAttempt, reopen::Reopen, start::Start,
+        },
+    },
+    envelope::unit::Limits,
+    run::{
+        Run, Spec,
+        attempt::{Attempt, Exit},
+        instance::{Identity, Instance, Life},
+        status::Status,
+        token::{self, Claims},
+    },
+    store::{self, Ask as _, RunView, Store},
+    words::id::{InstanceNo, RunId, Slot},
+};
+
+use super::keeper;
+use crate::{
+    loops::task_context::{TaskContext, bearer::Bearer, mirror::Mirror, quote::export},
+    program::{
+        context::Context,
+        error::{CliError, InsideError, MachineError, RunError},
+        exit_code,
+        say::say,
+    },
+    render::{amount::some, exit::words},
+    serve::proxy_setup,
+    supervisor::environment::Mark,
+};
+use outlast_process::{
+    end_tree::{Force, end_tree},
+    identity,
+    ladder::{Ask, Graces},
+    proc_table::ProcId,
+    tree::Tree,
+};
+
+/// A loop's shell, as the store and `/proc` know it.
+#[derive(Clone, Debug)]
+pub struct Shell {
+    pub id: ProcId,
+    pub identity: Identity,
+}
+
+impl Shell {
+    /// Errors: there is no such process.
+    pub fn of(pid: u32, name: &str) -> Result<Shell, CliError> {
+        let me = identity::of_self()
+            .map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
+        let id = ProcId::of(pid)?.ok_or(MachineError::NoShell { pid })?;
+        let identity =
+            Identity { pid: id.pid, start_time: id.start_time, program: format!("loop {name}"), ..me };
+        Ok(Shell { id, identity })
+    }
+
+    /// Whether the instance is this very process, whatever it was called.
+    pub fn is(&self, other: &Identity) -> bool {
+        *other
+            == Identity { program: other.program.clone(), host: other.host.clone(), ..self.identity.clone() }
+    }
+}
+
+/// An attempt that the shell drives now.
+pub struct Opened {
+    pub claims: Claims,
+    pub instance: InstanceNo,
+    pub view: RunView,
+    /// The attempt before it, unless the loop had come to its end.
+    pub before: Option<Attempt>,
+}
+
+/// Takes the loop's own run for its shell: makes it when it is not there, and claims it.
+///
+/// Errors: `run_held` while another live loop of this name has it; `not_a_loop` for a run that is none.
+pub fn take(
+    store: &Arc<dyn Store>,
+    context: &Context,
+    shell: &Shell,
+    name: &str,
+) -> Result<Opened, CliError> {
+    let id = RunId::new(name).map_err(|e| CliError::Usage { message: e.to_string(), hint: None })?;
+    let view = found_or_made(store.as_ref(), id)?;
+    let (run, is_over) = (view.run.no, view.run.status == Status::Completed);
+    store.run_verb(Reopen { run }, Durability::Synced)?;
+    let node = proxy_setup::join_as(store.clone(), context, shell.identity.clone())?;
+    let claimed = claim(&node, shell, &view.run);
+    if claimed.is_err() {
+        // Held: we have nothing, and nobody is to wait for us.
+        node.leave()?;
+    }
+    let (claims, before) = claimed?;
+    Ok(Opened { claims, instance: node.instance(), view, before: before.filter(|_| !is_over) })
+}
+
+fn found_or_made(store: &dyn Store, id: RunId) -> Result<RunView, CliError> {
+    let start = Start {
+        // Nothing is metered here: what costs money runs under `outlast run`.
+        limits: Limits::default(),
+        spec: Spec {
+            tags: [super::KIND].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            ..Spec::default()
+        },
+        ..Start::new(id.clone())
+    };
+    let started = store.run_verb(start, Durability::Synced)?;
+    let view = store.run(started.run)?.ok_or_else(|| CliError::NoSuchRun { asked: id.to_string() })?;
+    if !super::is_loop(&view) || view.run.job.is_some() {
+        return Err(InsideError::NotALoop { run: id.to_string() }.into());
+    }
+    Ok(view)
+}
+
+fn claim(
+    node: &outlast_server::node::Node,
+    shell: &Shell,
+    Run { no: run, id, .. }: &Run,
+) -> Result<(Claims, Option<Attempt>), CliError> {
+    let (run, store) = (*run, node.store());
+    let mut waited = false;
+    loop {
+        let before = store.attempts(run)?.pop();
+        let restart = before.as_ref().is_some_and(Attempt::died);
+        let claim =
+            Claim { run, slot: Slot::DRIVER, instance: node.instance(), label: None, fresh: false, restart };
+        match store.run_verb(claim, Durability::Synced) {
+            Ok(Claimed::Attempt { attempt, fence, .. }) => {
+                let claims = Claims { run, attempt, slot: Slot::DRIVER, fence: Some(fence) };
+                return Ok((claims, before));
+            }
+            Ok(Claimed::Refused(refusal)) => {
+                return Err(RunError::Halted { run: id.to_string(), halt: Some(Box::new(refusal)) }.into());
+            }
+            Err(store::Error::Engine(held @ engine::Error::RunHeld { .. })) => {
+                let holders: Vec<Instance> = store.live_instances()?;
+                let ours = holders.iter().find(|i| i.no != node.instance() && shell.is(&i.identity));
+                if let Some(ours) = ours {
+                    // The same process, which began anew (`exec "$0"`): what it was is over.
+                    declare_dead(store.as_ref(), ours.no, false)?;
+                } else if !waited {
+                    waited = true;
+                    // One that cannot be seen from here may be dead: only its silence tells.
+                    node.await_verdicts()?;
+                } else {
+                    return Err(store::Error::Engine(held).into());
+                }
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// The verdict on an instance whose end is certain: its process is gone, or says goodbye (`left`).
+pub fn declare_dead(store: &dyn Store, instance: InstanceNo, left: bool) -> Result<(), store::Error> {
+    loop {
+        let Some(found) = store.instance(instance)?.filter(|i| i.life == Life::Live) else { return Ok(()) };
+        let verdict = DeclareDead { instance, heartbeat_seen: found.heartbeat, left };
+        match store.run_verb(verdict, Durability::Synced) {
+            // The keeper's renewal was on its way.
+            Err(store::Error::Engine(engine::Error::HeartbeatMoved { .. })) => {}
+            done => return done.map(drop),
+        }
+    }
+}
+
+/// What the new attempt's shell is told, after what an earlier one left has been ended. `fresh`: the shell has just
+/// begun; else its own children live, and it only holds its run again.
+pub fn settle_in(
+    store: &dyn Store,
+    context: &Context,
+    shell: &Shell,
+    opened: &Opened,
+    fresh: bool,
+) -> Result<String, CliError> {
+    let keys = store.token_keys()?;
+    let mark = Mark::new(&opened.view, &keys);
+    if fresh {
+        end_strays(&mark)?;
+    }
+    let attempt = opened.claims.attempt;
+    keeper::start(context, shell, opened)?;
+    let mirror = Mirror::of(&context.place, &opened.view, &context.around)?;
+    mirror.renew(store, &opened.view, attempt)?;
+    let token = keys.first().map(|key| token::mint(key, &opened.claims)).unwrap_or_default();
+    let mut out = String::new();
+    for (variable, value) in [
+        ("OUTLAST_RUN_ID", opened.view.run.id.to_string()),
+        ("OUTLAST_MARK", mark.as_str().to_owned()),
+        ("OUTLAST_ATTEMPT", attempt.to_string()),
+        ("OUTLAST_TOKEN", token),
+        ("OUTLAST_STATE_FILE", mirror.file.to_string_lossy().into_owned()),
+    ] {
+        out.push_str(&export(variable, &value));
+    }
+    if fresh {
+        // Another run's, from around us, say nothing of this one.
+        out.push_str("unset OUTLAST_RECOVERED OUTLAST_LAST_EXIT\n");
+        if let Some(before) = &opened.before {
+            out.push_str(&export("OUTLAST_RECOVERED", "1"));
+            out.push_str(&export("OUTLAST_LAST_EXIT", &before.exit.as_ref().map(words).unwrap_or_default()));
+        }
+    }
+    Ok(out)
+}
+
+/// Ends what earlier lives of the loop left running: an old agent must not go on beside the new one.
+fn end_strays(mark: &Mark) -> Result<(), CliError> {
+    let tree = Tree::new(mark.marker(), Vec::new());
+    let strays = tree.survivors()?.len();
+    if strays == 0 {
+        return Ok(());
+    }
+    say(&format!("ending {} of an earlier life of this loop", some(strays as i64, "process")));
+    let ended = end_tree(&tree, None, Ask::EndRest, Graces::default(), &Force::new()?)?;
+    if ended.left.is_empty() {
+        return Ok(());
+    }
+    Err(RunError::Strays { count: ended.left.len(), whose: "an earlier life of this loop", before: false }
+        .into())
+}
+
+/// How a shell ended.
+#[derive(Clone, Copy, Debug)]
+pub enum End {
+    Code(i32),
+    Signal(i32),
+}
+
+/// Ends the shell's attempt and gives the lease back. Returns the exit code that tells the truth: an exit with 0 while
+/// a task is begun and not done is an interruption.
+pub fn end(store: &dyn Store, bearer: &Bearer, how: End) -> Result<u8, CliError> {
+    let run = bearer.view.run.no;
+    let open = TaskContext::read(store, &bearer.view.run.id)?.task;
+    let attempt = store.attempts(run)?.into_iter().find(|a| a.no == bearer.claims.attempt);
+    let instance = attempt.as_ref().filter(|a| a.is_open()).and_then(|a| a.instance);
+    let (code, signal) = match how {
+        End::Code(code) => (Some(code), None),
+        End::Signal(signal) => (None, Some(signal)),
+    };
+    // Ctrl-C and Ctrl-\ are a person's.
+    let by_person = matches!(signal, Some(2 | 3));
+    let id = &bearer.view.run.id;
+    let then = match (&open, code) {
+        (None, Some(0)) => Then::Complete,
+        (None, Some(code)) => Then::Fail(format!("the loop ended with exit {code}")),
+        _ => Then::Interrupt { by_person },
+    };
+    if let Some(instance) = instance {
+        let exit = Exit { code, signal, stopped: by_person, ..Exit::default() };
+        let ended = EndAttempt { run, attempt: bearer.claims.attempt, instance, exit, active_ms: 0, then };
+        store.run_verb(ended, Durability::Synced)?;
+        declare_dead(store, instance, true)?;
+    }
+    match (&open, code) {
+        (Some(open), Some(0)) => {
+            say(&format!(
+                "{id} is interrupted: it ended with exit 0, but task {:?} was begun and not done",
+                open.task
+            ));
+            say("hint: start the loop again: it goes on with it; or call outlast_done when a task is");
+            Ok(exit_code::INTERRUPTED)
+        }
+        (_, Some(code)) => Ok(u8::try_from(code & 0xff).unwrap_or(exit_code::REFUSED)),
+        (_, None) => Ok(exit_code::OK),
+    }
+}
+
+/// Whether nobody has taken the run up since the bearer's attempt.
+pub fn is_untouched(store: &dyn Store, bearer: &Bearer) -> Result<bool, store::Error> {
+    let newest = store.attempts(bearer.view.run.no)?.last().map(|a| a.no);
+    let status = store.run(bearer.view.run.no)?.map(|v| v.run.status);
+    Ok(newest == Some(bearer.claims.attempt) && !matches!(status, Some(Status::Cancelled | Status::Halted)))
+}

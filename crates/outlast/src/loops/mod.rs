@@ -1,0 +1,113 @@
+//! Loop scripts: shell functions that keep a loop's task, and the lease that makes the loop one.
+//!
+//! `outlast shell-init` prints the functions, `*.sh` here. They hold no state: each says one word (`outlast
+//! shell-loop …`) that commits before it returns, and evaluates what that prints, exports of quoted values. So
+//! nothing is to be saved when the shell dies, and no trap has to.
+//!
+//! Outside `outlast run` the loop's run has the shell itself as its driver: [`lease`] registers the *shell's*
+//! process, so that it is found dead when it is, and [`keeper`] renews its heartbeat for those who cannot see it.
+
+pub mod cut_short;
+pub mod keeper;
+pub mod lease;
+pub mod task_context;
+pub mod verbs;
+
+use outlast_core::{store::RunView, words::id::RunId};
+
+use crate::{
+    cli::shell::ShellInitArgs,
+    loops::task_context::quote,
+    program::{context::Context, error::CliError},
+    render::look::Page,
+};
+
+/// Whether the run is a loop script's own, whose shell drives it.
+pub fn is_loop(view: &RunView) -> bool {
+    view.spec.command.is_none() && view.spec.tags.get(KIND.0).is_some_and(|kind| kind == KIND.1)
+}
+
+/// The tag of such a run.
+const KIND: (&str, &str) = ("loop", "shell");
+
+const CHILD: &str = include_str!("child.sh");
+const TRAPS: &str = include_str!("traps.sh");
+const VERBS: &str = include_str!("verbs.sh");
+const OPEN: &str = include_str!("open.sh");
+
+/// Prints the functions for eval. Touches no store: the text it prints does.
+pub fn print(args: &ShellInitArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+    let name = args.run.as_deref().ok_or_else(|| CliError::Usage {
+        message: "the loop has no name".into(),
+        hint: Some(
+            "eval \"$(outlast shell-init --run NAME)\", with the same NAME in each of its lives".into(),
+        ),
+    })?;
+    let name = RunId::new(name).map_err(|e| CliError::Usage { message: e.to_string(), hint: None })?;
+    let program = crate::program()?;
+    let program = program.to_str().ok_or_else(|| CliError::Usage {
+        message: format!("the path of this program is not plain text: {}", program.display()),
+        hint: Some("install it elsewhere".into()),
+    })?;
+    page.text(&script(
+        program,
+        name.as_str(),
+        &args.max_lives.to_string(),
+        store_to_tell(context)?.as_deref(),
+    ))?;
+    Ok(())
+}
+
+/// What a shell evaluates where there are no functions to give it: a script ends, a person's shell does not.
+pub fn end_with(code: u8) -> String {
+    format!("case $- in *i*) (exit {code}) ;; *) exit {code} ;; esac")
+}
+
+fn script(program: &str, name: &str, lives: &str, store: Option<&str>) -> String {
+    let mut out = String::from("# outlast shell-init\n");
+    for (variable, value) in
+        [("__outlast_program", program), ("__outlast_name", name), ("__outlast_lives", lives)]
+    {
+        out.push_str(&format!("{variable}={}\n", quote::quoted(value)));
+    }
+    if let Some(store) = store {
+        out.push_str(&quote::export("OUTLAST_STORE", store));
+    }
+    for part in [VERBS, CHILD, TRAPS, OPEN] {
+        out.push_str(part);
+    }
+    out
+}
+
+/// The store's address for the loop and its children, unless they have it. A password is put into no text.
+fn store_to_tell(context: &Context) -> Result<Option<String>, CliError> {
+    let address = context.place.address();
+    if context.around.var("OUTLAST_STORE").is_some_and(|had| had == address.as_str()) {
+        return Ok(None);
+    }
+    match context.place.without_secret() {
+        Some(address) => Ok(Some(address)),
+        None => Err(CliError::Usage {
+            message: format!("the store's address {} holds a password", context.place),
+            hint: Some("give it in the variable OUTLAST_STORE, which the loop then has".into()),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_functions_are_well_formed_in_every_shell() {
+        let text = script("/opt/it's/outlast", "nightly", "10", Some("/a b/runs.db"));
+        for shell in ["sh", "dash", "bash", "zsh"] {
+            match Command::new(shell).args(["-n", "-c", &text]).output() {
+                Ok(out) => assert!(out.status.success(), "{shell}: {}", String::from_utf8_lossy(&out.stderr)),
+                Err(_) => eprintln!("NOT TESTED: {shell} is not installed"),
+            }
+        }
+    }
+}

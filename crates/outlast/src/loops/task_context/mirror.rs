@@ -1,0 +1,271 @@
+//! `active_state.json`: the context as a file, for people, `jq` and scripts of old. The store is the truth: nothing
+//! is ever read back from it.
+//!
+//! Written whole or not at all (a new file, synced, takes the old one's name), mode 0600, after each commit by
+//! whoever committed, and before each attempt.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use outlast_core::{
+    store::{RunView, Store},
+    words::id::AttemptNo,
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{TaskContext, key, reference::Reference};
+use crate::{
+    program::{error::CliError, run_directory::RunDirectory, say::say},
+    render::time::rfc3339,
+    settings::{place::Place, surroundings::Surroundings},
+};
+
+/// The layout's version. A file with a larger one is a newer Outlast's, and is left alone.
+pub const SCHEMA: i64 = 1;
+
+/// How long another writer of the same file is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where a run's mirror is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    pub file: PathBuf,
+    directory: RunDirectory,
+}
+
+/// Why it was not written. The context is in the store all the same.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{} has schema {had}, and this outlast knows schemas up to {SCHEMA}: it is left alone", path.display())]
+    Newer { path: PathBuf, had: i64 },
+    #[error("{} is no state file of Outlast: it is left alone", path.display())]
+    Foreign { path: PathBuf },
+    #[error("cannot write {}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("cannot write {}: another process has been writing it for {} s", path.display(), PATIENCE.as_secs())]
+    Busy { path: PathBuf },
+}
+
+/// What stands in it. An unset key is absent.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: i64,
+    run_id: &'a str,
+    attempt: i64,
+    #[serde(flatten)]
+    named: BTreeMap<&'static str, &'a Value>,
+    timestamp: String,
+    memory_refs: &'a BTreeMap<String, Reference>,
+    /// What else the context holds.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    context: BTreeMap<&'a str, &'a Value>,
+}
+
+impl Mirror {
+    /// The run's own file, or the one that `--state-file` named when the run was made.
+    pub fn of(place: &Place, view: &RunView, around: &Surroundings) -> Result<Mirror, CliError> {
+        let directory = RunDirectory::of(place, &view.run.id, around)?;
+        let asked = view.spec.command.as_ref().and_then(|c| c.state_file.as_ref());
+        let file = asked.map_or_else(|| directory.state_file(), PathBuf::from);
+        Ok(Mirror { file, directory })
+    }
+
+    /// Makes it anew from the store, and says what is in the way: a commit is not undone for want of its copy.
+    pub fn renew(&self, store: &dyn Store, view: &RunView, attempt: AttemptNo) -> Result<(), CliError> {
+        let written = self.locked(|| {
+            let context = TaskContext::read(store, &view.run.id)?;
+            let text = document(
+                &context,
+                view.run.id.as_str(),
+                attempt,
+                rfc3339(match context.at {
+                    Some(at) => at,
+                    None => store.now()?,
+                }),
+            );
+            Ok(self.write(&text, view.run.id.as_str()))
+        });
+        match written {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(e @ (Error::Newer { .. } | Error::Foreign { .. }))) => {
+                say(&format!("{e}; the context itself is safe in the store (`outlast ctx get`)"));
+                say("hint: move that file away, or name another one with --state-file");
+                Ok(())
+            }
+            Ok(Err(e)) => {
+                say(&format!("{e}; the context itself is safe in the store (`outlast ctx get`)"));
+                Ok(())
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// One writer at a time, and what it writes is read while it alone may write: no older copy comes last.
+    fn locked(
+        &self,
+        write: impl FnOnce() -> Result<Result<(), Error>, CliError>,
+    ) -> Result<Result<(), Error>, CliError> {
+        let lock = match self.lock() {
+            Ok(lock) => lock,
+            Err(e) => return Ok(Err(e)),
+        };
+        let done = write();
+        drop(lock);
+        done
+    }
+
+    fn lock(&self) -> Result<File, Error> {
+        let path = self.directory.path().join("state.lock");
+        let io = |source| Error::Io { path: path.clone(), source };
+        self.directory.make().map_err(io)?;
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(io)?;
+        let began = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(fs::TryLockError::WouldBlock) if began.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(fs::TryLockError::WouldBlock) => return Err(Error::Busy { path: self.file.clone() }),
+                Err(fs::TryLockError::Error(source)) => return Err(io(source)),
+            }
+        }
+    }
+
+    fn write(&self, text: &str, run: &str) -> Result<(), Error> {
+        let is_own = self.file.starts_with(self.directory.path());
+        may_replace(&self.file, is_own)?;
+        replace(&self.file, text, run).map_err(|source| Error::Io { path: self.file.clone(), source })
+    }
+}
+
+fn document(context: &TaskContext, run: &str, attempt: AttemptNo, timestamp: String) -> String {
+    let named = |k: &str| key::NAMED.iter().map(|(name, _)| *name).find(|name| *name == k);
+    let document = Document {
+        schema: SCHEMA,
+        run_id: run,
+        attempt: attempt.0,
+        named: context.values.iter().filter_map(|(k, v)| Some((named(k)?, v))).collect(),
+        timestamp,
+        memory_refs: &context.references,
+        context: context
+            .values
+            .iter()
+            .filter(|(k, _)| named(k).is_none())
+            .map(|(k, v)| (k.as_str(), v))
+            .collect(),
+    };
+    // Texts and numbers in maps with texts as keys: there is no JSON that they cannot be.
+    let mut text = serde_json::to_string_pretty(&document).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// Only what we know to be ours is replaced: what a newer Outlast wrote may say more than we understand, and a file
+/// that was named by mistake is somebody's work.
+fn may_replace(file: &Path, is_own: bool) -> Result<(), Error> {
+    let text = match fs::read(file) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(Error::Io { path: file.to_owned(), source }),
+    };
+    let schema = serde_json::from_slice::<Value>(&text).ok().and_then(|v| v.get("schema")?.as_i64());
+    match schema {
+        Some(had) if had > SCHEMA => Err(Error::Newer { path: file.to_owned(), had }),
+        Some(_) => Ok(()),
+        // In the run's own directory there is nobody's work but ours, cut off by whatever cut it off.
+        None if is_own || text.is_empty() => Ok(()),
+        None => Err(Error::Foreign { path: file.to_owned() }),
+    }
+}
+
+/// Gives `text` the name `file`, at once for whoever reads it, and for good.
+fn replace(file: &Path, text: &str, run: &str) -> io::Result<()> {
+    let directory = match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let name = file.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
+    let fresh = directory.join(format!(".{name}.{run}.tmp"));
+    // Left by a writer that died. What is then there is made by us alone: nobody's link is followed.
+    match fs::remove_file(&fresh) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    out.write_all(text.as_bytes())?;
+    out.sync_all()?;
+    drop(out);
+    fs::rename(&fresh, file)?;
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn context(values: &[(&str, &str)]) -> TaskContext {
+        let values = values.iter().map(|(k, v)| ((*k).to_owned(), Value::from(*v))).collect();
+        TaskContext { values, ..TaskContext::default() }
+    }
+
+    #[test]
+    fn the_seeds_keys_stand_at_the_top_and_an_unset_one_is_absent() {
+        let hard = "quote \" and\nline $(id)";
+        let context = context(&[("task_id", hard), ("progress_stage", "tests"), ("pr", "7")]);
+        let text = document(&context, "r", AttemptNo(3), "2026-11-21T06:00:00Z".into());
+        let read: Value = serde_json::from_str(&text).unwrap();
+        let wanted = serde_json::json!({
+            "schema": 1, "run_id": "r", "attempt": 3, "task_id": hard, "progress_stage": "tests",
+            "timestamp": "2026-11-21T06:00:00Z", "memory_refs": {}, "context": {"pr": "7"},
+        });
+        assert_eq!(read, wanted);
+    }
+
+    #[test]
+    fn only_our_own_older_file_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("active_state.json");
+        let check = |text: &str, is_own: bool, wanted: Option<&str>| {
+            fs::write(&file, text).unwrap();
+            let found = may_replace(&file, is_own).map_err(|e| e.to_string());
+            match wanted {
+                None => found.unwrap(),
+                Some(part) => assert!(found.unwrap_err().contains(part), "{text}"),
+            }
+        };
+        check(r#"{"schema": 1}"#, false, None);
+        check(r#"{"schema": 0}"#, false, None);
+        check("", false, None);
+        check(r#"{"schema": 2}"#, true, Some("schema 2"));
+        check(r#"{"schema": 2}"#, false, Some("left alone"));
+        check(r#"{"task_id": "of the trap"}"#, false, Some("no state file of Outlast"));
+        check("# Notes", false, Some("no state file of Outlast"));
+        check(r#"{"schema": 1, "task"#, true, None);
+    }
+
+    #[test]
+    fn a_file_is_replaced_at_once_and_nobodys_link_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, victim) = (dir.path().join("s.json"), dir.path().join("victim"));
+        fs::write(&victim, "mine").unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join(".s.json.r.tmp")).unwrap();
+        std::os::unix::fs::symlink(&victim, &file).unwrap();
+        replace(&file, "new", "r").unwrap();
+        assert_eq!(
+            (fs::read_to_string(&file).unwrap(), fs::read_to_string(&victim).unwrap()),
+            ("new".into(), "mine".into())
+        );
+        assert_eq!(fs::symlink_metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+}

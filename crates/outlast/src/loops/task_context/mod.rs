@@ -1,0 +1,150 @@
+//! What an agent is at: its task's context, its memory references, and the task that a loop has begun.
+//!
+//! All of it are keys of the run's own namespace, where `run.context` of the Python package has them: they are
+//! written ahead, in one commit, and outlive every process. [`mirror`] is a copy of them for people and `jq`.
+
+pub mod bearer;
+pub mod key;
+pub mod mirror;
+pub mod quote;
+pub mod reference;
+pub mod task;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use outlast_core::{
+    engine::state::put::Change,
+    state::{At, Item, Name, Scan, run_namespace},
+    store::{self, Store},
+    words::id::{Micros, RunId},
+};
+use serde_json::Value;
+
+use self::{reference::Reference, task::OpenTask};
+
+/// Whose keys they are in the run's namespace. The first is `run.context` of the Python package.
+pub const CONTEXT: &str = "context";
+pub const MEMORY: &str = "memory";
+pub const TASK: &str = "task";
+/// Tasks that are done, and those that were set aside, by their names.
+pub const DONE: &str = "task.done";
+pub const ASIDE: &str = "task.aside";
+
+/// The key of the task that is begun and not done.
+pub const OPEN: &str = "open";
+
+/// Keys that are read at once.
+const PAGE: usize = 500;
+
+/// A run's context as it stood at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct TaskContext {
+    pub values: BTreeMap<String, Value>,
+    pub references: BTreeMap<String, Reference>,
+    /// Begun and not done.
+    pub task: Option<OpenTask>,
+    /// The version of the open task's key: what a change of it expects.
+    pub task_version: i64,
+    /// When the newest of it was written.
+    pub at: Option<Micros>,
+}
+
+impl TaskContext {
+    /// Reads it, all at one position.
+    pub fn read(store: &dyn Store, run: &RunId) -> Result<TaskContext, store::Error> {
+        let namespace = run_namespace(run);
+        let at = At::Position(store.state_position()?);
+        let mut found = TaskContext::default();
+        for item in all(store, &namespace, CONTEXT, at)? {
+            found.at = found.at.max(Some(item.at));
+            found.values.insert(item.key.clone(), typed(&item)?);
+        }
+        for item in all(store, &namespace, MEMORY, at)? {
+            found.at = found.at.max(Some(item.at));
+            found.references.insert(item.key.clone(), typed(&item)?);
+        }
+        if let Some(item) = store.state_at(&namespace, TASK, OPEN, at)? {
+            found.task_version = item.version;
+            found.task = item.value.is_some().then(|| typed(&item)).transpose()?;
+        }
+        Ok(found)
+    }
+
+    /// A value as a shell has it: a text as it is, anything else as JSON.
+    pub fn text(&self, key: &str) -> Option<String> {
+        self.values.get(key).map(text)
+    }
+}
+
+/// See [`TaskContext::text`].
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Where a run's key of `agent` is.
+pub fn name(run: &RunId, agent: &str, key: &str) -> Arc<Name> {
+    Name::new(run_namespace(run), agent, key)
+}
+
+/// Sets a key of the context to a text.
+pub fn set(run: &RunId, key: &str, value: &str) -> Change {
+    put(run, CONTEXT, key, &Value::from(value))
+}
+
+/// Sets a key to what `value` is as JSON.
+pub fn put(run: &RunId, agent: &str, key: &str, value: &Value) -> Change {
+    Change::set(name(run, agent, key), value.to_string().as_bytes())
+}
+
+pub fn delete(run: &RunId, agent: &str, key: &str) -> Change {
+    Change::delete(name(run, agent, key))
+}
+
+/// Whether `value` is news: the key did not have it before, `since` this time. A loop that goes in circles
+/// between two stages gets nowhere.
+pub fn is_news(
+    store: &dyn Store,
+    run: &RunId,
+    key: &str,
+    value: &str,
+    since: Micros,
+) -> Result<bool, store::Error> {
+    let namespace = run_namespace(run);
+    let Some(newest) = store.state(&namespace, CONTEXT, key)? else { return Ok(true) };
+    // What is older than a page of versions may count as news again.
+    let after = (newest.version - PAGE as i64).max(0);
+    let wanted = Value::from(value).to_string();
+    let past = store.state_history(&namespace, CONTEXT, key, after, PAGE)?.items;
+    Ok(!past.iter().any(|i| i.at >= since && i.value.as_deref() == Some(wanted.as_bytes())))
+}
+
+fn all(store: &dyn Store, namespace: &str, agent: &str, at: At) -> Result<Vec<Item>, store::Error> {
+    let mut scan = Scan {
+        namespace: namespace.to_owned(),
+        agent: agent.to_owned(),
+        prefix: String::new(),
+        after: None,
+        at,
+        limit: PAGE,
+    };
+    let mut found = Vec::new();
+    loop {
+        let page = store.state_scan(&scan)?;
+        let is_last = page.len() < PAGE;
+        found.extend(page.into_iter().filter(|i| i.value.is_some()));
+        if is_last {
+            return Ok(found);
+        }
+        scan.after = found.last().map(|i| i.key.clone());
+    }
+}
+
+/// A value of ours that is no JSON is damage, not nothing.
+pub fn typed<T: serde::de::DeserializeOwned>(item: &Item) -> Result<T, store::Error> {
+    serde_json::from_slice(item.value.as_deref().unwrap_or(b"null")).map_err(|e| store::Error::Corrupt {
+        what: format!("key {:?} of {:?} in {:?}: {e}", item.key, item.agent, item.namespace),
+    })
+}

@@ -1,0 +1,240 @@
+//! The task that a loop has begun: decisions on what is written of it. Pure.
+
+use outlast_core::{
+    engine::state::put::Change,
+    words::id::{Micros, RunId},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{ASIDE, CONTEXT, DONE, OPEN, TASK, TaskContext, delete, key, name, put, set};
+pub use crate::program::error::TaskRefused as Refused;
+
+/// A task that is begun and not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenTask {
+    pub task: String,
+    /// How many lives began with it since it last got on, this one included.
+    pub lives: i64,
+    /// The attempt that has it now: in a later one it was interrupted.
+    pub attempt: i64,
+    /// Microseconds since the Unix epoch.
+    pub begun_at: i64,
+}
+
+/// What `recover` finds.
+#[derive(Clone, Debug)]
+pub enum Recovery {
+    /// Nothing is unfinished.
+    Nothing,
+    /// Go on with it.
+    Task { task: String, lives: i64, changes: Vec<Change> },
+    /// It was begun in too many lives and never got on: it is put where it can be found, and left.
+    SetAside { task: String, lives: i64, changes: Vec<Change> },
+}
+
+/// Begins `task`, or goes on with it. What an earlier task left in the context goes.
+pub fn begin(
+    run: &RunId,
+    context: &TaskContext,
+    task: &str,
+    pairs: &[(String, String)],
+    attempt: i64,
+    now: Micros,
+) -> Result<Vec<Change>, Refused> {
+    if task.is_empty() {
+        return Err(Refused::Nameless);
+    }
+    let open = match &context.task {
+        Some(open) if open.task != task => {
+            return Err(Refused::Unfinished { had: open.task.clone(), asked: task.to_owned() });
+        }
+        Some(open) => OpenTask { lives: lives_now(open, attempt), attempt, ..open.clone() },
+        None => OpenTask { task: task.to_owned(), lives: 1, attempt, begun_at: now.0 },
+    };
+    let mut changes = vec![opened(run, context, &open)];
+    if context.task.is_none() {
+        changes.extend(forgotten(run, context, |k| k == key::TASK_ID || pairs.iter().any(|(p, _)| p == k)));
+    }
+    changes.push(set(run, key::TASK_ID, task));
+    changes.extend(pairs.iter().filter(|(k, _)| k != key::TASK_ID).map(|(k, v)| set(run, k, v)));
+    Ok(changes)
+}
+
+/// What is unfinished. Also a task that is only named in the context.
+pub fn recover(
+    run: &RunId,
+    context: &TaskContext,
+    attempt: i64,
+    most_lives: Option<i64>,
+    now: Micros,
+) -> Recovery {
+    let open = match (&context.task, context.text(key::TASK_ID)) {
+        (Some(open), _) => open.clone(),
+        // Written by an earlier life: this one has not begun anything.
+        (None, Some(task)) if !task.is_empty() => {
+            OpenTask { task, lives: 1, attempt: attempt - 1, begun_at: now.0 }
+        }
+        (None, _) => return Recovery::Nothing,
+    };
+    let lives = lives_now(&open, attempt);
+    let task = open.task.clone();
+    if most_lives.is_some_and(|most| lives > most) {
+        let why = json!({ "lives": open.lives, "at": now.0, "context": context.values });
+        let mut changes = vec![put(run, ASIDE, &task, &why), closed(run, context)];
+        changes.extend(forgotten(run, context, |_| false));
+        return Recovery::SetAside { task, lives: open.lives, changes };
+    }
+    let mut changes = Vec::new();
+    if context.task.is_none() || open.attempt != attempt {
+        changes.push(opened(run, context, &OpenTask { lives, attempt, ..open }));
+    }
+    if context.text(key::TASK_ID).as_deref() != Some(&task) {
+        changes.push(set(run, key::TASK_ID, &task));
+    }
+    Recovery::Task { task, lives, changes }
+}
+
+/// The task is done; `asked` is checked where it is given.
+pub fn done(
+    run: &RunId,
+    context: &TaskContext,
+    asked: Option<&str>,
+    now: Micros,
+) -> Result<(String, Vec<Change>), Refused> {
+    let task = match (&context.task, context.text(key::TASK_ID)) {
+        (Some(open), _) => open.task.clone(),
+        (None, Some(task)) if !task.is_empty() => task,
+        (None, _) => return Err(Refused::NoTask),
+    };
+    if let Some(asked) = asked.filter(|a| *a != task) {
+        return Err(Refused::Another { had: task, asked: asked.to_owned() });
+    }
+    let mut changes = vec![put(run, DONE, &task, &json!({ "at": now.0 }))];
+    if context.task.is_some() {
+        changes.push(closed(run, context));
+    }
+    changes.extend(forgotten(run, context, |_| false));
+    Ok((task, changes))
+}
+
+/// The task got on: its deaths so far are not held against it. `None`: there is nothing to forgive.
+pub fn got_on(run: &RunId, context: &TaskContext) -> Option<Change> {
+    let open = context.task.as_ref().filter(|open| open.lives > 1)?;
+    Some(opened(run, context, &OpenTask { lives: 1, ..open.clone() }))
+}
+
+fn lives_now(open: &OpenTask, attempt: i64) -> i64 {
+    open.lives + i64::from(open.attempt != attempt)
+}
+
+/// Two processes of one attempt do not both begin: the second finds a version it did not read.
+fn opened(run: &RunId, context: &TaskContext, open: &OpenTask) -> Change {
+    put(run, TASK, OPEN, &json!(open)).expecting(context.task_version)
+}
+
+fn closed(run: &RunId, context: &TaskContext) -> Change {
+    Change::delete(name(run, TASK, OPEN)).expecting(context.task_version)
+}
+
+/// Takes away what says something of a task, but for keys that are set anyway.
+fn forgotten<'a>(
+    run: &'a RunId,
+    context: &'a TaskContext,
+    is_set: impl Fn(&str) -> bool + 'a,
+) -> impl Iterator<Item = Change> + 'a {
+    let there = |k: &&str| context.values.contains_key(*k);
+    key::NAMED
+        .iter()
+        .map(|(k, _)| *k)
+        .filter(there)
+        .filter(move |k| !is_set(k))
+        .map(|k| delete(run, CONTEXT, k))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run() -> RunId {
+        RunId::new("r").unwrap()
+    }
+
+    fn at(task: &str, lives: i64, attempt: i64) -> TaskContext {
+        let open = OpenTask { task: task.into(), lives, attempt, begun_at: 5 };
+        let values = [("task_id", task), ("branch_name", "b"), ("own", "o")];
+        TaskContext {
+            values: values.map(|(k, v)| (k.to_owned(), v.into())).into(),
+            task: Some(open),
+            task_version: 3,
+            ..TaskContext::default()
+        }
+    }
+
+    /// What is written: `key` for a set one, `-key` for one that goes.
+    fn keys(changes: &[Change]) -> Vec<String> {
+        let one = |c: &Change| format!("{}{}", if c.value.is_some() { "" } else { "-" }, c.name.key);
+        changes.iter().map(one).collect()
+    }
+
+    #[test]
+    fn a_task_begins_without_what_the_one_before_it_left() {
+        let left = TaskContext { task: None, ..at("t0", 1, 1) };
+        let pairs = [("issue_number".to_owned(), "7".to_owned())];
+        let changes = begin(&run(), &left, "t1", &pairs, 2, Micros(9)).unwrap();
+        assert_eq!(keys(&changes), ["open", "-branch_name", "task_id", "issue_number"]);
+        assert_eq!(changes[0].expected, Some(3));
+    }
+
+    #[test]
+    fn a_task_that_is_begun_keeps_another_from_being_begun_and_goes_on_itself() {
+        let refused = begin(&run(), &at("t", 1, 1), "u", &[], 1, Micros(9)).unwrap_err();
+        assert_eq!(refused, Refused::Unfinished { had: "t".into(), asked: "u".into() });
+        assert_eq!(
+            keys(&begin(&run(), &at("t", 1, 1), "t", &[], 1, Micros(9)).unwrap()),
+            ["open", "task_id"]
+        );
+        assert_eq!(begin(&run(), &at("t", 1, 1), "", &[], 1, Micros(9)).unwrap_err(), Refused::Nameless);
+    }
+
+    #[test]
+    fn each_life_that_takes_a_task_up_is_counted_once() {
+        let lives =
+            |context: &TaskContext, attempt| match recover(&run(), context, attempt, Some(3), Micros(9)) {
+                Recovery::Task { lives, .. } => Some(lives),
+                _ => None,
+            };
+        assert_eq!(lives(&at("t", 1, 1), 2), Some(2));
+        assert_eq!(lives(&at("t", 2, 2), 2), Some(2), "asked twice in one life");
+        assert_eq!(lives(&at("t", 3, 2), 3), None);
+        let named = TaskContext { task: None, task_version: 0, ..at("t", 1, 1) };
+        assert_eq!(lives(&named, 2), Some(2), "a task that is only named");
+        assert!(matches!(recover(&run(), &TaskContext::default(), 2, None, Micros(9)), Recovery::Nothing));
+    }
+
+    #[test]
+    fn a_task_that_never_gets_on_is_set_aside_and_kept() {
+        let Recovery::SetAside { lives, changes, .. } =
+            recover(&run(), &at("t", 3, 3), 4, Some(3), Micros(9))
+        else {
+            panic!("not set aside");
+        };
+        assert_eq!(
+            (lives, keys(&changes)),
+            (3, ["t", "-open", "-task_id", "-branch_name"].map(String::from).to_vec())
+        );
+        assert!(got_on(&run(), &at("t", 1, 1)).is_none() && got_on(&run(), &at("t", 2, 2)).is_some());
+    }
+
+    #[test]
+    fn a_task_is_done_by_its_own_name_and_leaves_what_is_not_its() {
+        let (task, changes) = done(&run(), &at("t", 1, 1), None, Micros(9)).unwrap();
+        assert_eq!(
+            (task.as_str(), keys(&changes).join(" ").as_str()),
+            ("t", "t -open -task_id -branch_name")
+        );
+        let another = done(&run(), &at("t", 1, 1), Some("u"), Micros(9)).unwrap_err();
+        assert_eq!(another, Refused::Another { had: "t".into(), asked: "u".into() });
+        assert_eq!(done(&run(), &TaskContext::default(), None, Micros(9)).unwrap_err(), Refused::NoTask);
+    }
+}

@@ -1,0 +1,374 @@
+//! The words that a loop's functions say. Each commits before it answers, and answers with exports.
+
+use std::sync::Arc;
+
+use outlast_core::{
+    engine,
+    run::instance::Identity,
+    store::{self, Store},
+};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{
+    cut_short::{self, AtExit},
+    keeper,
+    lease::{self, End, Shell},
+};
+use crate::{
+    cli::shell::{EndArgs, Lives, ShellLoopArgs, Verb},
+    commands::ctx,
+    loops::task_context::{
+        self, ASIDE, DONE, TASK, TaskContext,
+        bearer::Bearer,
+        key::{self, STAGE, TASK_ID},
+        quote::export,
+        task::{self, Recovery},
+    },
+    program::{
+        context::Context,
+        error::{CliError, InsideError},
+        exit_code,
+        say::say,
+    },
+    render::look::Page,
+    supervisor::environment::Mark,
+};
+use outlast_process::{
+    end_tree::{Force, end_tree},
+    identity::{self, Liveness},
+    ladder::{Ask, Graces},
+    proc_table,
+    tree::{Marker, Tree},
+};
+
+/// The name that a supervised run's loop has, for the run's whole life.
+const LOOP: &str = "loop";
+
+/// How long a child has to end by itself: its shell is waited for.
+const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Which loop of a supervised run has its context, and which shell says so.
+#[derive(Serialize, Deserialize)]
+struct Bound {
+    name: String,
+    attempt: i64,
+    host: String,
+    boot_id: String,
+    pid_ns: u64,
+    pid: u32,
+    start_time: u64,
+}
+
+/// Does it, and prints what the shell is to evaluate. Returns the exit code.
+pub fn act(args: &ShellLoopArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
+    // Words of the end are said to a store that is there; a loop's first word makes it.
+    let store = context.open(matches!(args.verb, Verb::Open), Default::default())?;
+    match &args.verb {
+        Verb::Open => open(&store, args, context, page),
+        Verb::Keep(keep) => keeper::keep(&store, keep, args.pid, context),
+        Verb::StopChild { child } => stop_child(&store, args, *child, context),
+        Verb::End(how) => end(store.as_ref(), args, how_it_ends(how, args.pid), context),
+        verb => match said(store.as_ref(), verb, context, page) {
+            Err(CliError::Store(store::Error::Engine(engine::Error::LeaseLost { .. })))
+                if hold_again(&store, args, context, page)? =>
+            {
+                // The token of the environment is the lost one's: what is printed replaces it.
+                let bearer = Bearer::of_environment(store.as_ref(), &context.around)?;
+                said_by(&renewed(store.as_ref(), bearer)?, store.as_ref(), verb, context, page)
+            }
+            done => done,
+        },
+    }
+}
+
+fn open(
+    store: &Arc<dyn Store>,
+    args: &ShellLoopArgs,
+    context: &Context,
+    page: &mut Page,
+) -> Result<u8, CliError> {
+    let shell = Shell::of(args.pid, &args.name)?;
+    page.text(&forget_others(context, &args.name))?;
+    if let Some(bearer) = supervised(store.as_ref(), context)?
+        && bind(store.as_ref(), &bearer, &shell, &args.name)?
+    {
+        // Its variables are the supervisor's.
+        return Ok(exit_code::OK);
+    }
+    let opened = lease::take(store, context, &shell, &args.name)?;
+    page.text(&lease::settle_in(store.as_ref(), context, &shell, &opened, true)?)?;
+    Ok(exit_code::OK)
+}
+
+/// What another loop around this one, or an earlier life, exported says nothing of this loop's task.
+fn forget_others(context: &Context, name: &str) -> String {
+    let mut out = String::from("unset RECOVERED_TASK_ID OUTLAST_TASK_LIVES\n");
+    // Under `outlast run` what stands there was given to the run.
+    let other = context.around.var("OUTLAST_LOOP").is_some_and(|had| had != name);
+    for (_, variable) in key::NAMED.iter().filter(|_| other) {
+        out.push_str(&format!("unset {variable}\n"));
+    }
+    out.push_str(&export("OUTLAST_LOOP", name));
+    out
+}
+
+/// The supervisor's run that this shell is in. A loop around this one is no supervisor.
+///
+/// Errors: a token that is none of this store's: the run's own store is another one.
+fn supervised(store: &dyn Store, context: &Context) -> Result<Option<Bearer>, CliError> {
+    match Bearer::of_environment(store, &context.around) {
+        Ok(bearer) => Ok(Some(bearer).filter(Bearer::is_supervised)),
+        Err(e) if e.code() == "no_run_here" => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Whether the supervised run's context is this loop's: the first name has it for the run's whole life, so that of two
+/// loops in one run neither takes up the other's task. Any other loop has a run of its own.
+///
+/// Errors: another live shell of this name has it.
+fn bind(store: &dyn Store, bearer: &Bearer, shell: &Shell, name: &str) -> Result<bool, CliError> {
+    let run = &bearer.view.run.id;
+    let place = task_context::name(run, TASK, LOOP);
+    loop {
+        let found = store.state(&place.namespace, &place.agent, &place.key)?;
+        let version = found.as_ref().map_or(0, |i| i.version);
+        if let Some(bound) = found.map(|i| task_context::typed::<Bound>(&i)).transpose()? {
+            if bound.name != name {
+                return Ok(false);
+            }
+            if bound.attempt == bearer.claims.attempt.0 && holds(&bound, shell)? {
+                return Err(InsideError::LoopHeld {
+                    name: name.to_owned(),
+                    run: run.to_string(),
+                    pid: bound.pid,
+                    host: bound.host,
+                }
+                .into());
+            }
+        }
+        let i = &shell.identity;
+        let bound = json!(Bound {
+            name: name.to_owned(),
+            attempt: bearer.claims.attempt.0,
+            host: i.host.clone(),
+            boot_id: i.boot_id.clone(),
+            pid_ns: i.pid_ns,
+            pid: i.pid,
+            start_time: i.start_time,
+        });
+        let change = task_context::put(run, TASK, LOOP, &bound).expecting(version);
+        match bearer.put(store, vec![change], false) {
+            Err(CliError::Store(store::Error::Engine(engine::Error::Conflict { .. }))) => {}
+            done => return done.map(|()| true),
+        }
+    }
+}
+
+/// Whether another shell has it. One that cannot be seen lives: its attempt is not over.
+fn holds(bound: &Bound, shell: &Shell) -> Result<bool, CliError> {
+    let holder = Identity {
+        host: bound.host.clone(),
+        boot_id: bound.boot_id.clone(),
+        pid_ns: bound.pid_ns,
+        pid: bound.pid,
+        start_time: bound.start_time,
+        program: String::new(),
+    };
+    let me = identity::of_self()?;
+    let is_same =
+        bound.pid == shell.id.pid && bound.start_time == shell.id.start_time && bound.pid_ns == me.pid_ns;
+    Ok(!is_same && matches!(identity::liveness(&me, &holder), Liveness::Alive | Liveness::Unknown))
+}
+
+/// Takes the loop's run again after its lease was lost, if nobody else did: the machine was asleep, say.
+fn hold_again(
+    store: &Arc<dyn Store>,
+    args: &ShellLoopArgs,
+    context: &Context,
+    page: &mut Page,
+) -> Result<bool, CliError> {
+    let bearer = Bearer::of_environment(store.as_ref(), &context.around)?;
+    if bearer.is_supervised() {
+        return Ok(false);
+    }
+    if !lease::is_untouched(store.as_ref(), &bearer)? {
+        return Err(InsideError::LoopTaken { name: args.name.clone() }.into());
+    }
+    say("this loop was taken for dead (was the machine asleep?); taking its run again");
+    let shell = Shell::of(args.pid, &args.name)?;
+    let opened = lease::take(store, context, &shell, &args.name)?;
+    page.text(&lease::settle_in(store.as_ref(), context, &shell, &opened, false)?)?;
+    Ok(true)
+}
+
+/// The bearer in the attempt that was just taken.
+fn renewed(store: &dyn Store, bearer: Bearer) -> Result<Bearer, CliError> {
+    let newest = store.attempts(bearer.view.run.no)?.pop();
+    let mut claims = bearer.claims;
+    if let Some(newest) = newest {
+        (claims.attempt, claims.fence) = (newest.no, newest.fence);
+    }
+    Ok(Bearer { claims, ..bearer })
+}
+
+fn said(store: &dyn Store, verb: &Verb, context: &Context, page: &mut Page) -> Result<u8, CliError> {
+    said_by(&Bearer::of_environment(store, &context.around)?, store, verb, context, page)
+}
+
+fn said_by(
+    bearer: &Bearer,
+    store: &dyn Store,
+    verb: &Verb,
+    context: &Context,
+    page: &mut Page,
+) -> Result<u8, CliError> {
+    match verb {
+        Verb::Recover { max_lives } => recover(store, bearer, *max_lives, context, page),
+        Verb::Begin { task, pairs } => {
+            ctx::once_each(pairs.iter().map(|(k, _)| k))?;
+            let stands = TaskContext::read(store, &bearer.view.run.id)?;
+            let (attempt, now) = (bearer.claims.attempt.0, store.now()?);
+            let mut changes = task::begin(&bearer.view.run.id, &stands, task, pairs, attempt, now)
+                .map_err(InsideError::from)?;
+            if is_there(store, bearer, ASIDE, task)? {
+                changes.push(task_context::delete(&bearer.view.run.id, ASIDE, task));
+            }
+            // To begin the same again and again is not to get on.
+            let progress = stands.task.is_none() && !was_begun(store, bearer, task)?;
+            ctx::commit(store, context, bearer, changes, progress)?;
+            // What the script has set itself, and not given here, stays its own.
+            page.text(&ctx::exports(&TaskContext::read(store, &bearer.view.run.id)?))?;
+            Ok(exit_code::OK)
+        }
+        Verb::Stage { stage, pairs } => {
+            let mut pairs = pairs.clone();
+            pairs.insert(0, (STAGE.to_owned(), stage.clone()));
+            ctx::once_each(pairs.iter().map(|(k, _)| k))?;
+            ctx::write(store, context, bearer, &pairs, Vec::new())?;
+            for (k, v) in &pairs {
+                if let Some(variable) = key::variable(k) {
+                    page.text(&export(&variable, v))?;
+                }
+            }
+            Ok(exit_code::OK)
+        }
+        Verb::Done { task } => {
+            let stands = TaskContext::read(store, &bearer.view.run.id)?;
+            let (_, changes) = task::done(&bearer.view.run.id, &stands, task.as_deref(), store.now()?)
+                .map_err(InsideError::from)?;
+            ctx::commit(store, context, bearer, changes, true)?;
+            for variable in
+                key::NAMED.iter().map(|(_, v)| *v).chain(["RECOVERED_TASK_ID", "OUTLAST_TASK_LIVES"])
+            {
+                page.text(&format!("unset {variable}\n"))?;
+            }
+            Ok(exit_code::OK)
+        }
+        Verb::IsOver { task } => {
+            let is_over = is_there(store, bearer, DONE, task)? || is_there(store, bearer, ASIDE, task)?;
+            Ok(if is_over { exit_code::OK } else { exit_code::REFUSED })
+        }
+        // `act` has taken every other word.
+        _ => Ok(exit_code::OK),
+    }
+}
+
+/// Whether the task stands among those that are done, or set aside.
+fn is_there(store: &dyn Store, bearer: &Bearer, agent: &str, task: &str) -> Result<bool, CliError> {
+    let place = task_context::name(&bearer.view.run.id, agent, task);
+    Ok(store.state(&place.namespace, &place.agent, &place.key)?.is_some_and(|i| i.value.is_some()))
+}
+
+/// Whether the task was the last that was begun: its own earlier life may have begun it and been told to forget.
+fn was_begun(store: &dyn Store, bearer: &Bearer, task: &str) -> Result<bool, CliError> {
+    let run = &bearer.view.run.id;
+    Ok(!task_context::is_news(store, run, TASK_ID, task, outlast_core::words::id::Micros(0))?)
+}
+
+fn recover(
+    store: &dyn Store,
+    bearer: &Bearer,
+    Lives(most): Lives,
+    context: &Context,
+    page: &mut Page,
+) -> Result<u8, CliError> {
+    let run = &bearer.view.run.id;
+    let stands = TaskContext::read(store, run)?;
+    match task::recover(run, &stands, bearer.claims.attempt.0, most, store.now()?) {
+        Recovery::Nothing => Ok(exit_code::REFUSED),
+        Recovery::SetAside { task, lives, changes } => {
+            ctx::commit(store, context, bearer, changes, false)?;
+            let lives = if lives == 1 { "1 life".into() } else { format!("{lives} lives") };
+            say(&format!("task {task:?} is set aside: {lives} began with it and it never got on"));
+            say(&format!(
+                "hint: `outlast state get task.aside TASK --namespace run:{run}` tells where it stood; outlast_begin takes it up again"
+            ));
+            Ok(exit_code::REFUSED)
+        }
+        Recovery::Task { task, lives, changes } => {
+            ctx::commit(store, context, bearer, changes, false)?;
+            ctx::tell_changed(&stands);
+            page.text(&ctx::unsets(&stands))?;
+            page.text(&ctx::exports(&TaskContext::read(store, &bearer.view.run.id)?))?;
+            page.text(&export("RECOVERED_TASK_ID", &task))?;
+            page.text(&export("OUTLAST_TASK_LIVES", &lives.to_string()))?;
+            Ok(exit_code::OK)
+        }
+    }
+}
+
+/// The signal that ended it, also where the shell does not say so: SIGTERM then stands for SIGHUP as well.
+fn how_it_ends(said: &EndArgs, shell: u32) -> End {
+    if let Some(signal) = said.signal {
+        return End::Signal(signal);
+    }
+    let read_from = cut_short::read_from(shell);
+    let at_exit = AtExit { jobs: &said.jobs, command: &said.command, read_from: &read_from };
+    if at_exit.is_cut_short() { End::Signal(Signal::TERM.as_raw()) } else { End::Code(said.code) }
+}
+
+/// The attempt ends with the loop's own shell, and not with a subshell that inherited its traps.
+fn end(store: &dyn Store, args: &ShellLoopArgs, how: End, context: &Context) -> Result<u8, CliError> {
+    let code = match how {
+        End::Code(code) => u8::try_from(code & 0xff).unwrap_or(exit_code::REFUSED),
+        End::Signal(_) => exit_code::OK,
+    };
+    let bearer = Bearer::of_environment(store, &context.around)?;
+    if bearer.is_supervised() || !is_our_shell(args) {
+        return Ok(code);
+    }
+    lease::end(store, &bearer, how)
+}
+
+fn is_our_shell(args: &ShellLoopArgs) -> bool {
+    rustix::process::getppid().is_some_and(|p| u32::try_from(p.as_raw_nonzero().get()) == Ok(args.pid))
+}
+
+/// Ends a child of the shell that asks, and all that came of it.
+fn stop_child(
+    store: &Arc<dyn Store>,
+    args: &ShellLoopArgs,
+    child: u32,
+    context: &Context,
+) -> Result<u8, CliError> {
+    let asking = rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get());
+    let roots: Vec<_> = proc_table::read_stat(child)?
+        // A pid that somebody else has by now is left alone.
+        .filter(|stat| i64::from(stat.ppid) == i64::from(asking))
+        .map(|stat| stat.id())
+        .into_iter()
+        .collect();
+    // Of a loop's own run all that bears its mark, also what has lost its parent. In a supervised run that is more
+    // than ours, and its supervisor's to end.
+    let own = Bearer::of_environment(store.as_ref(), &context.around).ok().filter(|b| !b.is_supervised());
+    let marker = match own.filter(|_| is_our_shell(args)) {
+        Some(bearer) => Mark::new(&bearer.view, &store.token_keys()?).marker_of(bearer.claims.attempt),
+        None => Marker::new([]),
+    };
+    let graces = Graces { all: GRACE, ..Graces::default() };
+    end_tree(&Tree::new(marker, roots), None, Ask::EndRest, graces, &Force::new()?)?;
+    Ok(exit_code::OK)
+}

@@ -1,0 +1,87 @@
+//! What every command works with.
+
+use std::{ffi::OsString, io::IsTerminal as _, path::Path, sync::Arc};
+
+use outlast_core::{
+    store::{self, Store},
+    words::clock::{Clock, Entropy},
+};
+use outlast_store::Options;
+
+use crate::{
+    cli::Globals,
+    program::{
+        error::CliError,
+        host::{OsEntropy, SystemClock},
+        jsonl,
+    },
+    render::look::Look,
+    settings::{
+        keys::Keys,
+        place::{self, Durability, Place},
+        surroundings::Surroundings,
+    },
+};
+
+/// One command's context: where it runs, where runs are kept, and how it prints.
+#[derive(Clone)]
+pub struct Context {
+    pub around: Surroundings,
+    /// The line that this process was started with, its program first; empty where nothing was typed.
+    pub typed: Arc<[OsString]>,
+    pub place: Place,
+    /// Of standard output.
+    pub look: Look,
+    /// Whether standard output is a terminal.
+    pub is_on_terminal: bool,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+}
+
+impl Context {
+    /// Errors: an address that names no store.
+    pub fn new(globals: &Globals, around: Surroundings) -> Result<Context, CliError> {
+        Ok(Context {
+            place: Place::decide(globals.store.as_deref(), &around)?,
+            look: Look::of_stdout(globals, &around),
+            is_on_terminal: std::io::stdout().is_terminal(),
+            around,
+            typed: Arc::default(),
+            clock: Arc::new(SystemClock::new()),
+            entropy: Arc::new(OsEntropy),
+        })
+    }
+
+    /// The same, on the record of a JSONL file of results.
+    pub fn beside(&self, results: &Path) -> Context {
+        Context { place: Place::File(jsonl::record(results)), ..self.clone() }
+    }
+
+    /// Opens the store; `create` makes it when it is not there.
+    ///
+    /// Errors: `NoStore` when it is not there and is not to be made; `Store`.
+    pub fn open(&self, create: bool, durability: Durability) -> Result<Arc<dyn Store>, CliError> {
+        if !create && self.has_no_file() {
+            return Err(CliError::NoStore { place: self.place.to_string() });
+        }
+        let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
+        match place::open_store(&self.place, Options { durability, clock, entropy, create }) {
+            // What SQLite says of a damaged file does not say which.
+            Err(store::Error::Corrupt { what }) if !what.contains(&self.place.to_string()) => {
+                Err(store::Error::Corrupt { what: format!("{}: {what}", self.place) }.into())
+            }
+            opened => Ok(opened?),
+        }
+    }
+
+    /// The store would be a file, and it is not there yet.
+    pub fn has_no_file(&self) -> bool {
+        // One that cannot be looked at is there, for all we know: opening it says what is wrong.
+        matches!(&self.place, Place::File(path) if matches!(path.try_exists(), Ok(false)))
+    }
+
+    /// The providers' keys. Errors: a file of keys that is not private, or not readable.
+    pub fn keys(&self) -> Result<Keys, CliError> {
+        Ok(Keys::load(&self.around)?)
+    }
+}

@@ -1,0 +1,303 @@
+//! Why a command was not done, with a stable code, what to do about it, and an exit code.
+
+mod command;
+mod input;
+mod inside;
+mod machine;
+mod run;
+
+use std::io;
+
+use outlast_core::{engine, store};
+use serde_json::json;
+
+pub use self::{
+    command::CommandError,
+    input::InputError,
+    inside::{InsideError, TaskRefused},
+    machine::MachineError,
+    run::RunError,
+};
+use crate::{
+    program::{exit_code, say},
+    render::text::clean,
+    settings::{file, keys, place},
+};
+
+/// A run that an unclear name may mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    pub run: String,
+    pub name: Option<String>,
+    pub status: &'static str,
+}
+
+/// The errors of the command line.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The line as clap read it; also `--help` and `--version`.
+    #[error("{}", first_line(.0))]
+    Line(Box<clap::Error>),
+    #[error("{message}")]
+    Usage { message: String, hint: Option<String> },
+    #[error(transparent)]
+    Settings(#[from] file::Error),
+    #[error(transparent)]
+    Place(#[from] place::Error),
+    #[error(transparent)]
+    Keys(#[from] keys::Error),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error("there is no store at {place} yet")]
+    NoStore { place: String },
+    #[error("no run has the id or name {asked:?}")]
+    NoSuchRun { asked: String },
+    #[error("{asked:?} may be any of {count} runs: {}", list(.candidates, *.count))]
+    AmbiguousRun {
+        asked: String,
+        /// The first of them.
+        candidates: Vec<Candidate>,
+        count: usize,
+    },
+    #[error("cannot write the output: {0}")]
+    Output(#[from] io::Error),
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    #[error(transparent)]
+    Input(#[from] InputError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Inside(#[from] InsideError),
+    #[error(transparent)]
+    Command(#[from] CommandError),
+}
+
+impl From<clap::Error> for CliError {
+    fn from(e: clap::Error) -> Self {
+        CliError::Line(Box::new(e))
+    }
+}
+
+impl CliError {
+    /// The stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            CliError::Line(_) | CliError::Usage { .. } => "usage",
+            CliError::Settings(_) => "bad_setting",
+            CliError::Place(_) => "bad_store_place",
+            CliError::Keys(e) => e.code(),
+            CliError::Store(e) => e.code(),
+            CliError::NoStore { .. } => "store_missing",
+            CliError::NoSuchRun { .. } => "unknown_run",
+            CliError::AmbiguousRun { .. } => "ambiguous_run",
+            CliError::Output(_) => "output",
+            CliError::Machine(e) => e.code(),
+            CliError::Input(e) => e.code(),
+            CliError::Run(e) => e.code(),
+            CliError::Inside(e) => e.code(),
+            CliError::Command(e) => e.code(),
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            CliError::Line(e) => Some(match e.kind() {
+                clap::error::ErrorKind::UnknownArgument => {
+                    "see `outlast --help`; an agent's own flags come after its command".into()
+                }
+                _ => "see `outlast --help`".into(),
+            }),
+            CliError::Usage { hint, .. } => hint.clone(),
+            CliError::Settings(e) => e.hint(),
+            CliError::Place(_) => Some("name another place with --store or OUTLAST_STORE".into()),
+            CliError::Keys(e) => e.hint(),
+            CliError::Store(e) => e.hint(),
+            CliError::NoStore { place } if place.ends_with(".jsonl.outlast.db") => Some(
+                "the record of a file of results is made by the script that writes it; of an older library's, which has none, \
+                 `outlast inspect` reads the lines"
+                    .into(),
+            ),
+            CliError::NoStore { .. } => Some(
+                "`outlast run -- CMD` makes it; or name another place with --store or OUTLAST_STORE".into(),
+            ),
+            CliError::NoSuchRun { .. } => Some("list runs with `outlast ls`".into()),
+            CliError::AmbiguousRun { .. } => Some("give more of the id".into()),
+            CliError::Output(_) => None,
+            CliError::Machine(e) => e.hint(),
+            CliError::Input(e) => e.hint(),
+            CliError::Run(e) => e.hint(),
+            CliError::Inside(e) => e.hint().map(Into::into),
+            CliError::Command(e) => e.hint(),
+        }
+    }
+
+    /// See [`exit_code`].
+    pub fn exit(&self) -> u8 {
+        match self {
+            // A reader that had enough (`outlast journal … | head`) is no failure.
+            CliError::Output(e) if e.kind() == io::ErrorKind::BrokenPipe => exit_code::OK,
+            CliError::Line(e) if !e.use_stderr() => exit_code::OK,
+            CliError::Line(_) | CliError::Usage { .. } | CliError::Settings(_) | CliError::Place(_) => {
+                exit_code::USAGE
+            }
+            CliError::Keys(_) | CliError::NoStore { .. } | CliError::Machine(_) => exit_code::UNAVAILABLE,
+            CliError::Store(store::Error::Engine(e)) => match e {
+                engine::Error::RunHeld { .. } => exit_code::HELD,
+                engine::Error::RunHalted { .. } => exit_code::HALTED,
+                _ => exit_code::REFUSED,
+            },
+            CliError::Store(_) => exit_code::UNAVAILABLE,
+            CliError::NoSuchRun { .. } | CliError::AmbiguousRun { .. } | CliError::Output(_) => {
+                exit_code::REFUSED
+            }
+            CliError::Input(e) => e.exit(),
+            CliError::Run(e) => e.exit(),
+            CliError::Inside(e) => e.exit(),
+            CliError::Command(e) => e.exit(),
+        }
+    }
+
+    /// Prints it to stderr (help and version: to stdout), and returns its exit code.
+    pub fn report(&self, as_json: bool) -> u8 {
+        let exit = self.exit();
+        match self {
+            CliError::Line(e) if !as_json || exit == exit_code::OK => {
+                // Nobody is there to be told when stderr is closed.
+                let _ = e.print();
+            }
+            _ if exit == exit_code::OK => {}
+            _ => say::line(&if as_json { self.json() } else { self.text() }),
+        }
+        exit
+    }
+
+    /// As people read it.
+    pub fn text(&self) -> String {
+        let mut out = format!("error: {}", clean(&self.to_string()));
+        if let CliError::AmbiguousRun { candidates, count, .. } = self {
+            out = format!("error: {} runs may be meant:", count);
+            for c in candidates {
+                let name = c.name.as_deref().map_or_else(String::new, |n| format!("  {}", clean(n)));
+                out.push_str(&format!("\n  {}  {}{name}", c.run, c.status));
+            }
+            if *count > candidates.len() {
+                out.push_str(&format!("\n  and {} more", count - candidates.len()));
+            }
+        }
+        if let Some(hint) = self.hint() {
+            out.push_str(&format!("\nhint: {}", clean(&hint)));
+        }
+        out
+    }
+
+    /// As programs read it: one line.
+    pub fn json(&self) -> String {
+        let mut error = json!({
+            "code": self.code(),
+            "message": self.to_string(),
+            "hint": self.hint(),
+            "exit_code": self.exit(),
+        });
+        if let CliError::AmbiguousRun { candidates, .. } = self {
+            error["candidates"] = candidates
+                .iter()
+                .map(|c| json!({"run": c.run, "name": c.name, "status": c.status}))
+                .collect();
+        }
+        json!({ "error": error }).to_string()
+    }
+}
+
+/// What clap says, without its usage text.
+fn first_line(e: &clap::Error) -> String {
+    let text = e.render().to_string();
+    let text = text.trim_start().strip_prefix("error: ").unwrap_or(text.trim_start());
+    text.split("\n\n").next().unwrap_or_default().trim().to_owned()
+}
+
+fn list(candidates: &[Candidate], count: usize) -> String {
+    let mut out = candidates.iter().map(|c| c.run.as_str()).collect::<Vec<_>>().join(", ");
+    if count > candidates.len() {
+        out.push_str(", …");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use outlast_core::envelope::Refusal;
+    use outlast_process::start_error;
+
+    use super::*;
+
+    #[test]
+    fn an_error_tells_the_fact_the_hint_and_its_exit_code() {
+        let check = |error: CliError, exit: u8, code: &str, text: &str| {
+            assert_eq!((error.exit(), error.code(), error.text().as_str()), (exit, code, text));
+            let json: serde_json::Value = serde_json::from_str(&error.json()).unwrap();
+            assert_eq!(json["error"]["code"], code);
+            assert_eq!(json["error"]["hint"].as_str().map(str::to_owned), error.hint());
+        };
+        check(
+            CliError::NoSuchRun { asked: "x".into() },
+            1,
+            "unknown_run",
+            "error: no run has the id or name \"x\"\nhint: list runs with `outlast ls`",
+        );
+        check(
+            store::Error::Engine(engine::Error::RunHeld { id: "r".into(), holder: "pid 4".into() }).into(),
+            77,
+            "run_held",
+            "error: run r is held by pid 4\nhint: stop it there, or give this one another id with `--run`",
+        );
+        check(
+            store::Error::Open { place: "/x".into(), why: "no such directory".into() }.into(),
+            69,
+            "store_open",
+            "error: cannot open the store /x: no such directory\n\
+             hint: name another place with --store or OUTLAST_STORE",
+        );
+        let strays = |before| RunError::Strays { count: 2, whose: "an earlier attempt", before };
+        check(
+            strays(true).into(),
+            69,
+            "strays",
+            "error: 2 processes of an earlier attempt cannot be ended; nothing was started",
+        );
+        check(strays(false).into(), 69, "strays", "error: 2 processes of an earlier attempt cannot be ended");
+        check(
+            RunError::KeysMissing { run: "r".into(), names: vec!["A".into(), "B".into()] }.into(),
+            69,
+            "key_missing",
+            "error: run r was begun with A and B, and they are not there; nothing was started\n\
+             hint: export A B, or put them into ~/.config/outlast/env (mode 0600)",
+        );
+    }
+
+    /// A run that is halted is told in one way, whoever finds it so: a supervisor, or the shell of a loop.
+    #[test]
+    fn a_halted_run_is_told_with_what_lets_it_go_on() {
+        let halt = Refusal::plain("price_unknown", outlast_core::words::id::Micros(0));
+        let error = CliError::from(RunError::Halted { run: "r".into(), halt: Some(Box::new(halt.clone())) });
+        assert_eq!((error.exit(), error.code()), (75, "run_halted"));
+        assert!(error.to_string().starts_with("run r is halted (price_unknown): "), "{error}");
+        assert_eq!(error.hint(), Some(halt.hint("r")));
+    }
+
+    #[test]
+    fn a_command_that_does_not_start_ends_as_a_shell_says_it() {
+        let check = |e: start_error::Error, exit: u8| assert_eq!(RunError::NotStarted(e).exit(), exit);
+        check(start_error::Error::NotFound { program: "x".into(), looked_in: "PATH /bin".into() }, 127);
+        check(start_error::Error::NotExecutable { path: "/x".into(), why: "it is a directory".into() }, 126);
+        check(start_error::Error::NoCommand, 76);
+    }
+
+    #[test]
+    fn a_reader_that_had_enough_is_no_failure() {
+        let closed = CliError::Output(io::ErrorKind::BrokenPipe.into());
+        assert_eq!(closed.exit(), exit_code::OK);
+        assert_eq!(CliError::Output(io::ErrorKind::StorageFull.into()).exit(), exit_code::REFUSED);
+    }
+}

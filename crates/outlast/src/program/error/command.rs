@@ -1,0 +1,99 @@
+//! Why a command that looks at runs, the state or this machine's service has nothing to show or do.
+
+use std::{io, path::PathBuf};
+
+use outlast_core::run::status::Status;
+
+use crate::program::exit_code;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    #[error("run {run} is {}, and no supervisor listens on this machine ({why})", .status.name())]
+    NotAttachable { run: String, status: Status, why: io::Error },
+    #[error("run {run} has no log: it has no attempt yet")]
+    NoAttempt { run: String },
+    #[error("run {run} has no log of attempt {attempt}: {kept}")]
+    NoLog { run: String, attempt: i64, kept: String },
+    #[error("an agent does not decide on its own tools: this is a process of a run ({variable} is set)")]
+    NotAPersons { variable: &'static str },
+    #[error("no price is known for {model:?}: under a limit in usd its calls are refused")]
+    PriceUnknown { model: String },
+    #[error("{key:?} is not set in the context of {run}")]
+    NotInContext { run: String, key: String },
+    #[error("key {key:?} of agent {agent:?} is not there in namespace {namespace:?}{why}")]
+    NoSuchKey { namespace: String, agent: String, key: String, why: String },
+    #[error("there is no commit {asked} yet: the newest of namespace {namespace:?} is {newest}")]
+    NoSuchCommit { namespace: String, asked: i64, newest: i64 },
+    #[error("there is no {}", .unit.display())]
+    NotInstalled { unit: PathBuf },
+    #[error("neither HOME nor XDG_CONFIG_HOME is set: there is no place for the unit")]
+    NoHome,
+    #[error("the address of {place} holds a password, which no unit is to hold")]
+    SecretInUnit { place: String },
+    #[error("{word:?} cannot stand in a unit: it is no plain line of text")]
+    BadUnit { word: String },
+    #[error("systemctl --user {verb}: {why}")]
+    Systemctl { verb: String, why: String },
+}
+
+impl CommandError {
+    /// The stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            CommandError::NotAttachable { .. } => "not_attachable",
+            CommandError::NoAttempt { .. } | CommandError::NoLog { .. } => "no_logs",
+            CommandError::NotAPersons { .. } => "not_a_persons",
+            CommandError::PriceUnknown { .. } => "price_unknown",
+            CommandError::NotInContext { .. } | CommandError::NoSuchKey { .. } => "no_such_key",
+            CommandError::NoSuchCommit { .. } => "no_such_commit",
+            CommandError::NotInstalled { .. } => "not_installed",
+            CommandError::NoHome => "no_home",
+            CommandError::SecretInUnit { .. } => "secret_in_unit",
+            CommandError::BadUnit { .. } => "bad_unit",
+            CommandError::Systemctl { .. } => "no_systemd",
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            CommandError::NotAttachable { run, .. } => {
+                return Some(format!(
+                    "`outlast resume {run}` goes on with it, `outlast logs {run}` shows what it printed"
+                ));
+            }
+            CommandError::NoAttempt { .. } | CommandError::NoLog { .. } => {
+                "logs are kept beside the store by `outlast run` without --no-logs"
+            }
+            CommandError::NotAPersons { .. } => "decide in a shell of your own",
+            CommandError::PriceUnknown { .. } => "give one with --prices FILE: see docs/guides/prices.md",
+            CommandError::NotInContext { .. } => "`outlast ctx get` lists what is",
+            CommandError::NoSuchKey { .. } => {
+                "`outlast state keys AGENT` lists keys, `outlast state history AGENT KEY` its past"
+            }
+            CommandError::NoSuchCommit { .. } => "`outlast state replay AGENT` tells an agent's commits",
+            CommandError::NoHome => "set HOME",
+            CommandError::SecretInUnit { .. } => {
+                "put the password into ~/.pgpass, and leave it out of the address"
+            }
+            CommandError::Systemctl { .. } => {
+                "`outlast service install --print` prints the unit; or have `outlast resume --all` run at boot \
+                 by other means, such as cron's @reboot"
+            }
+            CommandError::NotInstalled { .. } | CommandError::BadUnit { .. } => return None,
+        };
+        Some(hint.into())
+    }
+
+    /// See [`exit_code`].
+    pub fn exit(&self) -> u8 {
+        match self {
+            CommandError::NotInstalled { .. }
+            | CommandError::NoHome
+            | CommandError::SecretInUnit { .. }
+            | CommandError::BadUnit { .. }
+            | CommandError::Systemctl { .. } => exit_code::UNAVAILABLE,
+            _ => exit_code::REFUSED,
+        }
+    }
+}

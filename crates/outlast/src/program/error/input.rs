@@ -1,0 +1,98 @@
+//! What a command was given and cannot use: a file, a name, what came on its standard input.
+
+use std::{io, path::PathBuf};
+
+use crate::program::exit_code;
+
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    #[error("the price file {path}: {why}")]
+    Prices { path: String, why: String },
+    #[error("the price file {path}: it has {had} bytes, and up to {most} are kept with a run")]
+    PricesTooLarge { path: String, had: usize, most: usize },
+    #[error("the API token file {}: {why}", .path.display())]
+    ApiToken { path: PathBuf, why: String },
+    #[error("no policy {name:?}")]
+    UnknownPolicy { name: String, known: Vec<String> },
+    #[error("no upstream is named {name:?} here")]
+    UnknownUpstream { name: String },
+    #[error("--stdin {path}: {why}")]
+    Iteration { path: String, why: String },
+    #[error("cannot read standard input: {0}")]
+    Stdin(io::Error),
+    #[error("cannot work on {}: {why}", .path.display())]
+    Results { path: PathBuf, why: io::Error },
+    #[error("reference {name}: {why}")]
+    Reference { name: String, why: io::Error },
+    #[error("cannot read the dump {}: {why}", .path.display())]
+    NoDump { path: PathBuf, why: io::Error },
+    #[error("the dump, line {line}: {why}")]
+    Dump { line: usize, why: String },
+}
+
+impl InputError {
+    /// The stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            InputError::Prices { .. } | InputError::PricesTooLarge { .. } => "bad_prices",
+            InputError::ApiToken { .. } => "bad_api_token_file",
+            InputError::UnknownPolicy { .. } => "unknown_policy",
+            InputError::UnknownUpstream { .. } => "unknown_upstream",
+            InputError::Iteration { .. } | InputError::Stdin(_) => "stdin",
+            InputError::Results { .. } => "results_unreadable",
+            InputError::Reference { .. } => "unreadable_reference",
+            InputError::NoDump { .. } | InputError::Dump { .. } => "bad_dump",
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            InputError::Prices { .. } => "its fields are those of docs/guides/prices.md",
+            InputError::PricesTooLarge { .. } => "leave in it the models that the agent uses",
+            InputError::ApiToken { .. } => "for example: (umask 077; openssl rand -hex 32 > FILE)",
+            InputError::UnknownPolicy { known, .. } if known.is_empty() => {
+                "write it into outlast.toml, as [policies.NAME]: see docs/guides/approvals.md"
+            }
+            InputError::UnknownPolicy { known, .. } => {
+                return Some(format!("there are: {}", known.join(", ")));
+            }
+            InputError::UnknownUpstream { .. } => {
+                "upstreams are named in ~/.config/outlast/outlast.toml, as [upstreams.NAME]"
+            }
+            InputError::Iteration { .. } => {
+                "each iteration reads it anew; what it is to begin with has to be a readable file"
+            }
+            InputError::Stdin(_) => return None,
+            InputError::Results { .. } => "give a JSONL file of results; nothing was changed",
+            InputError::Reference { .. } => {
+                "its digest cannot be taken, and nothing was kept; make it readable"
+            }
+            InputError::NoDump { .. } => "`outlast state dump > FILE` writes one",
+            InputError::Dump { line: 1, .. } => {
+                "nothing was restored; `outlast state dump > FILE` writes a dump"
+            }
+            InputError::Dump { .. } => {
+                "what came before that line was restored; the same restore goes on behind it"
+            }
+        };
+        Some(hint.into())
+    }
+
+    /// See [`exit_code`].
+    pub fn exit(&self) -> u8 {
+        match self {
+            InputError::Prices { .. }
+            | InputError::PricesTooLarge { .. }
+            | InputError::ApiToken { .. }
+            | InputError::UnknownPolicy { .. }
+            | InputError::UnknownUpstream { .. }
+            | InputError::Iteration { .. } => exit_code::USAGE,
+            InputError::Stdin(_)
+            | InputError::Results { .. }
+            | InputError::Reference { .. }
+            | InputError::NoDump { .. }
+            | InputError::Dump { .. } => exit_code::REFUSED,
+        }
+    }
+}

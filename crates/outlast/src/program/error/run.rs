@@ -1,0 +1,139 @@
+//! Why a run is not started, not resumed, or not driven on.
+
+use std::io;
+
+use outlast_core::{envelope::Refusal, run::status::Status};
+
+use crate::program::exit_code;
+use outlast_process::{cgroup, start_error};
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("this command has {count} unfinished runs here: {}", .first.join(", "))]
+    SeveralRuns {
+        count: usize,
+        /// The first of them, each with its status.
+        first: Vec<String>,
+    },
+    #[error("run {run} is {}: there is nothing to resume", .status.name())]
+    Ended { run: String, status: Status },
+    #[error("run {run} is halted{}", why(.halt.as_deref()))]
+    Halted { run: String, halt: Option<Box<Refusal>> },
+    #[error("run {run} is a loop script's: its own shell drives it")]
+    LoopScript { run: String },
+    #[error("run {run} has no command: its own program made it, or requests to a server")]
+    NoCommand { run: String },
+    #[error("run {run} was begun with {}, and {} not there; nothing was started", .names.join(" and "), are(.names))]
+    KeysMissing { run: String, names: Vec<String> },
+    #[error("OUTLAST_URL does not name the proxy of run {run}: {url:?}")]
+    NoParentProxy { run: String, url: String },
+    #[error("the address that is kept with the run for its state is none: {0}")]
+    KeptAddress(std::net::AddrParseError),
+    #[error("the run has no attempt")]
+    NoAttempt,
+    #[error(transparent)]
+    NotStarted(#[from] start_error::Error),
+    #[error("the limits of memory and processor time cannot be kept: {0}")]
+    NoCgroup(cgroup::Error),
+    #[error("the supervisor failed: {0}")]
+    Supervisor(io::Error),
+    #[error("{count} processes of {whose} cannot be ended{}", if *.before { "; nothing was started" } else { "" })]
+    Strays {
+        count: usize,
+        whose: &'static str,
+        /// They stood in the way of a start.
+        before: bool,
+    },
+    #[error("--until {command:?}: {why}")]
+    UntilNotRun { command: String, why: String, run: String, iteration: i64 },
+    #[error("this run has begun {count} agents with these words in this directory")]
+    TooManyAgents { count: u32 },
+}
+
+impl RunError {
+    /// The stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            RunError::SeveralRuns { .. } => "several_runs",
+            RunError::Ended { .. } => "run_ended",
+            RunError::Halted { .. } => "run_halted",
+            RunError::LoopScript { .. } | RunError::NoCommand { .. } => "no_command",
+            RunError::KeysMissing { .. } => "key_missing",
+            RunError::NoParentProxy { .. } => "no_parent_proxy",
+            RunError::KeptAddress(_) => "bad_grpc_address",
+            RunError::NoAttempt => "internal",
+            RunError::NotStarted(e) => e.code(),
+            RunError::NoCgroup(_) => "no_cgroup",
+            RunError::Supervisor(_) => "supervisor",
+            RunError::Strays { .. } => "strays",
+            RunError::UntilNotRun { .. } => "until_failed",
+            RunError::TooManyAgents { .. } => "too_many_agents",
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            RunError::SeveralRuns { .. } => {
+                "name one with `outlast resume RUN`, or start afresh with --new".into()
+            }
+            RunError::Ended { .. } => "start it anew with `outlast run --new -- CMD`".into(),
+            RunError::Halted { run, halt: Some(halt) } => halt.hint(run),
+            RunError::Halted { run, halt: None } => format!("see `outlast show {run}`"),
+            RunError::LoopScript { .. } => "start the script again: it goes on with its task".into(),
+            RunError::NoCommand { .. } => {
+                "start its program again, or send requests with its X-Outlast-Run header: it goes on with them"
+                    .into()
+            }
+            RunError::KeysMissing { names, .. } => format!(
+                "export {}, or put {} into ~/.config/outlast/env (mode 0600)",
+                names.join(" "),
+                if names.len() == 1 { "it" } else { "them" }
+            ),
+            RunError::NoParentProxy { .. } => {
+                "start the command with the environment that its run gave it".into()
+            }
+            RunError::KeptAddress(_) => "give one with --grpc".into(),
+            RunError::NotStarted(_) => "correct the command and type it again".into(),
+            RunError::NoCgroup(_) => "start it as `systemd-run --user --scope -p Delegate=yes outlast run …`, or \
+                                      limit each process's address space with --memory-by rlimit"
+                .into(),
+            RunError::UntilNotRun { run, iteration, .. } => {
+                format!("when it can be run, `outlast resume {run}` judges iteration {iteration} again")
+            }
+            RunError::TooManyAgents { .. } => "begin a new run".into(),
+            RunError::NoAttempt | RunError::Supervisor(_) | RunError::Strays { .. } => return None,
+        })
+    }
+
+    /// See [`exit_code`].
+    pub fn exit(&self) -> u8 {
+        match self {
+            RunError::Halted { .. } => exit_code::HALTED,
+            RunError::NotStarted(e) => {
+                e.exit_code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit_code::FAILED)
+            }
+            RunError::UntilNotRun { .. } => exit_code::FAILED,
+            RunError::KeysMissing { .. }
+            | RunError::NoAttempt
+            | RunError::NoCgroup(_)
+            | RunError::Supervisor(_)
+            | RunError::Strays { .. } => exit_code::UNAVAILABLE,
+            RunError::SeveralRuns { .. }
+            | RunError::Ended { .. }
+            | RunError::LoopScript { .. }
+            | RunError::NoCommand { .. }
+            | RunError::NoParentProxy { .. }
+            | RunError::KeptAddress(_)
+            | RunError::TooManyAgents { .. } => exit_code::REFUSED,
+        }
+    }
+}
+
+fn why(halt: Option<&Refusal>) -> String {
+    halt.map_or_else(String::new, |halt| format!(" ({}): {}", halt.code, halt.message()))
+}
+
+fn are(names: &[String]) -> &'static str {
+    if names.len() == 1 { "it is" } else { "they are" }
+}

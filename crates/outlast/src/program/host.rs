@@ -1,0 +1,77 @@
+//! The host's clock and chance, behind the domain's traits.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use outlast_core::words::{
+    clock::{Clock, Entropy},
+    id::Micros,
+};
+
+/// The real clock: the wall's, and CLOCK_MONOTONIC, which stands still while the machine sleeps.
+#[derive(Debug)]
+pub struct SystemClock {
+    // `Instant` is CLOCK_MONOTONIC on Linux.
+    started: Instant,
+}
+
+impl SystemClock {
+    pub fn new() -> Self {
+        Self { started: Instant::now() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Micros {
+        let micros = |d: std::time::Duration| i64::try_from(d.as_micros()).unwrap_or(i64::MAX);
+        Micros(match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => micros(since),
+            Err(before) => -micros(before.duration()),
+        })
+    }
+
+    fn monotonic_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn boottime_ms(&self) -> u64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let ms = now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000);
+        u64::try_from(ms).unwrap_or(0)
+    }
+}
+
+/// The kernel's random bytes.
+#[derive(Debug, Default)]
+pub struct OsEntropy;
+
+impl Entropy for OsEntropy {
+    fn fill(&self, bytes: &mut [u8]) {
+        // The trait asks for it: a predictable token key is worse than no process.
+        getrandom::fill(bytes).expect("the kernel gives random bytes");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_reads_this_century_and_never_goes_back() {
+        let clock = SystemClock::new();
+        assert!(clock.now() > Micros(1_700_000_000_000_000));
+        let first = clock.monotonic_ms();
+        assert!(clock.monotonic_ms() >= first);
+    }
+
+    #[test]
+    fn chance_differs_from_draw_to_draw() {
+        let draw = || outlast_core::words::clock::random::<16>(&OsEntropy);
+        assert_ne!(draw(), draw());
+    }
+}

@@ -1,0 +1,196 @@
+//! Where `tracing` goes: standard error, filtered by `OUTLAST_LOG` (`warn`, `info`, `outlast_server=debug`, …).
+//!
+//! Lines are written by a thread of their own: standard error may be a pipe that nobody reads, and a server
+//! that waited for its reader would stand still with all its calls. Where too many lines wait, later ones are
+//! dropped, and it is said how many.
+
+use std::{
+    io::{self, Write},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, Receiver, SyncSender},
+    },
+    thread,
+    time::Duration,
+};
+
+use tracing_subscriber::{EnvFilter, fmt};
+
+use crate::settings::surroundings::Surroundings;
+
+/// How many lines may wait to be written.
+const MOST_LINES: usize = 1024;
+
+/// How long a line for a person is waited for: what is printed after it is to stand after it.
+const IN_ORDER: Duration = Duration::from_millis(100);
+
+/// Starts logging; `level` counts where `OUTLAST_LOG` says nothing.
+pub fn start(around: &Surroundings, level: &str) {
+    // Without a thread lines are written where they arise.
+    let Some(lines) = lines() else { return };
+    let format = fmt().with_env_filter(filter(around, level)).with_writer(move || Line(lines));
+    // A second start in one process changes nothing.
+    let _ = format.with_target(false).try_init();
+}
+
+/// As [`start`], with one JSON object a line.
+pub fn start_json(around: &Surroundings, level: &str) {
+    let Some(lines) = lines() else { return };
+    let format = fmt().with_env_filter(filter(around, level)).with_writer(move || Line(lines));
+    let _ = format.json().flatten_event(true).with_target(false).try_init();
+}
+
+fn filter(around: &Surroundings, level: &str) -> EnvFilter {
+    let asked = around.var("OUTLAST_LOG").and_then(|v| v.to_str()).unwrap_or(level);
+    EnvFilter::try_new(asked).unwrap_or_else(|_| EnvFilter::new(level))
+}
+
+fn lines() -> Option<&'static Lines> {
+    let started = Lines::start(io::stderr()).ok()?;
+    Some(LINES.get_or_init(|| started))
+}
+
+static LINES: OnceLock<Lines> = OnceLock::new();
+
+/// A line for a person. It is there when this returns, unless nobody reads standard error.
+pub fn line(text: &str) {
+    match LINES.get() {
+        Some(lines) => {
+            lines.put(format!("{text}\n").into_bytes());
+            lines.flush(IN_ORDER);
+        }
+        // Nobody is there to be told when it is closed.
+        None => drop(writeln!(io::stderr(), "{text}")),
+    }
+}
+
+/// Waits until what was logged is written, or for as long as nobody reads it.
+pub fn flush() {
+    if let Some(lines) = LINES.get() {
+        lines.flush(IN_ORDER);
+    }
+}
+
+/// Lines on their way.
+struct Lines {
+    queue: SyncSender<Message>,
+    dropped: Arc<AtomicU64>,
+}
+
+enum Message {
+    Line(Vec<u8>),
+    /// All before it is written.
+    Mark(SyncSender<()>),
+}
+
+impl Lines {
+    fn start(out: impl Write + Send + 'static) -> io::Result<Lines> {
+        let (queue, waiting) = mpsc::sync_channel(MOST_LINES);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let missed = dropped.clone();
+        let thread = thread::Builder::new().name("outlast-log".into()).stack_size(128 << 10);
+        thread.spawn(move || write(out, &waiting, &missed))?;
+        Ok(Lines { queue, dropped })
+    }
+
+    fn put(&self, line: Vec<u8>) {
+        if self.queue.try_send(Message::Line(line)).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn flush(&self, longest: Duration) {
+        let (mark, reached) = mpsc::sync_channel(1);
+        if self.queue.try_send(Message::Mark(mark)).is_ok() {
+            let _ = reached.recv_timeout(longest);
+        }
+    }
+}
+
+fn write(mut out: impl Write, waiting: &Receiver<Message>, dropped: &AtomicU64) {
+    for message in waiting {
+        match message {
+            // A reader that has gone reads no complaint about it either.
+            Message::Line(line) => drop(out.write_all(&line).and_then(|()| out.flush())),
+            Message::Mark(mark) => drop(mark.try_send(())),
+        }
+        match dropped.swap(0, Ordering::Relaxed) {
+            0 => {}
+            n => drop(writeln!(
+                out,
+                "outlast: {n} lines of the log were dropped: they were not read fast enough"
+            )),
+        }
+    }
+}
+
+/// Writes one event.
+struct Line(&'static Lines);
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.put(bytes.to_vec());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Condvar, Mutex};
+
+    use super::*;
+
+    /// A pipe whose reader reads only when he is told.
+    #[derive(Clone, Default)]
+    struct Slow(Arc<Pipe>);
+
+    #[derive(Default)]
+    struct Pipe {
+        /// Whether it is read, and what was.
+        state: Mutex<(bool, Vec<u8>)>,
+        changed: Condvar,
+    }
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let Pipe { state, changed } = &*self.0;
+            let mut state = changed.wait_while(state.lock().unwrap(), |(reads, _)| !*reads).unwrap();
+            state.1.extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_reader_who_does_not_read_and_is_told_later_what_he_missed() {
+        // Bug: `outlast serve` with a pipe as standard error that nobody read stood still once the pipe was full.
+        // Consequence: all calls hung. Cause: each log line was written by the thread that serves them.
+        let slow = Slow::default();
+        let lines = Lines::start(slow.clone()).unwrap();
+        for n in 0..MOST_LINES + 500 {
+            lines.put(format!("{n}\n").into_bytes());
+        }
+        lines.flush(Duration::from_millis(1));
+        slow.0.state.lock().unwrap().0 = true;
+        slow.0.changed.notify_all();
+        lines.flush(Duration::from_secs(60));
+        let text = loop {
+            let text = String::from_utf8(slow.0.state.lock().unwrap().1.clone()).unwrap();
+            if text.contains(&format!("\n{}\n", MOST_LINES - 1)) {
+                break text;
+            }
+            lines.flush(Duration::from_secs(60));
+        };
+        assert!(text.starts_with("0\n"), "{text}");
+        // One more may have been on its way already.
+        assert!(text.contains("500 lines of the log") || text.contains("499 lines of the log"), "{text}");
+    }
+}

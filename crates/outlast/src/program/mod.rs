@@ -1,0 +1,13 @@
+//! What every command stands on: its context, errors, exit codes, store and messages.
+
+pub mod context;
+pub mod error;
+pub mod exit_code;
+pub mod find;
+pub mod host;
+pub mod jsonl;
+pub mod line;
+pub(crate) mod log;
+pub mod run_directory;
+pub(crate) mod say;
+pub(crate) mod untaken;

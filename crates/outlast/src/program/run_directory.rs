@@ -1,0 +1,125 @@
+//! A run's own directory: files that belong to the run and not to a process, beside its store.
+//!
+//! `<store file>.runs/<run id>/` for a store in a file; `$XDG_STATE_HOME/outlast/runs/<digest of the
+//! address>/<run id>/` for a database. Mode 0700. What is in it can be made anew from the store, or is for
+//! people: losing it loses no work.
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use outlast_core::words::{digest::Digest, id::RunId};
+
+use crate::settings::{
+    place::{self, Place},
+    surroundings::Surroundings,
+};
+
+/// Where one run's files are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunDirectory {
+    path: PathBuf,
+}
+
+impl RunDirectory {
+    /// Only names it: nothing is made. Errors: a database's, where neither XDG_STATE_HOME nor HOME is set.
+    pub fn of(place: &Place, run: &RunId, around: &Surroundings) -> Result<RunDirectory, place::Error> {
+        let all = match place {
+            Place::File(store) => {
+                let mut name = store.as_os_str().to_owned();
+                name.push(".runs");
+                PathBuf::from(name)
+            }
+            Place::Postgres(_) => {
+                let state = around.state_directory().ok_or(place::Error::Nowhere)?;
+                let of_store = Digest::of(place.to_string().as_bytes()).to_string();
+                state.join("runs").join(&of_store[..16])
+            }
+        };
+        Ok(RunDirectory { path: all.join(file_name(run)) })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes it, with its parents; it may be there.
+    ///
+    /// Errors: the file system's; `PermissionDenied` when it is there and others may enter it.
+    pub fn make(&self) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
+        if fs::metadata(&self.path)?.permissions().mode() & 0o077 != 0 {
+            let what = format!("{} can be entered by others (wanted mode 0700)", self.path.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+        }
+        Ok(())
+    }
+
+    /// The mirror of the task's context: see `outlast ctx`.
+    pub fn state_file(&self) -> PathBuf {
+        self.path.join("active_state.json")
+    }
+
+    /// What the agent printed, a file for each attempt.
+    pub fn logs(&self) -> PathBuf {
+        self.path.join("logs")
+    }
+
+    /// What a supervisor in the background said.
+    pub fn said(&self) -> PathBuf {
+        self.path.join("supervisor.log")
+    }
+
+    /// What an adapter wrote for its agent: settings, hooks.
+    pub fn agent(&self) -> PathBuf {
+        self.path.join("agent")
+    }
+}
+
+/// Run ids are names of files but for those that begin with a dot.
+fn file_name(run: &RunId) -> String {
+    match run.as_str().strip_prefix('.') {
+        Some(rest) => format!("%2E{rest}"),
+        None => run.as_str().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runs_files_are_beside_its_store() {
+        let around = Surroundings::new(&[("HOME", "/home/ann")], Path::new("/work"));
+        let check = |place: Place, run: &str, wanted: &str| {
+            let run = RunId::new(run).unwrap();
+            assert_eq!(RunDirectory::of(&place, &run, &around).unwrap().path(), Path::new(wanted));
+        };
+        check(Place::File("/a/runs.db".into()), "nightly", "/a/runs.db.runs/nightly");
+        check(Place::File("/a/runs.db".into()), "..", "/a/runs.db.runs/%2E.");
+        let database = |url: &str| {
+            RunDirectory::of(&Place::Postgres(url.into()), &RunId::new("n").unwrap(), &around).unwrap()
+        };
+        assert!(database("postgres://db/x").path().starts_with("/home/ann/.local/state/outlast/runs"));
+        assert_eq!(
+            database("postgres://ann:a@db/x"),
+            database("postgres://ann:b@db/x"),
+            "a password is no part of it"
+        );
+        assert_ne!(database("postgres://db/x"), database("postgres://db/y"));
+    }
+
+    #[test]
+    fn a_directory_that_others_may_enter_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let around = Surroundings::new(&[], dir.path());
+        let place = Place::File(dir.path().join("s.db"));
+        let of_run = RunDirectory::of(&place, &RunId::new("r").unwrap(), &around).unwrap();
+        of_run.make().unwrap();
+        of_run.make().unwrap();
+        fs::set_permissions(of_run.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(of_run.make().unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+}

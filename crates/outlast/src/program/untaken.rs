@@ -1,0 +1,42 @@
+//! Recorded answers of ended attempts that a later one has not asked for.
+
+use std::fmt;
+
+use outlast_core::{
+    journal::{Entry, State, iteration_scope},
+    run::attempt::Attempt,
+};
+
+use crate::render::amount::{some, usd};
+
+/// How many, and what they had cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Untaken {
+    pub answers: i64,
+    pub cost_nano_usd: i64,
+}
+
+impl Untaken {
+    /// What `attempt` has not taken. Only the run's newest attempt can be asked: an answer remembers the last
+    /// one it was delivered to.
+    pub fn of(attempt: &Attempt, entries: &[Entry]) -> Untaken {
+        let scope = iteration_scope(attempt.iteration);
+        let left = |e: &&Entry| {
+            e.state == State::Done
+                && e.replayable
+                && e.scope == scope
+                && e.attempt < attempt.no
+                && e.delivered_to != Some(attempt.no)
+        };
+        entries.iter().filter(left).fold(Untaken::default(), |sum, e| Untaken {
+            answers: sum.answers + 1,
+            cost_nano_usd: sum.cost_nano_usd + e.spent.cost(),
+        })
+    }
+}
+
+impl fmt::Display for Untaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} that had cost {} usd", some(self.answers, "recorded answer"), usd(self.cost_nano_usd))
+    }
+}

@@ -1,0 +1,44 @@
+//! `outlast mock`: the fake provider.
+
+use std::time::Duration;
+
+use outlast_mock as mock;
+use tokio::net::TcpListener;
+
+use crate::{
+    cli::MockArgs,
+    program::{
+        error::{CliError, MachineError},
+        exit_code,
+    },
+};
+
+/// Serves the fake provider until it is told to stop. Returns the exit code.
+pub fn mock(args: MockArgs) -> Result<u8, CliError> {
+    let options = mock::Options {
+        latency: Duration::from_millis(u64::try_from(args.latency_ms).unwrap_or(0)),
+        usage: args.usage,
+        encoding: args.encoding,
+        fail: args.fail,
+        seed: args.seed,
+        log: args.log,
+    };
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(MachineError::Runtime)?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind(args.listen).await.map_err(|why| MachineError::Listen {
+            address: args.listen,
+            why,
+            flag: Some("--listen"),
+        })?;
+        let address = listener.local_addr()?;
+        // The first line of standard output: scripts that asked for port 0 read it.
+        println!("http://{address}");
+        let stop = async {
+            // Without a handler the default action ends the process just as well.
+            let _ = tokio::signal::ctrl_c().await;
+        };
+        mock::serve(listener, options, stop).await.map_err(MachineError::Mock)?;
+        Ok(exit_code::OK)
+    })
+}

@@ -1,0 +1,160 @@
+//! From flags, keys and files to a proxy's configuration: what `run` and `serve` share.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use outlast_core::{
+    call::rate::Rate,
+    engine::{op::Durability, run::declare_dead::DeclareDead},
+    envelope::unit::Limits,
+    price::PriceTable,
+    run::{Policy, instance::Identity},
+    store::{Ask as _, Store},
+};
+use outlast_server::{
+    door::{Access, Config, Key, Provider, Providers},
+    node::{Census, Node},
+};
+
+use crate::{
+    cli::{shared::ProxyArgs, values},
+    program::{
+        context::Context,
+        error::{CliError, MachineError},
+    },
+    settings::{keys::Keys, upstreams},
+};
+use outlast_process::identity::{self, Liveness};
+
+const OPENAI: &str = "https://api.openai.com";
+const ANTHROPIC: &str = "https://api.anthropic.com";
+const GEMINI: &str = "https://generativelanguage.googleapis.com";
+
+/// The longest answer that is no stream.
+const MAX_ANSWER: usize = 256 << 20;
+
+/// Answers in memory that the store cannot take; beyond it their usage only.
+const MAX_UNRECORDED: u64 = 64 << 20;
+
+/// How long an upstream may be silent when the machine has woken up: its connection may be dead, and nobody told.
+const SILENCE_AFTER_SUSPEND: Duration = Duration::from_secs(30);
+
+/// Which providers, with which keys: flag or setting, then what the run began with, then `*_BASE_URL`
+/// of the environment, then the provider's own.
+pub fn providers(
+    args: &ProxyArgs,
+    keys: &Keys,
+    kept: &BTreeMap<String, String>,
+    context: &Context,
+) -> Result<Providers, CliError> {
+    let base = |flag: &Option<String>, name: &str, variable: &str, own: &str| {
+        if let Some(said) = flag.as_ref().or_else(|| kept.get(name)) {
+            return Ok(said.clone());
+        }
+        let Some(around) = context.around.var(variable) else { return Ok(own.to_owned()) };
+        // It is kept with the run: what a flag must not hold, a variable must not either.
+        values::base_url(&around.to_string_lossy())
+            .map_err(|e| CliError::Usage { message: format!("{variable}: {e}"), hint: None })
+    };
+    let provider = |base: String, key: &Option<crate::settings::keys::Key>| {
+        Provider::new(&base, key.as_ref().map(|k| Key::new(k.value.clone())))
+            .map_err(|e| CliError::Usage { message: e.to_string(), hint: None })
+    };
+    Ok(Providers {
+        openai: provider(base(&args.openai_base_url, "openai", "OPENAI_BASE_URL", OPENAI)?, &keys.openai)?,
+        anthropic: provider(
+            base(&args.anthropic_base_url, "anthropic", "ANTHROPIC_BASE_URL", ANTHROPIC)?,
+            &keys.anthropic,
+        )?,
+        gemini: provider(
+            base(&args.gemini_base_url, "gemini", "GOOGLE_GEMINI_BASE_URL", GEMINI)?,
+            &keys.gemini,
+        )?,
+        named: upstreams::load(&context.around)?.into_iter().map(|u| u.named).collect(),
+    })
+}
+
+/// The base URLs to keep with a run, so that its resumption goes to the same place.
+pub fn to_keep(providers: &Providers) -> BTreeMap<String, String> {
+    let all = [
+        ("openai", &providers.openai, OPENAI),
+        ("anthropic", &providers.anthropic, ANTHROPIC),
+        ("gemini", &providers.gemini, GEMINI),
+    ];
+    all.into_iter()
+        .filter(|(_, p, own)| p.base != *own)
+        .map(|(name, p, _)| (name.to_owned(), p.base.clone()))
+        .collect()
+}
+
+/// A proxy's configuration.
+pub fn config(
+    args: &ProxyArgs,
+    access: Access,
+    providers: Providers,
+    prices: PriceTable,
+    limits: Limits,
+    policy: Policy,
+) -> Config {
+    let ms = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+    Config {
+        access,
+        providers,
+        price_hash: Arc::from(prices.hash()),
+        prices,
+        default_limits: limits,
+        default_policy: policy,
+        admit_wait: ms(args.admit_wait_ms),
+        settle_wait: ms(args.settle_wait_ms),
+        first_byte_timeout: ms(args.first_byte_timeout_ms),
+        idle_timeout: ms(args.idle_timeout_ms),
+        max_body: usize::try_from(args.max_body_bytes).unwrap_or(usize::MAX),
+        max_answer: MAX_ANSWER,
+        max_unrecorded: MAX_UNRECORDED,
+        silence_after_suspend: SILENCE_AFTER_SUSPEND,
+        upstream_concurrency: None,
+        upstream_rate: Rate::default(),
+        upstream_retries: args.upstream_retries,
+        masks: None,
+    }
+}
+
+/// Joins the store as this process.
+pub fn join(store: Arc<dyn Store>, context: &Context, program: &str) -> Result<Arc<Node>, CliError> {
+    let me =
+        identity::of_self().map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
+    let identity = Identity { program: program.to_owned(), ..me.clone() };
+    Ok(Node::join(store, context.clock.clone(), Arc::new(ProcCensus(me)), identity)?)
+}
+
+/// Joins the store on behalf of another process of this machine: the shell of a loop.
+pub fn join_as(store: Arc<dyn Store>, context: &Context, identity: Identity) -> Result<Arc<Node>, CliError> {
+    let me = identity::of_self()?;
+    Ok(Node::join(store, context.clock.clone(), Arc::new(ProcCensus(me)), identity)?)
+}
+
+/// Gives the verdict on processes of this machine that are certainly gone, so that what they drove is
+/// told as interrupted. A store that cannot be written is only looked at.
+pub fn bury(store: &dyn Store) {
+    let Ok(me) = identity::of_self() else { return };
+    let census = ProcCensus(me);
+    for other in store.live_instances().unwrap_or_default() {
+        if census.is_gone(&other.identity) == Some(true) {
+            let verdict = DeclareDead { instance: other.no, heartbeat_seen: other.heartbeat, left: false };
+            // Whoever drives the run next gives it too.
+            let _ = store.ask(verdict, Durability::Synced).wait();
+        }
+    }
+}
+
+/// What `/proc` says of other instances.
+struct ProcCensus(Identity);
+
+impl Census for ProcCensus {
+    fn is_gone(&self, other: &Identity) -> Option<bool> {
+        match identity::liveness(&self.0, other) {
+            Liveness::Alive => Some(false),
+            Liveness::Gone | Liveness::BootOver => Some(true),
+            Liveness::Unknown => None,
+        }
+    }
+}

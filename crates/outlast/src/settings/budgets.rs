@@ -1,0 +1,140 @@
+//! Named budgets as settings: `[budgets.NAME]` of the user's own `outlast.toml`.
+//!
+//! The store has them; a file is read into it when `serve`, `run` or `resume` starts. A directory's file may not
+//! name any: whoever can change a checkout, an agent for one, could raise what everybody may spend.
+
+use outlast_core::{
+    engine::{
+        budget::{
+            apply_budget,
+            set_budget::{SetBudget, Source},
+        },
+        op::Durability,
+    },
+    envelope::budget::{Name, Per, Terms},
+    store::{Ask as _, Store},
+};
+use serde::Deserialize;
+
+use crate::{
+    cli::values,
+    program::error::CliError,
+    settings::{
+        file::{self, Error, Origin},
+        surroundings::Surroundings,
+    },
+};
+
+/// The table's name.
+pub const TABLE: &str = "budgets";
+
+/// One budget as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    usd: Option<toml::Value>,
+    tokens: Option<u32>,
+    calls: Option<u32>,
+    per: Option<String>,
+    tag: Option<String>,
+}
+
+/// All that are configured. Reads the file. Errors name it, and the key in it.
+pub fn load(around: &Surroundings) -> Result<Vec<(Name, Terms)>, Error> {
+    let Some((path, tables)) = file::own_tables(around, TABLE)? else { return Ok(Vec::new()) };
+    let each = tables.into_iter().map(|(name, value)| {
+        let origin = Origin::File { path: path.clone(), key: format!("{TABLE}.{name}") };
+        read(&name, value).map_err(|why| Error::BadValue { origin, why })
+    });
+    each.collect()
+}
+
+fn read(name: &str, value: toml::Value) -> Result<(Name, Terms), String> {
+    let name = Name::new(name).map_err(|e| e.to_string())?;
+    let written: Written =
+        value.try_into().map_err(|e: toml::de::Error| e.message().trim().replace('\n', ", "))?;
+    let usd = match &written.usd {
+        None => None,
+        Some(toml::Value::String(text)) => Some(values::usd(text).map_err(|e| format!("usd: {e}"))?),
+        // The shortest text that is this number: what was written, for every amount people write.
+        Some(number @ (toml::Value::Integer(_) | toml::Value::Float(_))) => {
+            Some(values::usd(&number.to_string()).map_err(|e| format!("usd: {e}"))?)
+        }
+        Some(other) => return Err(format!("usd: wanted an amount, had {other}")),
+    };
+    let (tokens, calls) = (written.tokens.map(i64::from), written.calls.map(i64::from));
+    if usd.is_none() && tokens.is_none() && calls.is_none() {
+        return Err("wanted a limit: usd, tokens or calls".into());
+    }
+    let per = match &written.per {
+        None => Per::None,
+        Some(text) => {
+            Per::parse(text).ok_or_else(|| format!("per: wanted hour, day, month or none, had {text:?}"))?
+        }
+    };
+    let tag = written.tag.as_deref().map(values::tag).transpose().map_err(|e| format!("tag: {e}"))?;
+    Ok((name, Terms { limits: values::shared_limits(usd, tokens, calls), per, tag }))
+}
+
+/// Puts what is configured into the store. What the file says as before changes nothing.
+///
+/// Synced. Errors: those of `load`, and of the store.
+pub fn sync(store: &dyn Store, around: &Surroundings) -> Result<(), CliError> {
+    for (name, terms) in load(around)? {
+        set(store, name, terms, Source::File)?;
+    }
+    Ok(())
+}
+
+/// Sets one, and charges the runs that are there to it: whether anything changed, and how many runs that was new to.
+pub fn set(store: &dyn Store, name: Name, terms: Terms, source: Source) -> Result<(bool, usize), CliError> {
+    let set = store.ask(SetBudget { name, terms, source }, Durability::Synced).wait()?;
+    // Also where an earlier start was broken off between the two.
+    let budgets = if set.applied { Vec::new() } else { store.budgets()? };
+    match budgets.iter().find(|b| b.budget.no == set.no) {
+        None => Ok((set.changed, 0)),
+        Some(view) => Ok((set.changed, apply_budget::to_all(store, &view.budget)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlast_core::envelope::unit::Unit;
+
+    #[test]
+    fn a_budget_is_read_as_it_is_written() {
+        let check = |text: &str, wanted: Result<(Option<i64>, Per, Option<&str>), &str>| {
+            let value = toml::Value::Table(text.parse().unwrap());
+            let had = read("team-search", value).map(|(_, terms)| {
+                let tag = terms.tag.map(|(k, v)| format!("{k}={v}"));
+                (terms.limits[Unit::CostNanoUsd], terms.per, tag)
+            });
+            let wanted = wanted.map(|(usd, per, tag)| (usd, per, tag.map(str::to_owned)));
+            assert_eq!(had, wanted.map_err(str::to_owned), "{text}");
+        };
+        check(
+            "usd = 50\nper = \"day\"\ntag = \"team=search\"",
+            Ok((Some(50_000_000_000), Per::Day, Some("team=search"))),
+        );
+        check("usd = 0.25", Ok((Some(250_000_000), Per::None, None)));
+        check("usd = \"0.000000001\"\nper = \"none\"", Ok((Some(1), Per::None, None)));
+        check("calls = 5\nper = \"hour\"", Ok((None, Per::Hour, None)));
+        check("per = \"day\"", Err("wanted a limit: usd, tokens or calls"));
+        check("usd = 1\nper = \"week\"", Err("per: wanted hour, day, month or none, had \"week\""));
+        check("usd = true", Err("usd: wanted an amount, had true"));
+    }
+
+    #[test]
+    fn what_is_no_budget_says_what_was_wanted() {
+        for (name, text, wanted) in [
+            ("a b", "usd = 1", "wanted 1 to 64 of"),
+            ("a", "usd = -1", "usd: "),
+            ("a", "usd = 1\nlimit = 2", "unknown field `limit`"),
+            ("a", "usd = 1\ntag = \"team\"", "tag: "),
+        ] {
+            let error = read(name, toml::Value::Table(text.parse().unwrap())).unwrap_err();
+            assert!(error.contains(wanted), "{text}: {error}");
+        }
+    }
+}

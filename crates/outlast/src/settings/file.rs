@@ -1,0 +1,138 @@
+//! The files of settings: where they are, and why one is not taken.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use crate::{agent::declared::BadDeclaration, settings::surroundings::Surroundings};
+
+/// The name of the files.
+pub const FILE: &str = "outlast.toml";
+
+/// Where a setting stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Variable(String),
+    File { path: PathBuf, key: String },
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Variable(name) => write!(f, "the variable {name}"),
+            Origin::File { path, key } => write!(f, "`{key}` in {}", path.display()),
+        }
+    }
+}
+
+/// Why settings are not taken. Nothing was started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("cannot read {}: {why}", path.display())]
+    Unreadable { path: PathBuf, why: String },
+    #[error("{}, line {line}: {why}", path.display())]
+    Syntax { path: PathBuf, line: usize, why: String },
+    #[error("{}: unknown key `{key}`", path.display())]
+    UnknownKey { path: PathBuf, key: String, nearest: Option<String> },
+    #[error("{}: `{key}` would put a secret into a file of settings", path.display())]
+    Secret { path: PathBuf, key: String },
+    #[error("{}: `{key}` is given twice, with - and with _", path.display())]
+    Twice { path: PathBuf, key: String },
+    #[error("{}: `{key}` is not taken from a directory's own settings", path.display())]
+    NotHere { path: PathBuf, key: String },
+    #[error("{origin}: {why}")]
+    BadValue { origin: Origin, why: String },
+    #[error("{}: `agents.{agent}{key}`: {why}", path.display())]
+    BadAgent { path: PathBuf, agent: String, key: String, why: BadDeclaration },
+}
+
+impl Error {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Error::UnknownKey { nearest: Some(nearest), .. } => Some(format!("the nearest known key is `{nearest}`")),
+            Error::UnknownKey { .. } => Some("keys are the long flags of `outlast --help`, or tables of a command's".into()),
+            Error::Secret { .. } => Some(
+                "keys are taken from OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY, or from ~/.config/outlast/env (mode 0600)"
+                    .into(),
+            ),
+            Error::NotHere { .. } => Some(
+                "a checkout could send your keys elsewhere, change what is run, raise a shared budget, or let a page in: put it into ~/.config/outlast/outlast.toml, or type the flag"
+                    .into(),
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// A table of tables in the user's own file, and where that is; `None` without the file or the table.
+pub fn own_tables(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
+    let Some(path) = around.config_directory().map(|d| d.join(FILE)) else { return Ok(None) };
+    let Some(text) = read(&path)? else { return Ok(None) };
+    match table(&text, &path)?.remove(name) {
+        None => Ok(None),
+        Some(toml::Value::Table(tables)) => Ok(Some((path, tables))),
+        Some(_) => Err(Error::BadValue {
+            origin: Origin::File { path, key: name.to_owned() },
+            why: format!("wanted tables [{name}.NAME]"),
+        }),
+    }
+}
+
+/// A table of the nearest file that has it, and where that is.
+pub fn nearest_table(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
+    for path in files(around) {
+        let Some(text) = read(&path)? else { continue };
+        match table(&text, &path)?.remove(name) {
+            None => {}
+            Some(toml::Value::Table(table)) => return Ok(Some((path, table))),
+            Some(_) => {
+                let origin = Origin::File { path, key: name.to_owned() };
+                return Err(Error::BadValue { origin, why: "wanted a table".into() });
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Tables of tables in all files of settings, with where they stand; a directory's file first.
+pub fn tables(around: &Surroundings, name: &str) -> Result<Vec<(PathBuf, toml::Table)>, Error> {
+    let mut found = Vec::new();
+    for path in files(around) {
+        let Some(text) = read(&path)? else { continue };
+        match table(&text, &path)?.remove(name) {
+            None => {}
+            Some(toml::Value::Table(tables)) => found.push((path, tables)),
+            Some(_) => {
+                let why = format!("wanted tables [{name}.NAME]");
+                return Err(Error::BadValue { origin: Origin::File { path, key: name.to_owned() }, why });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Where files of settings may be, the first to be asked first.
+pub fn files(around: &Surroundings) -> Vec<PathBuf> {
+    let directories = [Some(around.directory().to_owned()), around.config_directory()];
+    directories.into_iter().flatten().map(|d| d.join(FILE)).collect()
+}
+
+/// A file's text as a table. `path` is for the error.
+pub fn table(text: &str, path: &Path) -> Result<toml::Table, Error> {
+    text.parse().map_err(|e: toml::de::Error| {
+        let at = e.span().map_or(0, |s| s.start).min(text.len());
+        let line = 1 + text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count();
+        Error::Syntax { path: path.into(), line, why: e.message().trim().replace('\n', ", ") }
+    })
+}
+
+/// A file's text, if there is one.
+pub fn read(path: &Path) -> Result<Option<String>, Error> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::Unreadable { path: path.into(), why: e.to_string() }),
+    }
+}

@@ -1,0 +1,156 @@
+//! Policies by name: `[policies.NAME]` of `outlast.toml`, or those the store keeps.
+
+use std::collections::BTreeMap;
+
+use outlast_core::{
+    engine::op::Durability,
+    envelope::unit::{Limits, Unit},
+    reads::policies::{self, NamedPolicy},
+    run::rules::{Requirement, Rules},
+    store::{Ask, Store},
+};
+use serde::Deserialize;
+
+use crate::{
+    cli::values,
+    program::error::{CliError, InputError},
+    settings::{
+        file::{self, Error, Origin},
+        surroundings::Surroundings,
+    },
+};
+
+/// The table's name.
+pub const TABLE: &str = "policies";
+
+/// One policy as it is written: limits in the words of the flags.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Written {
+    usd: Option<toml::Value>,
+    tokens: Option<toml::Value>,
+    calls: Option<toml::Value>,
+    loops: Option<toml::Value>,
+    wall: Option<toml::Value>,
+    active: Option<toml::Value>,
+    restarts: Option<toml::Value>,
+    pause_wall: bool,
+    tools: Option<Vec<String>>,
+    needs_approval: Vec<Requirement>,
+}
+
+/// Reads a table of policies. Errors: which one, and what is wrong with it.
+pub fn read(tables: &toml::Table) -> Result<Vec<NamedPolicy>, (String, String)> {
+    tables.iter().map(|(name, value)| one(name, value).map_err(|why| (name.clone(), why))).collect()
+}
+
+fn one(name: &str, value: &toml::Value) -> Result<NamedPolicy, String> {
+    if !policies::is_name(name) {
+        return Err("a policy's name is 1 to 128 of A-Z a-z 0-9 . _ : -".into());
+    }
+    let written: Written =
+        value.clone().try_into().map_err(|e: toml::de::Error| e.message().trim().replace('\n', ", "))?;
+    type Read = fn(&str) -> Result<i64, values::BadValue>;
+    let mut limits = Limits::default();
+    for (word, unit, value, read) in [
+        ("usd", Unit::CostNanoUsd, &written.usd, values::usd as Read),
+        ("tokens", Unit::Tokens, &written.tokens, values::count),
+        ("calls", Unit::Calls, &written.calls, values::count),
+        ("loops", Unit::Loops, &written.loops, values::count),
+        ("wall", Unit::WallMs, &written.wall, values::ms),
+        ("active", Unit::ActiveMs, &written.active, values::ms),
+        ("restarts", Unit::Restarts, &written.restarts, values::count),
+    ] {
+        let Some(value) = value else { continue };
+        limits[unit] = Some(read(&text(value)).map_err(|e| format!("{word}: {e}"))?);
+    }
+    if let Some(empty) = written.needs_approval.iter().position(|r| *r == Requirement::default()) {
+        return Err(format!("needs_approval: entry {} names neither a tool nor a side_effect", empty + 1));
+    }
+    let rules = Rules { policy: name.to_owned(), tools: written.tools, require: written.needs_approval };
+    Ok(NamedPolicy { limits, pause_wall: written.pause_wall, rules, ..NamedPolicy::default() })
+}
+
+/// A value as it would be typed.
+fn text(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// All that are configured. One of the person's own file stands before a directory's of the same name: a checkout
+/// does not loosen what the person is used to.
+pub fn load(around: &Surroundings) -> Result<Vec<NamedPolicy>, Error> {
+    let mut found: BTreeMap<String, NamedPolicy> = BTreeMap::new();
+    for (path, tables) in file::tables(around, TABLE)? {
+        let policies = read(&tables).map_err(|(name, why)| Error::BadValue {
+            origin: Origin::File { path, key: format!("{TABLE}.{name}") },
+            why,
+        })?;
+        // The directory's file comes first.
+        found.extend(policies.into_iter().map(|p| (p.name().to_owned(), p)));
+    }
+    Ok(found.into_values().collect())
+}
+
+/// The policy of this name: a file's, else the store's.
+pub fn named(around: &Surroundings, store: &dyn Store, name: &str) -> Result<NamedPolicy, CliError> {
+    let configured = load(around)?;
+    if let Some(policy) = configured.iter().find(|p| p.name() == name) {
+        return Ok(policy.clone());
+    }
+    if let Some(policy) = policies::find(store, name)? {
+        return Ok(policy);
+    }
+    let mut known: Vec<String> = configured.iter().map(|p| p.name().to_owned()).collect();
+    known.extend(policies::list(store)?.iter().map(|p| p.name().to_owned()));
+    Err(InputError::UnknownPolicy { name: name.to_owned(), known }.into())
+}
+
+/// Puts what is configured into the store, where runs that are created over REST and by Python take theirs from.
+/// What is there already writes nothing.
+pub fn register(around: &Surroundings, store: &dyn Store) -> Result<(), CliError> {
+    for policy in load(around)? {
+        let kept = policies::find(store, policy.name())?;
+        let same = |p: &NamedPolicy| {
+            (&p.limits, p.pause_wall, &p.rules) == (&policy.limits, policy.pause_wall, &policy.rules)
+        };
+        if !kept.as_ref().is_some_and(same) {
+            let put = policies::put(store, &policy, store.now()?)?;
+            store.ask(put, Durability::Synced).wait()?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_read_or_refused_by_what_is_wrong_with_it() {
+        let check = |text: &str, want: Result<(Option<i64>, Option<i64>, usize), &str>| {
+            let table: toml::Table = text.parse().unwrap();
+            let had = read(&table).map(|found| {
+                let p = &found[0];
+                (p.limits[Unit::CostNanoUsd], p.limits[Unit::WallMs], p.rules.require.len())
+            });
+            assert_eq!(had, want.map_err(|why| ("p".to_owned(), why.to_owned())), "{text}");
+        };
+        check("[p]", Ok((None, None, 0)));
+        check("[p]\nusd = 2\nwall = '1h'", Ok((Some(2_000_000_000), Some(3_600_000), 0)));
+        check("[p]\nusd = 0.25", Ok((Some(250_000_000), None, 0)));
+        check("[p]\nneeds_approval = [{tool='a'}, {side_effect='write'}]", Ok((None, None, 2)));
+        check(
+            "[p]\nneeds_approval = [{}]",
+            Err("needs_approval: entry 1 names neither a tool nor a side_effect"),
+        );
+        for bad in
+            ["[p]\nusd = -1", "[p]\ncalls = 'x'", "[p]\nwords = 1", "[p]\ntools = 'a'", "p = 1", "['a b']"]
+        {
+            let table: toml::Table = bad.parse().unwrap();
+            assert!(read(&table).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Prices: the built-in table with the user's file on top, and what of it a run keeps for its life.
+
+use std::{fs, path::Path};
+
+use outlast_core::{
+    engine::{op::Durability, run::reprice::Reprice},
+    price::PriceTable,
+    run::{PriceFile, Prices, Spec, status::Status},
+    store::{Ask as _, RunView, Store},
+};
+
+use crate::{
+    cli::shared::ProxyArgs,
+    program::{
+        error::{CliError, InputError},
+        say::say,
+    },
+};
+
+/// A price file is kept with its run up to this size: it is read with the run.
+const MAX_KEPT: usize = 256 << 10;
+
+/// The built-in prices, with the user's on top.
+pub fn typed(args: &ProxyArgs) -> Result<PriceTable, CliError> {
+    table(file(args)?.as_ref())
+}
+
+/// The built-in prices, with those of a file on top.
+pub fn of_file(path: Option<&Path>) -> Result<PriceTable, CliError> {
+    table(path.map(read).transpose()?.as_ref())
+}
+
+/// What a new run is to keep. Errors: a file that is not understood, or is too large to be kept.
+pub fn to_keep(args: &ProxyArgs) -> Result<Prices, CliError> {
+    let file = file(args)?;
+    if let Some(file) = file.as_ref().filter(|f| f.text.len() > MAX_KEPT) {
+        let (path, had) = (file.path.clone(), file.text.len());
+        return Err(InputError::PricesTooLarge { path, had, most: MAX_KEPT }.into());
+    }
+    Ok(Prices { hash: table(file.as_ref())?.hash().to_owned(), file })
+}
+
+/// The prices that a run goes on at, which are those it began with; and what to say where that is not
+/// what was typed now, or what its file holds now.
+pub fn of_run(
+    id: &str,
+    kept: Option<&Prices>,
+    args: &ProxyArgs,
+) -> Result<(PriceTable, Option<String>), CliError> {
+    let now = file(args)?;
+    // Begun before prices were kept.
+    let Some(kept) = kept else { return Ok((table(now.as_ref())?, None)) };
+    let table = table(kept.file.as_ref())?;
+    let begun = kept.file.as_ref();
+    let now = now.or_else(|| {
+        let path = &begun?.path;
+        // One that is gone has not changed: the run needs it no more.
+        Some(PriceFile { path: path.clone(), text: fs::read_to_string(path).ok()? })
+    });
+    let said = match &now {
+        Some(now) if begun.is_none_or(|b| b.text != now.text) => Some(format!(
+            "{} is not what {id} began with: its prices stay as they were (a new run takes the file)",
+            now.path
+        )),
+        _ if table.hash() != kept.hash => Some(format!(
+            "the built-in prices have changed with the version of outlast since {id} began: those of now count"
+        )),
+        _ => None,
+    };
+    Ok((table, said))
+}
+
+/// A run that was halted for want of a price goes on at the prices that are typed now, and says so. Others
+/// are as they were. Returns the run as it stands then.
+pub fn mended(store: &dyn Store, view: RunView, args: &ProxyArgs) -> Result<RunView, CliError> {
+    let unknown = view.run.halt.as_ref().is_some_and(|halt| halt.code == "price_unknown");
+    if view.run.status != Status::Halted || !unknown || args.prices.is_none() {
+        return Ok(view);
+    }
+    let prices = to_keep(args)?;
+    if view.spec.prices.as_ref().is_some_and(|kept| kept.hash == prices.hash) {
+        return Ok(view);
+    }
+    let (run, id) = (view.run.no, &view.run.id);
+    let path = prices.file.as_ref().map_or("", |file| file.path.as_str());
+    let before = match view.spec.prices.as_ref().and_then(|kept| kept.file.as_ref()) {
+        Some(file) => format!("those of {}", file.path),
+        None => "the built-in ones".to_owned(),
+    };
+    say(&format!("{id} goes on at the prices of {path}; what it paid so far was priced by {before}"));
+    let spec = Spec { prices: Some(prices), ..view.spec.clone() };
+    store.ask(Reprice { run, spec }, Durability::Synced).wait()?;
+    Ok(store.run(run)?.unwrap_or(view))
+}
+
+/// The file that was typed, read.
+fn file(args: &ProxyArgs) -> Result<Option<PriceFile>, CliError> {
+    args.prices.as_deref().map(read).transpose()
+}
+
+fn read(path: &Path) -> Result<PriceFile, CliError> {
+    let shown = path.display().to_string();
+    let text = fs::read_to_string(path).map_err(|e| bad(&shown, e))?;
+    // Found again from another directory; as it was typed where that cannot be told.
+    let whole = std::path::absolute(path).unwrap_or_else(|_| Path::new(path).to_owned());
+    // Also what is not kept is checked under the name that was typed.
+    PriceTable::with_overrides(&text).map_err(|e| bad(&shown, e))?;
+    Ok(PriceFile { path: whole.display().to_string(), text })
+}
+
+fn table(file: Option<&PriceFile>) -> Result<PriceTable, CliError> {
+    match file {
+        None => Ok(PriceTable::builtin()),
+        Some(file) => PriceTable::with_overrides(&file.text).map_err(|e| bad(&file.path, e)),
+    }
+}
+
+fn bad(path: &str, why: impl ToString) -> CliError {
+    InputError::Prices { path: path.to_owned(), why: why.to_string() }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        proxy: ProxyArgs,
+    }
+
+    fn args(path: Option<&Path>) -> ProxyArgs {
+        let flags = path.into_iter().flat_map(|p| ["--prices".into(), p.as_os_str().to_owned()]);
+        Line::parse_from(std::iter::once("x".into()).chain(flags)).proxy
+    }
+
+    fn prices(usd_per_token: &str) -> String {
+        format!(r#"{{"m": {{"input_cost_per_token": {usd_per_token}, "output_cost_per_token": 1e-6}}}}"#)
+    }
+
+    #[test]
+    fn a_run_goes_on_at_the_prices_it_began_with_and_says_when_others_were_typed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, other) = (dir.path().join("first.json"), dir.path().join("other.json"));
+        fs::write(&first, prices("1e-6")).unwrap();
+        fs::write(&other, prices("2e-6")).unwrap();
+        let check = |kept: &Prices, typed: Option<&Path>, told: Option<&str>| {
+            let (table, said) = of_run("r", Some(kept), &args(typed)).unwrap();
+            assert_eq!(table.hash(), kept.hash);
+            match told {
+                None => assert_eq!(said, None),
+                Some(told) => assert!(said.as_ref().is_some_and(|s| s.contains(told)), "{said:?}"),
+            }
+        };
+        let kept = to_keep(&args(Some(&first))).unwrap();
+        check(&kept, Some(&first), None);
+        check(&kept, None, None);
+        check(&kept, Some(&other), Some("other.json is not what r began with"));
+        let plain = to_keep(&args(None)).unwrap();
+        check(&plain, None, None);
+        check(&plain, Some(&other), Some("other.json is not what r began with"));
+        fs::write(&first, prices("3e-6")).unwrap();
+        check(&kept, None, Some("first.json is not what r began with"));
+        check(&kept, Some(&first), Some("first.json is not what r began with"));
+        fs::remove_file(&first).unwrap();
+        check(&kept, None, None);
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_to_be_kept_makes_no_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("large.json");
+        fs::write(&path, format!("{}{}", prices("1e-6"), " ".repeat(MAX_KEPT))).unwrap();
+        let error = to_keep(&args(Some(&path))).unwrap_err();
+        assert!(error.to_string().contains("262144 are kept with a run"), "{error}");
+        assert!(typed(&args(Some(&path))).is_ok(), "`serve` keeps none");
+    }
+}

@@ -1,0 +1,324 @@
+//! The person's side: a terminal, for as long as it is lent to an agent.
+
+use std::{
+    collections::VecDeque,
+    io::{self, IsTerminal as _, Read as _, Write as _},
+    os::{fd::AsFd as _, unix::net::UnixStream},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags},
+    io::Errno,
+    process::Signal,
+    termios::Winsize,
+};
+
+use super::{
+    frame::{Frame, Frames, VERSION},
+    keys::Keys,
+    screen::Screen,
+};
+use crate::{
+    signals::{Signals, suspend_self},
+    terminal::Terminal,
+};
+
+/// Keys that wait for a supervisor: more are left in the terminal.
+const MOST_KEYS: usize = 64 << 10;
+
+/// How a client's time ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    Detached,
+    /// The supervisor ended, with this exit code.
+    Over(u8),
+    /// It went without a word.
+    Lost,
+    /// Begun, and nothing more was wanted.
+    Begun {
+        run: String,
+        attempt: i64,
+    },
+}
+
+/// Who the client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The terminal that the run is started from: signals to it are the supervisor's.
+    Owner,
+    /// As that, and gone as soon as an attempt has begun.
+    Starter,
+    /// One more who watches: signals to it end only its watching.
+    Watcher,
+}
+
+/// Lends this process's terminal to the run behind the socket, until either side ends it.
+///
+/// The terminal's modes are as they were when this returns, and between two attempts. Errors: the terminal
+/// cannot be read or written any more.
+pub fn attend(socket: UnixStream, who: Who) -> io::Result<End> {
+    let signals = Signals::of(&[
+        Signal::INT,
+        Signal::TERM,
+        Signal::HUP,
+        Signal::QUIT,
+        Signal::TSTP,
+        Signal::CONT,
+        Signal::WINCH,
+    ])?;
+    socket.set_nonblocking(true)?;
+    let mut client = Client {
+        who,
+        socket,
+        frames: Frames::default(),
+        waiting: VecDeque::new(),
+        keys: Keys::default(),
+        terminal: Terminal::of_stdin(),
+        has_keys: false,
+        is_raw: false,
+        mid_line: false,
+        screen: Screen::default(),
+    };
+    client.send(&Frame::Hello { version: VERSION });
+    client.send_size();
+    let end = client.run(&signals);
+    client.give_back();
+    // Detached, or left by a supervisor that was killed: the agent's modes are not the shell's.
+    // A terminal that has gone needs none of it.
+    let _ = print(&client.screen.undo());
+    end
+}
+
+struct Client {
+    who: Who,
+    socket: UnixStream,
+    frames: Frames,
+    /// For the supervisor.
+    waiting: VecDeque<u8>,
+    keys: Keys,
+    /// As it was before. None: standard input is no terminal.
+    terminal: Option<Terminal>,
+    /// An attempt reads keys.
+    has_keys: bool,
+    is_raw: bool,
+    /// What was printed last did not end its line.
+    mid_line: bool,
+    /// What was printed, while an attempt has the terminal.
+    screen: Screen,
+}
+
+impl Client {
+    fn run(&mut self, signals: &Signals) -> io::Result<End> {
+        loop {
+            let mut wanted = PollFlags::IN;
+            if !self.waiting.is_empty() {
+                wanted |= PollFlags::OUT;
+            }
+            let stdin = io::stdin();
+            let mut fds = vec![
+                PollFd::new(&self.socket, wanted),
+                PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
+            ];
+            if self.is_raw && self.waiting.len() < MOST_KEYS {
+                fds.push(PollFd::new(&stdin, PollFlags::IN));
+            }
+            match rustix::event::poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            let is_typed = fds.get(2).is_some_and(|fd| !fd.revents().is_empty());
+            drop(fds);
+            for signal in signals.take() {
+                if let Some(end) = self.on_signal(signal)? {
+                    return Ok(end);
+                }
+            }
+            if is_typed && let Some(end) = self.on_keys()? {
+                return Ok(end);
+            }
+            if let Some(end) = self.write().and_then(|()| self.read())? {
+                return Ok(end);
+            }
+        }
+    }
+
+    fn on_signal(&mut self, signal: Signal) -> io::Result<Option<End>> {
+        match signal {
+            Signal::WINCH => self.send_size(),
+            Signal::TSTP => {
+                self.give_back();
+                suspend_self()?;
+                self.lend();
+                self.send_size();
+            }
+            // Brought to the front, or continued behind.
+            Signal::CONT => {
+                self.lend();
+                self.send_size();
+            }
+            Signal::HUP => return Ok(Some(self.leave())),
+            _ if self.who == Who::Watcher => return Ok(Some(self.leave())),
+            // As a shell's Ctrl-C: where the agent has no keys it is the run that is meant.
+            signal => self.send(&Frame::Signal(signal.as_raw())),
+        }
+        Ok(None)
+    }
+
+    fn on_keys(&mut self) -> io::Result<Option<End>> {
+        let mut typed = [0; 4096];
+        let read = match io::stdin().lock().read(&mut typed) {
+            Ok(read) => read,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(None),
+            // The terminal has gone.
+            Err(_) => 0,
+        };
+        if read == 0 {
+            return Ok(Some(self.leave()));
+        }
+        let meant = self.keys.take(&typed[..read]);
+        if !meant.keys.is_empty() {
+            self.send(&Frame::Keys(meant.keys));
+        }
+        if meant.detach {
+            return Ok(Some(self.detach()));
+        }
+        Ok(None)
+    }
+
+    /// The supervisor is told; that it has heard is not waited for, since it may be busy printing to us.
+    fn detach(&mut self) -> End {
+        self.send(&Frame::Detach);
+        // What is left is a few bytes; a supervisor that does not even take these has gone.
+        let _ = self.socket.set_nonblocking(false);
+        let rest: Vec<u8> = self.waiting.drain(..).collect();
+        let _ = self.socket.write_all(&rest);
+        End::Detached
+    }
+
+    /// Goes without a word, which from an owner is a hangup.
+    fn leave(&mut self) -> End {
+        match self.who {
+            Who::Watcher => self.detach(),
+            _ => End::Lost,
+        }
+    }
+
+    fn read(&mut self) -> io::Result<Option<End>> {
+        let mut bytes = [0; 64 << 10];
+        let gone = match self.socket.read(&mut bytes) {
+            Ok(0) => true,
+            Ok(read) => {
+                self.frames.put(&bytes[..read]);
+                false
+            }
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => false,
+            Err(_) => true,
+        };
+        while let Some(frame) = self.frames.whole()? {
+            if let Some(end) = self.take(frame)? {
+                return Ok(Some(end));
+            }
+        }
+        Ok(gone.then_some(End::Lost))
+    }
+
+    fn take(&mut self, frame: Frame) -> io::Result<Option<End>> {
+        match frame {
+            // Whoever only starts it shows nothing of it.
+            Frame::Printed(_) if self.who == Who::Starter => {}
+            Frame::Printed(bytes) => {
+                self.mid_line = bytes.last().map_or(self.mid_line, |last| *last != b'\n');
+                if self.has_keys {
+                    self.screen.print(&bytes);
+                }
+                print(&bytes)?;
+            }
+            Frame::Said(text) => self.say(&text),
+            Frame::Begun { run, attempt, .. } if self.who == Who::Starter => {
+                self.detach();
+                return Ok(Some(End::Begun { run, attempt }));
+            }
+            Frame::Begun { pty, .. } => {
+                self.has_keys = pty;
+                self.lend();
+                self.send_size();
+            }
+            Frame::Ended { undo } => {
+                print(&undo)?;
+                self.screen = Screen::default();
+                self.has_keys = false;
+                self.give_back();
+            }
+            Frame::Over(code) => return Ok(Some(End::Over(code))),
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    fn say(&mut self, text: &str) {
+        let end = if self.is_raw { "\r\n" } else { "\n" };
+        if std::mem::take(&mut self.mid_line) && self.terminal.is_some() {
+            let _ = write!(io::stderr(), "{end}");
+        }
+        // Nobody is there to be told when stderr is closed.
+        let _ = write!(io::stderr(), "{}{end}", text.replace('\n', end));
+    }
+
+    fn send(&mut self, frame: &Frame) {
+        self.waiting.extend(frame.encode());
+    }
+
+    fn send_size(&mut self) {
+        if let Some(Winsize { ws_row: rows, ws_col: columns, .. }) = size() {
+            self.send(&Frame::Size { rows, columns });
+        }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        while !self.waiting.is_empty() {
+            match self.socket.write(self.waiting.make_contiguous()) {
+                Ok(written) => drop(self.waiting.drain(..written)),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                // Its last words may still be there to be read.
+                Err(_) => self.waiting.clear(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Every key is the agent's from now on. Not from the background, where the terminal is another's.
+    fn lend(&mut self) {
+        if let Some(terminal) = self.terminal.as_ref().filter(|t| self.has_keys && t.is_in_front()) {
+            self.is_raw = terminal.make_raw();
+        }
+    }
+
+    fn give_back(&mut self) {
+        if std::mem::take(&mut self.is_raw)
+            && let Some(terminal) = &self.terminal
+        {
+            terminal.restore();
+        }
+    }
+}
+
+/// A panic gives the terminal back too.
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+fn print(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)?;
+    out.flush()
+}
+
+/// Of this process's terminal.
+pub fn size() -> Option<Winsize> {
+    let out = io::stdout();
+    let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok()).flatten();
+    size.filter(|s| s.ws_row > 0 && s.ws_col > 0)
+}

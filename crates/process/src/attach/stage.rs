@@ -1,0 +1,415 @@
+//! The supervisor's side: who watches, and what they are shown.
+
+use std::{
+    collections::VecDeque,
+    io::{self, Write as _},
+    os::unix::net::UnixStream,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use rustix::{process::Signal, termios::Winsize};
+
+use super::{
+    frame::{Frame, Frames, VERSION},
+    screen::Screen,
+};
+use crate::{
+    exit::Exit,
+    pty::{self, Pty},
+};
+
+/// What waits for a client at the most. The owner of the run holds the agent up then, as a terminal does;
+/// others, who only watch, are cut off.
+const MOST_WAITING: usize = 1 << 20;
+
+/// An agent that ends within this time of a Ctrl-C has ended by it: as long as a stopped one has to end.
+const AFTER_SIGNAL: Duration = Duration::from_secs(30);
+/// The same where Ctrl-C is a key like others, which most often means something else.
+const AFTER_KEY: Duration = Duration::from_secs(3);
+
+/// How long clients have to take the last words.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Where an agent is watched.
+#[derive(Debug, Default)]
+pub struct Stage {
+    inner: Mutex<Inner>,
+    /// Something waits for a client, or does not any more.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    screen: Screen,
+    pty: Option<Pty>,
+    size: Option<Winsize>,
+    /// As it was told to the clients.
+    begun: Option<Frame>,
+    pressed: Option<Pressed>,
+    clients: Vec<Client>,
+    next: u64,
+}
+
+/// The last Ctrl-C.
+#[derive(Clone, Copy, Debug)]
+struct Pressed {
+    at: Instant,
+    is_signal: bool,
+}
+
+#[derive(Debug)]
+struct Client {
+    no: u64,
+    /// The person's terminal that the run was started from.
+    is_owner: bool,
+    waiting: VecDeque<Arc<[u8]>>,
+    bytes: usize,
+    /// It is told no more, and goes when it has what waits for it.
+    leaves: bool,
+}
+
+/// What a client's leaving means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// The run goes on without it.
+    Detached,
+    /// The terminal that the run was started from has gone.
+    Hangup,
+}
+
+impl Stage {
+    /// An attempt begins, on this terminal.
+    pub fn open(&self, pty: Option<Pty>) {
+        let mut inner = self.inner();
+        inner.screen = Screen::default();
+        inner.pressed = None;
+        inner.pty = pty;
+    }
+
+    /// The size that an agent's terminal is to have.
+    pub fn size(&self) -> Winsize {
+        self.inner().size.unwrap_or(pty::USUAL)
+    }
+
+    pub fn resize(&self, size: Winsize) {
+        let mut inner = self.inner();
+        inner.size = Some(size);
+        if let Some(pty) = &inner.pty {
+            pty.resize(size);
+        }
+    }
+
+    /// It runs.
+    pub fn begun(&self, run: &str, attempt: i64) {
+        let mut inner = self.inner();
+        let begun = Frame::Begun { pty: inner.pty.is_some(), attempt, run: run.to_owned() };
+        inner.begun = Some(begun.clone());
+        self.tell_all(inner, &begun);
+    }
+
+    /// The agent printed this. Waits while the owner does not take it, unless `hurries` says not to.
+    pub fn print(&self, bytes: &[u8], hurries: &dyn Fn() -> bool) {
+        let mut inner = self.inner();
+        inner.screen.print(bytes);
+        let holds_up = |c: &Client| c.is_owner && !c.leaves && c.bytes > MOST_WAITING;
+        while inner.clients.iter().any(holds_up) && !hurries() {
+            // Now and then: who hurries does not ring here.
+            let waited = self.changed.wait_timeout(inner, Duration::from_millis(200));
+            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        self.tell_all(inner, &Frame::Printed(bytes.to_vec()));
+    }
+
+    /// A line of the supervisor's own.
+    pub fn say(&self, text: &str) {
+        self.tell_all(self.inner(), &Frame::Said(text.to_owned()));
+    }
+
+    /// The attempt is over. Its terminal's modes are taken back.
+    pub fn close(&self) {
+        let mut inner = self.inner();
+        inner.pty = None;
+        if inner.begun.take().is_some() {
+            let undo = inner.screen.undo();
+            inner.screen = Screen::default();
+            self.tell_all(inner, &Frame::Ended { undo });
+        }
+    }
+
+    /// Whether a person ended the agent, by Ctrl-C.
+    pub fn is_interrupted(&self, exit: Option<Exit>) -> bool {
+        let Some(pressed) = self.inner().pressed else { return false };
+        is_interruption(pressed.is_signal, pressed.at.elapsed(), exit)
+    }
+
+    /// The supervisor ends. Returns when its clients know, or after a while.
+    pub fn over(&self, code: u8) {
+        let until = Instant::now() + LAST_WORDS;
+        let mut inner = self.inner();
+        for client in &mut inner.clients {
+            client.put(&Frame::Over(code).encode().into());
+            client.leaves = true;
+        }
+        self.changed.notify_all();
+        while !inner.clients.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.changed.wait_timeout(inner, left);
+            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Serves a client until it leaves. Blocks; a thread of its own writes to it.
+    ///
+    /// Its first word is its version; then it is shown what is on the screen. Errors: it cannot be read, or
+    /// speaks otherwise.
+    pub fn serve(self: &Arc<Self>, socket: UnixStream, is_owner: bool) -> io::Result<Left> {
+        let mut frames = Frames::default();
+        let mut from = socket.try_clone()?;
+        match frames.read(&mut from)? {
+            Some(Frame::Hello { version: VERSION }) => {}
+            Some(Frame::Hello { version }) => {
+                let why = format!("this run's supervisor speaks version {VERSION}, and the client {version}");
+                (&socket).write_all(&Frame::Said(why.clone()).encode())?;
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
+        let no = self.join(is_owner);
+        let stage = self.clone();
+        let to = socket.try_clone()?;
+        let writer = std::thread::Builder::new().name("outlast-client".into()).stack_size(128 << 10);
+        writer.spawn(move || stage.write(no, to))?;
+        let left = self.listen(&mut frames, &mut from, is_owner);
+        let mut inner = self.inner();
+        inner.clients.retain(|c| c.no != no);
+        self.changed.notify_all();
+        Ok(left)
+    }
+
+    fn join(&self, is_owner: bool) -> u64 {
+        let mut inner = self.inner();
+        inner.next += 1;
+        let mut client =
+            Client { no: inner.next, is_owner, waiting: VecDeque::new(), bytes: 0, leaves: false };
+        if let Some(begun) = &inner.begun {
+            client.put(&begun.encode().into());
+        }
+        // An agent may print before it is told that it runs.
+        let shown = inner.screen.replay();
+        if !shown.is_empty() {
+            client.put(&Frame::Printed(shown).encode().into());
+        }
+        inner.clients.push(client);
+        self.changed.notify_all();
+        if let Some(pty) = inner.pty.as_ref().filter(|_| !is_owner) {
+            pty.redraw();
+        }
+        inner.next
+    }
+
+    fn listen(&self, frames: &mut Frames, from: &mut UnixStream, is_owner: bool) -> Left {
+        loop {
+            let pty = || self.inner().pty.clone();
+            match frames.read(from) {
+                Ok(Some(Frame::Keys(keys))) => {
+                    let Some(pty) = pty() else { continue };
+                    if keys.contains(&0x03) {
+                        let is_signal = pty.raises_signals();
+                        self.inner().pressed = Some(Pressed { at: Instant::now(), is_signal });
+                    }
+                    // Without the lock: an agent that does not read holds up its typist alone. One that has
+                    // gone reads no keys.
+                    let _ = pty.types(&keys);
+                }
+                Ok(Some(Frame::Size { rows, columns })) if rows > 0 && columns > 0 => {
+                    self.resize(Winsize { ws_row: rows, ws_col: columns, ..pty::USUAL });
+                }
+                Ok(Some(Frame::Signal(number))) if is_owner => {
+                    // As if it had been sent to us.
+                    if let Some(signal) = Signal::from_named_raw(number) {
+                        let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+                    }
+                }
+                Ok(Some(Frame::Detach)) => return Left::Detached,
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) if is_owner => return Left::Hangup,
+                Ok(None) | Err(_) => return Left::Detached,
+            }
+        }
+    }
+
+    /// Writes what waits for a client, until it is gone.
+    fn write(&self, no: u64, mut to: UnixStream) {
+        loop {
+            let mut inner = self.inner();
+            let bytes = loop {
+                let Some(client) = inner.clients.iter_mut().find(|c| c.no == no) else { return };
+                if let Some(bytes) = client.waiting.pop_front() {
+                    client.bytes -= bytes.len();
+                    break Some(bytes);
+                }
+                if client.leaves {
+                    break None;
+                }
+                inner = self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            };
+            self.changed.notify_all();
+            if bytes.is_none() {
+                inner.clients.retain(|c| c.no != no);
+            }
+            drop(inner);
+            if bytes.is_none_or(|bytes| to.write_all(&bytes).is_err()) {
+                // Its reader ends by that, and takes it off the stage.
+                let _ = to.shutdown(std::net::Shutdown::Both);
+                return;
+            }
+        }
+    }
+
+    fn tell_all(&self, mut inner: MutexGuard<'_, Inner>, frame: &Frame) {
+        if inner.clients.is_empty() {
+            return;
+        }
+        let bytes: Arc<[u8]> = frame.encode().into();
+        for client in &mut inner.clients {
+            if !client.is_owner && client.bytes > MOST_WAITING {
+                let slow = "you were too slow to watch: attach again";
+                client.waiting.clear();
+                client.bytes = 0;
+                client.put(&Frame::Said(slow.into()).encode().into());
+                client.leaves = true;
+            }
+            client.put(&bytes);
+        }
+        self.changed.notify_all();
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Client {
+    fn put(&mut self, bytes: &Arc<[u8]>) {
+        if !self.leaves {
+            self.bytes += bytes.len();
+            self.waiting.push_back(bytes.clone());
+        }
+    }
+}
+
+/// By a signal that no Ctrl-C leads to, or as a shell passes that on.
+fn is_crash(exit: Exit) -> bool {
+    const CRASHES: [i32; 7] = [4, 6, 7, 8, 9, 11, 31];
+    let signal = exit.signal.or_else(|| exit.code.map(|code| code - 128));
+    signal.is_some_and(|signal| CRASHES.contains(&signal))
+}
+
+/// Whether an end so long after a Ctrl-C is its doing.
+fn is_interruption(is_signal: bool, since: Duration, exit: Option<Exit>) -> bool {
+    let by_itself = exit.is_some_and(|e| e.signal == Some(2) || e.code == Some(130));
+    if exit.is_some_and(is_crash) {
+        return false;
+    }
+    by_itself || since <= if is_signal { AFTER_SIGNAL } else { AFTER_KEY }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_after_ctrl_c_is_a_persons_doing() {
+        let s = Duration::from_secs;
+        for (is_signal, since, exit, wanted) in [
+            (true, s(0), Exit::signal(2), true),
+            (true, s(29), Exit::code(0), true),
+            (true, s(31), Exit::code(0), false),
+            (true, s(3600), Exit::code(130), true),
+            (true, s(1), Exit::signal(9), false),
+            (true, s(1), Exit::code(128 + 11), false),
+            (false, s(1), Exit::code(0), true),
+            (false, s(4), Exit::signal(9), false),
+            (false, s(4), Exit::signal(2), true),
+        ] {
+            assert_eq!(is_interruption(is_signal, since, Some(exit)), wanted, "{is_signal} {since:?} {exit}");
+        }
+    }
+
+    fn client(stage: &Arc<Stage>, is_owner: bool) -> (UnixStream, std::thread::JoinHandle<Left>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (&ours).write_all(&Frame::Hello { version: VERSION }.encode()).unwrap();
+        let stage = stage.clone();
+        (ours, std::thread::spawn(move || stage.serve(theirs, is_owner).unwrap()))
+    }
+
+    /// All frames up to `last`.
+    fn until(from: &mut UnixStream, last: &Frame) -> Vec<Frame> {
+        let mut frames = Frames::default();
+        let mut all = Vec::new();
+        while all.last() != Some(last) {
+            all.push(frames.read(from).unwrap().expect("another frame"));
+        }
+        all
+    }
+
+    #[test]
+    fn who_comes_later_is_shown_what_was_printed_before_and_all_that_follows() {
+        let stage = Arc::new(Stage::default());
+        stage.open(None);
+        stage.begun("r", 1);
+        stage.print(b"before\n", &|| false);
+        let (mut socket, served) = client(&stage, false);
+        let begun = Frame::Begun { pty: false, attempt: 1, run: "r".into() };
+        let before = Frame::Printed(b"before\n".to_vec());
+        assert_eq!(until(&mut socket, &before), [begun, before]);
+        stage.print(b"\x1b[?25l", &|| false);
+        stage.close();
+        let ended = Frame::Ended { undo: b"\x1b[?25h".to_vec() };
+        assert_eq!(until(&mut socket, &ended), [Frame::Printed(b"\x1b[?25l".to_vec()), ended]);
+        stage.over(75);
+        until(&mut socket, &Frame::Over(75));
+        assert_eq!(served.join().unwrap(), Left::Detached);
+    }
+
+    #[test]
+    fn one_who_watches_and_is_slow_is_cut_off_and_the_owner_loses_nothing() {
+        let stage = Arc::new(Stage::default());
+        let (mut owner, owned) = client(&stage, true);
+        let (mut slow, watched) = client(&stage, false);
+        while stage.inner().clients.len() < 2 {
+            std::thread::yield_now();
+        }
+        let printer = {
+            let stage = stage.clone();
+            std::thread::spawn(move || {
+                for n in 0..400u32 {
+                    stage.print(&vec![n as u8; 10_000], &|| false);
+                }
+                stage.over(0);
+            })
+        };
+        // He is behind by more than is kept for anybody else.
+        let is_behind = || stage.inner().clients.iter().any(|c| c.is_owner && c.bytes > MOST_WAITING);
+        while !is_behind() && !printer.is_finished() {
+            std::thread::yield_now();
+        }
+        let got = until(&mut owner, &Frame::Over(0));
+        assert_eq!(got.len(), 401);
+        assert!(got.iter().enumerate().take(400).all(|(n, f)| *f == Frame::Printed(vec![n as u8; 10_000])));
+        printer.join().unwrap();
+        let mut frames = Frames::default();
+        let mut last = None;
+        while let Ok(Some(frame)) = frames.read(&mut slow) {
+            last = Some(frame);
+        }
+        assert!(matches!(last, Some(Frame::Said(_))), "{last:?}");
+        assert_eq!(watched.join().unwrap(), Left::Detached);
+        // It was told that all is over, and nothing was detached.
+        assert_eq!(owned.join().unwrap(), Left::Hangup);
+    }
+}

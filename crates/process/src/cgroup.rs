@@ -1,0 +1,315 @@
+//! A control group (version 2) for each attempt: who is in it is known whatever became of parents and
+//! environments, all of it can be killed at once, and it can be limited.
+//!
+//! Where the supervisor may make groups below its own it does; elsewhere the walk over `/proc` does the same
+//! work, and limits are refused.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+/// An empty group of this age is nobody's any more.
+const OLD: Duration = Duration::from_secs(3600);
+
+/// What an attempt may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    pub memory_bytes: Option<u64>,
+    /// Of one processor.
+    pub cpu_percent: Option<u32>,
+}
+
+impl Limits {
+    fn controllers(&self) -> impl Iterator<Item = &'static str> {
+        let wanted = [("memory", self.memory_bytes.is_some()), ("cpu", self.cpu_percent.is_some())];
+        wanted.into_iter().filter(|(_, is)| *is).map(|(name, _)| name)
+    }
+}
+
+/// Why there is no group, or none with limits.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("no control group (version 2) can be had here: none is mounted, or this process is in none")]
+    None,
+    #[error("no control group can be made below {}: {source}", path.display())]
+    Make { path: PathBuf, source: io::Error },
+    #[error("the controller `{controller}` is not delegated to {}", path.display())]
+    NotDelegated { controller: &'static str, path: PathBuf },
+    #[error("{} holds other processes than this one, so its children cannot be limited: {source}", path.display())]
+    Shared { path: PathBuf, source: io::Error },
+    #[error("cannot limit {}: {source}", path.display())]
+    Limit { path: PathBuf, source: io::Error },
+}
+
+/// The place below which attempts have their groups: the supervisor's own group as it was at the start.
+#[derive(Clone, Debug)]
+pub struct Ground {
+    path: PathBuf,
+}
+
+/// One attempt's group. Dropped, it is removed if it is empty.
+#[derive(Debug)]
+pub struct Group {
+    path: PathBuf,
+    procs: Arc<OwnedFd>,
+}
+
+impl Ground {
+    /// Errors: `None`.
+    pub fn find() -> Result<Ground, Error> {
+        let read = |name| fs::read_to_string(name).unwrap_or_default();
+        let path = place("", &read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
+        path.map(|path| Ground { path }).ok_or(Error::None)
+    }
+
+    /// Makes a group.
+    ///
+    /// To hand controllers down, this process moves into a group of its own below: a group with processes in
+    /// it can have no limited children.
+    pub fn group(&self, name: &str, limits: Limits) -> Result<Group, Error> {
+        for controller in limits.controllers() {
+            self.hand_down(controller)?;
+        }
+        let path = self.path.join(name);
+        let make = |source| Error::Make { path: self.path.clone(), source };
+        match fs::create_dir(&path) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(make(e)),
+            _ => {}
+        }
+        let procs = File::options().write(true).open(path.join("cgroup.procs")).map_err(make)?;
+        let group = Group { path, procs: Arc::new(procs.into()) };
+        group.limit(limits).map_err(|source| Error::Limit { path: group.path.clone(), source })?;
+        Ok(group)
+    }
+
+    fn hand_down(&self, controller: &'static str) -> Result<(), Error> {
+        let path = || self.path.clone();
+        let has = |file: &str| {
+            let text = fs::read_to_string(self.path.join(file)).unwrap_or_default();
+            text.split_whitespace().any(|word| word == controller)
+        };
+        if has("cgroup.subtree_control") {
+            return Ok(());
+        }
+        if !has("cgroup.controllers") {
+            return Err(Error::NotDelegated { controller, path: path() });
+        }
+        let enable = || fs::write(self.path.join("cgroup.subtree_control"), format!("+{controller}"));
+        if enable().is_ok() {
+            return Ok(());
+        }
+        let own = self.path.join("outlast-supervisor");
+        match fs::create_dir(&own) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(Error::Make { path: path(), source: e });
+            }
+            _ => {}
+        }
+        fs::write(own.join("cgroup.procs"), "0").map_err(|source| Error::Make { path: path(), source })?;
+        enable().map_err(|source| Error::Shared { path: path(), source })
+    }
+
+    /// Removes empty groups that begin so and are old: of runs whose supervisor was killed, and that nobody resumed.
+    ///
+    /// A young one may be about to get its first process.
+    pub fn tidy(&self, prefix: &str) {
+        for path in self.left(prefix) {
+            let made = fs::metadata(&path).and_then(|m| m.modified());
+            let is_old = made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > OLD));
+            if is_old && members(&path).is_empty() {
+                remove(&path);
+            }
+        }
+    }
+
+    /// Groups whose name begins so: what an earlier supervisor left.
+    pub fn left(&self, prefix: &str) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let found = entries.filter(|e| e.file_name().to_string_lossy().starts_with(prefix));
+        found.map(|e| e.path()).collect()
+    }
+}
+
+impl Group {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// For the child, which writes itself into it before its program begins.
+    pub fn procs(&self) -> Arc<OwnedFd> {
+        self.procs.clone()
+    }
+
+    fn limit(&self, limits: Limits) -> io::Result<()> {
+        if let Some(bytes) = limits.memory_bytes {
+            fs::write(self.path.join("memory.max"), bytes.to_string())?;
+            // Swapping instead is no limit. Kernels without swap have no such file.
+            let _ = fs::write(self.path.join("memory.swap.max"), "0");
+        }
+        if let Some(percent) = limits.cpu_percent {
+            fs::write(self.path.join("cpu.max"), format!("{} 100000", u64::from(percent) * 1000))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Somebody who is left alone may still be in it.
+        remove(&self.path);
+    }
+}
+
+/// Removes a group and those below it, where they are empty.
+pub fn remove(path: &Path) {
+    for below in below(path) {
+        remove(&below);
+    }
+    let _ = fs::remove_dir(path);
+}
+
+/// Who is in a group or in one below it. None where there is no such group.
+pub fn members(path: &Path) -> BTreeSet<u32> {
+    let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    let mut found: BTreeSet<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    for below in below(path) {
+        found.extend(members(&below));
+    }
+    found
+}
+
+/// Kills everybody in it at once, also those who are being forked. Kernels before 5.14 cannot: nothing happens.
+pub fn kill(path: &Path) {
+    let _ = fs::write(path.join("cgroup.kill"), "1");
+}
+
+fn below(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect()
+}
+
+/// Counts the processes that were killed for memory, in an attempt's group, or, where its memory is not
+/// accounted for alone, in the group that this process is in too.
+#[derive(Clone, Debug)]
+pub struct OomKills {
+    file: Option<PathBuf>,
+    before: u64,
+}
+
+impl OomKills {
+    /// Counts from now on.
+    pub fn begin(group: Option<&Path>) -> OomKills {
+        let read = |name| fs::read_to_string(name).unwrap_or_default();
+        let (cgroup, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
+        let own = place("", &cgroup, &mounts).map(|path| path.join("memory.events"));
+        let v1 = place("memory", &cgroup, &mounts).map(|path| path.join("memory.oom_control"));
+        let group = group.map(|path| path.join("memory.events"));
+        let file = [group, own, v1].into_iter().flatten().find(|file| count(file).is_some());
+        OomKills { before: file.as_deref().and_then(count).unwrap_or(0), file }
+    }
+
+    pub fn grew(&self) -> bool {
+        self.file.as_deref().and_then(count).is_some_and(|now| now > self.before)
+    }
+}
+
+fn count(file: &Path) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
+}
+
+/// Where the group of a hierarchy is in the file system: of version 2 (no controller), or of one controller of
+/// version 1.
+fn place(controller: &str, cgroup: &str, mountinfo: &str) -> Option<PathBuf> {
+    let own = cgroup.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let is_it = match controller {
+            "" => number == "0" && controllers.is_empty(),
+            name => controllers.split(',').any(|c| c == name),
+        };
+        is_it.then_some(path)
+    })?;
+    mountinfo.lines().find_map(|line| {
+        let (mount, system) = line.split_once(" - ")?;
+        let mut system = system.split(' ');
+        let (kind, options) = (system.next()?, system.nth(1)?);
+        let is_it = match controller {
+            "" => kind == "cgroup2",
+            name => kind == "cgroup" && options.split(',').any(|o| o == name),
+        };
+        let mut fields = mount.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        // A container sees a part of the hierarchy as its root.
+        let below = if root == "/" { own } else { own.strip_prefix(root).unwrap_or("/") };
+        is_it.then(|| Path::new(&point.replace("\\040", " ")).join(below.trim_start_matches('/')))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        exit::Exit,
+        spawn::{Spawner, tests::sh},
+        testing,
+    };
+
+    #[test]
+    fn own_group_is_found_in_the_file_system() {
+        let systemd = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+        let hybrid = "40 30 0:40 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                      41 30 0:41 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+        let container = "50 30 0:26 /docker/abc /sys/fs/c\\040g ro - cgroup2 cgroup rw";
+        for (controller, cgroup, mounts, wanted) in [
+            ("", "0::/user.slice/a.scope", systemd, Some("/sys/fs/cgroup/user.slice/a.scope")),
+            ("", "0::/", systemd, Some("/sys/fs/cgroup")),
+            ("", "4:memory:/x\n0::/y", hybrid, Some("/sys/fs/cgroup/unified/y")),
+            ("memory", "4:cpu,memory:/x\n0::/y", hybrid, Some("/sys/fs/cgroup/memory/x")),
+            ("", "0::/docker/abc/in", container, Some("/sys/fs/c g/in")),
+            ("", "4:memory:/x", hybrid, None),
+            ("cpu", "4:cpu:/x", hybrid, None),
+            ("", "", "", None),
+        ] {
+            assert_eq!(place(controller, cgroup, mounts), wanted.map(PathBuf::from), "{controller} {cgroup}");
+        }
+    }
+
+    #[test]
+    fn group_has_its_child_from_the_start_and_kills_all_of_it() {
+        let made = Ground::find().and_then(|ground| {
+            ground.group(&format!("outlast-test-{}", std::process::id()), Limits::default())
+        });
+        let group = match made {
+            Ok(group) => group,
+            Err(e) => return println!("NOT TESTED, no control group can be made here: {e}"),
+        };
+        let mut command = sh("sleep 300 & env -i setsid sleep 300 & wait");
+        command.limits.cgroup = Some(group.procs());
+        let child = Spawner::start().unwrap().spawn(command).unwrap();
+        assert!(members(group.path()).contains(&child.pid()));
+        testing::until("all are in it", || (members(group.path()).len() == 3).then_some(()));
+        kill(group.path());
+        assert_eq!(child.wait().unwrap(), Exit::signal(9));
+        testing::until("nobody is left", || members(group.path()).is_empty().then_some(()));
+        let path = group.path().to_owned();
+        drop(group);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn limits_that_cannot_be_had_are_refused() {
+        let limits = Limits { memory_bytes: Some(64 << 20), cpu_percent: None };
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cgroup.controllers"), "cpu pids").unwrap();
+        let ground = Ground { path: dir.path().into() };
+        let refused = ground.group("x", limits).unwrap_err();
+        assert!(matches!(refused, Error::NotDelegated { controller: "memory", .. }), "{refused}");
+    }
+}

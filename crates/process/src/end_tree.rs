@@ -1,0 +1,513 @@
+//! Ending a tree of processes: the stop ladder, driven with real signals.
+
+use std::{
+    collections::HashSet,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec},
+    io::Errno,
+    process::{PidfdFlags, Signal},
+};
+
+use super::{
+    cgroup,
+    exit::Exit,
+    ladder::{Action, Ask, Event, Graces, Ladder},
+    proc_table::{self, ProcId},
+    reap,
+    spawn::Child,
+    tree::{Found, Proc, Tree},
+};
+
+/// How often the tree is looked over while it is being killed, at the least: what forks faster than it is killed must
+/// be seen again soon.
+const KILL_ROUND: Duration = Duration::from_millis(20);
+/// The same while all have been asked: for those that appear meanwhile, and for the end of those not waited for.
+const ASK_ROUND: Duration = Duration::from_millis(250);
+/// Descriptors are scarce (1,024 by default); of a large tree only some are waited for, and then all looked for again.
+const MOST_WAITED_FOR: usize = 64;
+
+/// Says "now" to an `end_tree` that is under way in another thread.
+#[derive(Debug)]
+pub struct Force {
+    said: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl Force {
+    pub fn new() -> io::Result<Force> {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Force { said: AtomicBool::new(false), wake })
+    }
+
+    /// Skips all graces. Idempotent; it stays said.
+    pub fn now(&self) -> io::Result<()> {
+        self.said.store(true, Ordering::SeqCst);
+        match rustix::io::write(&self.wake, &1u64.to_ne_bytes()) {
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn is_said(&self) -> bool {
+        self.said.load(Ordering::SeqCst)
+    }
+}
+
+/// How it went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The main process's end. `None`: there was none given, or it hangs in the kernel.
+    pub main: Option<Exit>,
+    /// Nobody is left whom we may signal. Otherwise the ladder gave up.
+    pub all_gone: bool,
+    /// Who was seen alive at the end: it survived SIGKILL (hanging in the kernel), or belongs to another user.
+    pub left: Vec<Proc>,
+}
+
+/// Ends every process of the tree: `ask` says from which rung of the [`Ladder`] on.
+///
+/// Returns when it is certain that nobody is left, or when the ladder gave up. `main` (a root without being named) is
+/// waited for and reaped; so are adopted orphans. Blocks for the sum of `graces` at most: call it beside the runtime.
+/// Idempotent: on a tree that is gone it does nothing.
+///
+/// A single empty walk proves nothing: a chain of processes that each fork the next and exit runs ahead of every walk.
+/// But where we are subreaper and a root, each link leaves us its zombie. Whoever was alive when a walk began is listed
+/// in it; if all that it lists were dead in the walk before already, nobody could have forked: that is the proof. Of a
+/// dead supervisor's strays, whom init reaps, it shrinks to two empty walks in a row. A chain without end is not caught
+/// (only a cgroup could), and is reported as not gone. Where this process began the tree and nobody is below it, that
+/// is the proof, and no walk is made ([`Tree::find`]).
+///
+/// Errors: `/proc` is not readable, or the system refuses pidfds; some may then have been signalled already.
+pub fn end_tree(
+    tree: &Tree,
+    main: Option<&Child>,
+    ask: Ask,
+    graces: Graces,
+    force: &Force,
+) -> io::Result<Ended> {
+    let mut tree = tree.clone();
+    tree.roots.extend(main.map(Child::id));
+    let started = Instant::now();
+    let mut drive =
+        Drive { tree, main, main_exited: false, found: None, is_certain: false, signalled: HashSet::new() };
+    let mut ladder = Ladder::new(graces);
+    drive.perform(ladder.on(Event::Asked(ask), started.elapsed()))?;
+    loop {
+        if force.is_said() {
+            drive.perform(ladder.on(Event::Asked(Ask::Force), started.elapsed()))?;
+        }
+        if drive.main_has_just_exited()? {
+            drive.perform(ladder.on(Event::MainExited, started.elapsed()))?;
+        }
+        drive.perform(ladder.on(Event::Tick, started.elapsed()))?;
+        if ladder.is_over() {
+            return drive.ended(false);
+        }
+        if ladder.ends_all() && drive.is_certain {
+            ladder.on(Event::AllGone, started.elapsed());
+            return drive.ended(true);
+        }
+        if ladder.ends_all() && drive.survivors().is_empty() {
+            continue;
+        }
+        let round = match (ladder.is_killing(), ladder.ends_all()) {
+            (true, _) => KILL_ROUND,
+            (false, true) => ASK_ROUND,
+            (false, false) => Duration::MAX,
+        };
+        let due = ladder.due().map_or(Duration::MAX, |due| due.saturating_sub(started.elapsed()));
+        drive.wait((!force.is_said()).then_some(force), round.min(due))?;
+    }
+}
+
+/// The ladder's eyes and hands.
+struct Drive<'a> {
+    tree: Tree,
+    main: Option<&'a Child>,
+    main_exited: bool,
+    /// By the last look at the whole tree; `None` while only the main process is asked.
+    found: Option<Found>,
+    /// Whether the last two looks prove that there is no survivor.
+    is_certain: bool,
+    /// Who has had which signal from us. To many programs a second SIGTERM means "at once".
+    signalled: HashSet<(ProcId, i32)>,
+}
+
+impl Drive<'_> {
+    fn look(&mut self) -> io::Result<()> {
+        let found = self.tree.find()?;
+        let by_walks = self.found.as_ref().is_some_and(|before| {
+            let none = before.survivors.is_empty() && found.survivors.is_empty();
+            none && found.dead.is_subset(&before.dead)
+        });
+        self.is_certain = found.is_certain || by_walks;
+        self.found = Some(found);
+        Ok(())
+    }
+
+    fn survivors(&self) -> &[Proc] {
+        self.found.as_ref().map_or(&[], |found| &found.survivors)
+    }
+
+    fn perform(&mut self, action: Option<Action>) -> io::Result<()> {
+        match action {
+            None | Some(Action::GiveUp) => {}
+            Some(Action::SignalMain(signal)) => {
+                if let Some(main) = self.main {
+                    self.signalled.insert((main.id(), signal.as_raw()));
+                    main.signal(signal)?;
+                }
+                // Whoever is stopped takes no signal but SIGKILL, and a stopped child can hold up its parent.
+                for stopped in self.tree.survivors()?.iter().filter(|found| found.stopped) {
+                    send(stopped, Signal::CONT)?;
+                }
+            }
+            Some(Action::SignalAll(signal)) => {
+                self.look()?;
+                if signal == Signal::KILL {
+                    for group in self.found.iter().flat_map(|found| &found.whole) {
+                        cgroup::kill(group);
+                    }
+                }
+                for found in self.found.iter().flat_map(|found| &found.survivors) {
+                    if self.signalled.insert((found.id(), signal.as_raw())) {
+                        send(found, signal)?;
+                    }
+                    if found.stopped {
+                        // After the signal, so that it is taken at once: continued first, a background process that
+                        // reads the terminal would be stopped again before the signal came.
+                        send(found, Signal::CONT)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// True once. Without a main process: there is none to wait for.
+    fn main_has_just_exited(&mut self) -> io::Result<bool> {
+        let before = self.main_exited;
+        self.main_exited = match self.main {
+            Some(main) => main.try_wait()?.is_some(),
+            None => true,
+        };
+        Ok(self.main_exited && !before)
+    }
+
+    /// Waits until one of those it waits for has ended, or force is said, or for `longest`.
+    fn wait(&self, force: Option<&Force>, longest: Duration) -> io::Result<()> {
+        let mut ends = Vec::new();
+        for found in self.survivors().iter().take(MOST_WAITED_FOR) {
+            ends.extend(open(found.id())?);
+        }
+        let main = self.main.filter(|_| !self.main_exited).map(AsFd::as_fd);
+        let watched = ends.iter().map(AsFd::as_fd).chain(main).chain(force.map(|force| force.wake.as_fd()));
+        let mut watched: Vec<PollFd> =
+            watched.map(|fd: BorrowedFd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        poll(&mut watched, longest)
+    }
+
+    fn ended(&mut self, all_gone: bool) -> io::Result<Ended> {
+        let main = match self.main {
+            Some(main) => main.try_wait()?,
+            None => None,
+        };
+        // The look that proved it is the last word; a walk costs milliseconds where there are many processes.
+        if !all_gone {
+            self.look()?;
+        }
+        reap::reap_dead(self.found.iter().flat_map(|found| &found.dead));
+        let Found { survivors, out_of_reach, .. } = self.found.take().unwrap_or_default();
+        Ok(Ended { main, all_gone, left: survivors.into_iter().chain(out_of_reach).collect() })
+    }
+}
+
+fn poll(watched: &mut [PollFd], longest: Duration) -> io::Result<()> {
+    let longest = Timespec {
+        tv_sec: i64::try_from(longest.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: longest.subsec_nanos().into(),
+    };
+    match rustix::event::poll(watched, Some(&longest)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Signals this very process. One that has ended, or become another user's, gets nothing.
+fn send(found: &Proc, signal: Signal) -> io::Result<()> {
+    let Some(pidfd) = open(found.id())? else { return Ok(()) };
+    match rustix::process::pidfd_send_signal(&pidfd, signal) {
+        Ok(()) | Err(Errno::SRCH | Errno::PERM) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// A pidfd of this very process; `None`: it has ended.
+///
+/// If its start time is still right **after** the opening, the pid belonged to it all along, so the descriptor is its
+/// own; and a descriptor never comes to mean another process.
+fn open(id: ProcId) -> io::Result<Option<OwnedFd>> {
+    let Some(pid) = proc_table::raw(id.pid) else { return Ok(None) };
+    match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => Ok(id.is_running()?.then_some(pidfd)),
+        Err(Errno::SRCH) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+    use crate::{
+        spawn::{Command, Spawner, tests::sh},
+        testing,
+        tree::Marker,
+    };
+
+    /// So long that a test that waits for it fails.
+    const NEVER: Graces = Graces {
+        main: Duration::from_secs(3600),
+        all: Duration::from_secs(3600),
+        kill: Duration::from_secs(3600),
+    };
+    const SHORT: Graces = Graces {
+        main: Duration::from_millis(50),
+        all: Duration::from_millis(50),
+        kill: Duration::from_secs(30),
+    };
+
+    /// A marker no other test has.
+    fn marker_value(test: &str) -> String {
+        format!("test-{test}-{}", std::process::id())
+    }
+
+    /// The script can say `up`: it adds its pid to the list of those that run.
+    fn marked(test: &str, script: &str, list: &Path) -> Command {
+        let mut command = sh(&format!("up() {{ echo ${{1:-$$}} >> {}; }}\n{script}", list.display()));
+        command.env.insert("OUTLAST_RUN_ID".into(), marker_value(test).into());
+        command
+    }
+
+    fn until_up(list: &Path, count: usize) -> Vec<u32> {
+        testing::until(&format!("{count} processes are up"), || {
+            let pids = fs::read_to_string(list).unwrap_or_default();
+            (pids.lines().count() >= count).then(|| pids.lines().map(|pid| pid.parse().unwrap()).collect())
+        })
+    }
+
+    #[track_caller]
+    fn assert_gone(pids: &[u32], context: &str) {
+        for &pid in pids {
+            // In a process of its own no pid comes round within a test.
+            let left = proc_table::read_stat(pid).unwrap().filter(|stat| !stat.is_dead());
+            assert_eq!(left, None, "{context}");
+        }
+        let own = proc_table::own_pid();
+        let children: Vec<_> =
+            proc_table::walk().unwrap().into_iter().filter(|stat| stat.ppid == own).collect();
+        assert_eq!(children, [], "{context}: everybody is reaped");
+    }
+
+    /// Starts `script`, waits until `count` processes are up, ends the tree, and finds nobody left: once by walks alone,
+    /// once as a tree of ours. For a process of its own.
+    #[track_caller]
+    fn check(script: &str, count: usize, ask: Ask, graces: Graces) -> Ended {
+        reap::become_subreaper().unwrap();
+        let marker = Marker::of_run(&marker_value("check"));
+        let ended = check_tree(Tree::of_ours(marker.clone()).unwrap(), script, count, ask, graces);
+        let by_walks = Tree::new(marker, vec![ProcId::of_self().unwrap()]);
+        assert_eq!(check_tree(by_walks, script, count, ask, graces), ended, "{script}");
+        ended
+    }
+
+    #[track_caller]
+    fn check_tree(tree: Tree, script: &str, count: usize, ask: Ask, graces: Graces) -> Ended {
+        let dir = tempfile::tempdir().unwrap();
+        let list = dir.path().join("up");
+        let main = Spawner::start().unwrap().spawn(marked("check", script, &list)).unwrap();
+        let pids = until_up(&list, count);
+        let ended = end_tree(&tree, Some(&main), ask, graces, &Force::new().unwrap()).unwrap();
+        assert!(ended.all_gone && ended.left.is_empty(), "{ended:?}: {script}");
+        assert_gone(&pids, script);
+        ended
+    }
+
+    const STOP: Ask = Ask::Stop(Some(Signal::TERM));
+
+    #[test]
+    fn willing_tree_ends_without_waiting_for_any_grace() {
+        testing::in_own_process(
+            concat!(module_path!(), "::willing_tree_ends_without_waiting_for_any_grace"),
+            || {
+                let both = "sleep 300 & up $!; trap 'exit 7' TERM; up; wait";
+                assert_eq!(check(both, 2, STOP, NEVER).main, Some(Exit::code(7)));
+                assert_eq!(check("up; exec sleep 300", 1, STOP, NEVER).main, Some(Exit::signal(15)));
+                assert_eq!(check("up; exec sleep 300", 1, Ask::Force, NEVER).main, Some(Exit::signal(9)));
+                assert_eq!(
+                    check("sleep 300 & up $!; exit 3", 1, Ask::EndRest, NEVER).main,
+                    Some(Exit::code(3))
+                );
+            },
+        );
+    }
+
+    #[test]
+    fn unwilling_trees_end_all_the_same() {
+        testing::in_own_process(concat!(module_path!(), "::unwilling_trees_end_all_the_same"), || {
+            // Ignores SIGTERM, and so do its children.
+            check("trap '' TERM; sleep 300 & up $!; up; wait", 2, STOP, SHORT);
+            // Two forks and a session of its own, parents gone.
+            check("(setsid sleep 300 & up $!); (sleep 300 & up $!); up; exit 1", 3, STOP, SHORT);
+            // No marker, no parent.
+            check("(env -i setsid sleep 300 & up $!); up; exit 1", 2, Ask::EndRest, SHORT);
+            // Stopped, with a stopped child.
+            check("sh -c 'kill -STOP $$' & up $!; up; kill -STOP $$; exit 0", 2, STOP, SHORT);
+            // Starts a successor when asked to stop.
+            check(
+                "trap 'setsid sleep 300 & exit 1' TERM; up; while :; do sleep 300 & wait; done",
+                1,
+                STOP,
+                SHORT,
+            );
+        });
+    }
+
+    #[test]
+    fn forking_faster_than_one_walk_sees_is_ended() {
+        testing::in_own_process(
+            concat!(module_path!(), "::forking_faster_than_one_walk_sees_is_ended"),
+            || {
+                // Each of two lines is a chain of 50 processes: one starts the next, ignores SIGTERM and goes.
+                let chain = "f() { [ $1 -gt 50 ] && { up; exec sleep 300; }; trap '' TERM; [ $1 = 5 ] && up; f $(($1 + 1)) & }";
+                for ask in [STOP, Ask::EndRest, Ask::Force] {
+                    check(&format!("{chain}; f 1; f 1; wait; exec sleep 300"), 2, ask, SHORT);
+                }
+            },
+        );
+    }
+
+    #[test]
+    fn force_cuts_a_grace_short() {
+        testing::in_own_process(concat!(module_path!(), "::force_cuts_a_grace_short"), || {
+            let dir = tempfile::tempdir().unwrap();
+            let list = dir.path().join("up");
+            let script = "trap 'up' TERM; up; while :; do sleep 300 & wait; done";
+            let main = Spawner::start().unwrap().spawn(marked("force", script, &list)).unwrap();
+            until_up(&list, 1);
+            let tree = Tree::new(Marker::of_run(&marker_value("force")), vec![]);
+            let force = Force::new().unwrap();
+            let ended = std::thread::scope(|scope| {
+                let ending = scope.spawn(|| end_tree(&tree, Some(&main), STOP, NEVER, &force).unwrap());
+                // Asked, it does not go, and the grace is an hour.
+                until_up(&list, 2);
+                force.now().unwrap();
+                ending.join().unwrap()
+            });
+            assert_eq!(ended, Ended { main: Some(Exit::signal(9)), all_gone: true, left: vec![] });
+        });
+    }
+
+    #[test]
+    fn shared_server_is_left_running_and_a_tree_that_is_gone_needs_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let list = dir.path().join("up");
+        let script = format!(
+            "cp $(command -v sleep) {0}/ssh-agent; {0}/ssh-agent 300 & up $!; up; wait",
+            dir.path().display()
+        );
+        let main = Spawner::start().unwrap().spawn(marked("spare", &script, &list)).unwrap();
+        let agent = until_up(&list, 2)[0];
+        testing::until("it has its name", || {
+            (proc_table::read_stat(agent).unwrap().unwrap().comm == "ssh-agent").then_some(())
+        });
+        let mut tree = Tree::new(Marker::of_run(&marker_value("spare")), vec![]);
+        let force = Force::new().unwrap();
+        let ended = end_tree(&tree, Some(&main), STOP, NEVER, &force).unwrap();
+        assert_eq!(ended, Ended { main: Some(Exit::signal(15)), all_gone: true, left: vec![] });
+        assert!(ProcId::of(agent).unwrap().unwrap().is_running().unwrap());
+
+        tree.spare = |_| false;
+        for _ in 0..2 {
+            let ended = end_tree(&tree, None, STOP, NEVER, &force).unwrap();
+            assert_eq!(ended, Ended { main: None, all_gone: true, left: vec![] });
+        }
+        assert!(!ProcId::of(agent).unwrap().is_some_and(|id| id.is_running().unwrap()));
+    }
+
+    #[test]
+    fn strays_of_a_killed_supervisor_are_found_by_their_marker() {
+        let name = concat!(module_path!(), "::strays_of_a_killed_supervisor_are_found_by_their_marker");
+        if let Some(list) = testing::inner_file() {
+            reap::become_subreaper().unwrap();
+            let script = "(setsid sleep 300 & up $!); trap '' TERM; sleep 300 & up $!; up; wait";
+            let mut command = marked("strays", script, &list);
+            command.env.insert("OUTLAST_RUN_ID".into(), format!("strays-of-{}", std::process::id()).into());
+            let main = Spawner::start().unwrap().spawn(command).unwrap();
+            main.wait().unwrap();
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let list = dir.path().join("up");
+        let mut supervisor = testing::start_inner(name, &list);
+        let pids = until_up(&list, 3);
+        let ids: Vec<ProcId> = pids.iter().map(|&pid| ProcId::of(pid).unwrap().unwrap()).collect();
+        supervisor.kill().unwrap();
+        supervisor.wait().unwrap();
+
+        let tree = Tree::new(Marker::of_run(&format!("strays-of-{}", supervisor.id())), vec![]);
+        let found = tree.survivors().unwrap();
+        assert!(
+            found.iter().any(|found| found.id() == ids[0]) && found.iter().any(|found| found.id() == ids[1])
+        );
+        let ended = end_tree(&tree, None, Ask::EndRest, SHORT, &Force::new().unwrap()).unwrap();
+        assert_eq!(ended, Ended { main: None, all_gone: true, left: vec![] });
+        assert!(ids.iter().all(|id| !id.is_running().unwrap()), "{ids:?}");
+    }
+
+    #[test]
+    fn recycled_pid_is_never_opened() {
+        let child = Spawner::start().unwrap().spawn(sh("exec sleep 300")).unwrap();
+        let id = child.id();
+        assert!(open(id).unwrap().is_some());
+        assert!(open(ProcId { start_time: id.start_time + 1, ..id }).unwrap().is_none());
+        child.signal(Signal::KILL).unwrap();
+        child.wait().unwrap();
+        assert!(open(id).unwrap().is_none());
+    }
+
+    #[test]
+    fn thirty_random_trees_are_all_gone() {
+        testing::in_own_process(concat!(module_path!(), "::thirty_random_trees_are_all_gone"), || {
+            reap::become_subreaper().unwrap();
+            let first_seed = getrandom::u64().unwrap();
+            for seed in first_seed..first_seed + 30 {
+                println!("seed {seed}");
+                let dir = tempfile::tempdir().unwrap();
+                let mut forest = testing::Forest::new(seed, dir.path());
+                let main = forest.plant(0);
+                let planted = forest.planted;
+                let ask = [STOP, Ask::EndRest, Ask::Force][forest.below(3)];
+                let command = marked("random", &format!("exec sh {main}"), &dir.path().join("unused"));
+                let child = Spawner::start().unwrap().spawn(command).unwrap();
+                let pids = until_up(&dir.path().join("up"), planted);
+                let marker = Marker::of_run(&marker_value("random"));
+                let tree = match seed % 2 {
+                    0 => Tree::of_ours(marker).unwrap(),
+                    _ => Tree::new(marker, vec![ProcId::of_self().unwrap()]),
+                };
+                let ended = end_tree(&tree, Some(&child), ask, SHORT, &Force::new().unwrap()).unwrap();
+                assert!(ended.all_gone && ended.left.is_empty(), "seed {seed}: {ended:?}");
+                assert!(ended.main.is_some(), "seed {seed}");
+                assert_gone(&pids, &format!("seed {seed}"));
+            }
+        });
+    }
+}

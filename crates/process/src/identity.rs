@@ -1,0 +1,198 @@
+//! Who a process is, so that another one can tell whether it still lives.
+
+use std::{fs, io, os::unix::fs::MetadataExt};
+
+use outlast_core::run::instance::Identity;
+use sha2::{Digest, Sha256};
+
+use super::proc_table::{self, ProcId};
+
+/// What can be said at once about a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// It runs.
+    Alive,
+    /// Same boot and namespace, and its pid is free, a zombie, or somebody else's.
+    Gone,
+    /// It ran on this machine, in a boot that is over.
+    BootOver,
+    /// Not to be seen from here: only its silence for a whole lease can tell.
+    Unknown,
+}
+
+/// What `/proc` shows under a pid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    Nobody,
+    /// Ended, not yet reaped.
+    Zombie,
+    Running {
+        start_time: u64,
+    },
+    /// Somebody may be there whom we may not look at (`hidepid`, a foreign `/proc`).
+    Hidden,
+}
+
+/// This process, without a word on what program it is. Call it again after a fork.
+///
+/// A boot id that is empty and a namespace of 0 mean "could not be learnt" (some sandboxes show neither) and equal nothing.
+/// Errors: `/proc/self` cannot be read.
+pub fn of_self() -> io::Result<Identity> {
+    let ProcId { pid, start_time } = ProcId::of_self()?;
+    Ok(Identity {
+        host: host(rustix::system::uname().nodename().to_string_lossy().trim(), machine_id().as_deref()),
+        boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")
+            .map(|id| id.trim().to_owned())
+            .unwrap_or_default(),
+        pid_ns: fs::metadata("/proc/self/ns/pid").map(|ns| ns.ino()).unwrap_or_default(),
+        pid,
+        start_time,
+        program: String::new(),
+    })
+}
+
+/// Whether `other` lives, seen from this process, which is `own`. Never wrong towards death where boot, namespace or
+/// permissions hide the other: that is `Unknown`.
+pub fn liveness(own: &Identity, other: &Identity) -> Liveness {
+    judge(own, other, look)
+}
+
+fn judge(own: &Identity, other: &Identity, look: impl FnOnce(u32) -> Seen) -> Liveness {
+    if own.boot_id.is_empty() || other.boot_id.is_empty() {
+        return Liveness::Unknown;
+    }
+    if own.boot_id != other.boot_id {
+        // A bare node name is shared by too many machines ("localhost", "ubuntu") for a verdict of death.
+        let same_machine = own.host == other.host && own.host.contains('/');
+        return if same_machine { Liveness::BootOver } else { Liveness::Unknown };
+    }
+    if own.pid_ns != other.pid_ns || own.pid_ns == 0 {
+        return Liveness::Unknown;
+    }
+    match look(other.pid) {
+        Seen::Nobody | Seen::Zombie => Liveness::Gone,
+        Seen::Running { start_time } if start_time != other.start_time => Liveness::Gone,
+        Seen::Running { .. } => Liveness::Alive,
+        Seen::Hidden => Liveness::Unknown,
+    }
+}
+
+fn look(pid: u32) -> Seen {
+    if !proc_table::shows_our_namespace() {
+        return Seen::Hidden;
+    }
+    match proc_table::read_stat(pid) {
+        Ok(Some(stat)) if stat.is_dead() => Seen::Zombie,
+        Ok(Some(stat)) => Seen::Running { start_time: stat.start_time },
+        // Under `hidepid` the living of other users are missing too; only the kernel's ESRCH proves absence.
+        Ok(None) => match proc_table::raw(pid).map(rustix::process::test_kill_process) {
+            Some(Err(rustix::io::Errno::SRCH)) => Seen::Nobody,
+            _ => Seen::Hidden,
+        },
+        Err(_) => Seen::Hidden,
+    }
+}
+
+/// A digest, since machine-id(5) asks that the id itself be shown to nobody, and the host's name goes into stores and
+/// on dashboards.
+fn host(nodename: &str, machine_id: Option<&str>) -> String {
+    match machine_id {
+        None => nodename.to_owned(),
+        Some(id) => {
+            let digest = Sha256::digest(format!("outlast host\0{id}"));
+            let hex: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+            format!("{nodename}/{hex}")
+        }
+    }
+}
+
+fn machine_id() -> Option<String> {
+    let id = ["/etc/machine-id", "/var/lib/dbus/machine-id"]
+        .iter()
+        .find_map(|path| fs::read_to_string(path).ok())?;
+    let id = id.trim();
+    // Images ship it empty or as "uninitialized", to be filled at the first boot.
+    (id.len() >= 32 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn someone(host: &str, boot_id: &str, pid_ns: u64) -> Identity {
+        let (host, boot_id) = (host.into(), boot_id.into());
+        Identity { host, boot_id, pid_ns, pid: 100, start_time: 5000, program: String::new() }
+    }
+
+    #[track_caller]
+    fn check(own: (&str, &str, u64), other: (&str, &str, u64), seen: Seen, want: Liveness) {
+        let (own, other) = (someone(own.0, own.1, own.2), someone(other.0, other.1, other.2));
+        let got = judge(&own, &other, |pid| {
+            assert_eq!(pid, other.pid);
+            seen
+        });
+        assert_eq!(got, want, "{own:?} sees {other:?} as {seen:?}");
+    }
+
+    const ME: (&str, &str, u64) = ("box/ab12", "boot1", 9);
+
+    #[test]
+    fn same_boot_and_namespace_is_judged_by_pid_and_start_time() {
+        check(ME, ME, Seen::Running { start_time: 5000 }, Liveness::Alive);
+        check(ME, ME, Seen::Running { start_time: 5001 }, Liveness::Gone);
+        check(ME, ME, Seen::Nobody, Liveness::Gone);
+        check(ME, ME, Seen::Zombie, Liveness::Gone);
+        check(ME, ME, Seen::Hidden, Liveness::Unknown);
+    }
+
+    #[test]
+    fn other_boot_is_over_only_on_the_same_machine() {
+        let there = Seen::Running { start_time: 5000 };
+        check(ME, ("box/ab12", "boot0", 9), there, Liveness::BootOver);
+        check(ME, ("box/ab12", "boot0", 8), there, Liveness::BootOver);
+        check(ME, ("box/cd34", "boot0", 9), Seen::Nobody, Liveness::Unknown);
+        check(ME, ("far/ab12", "boot0", 9), Seen::Nobody, Liveness::Unknown);
+        check(("localhost", "boot1", 9), ("localhost", "boot0", 9), Seen::Nobody, Liveness::Unknown);
+    }
+
+    #[test]
+    fn nobody_is_judged_across_namespaces_or_by_what_could_not_be_learnt() {
+        check(ME, ("box/ab12", "boot1", 8), Seen::Nobody, Liveness::Unknown);
+        check(("box/ab12", "boot1", 0), ("box/ab12", "boot1", 0), Seen::Nobody, Liveness::Unknown);
+        check(ME, ("box/ab12", "", 9), Seen::Nobody, Liveness::Unknown);
+        check(("box/ab12", "", 9), ME, Seen::Nobody, Liveness::Unknown);
+        check(("box/ab12", "", 9), ("box/ab12", "", 9), Seen::Nobody, Liveness::Unknown);
+    }
+
+    #[test]
+    fn host_tells_machines_of_one_name_apart() {
+        let one = host("ubuntu", Some("0123456789abcdef0123456789abcdef"));
+        let two = host("ubuntu", Some("1123456789abcdef0123456789abcdef"));
+        assert!(one.starts_with("ubuntu/") && one != two, "{one} {two}");
+        assert!(!one.contains("0123"), "the machine id stays private: {one}");
+        assert_eq!(host("ubuntu", None), "ubuntu");
+    }
+
+    #[test]
+    fn this_process_is_alive_and_its_reaped_child_is_gone() {
+        let own = of_self().unwrap();
+        assert_eq!(liveness(&own, &own), Liveness::Alive);
+        assert_eq!(
+            liveness(&own, &Identity { start_time: own.start_time + 1, ..own.clone() }),
+            Liveness::Gone
+        );
+        assert_eq!(liveness(&own, &Identity { pid: u32::MAX, ..own.clone() }), Liveness::Unknown);
+
+        let mut command = std::process::Command::new("sh");
+        let mut child =
+            command.args(["-c", "read x; exit"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let id = ProcId::of(child.id()).unwrap().unwrap();
+        let theirs = Identity { pid: id.pid, start_time: id.start_time, ..own.clone() };
+        assert_eq!(liveness(&own, &theirs), Liveness::Alive);
+        drop(child.stdin.take());
+        testing::until("the child is a zombie", || (liveness(&own, &theirs) == Liveness::Gone).then_some(()));
+        child.wait().unwrap();
+        assert_eq!(liveness(&own, &theirs), Liveness::Gone);
+    }
+}

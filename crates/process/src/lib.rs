@@ -1,0 +1,46 @@
+//! Linux processes for the supervisor: who lives, how a child is started, how a tree of them is ended.
+//!
+//! Knows nothing of stores and runs. Rules that hold throughout:
+//!
+//! - A pid alone names nobody: it is recycled. Processes are named by [`proc_table::ProcId`] (pid and start time) and
+//!   signalled through a pidfd.
+//! - Only named children are reaped, never "any child": each status belongs to whoever started that child.
+//! - Signal handlers set a flag and wake a descriptor; nothing else happens in them.
+//! - Decisions ([`ladder`], [`exit_policy`], [`backoff`], [`crash_loop`]) are pure; time and entropy are handed in.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod attach;
+pub mod backoff;
+pub mod cgroup;
+pub mod crash_loop;
+pub mod end_tree;
+pub mod exit;
+pub mod exit_policy;
+pub mod identity;
+pub mod ladder;
+pub mod nondumpable;
+pub mod proc_table;
+pub mod pty;
+pub mod reap;
+pub mod signals;
+pub mod spawn;
+pub mod start_error;
+pub mod terminal;
+pub mod tree;
+
+#[cfg(test)]
+mod testing;
+
+use std::{
+    io,
+    os::fd::{BorrowedFd, OwnedFd},
+};
+
+use tokio::io::{Interest, unix::AsyncFd};
+
+/// Lets the runtime wait until `fd` is readable, by a duplicate of its own.
+fn readiness(fd: BorrowedFd<'_>) -> io::Result<AsyncFd<OwnedFd>> {
+    let fd = fd.try_clone_to_owned()?;
+    // SAFETY: the `AsyncFd` owns the descriptor, and an `OwnedFd` stays open and the same until it is dropped.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
+}

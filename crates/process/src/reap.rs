@@ -1,0 +1,195 @@
+//! Reaping, by name: a status belongs to whoever started the child.
+//!
+//! A subreaper inherits every orphan below it, and each becomes a zombie when it ends. "Wait for any child" would clear
+//! them, and steal the statuses of the children that others wait for. So the children the [`Spawner`] forked are listed
+//! here, from inside the fork until their own `wait`, and whatever else is a child of ours is an orphan.
+//!
+//! [`Spawner`]: super::spawn::Spawner
+
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use rustix::{
+    io::Errno,
+    process::{WaitId, WaitIdOptions, waitid},
+};
+
+use super::{
+    exit::Exit,
+    proc_table::{self, ProcId, Stat},
+};
+
+/// The pids of children that somebody waits for. Held locked across fork and across reaping, so that no orphan sweep
+/// sees a child before its name is here, or a pid that was freed and given to another.
+static AWAITED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+pub(super) fn awaited() -> MutexGuard<'static, BTreeSet<u32>> {
+    AWAITED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes this process the parent of every orphan below it (`PR_SET_CHILD_SUBREAPER`), so that a process that lost its
+/// parent, and has cleared its environment, is still found among our children. Not inherited by children; lost with us.
+pub fn become_subreaper() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
+}
+
+/// Reaps the adopted orphans that have ended; returns who they were and how they ended. Call it on SIGCHLD.
+///
+/// Any child not started by a [`Spawner`](super::spawn::Spawner) counts as adopted: in a process that calls this, start
+/// children through one only. Errors: `/proc` cannot be read.
+pub fn reap_adopted() -> io::Result<Vec<(ProcId, Exit)>> {
+    let awaited = awaited();
+    let mut reaped = Vec::new();
+    loop {
+        // The kernel is asked who has ended, and nobody's status is taken by asking: a walk over `/proc` would read a
+        // file of every process of the machine.
+        let Ok(Some(pid)) = ended_child() else { return Ok(reaped) };
+        if awaited.contains(&pid) {
+            // It is named until its own `wait`, and hides whoever ended besides.
+            reaped.extend(reap_found(&awaited)?);
+            return Ok(reaped);
+        }
+        // A zombie keeps its line in `/proc` until it is reaped, which nobody else does while the lock is held.
+        let (Some(id), Some(exit)) = (ProcId::of(pid)?, reap(pid)) else { return Ok(reaped) };
+        reaped.push((id, exit));
+    }
+}
+
+/// As [`reap_adopted`], by a walk.
+fn reap_found(awaited: &BTreeSet<u32>) -> io::Result<Vec<(ProcId, Exit)>> {
+    let own = proc_table::own_pid();
+    // Every kernel has the walk; `/proc/self/task/*/children` only some (CONFIG_PROC_CHILDREN).
+    let orphans =
+        proc_table::walk()?.into_iter().filter(|stat| stat.ppid == own && !awaited.contains(&stat.pid));
+    Ok(orphans.filter(Stat::is_dead).filter_map(|stat| Some((stat.id(), reap(stat.pid)?))).collect())
+}
+
+/// Whether nobody lives below this process, and nobody can come to: the kernel's word, without a walk. Reaps the
+/// adopted orphans that have ended.
+///
+/// As a subreaper we become the parent of every orphan below us, in the same instant in which it loses its own: whoever
+/// descends from us has a living or unreaped ancestor among our children, whatever sessions, environments or control
+/// groups it has left (one in a pid namespace below us goes to that namespace's init, which descends from us too, and
+/// cannot die before it). So without a child we have no descendant, and nobody is there to fork one.
+pub(super) fn is_nobody_below() -> io::Result<bool> {
+    if rustix::process::child_subreaper()?.is_none() {
+        return Ok(false);
+    }
+    reap_adopted()?;
+    Ok(ended_child() == Err(Errno::CHILD))
+}
+
+/// A child that has ended, and is left as it is; `None`: all of them live. Errors: `CHILD`: there is none.
+fn ended_child() -> Result<Option<u32>, Errno> {
+    // Also those that were cloned without SIGCHLD: one that is not asked about would count as none.
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    // SAFETY: `siginfo_t` is plain data, and waitid fills it in or leaves it; rustix's does not tell whose status it is.
+    let (done, pid) = unsafe {
+        let mut status: libc::siginfo_t = std::mem::zeroed();
+        (libc::waitid(libc::P_ALL, 0, &raw mut status, options), status.si_pid())
+    };
+    match done {
+        0 => Ok(u32::try_from(pid).ok().filter(|pid| *pid != 0)),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+/// Reaps those of these who are adopted orphans of ours: a walk has just found them dead.
+pub(super) fn reap_dead<'a>(dead: impl IntoIterator<Item = &'a ProcId>) {
+    let awaited = awaited();
+    for id in dead {
+        // Who is no child of ours is not waited for; a pid is not reused before its zombie is reaped.
+        if !awaited.contains(&id.pid) {
+            reap(id.pid);
+        }
+    }
+}
+
+fn reap(pid: u32) -> Option<Exit> {
+    let id = WaitId::Pid(proc_table::raw(pid)?);
+    let status = waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    // ECHILD: its status went elsewhere; it is gone all the same.
+    status.ok().flatten().map(|status| Exit::of(&status))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::Signal;
+
+    use super::*;
+    use crate::{
+        spawn::{Spawner, tests::sh},
+        testing,
+    };
+
+    #[test]
+    fn adopted_orphans_are_reaped_and_awaited_children_are_not() {
+        testing::in_own_process(
+            concat!(module_path!(), "::adopted_orphans_are_reaped_and_awaited_children_are_not"),
+            || {
+                become_subreaper().unwrap();
+                let spawner = Spawner::start().unwrap();
+                let child = spawner.spawn(sh("(exit 7 & (exit 8 &) ); exit 3")).unwrap();
+                let mut codes = Vec::new();
+                testing::until("both orphans are reaped", || {
+                    codes.extend(reap_adopted().unwrap().into_iter().filter_map(|(_, exit)| exit.code));
+                    (codes.len() >= 2).then_some(())
+                });
+                codes.sort();
+                assert_eq!(codes, [7, 8]);
+                assert_eq!(child.wait().unwrap(), Exit::code(3));
+                assert!(reap_adopted().unwrap().is_empty());
+            },
+        );
+    }
+
+    #[test]
+    fn nobody_is_below_when_the_last_orphan_is_gone_whatever_it_had_left() {
+        testing::in_own_process(
+            concat!(module_path!(), "::nobody_is_below_when_the_last_orphan_is_gone_whatever_it_had_left"),
+            || {
+                assert!(!is_nobody_below().unwrap(), "who is no subreaper cannot know");
+                become_subreaper().unwrap();
+                assert!(is_nobody_below().unwrap());
+                let spawner = Spawner::start().unwrap();
+                let dir = tempfile::tempdir().unwrap();
+                let pid = dir.path().join("pid");
+                // Two forks, a session of its own and no environment.
+                let orphan = format!("(env -i setsid sh -c 'echo $$ > {}; exec sleep 300' &)", pid.display());
+                let child = spawner.spawn(sh(&orphan)).unwrap();
+                assert_eq!(child.wait().unwrap(), Exit::code(0));
+                let orphan: u32 = testing::until("the orphan is up", || {
+                    assert!(!is_nobody_below().unwrap());
+                    std::fs::read_to_string(&pid).ok()?.trim().parse().ok()
+                });
+                rustix::process::kill_process(proc_table::raw(orphan).unwrap(), Signal::KILL).unwrap();
+                testing::until("nobody is below", || is_nobody_below().unwrap().then_some(()));
+                // A child that somebody waits for is one until that.
+                let child = spawner.spawn(sh("exit 0")).unwrap();
+                testing::until("it is a zombie", || (!child.id().is_running().unwrap()).then_some(()));
+                assert!(!is_nobody_below().unwrap());
+                child.wait().unwrap();
+                assert!(is_nobody_below().unwrap());
+            },
+        );
+    }
+
+    #[test]
+    fn dropped_child_is_reaped_with_the_orphans() {
+        testing::in_own_process(
+            concat!(module_path!(), "::dropped_child_is_reaped_with_the_orphans"),
+            || {
+                let spawner = Spawner::start().unwrap();
+                let child = spawner.spawn(sh("exit 5")).unwrap();
+                let id = child.id();
+                testing::until("it is a zombie", || (!id.is_running().unwrap()).then_some(()));
+                assert!(reap_adopted().unwrap().is_empty());
+                drop(child);
+                assert_eq!(reap_adopted().unwrap(), [(id, Exit::code(5))]);
+            },
+        );
+    }
+}

@@ -1,0 +1,204 @@
+//! The signals a supervisor handles: a flag and a waking descriptor, nothing more.
+//!
+//! State is written ahead, never in a handler. What each is for:
+//!
+//! | signal | the supervisor |
+//! |---|---|
+//! | SIGINT, SIGQUIT | a person wants it stopped; a second one means now |
+//! | SIGTERM, SIGHUP | the machine does; the run may be resumed by itself |
+//! | SIGTSTP, SIGCONT | pass on, and [`suspend_self`] |
+//! | SIGCHLD | reap adopted orphans |
+//!
+//! SIGWINCH is not a supervisor's: who shares the terminal gets it from there, and a client of an agent's own
+//! terminal handles it for itself ([`Signals::of`]).
+
+use std::{
+    fs,
+    io::{self, Read},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use rustix::process::Signal;
+use signal_hook::{SigId, low_level};
+
+/// In the order in which [`Signals::take`] tells of them: what stops before what goes on.
+const HANDLED: [Signal; 7] =
+    [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::TSTP, Signal::CONT, Signal::CHILD];
+
+/// The handlers of this process; dropped, they do nothing any more (the default action does not come back).
+#[derive(Debug)]
+pub struct Signals {
+    came: Vec<(Signal, Arc<AtomicBool>)>,
+    woken: UnixStream,
+    registered: Vec<SigId>,
+}
+
+impl Signals {
+    /// Installs the handlers. A signal that was ignored when we were started stays ignored (`nohup`, a script's
+    /// background job), but for SIGCHLD, without which statuses are lost, and SIGCONT.
+    pub fn install() -> io::Result<Signals> {
+        Signals::of(&HANDLED)
+    }
+
+    /// As [`Signals::install`], for these; they are told of in this order.
+    pub fn of(handled: &[Signal]) -> io::Result<Signals> {
+        let (woken, wake) = UnixStream::pair()?;
+        woken.set_nonblocking(true)?;
+        wake.set_nonblocking(true)?;
+        let ignored = ignored(&fs::read_to_string("/proc/self/status")?);
+        let mut signals = Signals { came: Vec::new(), woken, registered: Vec::new() };
+        for &signal in handled {
+            let needed = matches!(signal, Signal::CHILD | Signal::CONT);
+            if !needed && ignored & (1 << (signal.as_raw() - 1)) != 0 {
+                continue;
+            }
+            let flag = Arc::new(AtomicBool::new(false));
+            // Actions run in this order: whoever is woken finds the flag set.
+            signals.registered.push(signal_hook::flag::register(signal.as_raw(), flag.clone())?);
+            signals.registered.push(low_level::pipe::register(signal.as_raw(), wake.try_clone()?)?);
+            signals.came.push((signal, flag));
+        }
+        Ok(signals)
+    }
+
+    /// The signals that came since the last call, each once however often it came. Does not block.
+    pub fn take(&self) -> Vec<Signal> {
+        // Emptied before the flags are read: one that comes in between wakes again.
+        let mut bytes = [0; 64];
+        while matches!((&self.woken).read(&mut bytes), Ok(read) if read > 0) {}
+        self.came
+            .iter()
+            .filter(|(_, flag)| flag.swap(false, Ordering::SeqCst))
+            .map(|&(signal, _)| signal)
+            .collect()
+    }
+
+    /// Waits for at least one signal. Cancel-safe: what has come stays until it is taken.
+    ///
+    /// Needs a tokio runtime with I/O enabled.
+    pub async fn next(&self) -> io::Result<Vec<Signal>> {
+        let ready = super::readiness(self.woken.as_fd())?;
+        loop {
+            let mut guard = ready.readable().await?;
+            let came = self.take();
+            if !came.is_empty() {
+                return Ok(came);
+            }
+            guard.clear_ready();
+        }
+    }
+}
+
+/// Readable when a signal came.
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.woken.as_fd()
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        for &id in &self.registered {
+            low_level::unregister(id);
+        }
+    }
+}
+
+/// Stops this process as an unhandled SIGTSTP would have, so that the shell gets its terminal back. Returns when it is
+/// continued. Heartbeats stop meanwhile: others may declare this instance dead.
+pub fn suspend_self() -> io::Result<()> {
+    low_level::raise(signal_hook::consts::SIGSTOP)
+}
+
+/// The bits of `SigIgn` in `/proc/self/status`: signal n at bit n - 1.
+fn ignored(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        spawn::{Spawner, tests::sh},
+        testing,
+    };
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap()
+    }
+
+    #[test]
+    fn each_handled_signal_is_told_once_and_kills_nobody() {
+        testing::in_own_process(
+            concat!(module_path!(), "::each_handled_signal_is_told_once_and_kills_nobody"),
+            || {
+                let signals = Signals::install().unwrap();
+                assert_eq!(signals.take(), []);
+                for signal in HANDLED {
+                    low_level::raise(signal.as_raw()).unwrap();
+                    low_level::raise(signal.as_raw()).unwrap();
+                    assert_eq!(signals.take(), [signal]);
+                    assert_eq!(signals.take(), []);
+                }
+            },
+        );
+    }
+
+    #[test]
+    fn signals_wake_an_async_waiter() {
+        testing::in_own_process(concat!(module_path!(), "::signals_wake_an_async_waiter"), || {
+            let signals = Signals::install().unwrap();
+            runtime().block_on(async {
+                let (came, ()) = tokio::join!(signals.next(), async { low_level::raise(15).unwrap() });
+                assert_eq!(came.unwrap(), [Signal::TERM]);
+                low_level::raise(2).unwrap();
+                low_level::raise(1).unwrap();
+                assert_eq!(signals.next().await.unwrap(), [Signal::INT, Signal::HUP]);
+            });
+        });
+    }
+
+    #[test]
+    fn end_of_a_child_is_a_signal() {
+        testing::in_own_process(concat!(module_path!(), "::end_of_a_child_is_a_signal"), || {
+            let signals = Signals::install().unwrap();
+            let child = Spawner::start().unwrap().spawn(sh("exit 0")).unwrap();
+            assert_eq!(runtime().block_on(signals.next()).unwrap(), [Signal::CHILD]);
+            child.wait().unwrap();
+        });
+    }
+
+    #[test]
+    fn what_was_ignored_at_the_start_stays_ignored() {
+        let name = concat!(module_path!(), "::what_was_ignored_at_the_start_stays_ignored");
+        testing::in_process_under(name, "trap '' HUP", || {
+            let signals = Signals::install().unwrap();
+            low_level::raise(1).unwrap();
+            low_level::raise(15).unwrap();
+            assert_eq!(signals.take(), [Signal::TERM]);
+        });
+    }
+
+    #[test]
+    fn handlers_are_not_inherited_by_children() {
+        testing::in_own_process(concat!(module_path!(), "::handlers_are_not_inherited_by_children"), || {
+            let _signals = Signals::install().unwrap();
+            let child = Spawner::start().unwrap().spawn(sh("kill -INT $$; exit 3")).unwrap();
+            assert_eq!(child.wait().unwrap().to_string(), "signal 2 (SIGINT)");
+        });
+    }
+
+    #[test]
+    fn ignored_mask_is_read_from_status() {
+        assert_eq!(ignored("Name:\tx\nSigBlk:\tff\nSigIgn:\t0000000000001001\nSigCgt:\t0\n"), 0x1001);
+        assert_eq!(ignored("Name:\tx\n"), 0);
+    }
+}

@@ -1,0 +1,474 @@
+//! Starting children, and waiting for them by name.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs::File,
+    io::{self, IsTerminal},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    path::PathBuf,
+    process::Stdio,
+    sync::{Arc, Mutex, Once, PoisonError, atomic::AtomicBool, mpsc},
+    thread,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags},
+    fs::Mode,
+    process::{PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions},
+};
+
+use super::{
+    exit::Exit,
+    proc_table::{self, ProcId},
+    reap::awaited,
+    start_error::{self, Error},
+};
+
+/// What to start, in full: nothing is taken from this process but what is said to be inherited.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// The program (looked up in `env`'s PATH if it has no slash, from `cwd` if relative) and its arguments.
+    pub argv: Vec<OsString>,
+    pub cwd: PathBuf,
+    /// As umask(2): the bits taken away from the modes of new files.
+    pub umask: u32,
+    /// The whole environment.
+    pub env: BTreeMap<OsString, OsString>,
+    pub stdin: Stdin,
+    pub stdout: Output,
+    pub stderr: Output,
+    /// A terminal that becomes its own: it leads a session on it.
+    pub terminal: Option<Arc<OwnedFd>>,
+    pub limits: Limits,
+}
+
+/// What holds the child and all it starts, from before its first instruction on.
+#[derive(Clone, Debug, Default)]
+pub struct Limits {
+    /// The open `cgroup.procs` of the group it is put into.
+    pub cgroup: Option<Arc<OwnedFd>>,
+    /// RLIMIT_AS of each process, in bytes.
+    pub address_space: Option<u64>,
+}
+
+/// Where a child reads from.
+#[derive(Clone, Debug)]
+pub enum Stdin {
+    /// Where we do.
+    Inherit,
+    /// From the file's first byte, with a position of its own: another attempt may still be reading it. The file may
+    /// have been unlinked.
+    File(Arc<File>),
+    Null,
+    To(Arc<OwnedFd>),
+}
+
+/// Where a child prints to.
+#[derive(Clone, Debug, Default)]
+pub enum Output {
+    /// Where we do.
+    #[default]
+    Inherit,
+    To(Arc<OwnedFd>),
+}
+
+/// The one thread that forks all children.
+///
+/// PR_SET_PDEATHSIG fires when the forking **thread** ends, and an idle thread of a runtime's pool does: from there,
+/// children would be killed at random. This one ends when the `Spawner` and every [`Child`] from it are dropped; a child
+/// that then still runs is killed.
+#[derive(Debug)]
+pub struct Spawner {
+    jobs: mpsc::Sender<Job>,
+}
+
+#[derive(Debug)]
+struct Job {
+    command: Command,
+    reply: mpsc::SyncSender<Result<(ProcId, OwnedFd, bool), Error>>,
+}
+
+impl Spawner {
+    /// Starts the thread.
+    pub fn start() -> io::Result<Spawner> {
+        keep_statuses()?;
+        let (jobs, queue) = mpsc::channel::<Job>();
+        thread::Builder::new().name("outlast-spawn".into()).spawn(move || {
+            for Job { command, reply } in queue {
+                // Whoever asked may have given up: the pidfd is dropped, the child runs on unwaited and is reaped
+                // as an orphan.
+                if let Err(mpsc::SendError(Ok((id, ..)))) = reply.send(fork_and_exec(&command)) {
+                    awaited().remove(&id.pid);
+                }
+            }
+        })?;
+        Ok(Spawner { jobs })
+    }
+
+    /// Starts a child, and returns once its program runs (about a millisecond).
+    ///
+    /// The kernel kills the child (SIGKILL) when this process dies; what the child forks is not covered by that, nor a
+    /// child that execs a setuid program. With a terminal as standard input the child stays in our process group: in
+    /// one of its own it would be stopped by SIGTTIN when it reads. Otherwise it leads its own.
+    ///
+    /// Errors tell a command not found from one not executable, a missing directory, and a failing system.
+    pub fn spawn(&self, command: Command) -> Result<Child, Error> {
+        let program = start_error::program(&command.argv);
+        let (reply, answer) = mpsc::sync_channel(1);
+        // A thread that ended takes the reply's sender with it: one error for both ways of its being gone.
+        let _ = self.jobs.send(Job { command, reply });
+        let (id, pidfd, own_group) = answer.recv().unwrap_or_else(|_| {
+            Err(Error::Start { program, source: io::Error::other("the forking thread has ended") })
+        })?;
+        Ok(Child { id, pidfd, own_group, exit: Mutex::new(None), _thread: self.jobs.clone() })
+    }
+}
+
+/// A started child. Dropped unwaited, it runs on, and is reaped as an orphan.
+#[derive(Debug)]
+pub struct Child {
+    id: ProcId,
+    pidfd: OwnedFd,
+    own_group: bool,
+    exit: Mutex<Option<Exit>>,
+    /// Keeps the forking thread, and with it the child, alive.
+    _thread: mpsc::Sender<Job>,
+}
+
+impl Child {
+    pub fn pid(&self) -> u32 {
+        self.id.pid
+    }
+
+    pub fn id(&self) -> ProcId {
+        self.id
+    }
+
+    /// Whether it leads a process group of its own. If not, the terminal's signals (Ctrl-C, Ctrl-Z) reach it without us
+    /// and must not be sent a second time.
+    pub fn leads_own_group(&self) -> bool {
+        self.own_group
+    }
+
+    /// Waits until the child has ended, and reaps it. Blocks; may be called again, and from several threads.
+    ///
+    /// Errors: the status was taken by someone else (`ECHILD`).
+    pub fn wait(&self) -> io::Result<Exit> {
+        loop {
+            if let Some(exit) = self.try_wait()? {
+                return Ok(exit);
+            }
+            // Not waitid itself: it would block with the lock held.
+            match rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// As [`Child::wait`], without blocking the runtime. Cancel-safe. Needs a tokio runtime with I/O enabled.
+    pub async fn exited(&self) -> io::Result<Exit> {
+        let ready = super::readiness(self.pidfd.as_fd())?;
+        loop {
+            let mut guard = ready.readable().await?;
+            if let Some(exit) = self.try_wait()? {
+                return Ok(exit);
+            }
+            guard.clear_ready();
+        }
+    }
+
+    /// How it ended; `None` while it runs. Reaps it.
+    pub fn try_wait(&self) -> io::Result<Option<Exit>> {
+        let mut exit = self.exit.lock().unwrap_or_else(PoisonError::into_inner);
+        if exit.is_none() {
+            let mut awaited = awaited();
+            let id = WaitId::PidFd(self.pidfd.as_fd());
+            if let Some(status) = rustix::process::waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG)?
+            {
+                awaited.remove(&self.id.pid);
+                *exit = Some(Exit::of(&status));
+            }
+        }
+        Ok(*exit)
+    }
+
+    /// Signals the child alone. One that has ended gets nothing, and that is no error.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        match rustix::process::pidfd_send_signal(&self.pidfd, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Signals the child's process group, as a terminal does; in our group, the child alone.
+    pub fn signal_group(&self, signal: Signal) -> io::Result<()> {
+        // While the lock is held and there is no exit, the child is unreaped: its pid, and so its group's, is not reused.
+        let exit = self.exit.lock().unwrap_or_else(PoisonError::into_inner);
+        match proc_table::raw(self.id.pid) {
+            Some(group) if self.own_group && exit.is_none() => {
+                match rustix::process::kill_process_group(group, signal) {
+                    Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+                    Err(e) => Err(e.into()),
+                }
+            }
+            _ => self.signal(signal),
+        }
+    }
+}
+
+/// The pidfd: readable once the child has ended.
+impl AsFd for Child {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if self.exit.get_mut().unwrap_or_else(PoisonError::into_inner).is_none() {
+            awaited().remove(&self.id.pid);
+        }
+    }
+}
+
+/// A parent that ignores SIGCHLD hands that on to us, and the kernel then throws statuses away: a handler that does
+/// nothing keeps them. Children get the default back with exec.
+fn keep_statuses() -> io::Result<()> {
+    static ONCE: Once = Once::new();
+    let mut result = Ok(());
+    ONCE.call_once(|| {
+        let flag = Arc::new(AtomicBool::new(false));
+        result = signal_hook::flag::register(signal_hook::consts::SIGCHLD, flag).map(drop);
+    });
+    result
+}
+
+fn fork_and_exec(command: &Command) -> Result<(ProcId, OwnedFd, bool), Error> {
+    let program = || start_error::program(&command.argv);
+    let [argv0, args @ ..] = command.argv.as_slice() else { return Err(Error::NoCommand) };
+    if !command.cwd.is_dir() {
+        return Err(Error::NoDirectory { cwd: command.cwd.clone() });
+    }
+    let reads_terminal = matches!(command.stdin, Stdin::Inherit) && io::stdin().is_terminal();
+    let stdin = stdin(&command.stdin).map_err(|source| Error::Stdin { program: program(), source })?;
+    let terminal = command.terminal.clone();
+    let outputs = output(&command.stdout).and_then(|stdout| Ok((stdout, output(&command.stderr)?)));
+    let (stdout, stderr) = outputs.map_err(|source| Error::Start { program: program(), source })?;
+    let mut std_command = std::process::Command::new(argv0);
+    std_command.args(args).current_dir(&command.cwd).env_clear().envs(&command.env);
+    std_command.stdin(stdin).stdout(stdout).stderr(stderr);
+    // The leader of a group cannot begin a session, and the leader of a session leads a group anyway.
+    if !reads_terminal && terminal.is_none() {
+        std_command.process_group(0);
+    }
+    let Limits { cgroup, address_space } = command.limits.clone();
+    let parent = rustix::process::getpid();
+    let umask = Mode::from_raw_mode(command.umask & 0o777);
+    let in_child = move || {
+        rustix::process::umask(umask);
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The parent may have died before the line above: then no signal will come.
+        if rustix::process::getppid() != Some(parent) {
+            return Err(rustix::io::Errno::SRCH.into());
+        }
+        if let Some(terminal) = &terminal {
+            rustix::process::setsid()?;
+            rustix::process::ioctl_tiocsctty(terminal)?;
+        }
+        if let Some(cgroup) = &cgroup {
+            rustix::io::write(cgroup, b"0")?;
+        }
+        if let Some(bytes) = address_space {
+            let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+            rustix::process::setrlimit(Resource::As, limit)?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed; these are plain system calls, which
+    // neither allocate nor lock.
+    unsafe { std_command.pre_exec(in_child) };
+
+    let failed = |source: io::Error| Error::Start { program: program(), source };
+    let mut awaited = awaited();
+    // The standard library forks here (`pre_exec` rules out vfork) and hands an error of exec back through a pipe.
+    let child = std_command.spawn().map_err(|e| start_error::explain(command, e))?;
+    let pid = child.id();
+    awaited.insert(pid);
+    drop(awaited);
+    // It is ours and unreaped: the pid cannot have been reused.
+    match identify(pid) {
+        Ok((id, pidfd)) => Ok((id, pidfd, !reads_terminal)),
+        Err(e) => {
+            // A child that can be neither waited for nor ended later must not run.
+            let mut child = child;
+            let _ = child.kill().and_then(|()| child.wait());
+            self::awaited().remove(&pid);
+            Err(failed(e))
+        }
+    }
+}
+
+fn identify(pid: u32) -> io::Result<(ProcId, OwnedFd)> {
+    let gone = || io::Error::new(io::ErrorKind::NotFound, format!("no process {pid} in /proc"));
+    let id = ProcId::of(pid)?.ok_or_else(gone)?;
+    let pidfd = rustix::process::pidfd_open(proc_table::raw(pid).ok_or_else(gone)?, PidfdFlags::empty())
+        .map_err(|e| {
+            io::Error::new(io::Error::from(e).kind(), format!("pidfd_open failed ({e}); it needs Linux 5.4"))
+        })?;
+    Ok((id, pidfd))
+}
+
+fn stdin(stdin: &Stdin) -> io::Result<Stdio> {
+    match stdin {
+        Stdin::Inherit => Ok(Stdio::inherit()),
+        Stdin::Null => Ok(Stdio::null()),
+        // Opened anew: a duplicate would share its position with every other reader.
+        Stdin::File(file) => File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).map(Stdio::from),
+        Stdin::To(fd) => fd.try_clone().map(Stdio::from),
+    }
+}
+
+fn output(output: &Output) -> io::Result<Stdio> {
+    match output {
+        Output::Inherit => Ok(Stdio::inherit()),
+        Output::To(fd) => fd.try_clone().map(Stdio::from),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::testing;
+
+    /// `sh -c script` with this process's PATH and nothing else.
+    pub(crate) fn sh(script: &str) -> Command {
+        let path = std::env::var_os("PATH").unwrap();
+        Command {
+            argv: ["sh", "-c", script].map(OsString::from).to_vec(),
+            cwd: std::env::temp_dir(),
+            umask: 0o022,
+            env: BTreeMap::from([("PATH".into(), path)]),
+            stdin: Stdin::Null,
+            stdout: Output::Inherit,
+            stderr: Output::Inherit,
+            terminal: None,
+            limits: Limits::default(),
+        }
+    }
+
+    #[track_caller]
+    fn check(command: Command, shown: &str) {
+        let exit = Spawner::start().unwrap().spawn(command).unwrap().wait().unwrap();
+        assert_eq!(exit.to_string(), shown);
+    }
+
+    #[test]
+    fn exit_tells_code_or_signal() {
+        check(sh("exit 0"), "exit 0");
+        check(sh("exit 3"), "exit 3");
+        check(sh("kill -9 $$"), "signal 9 (SIGKILL)");
+        check(sh("kill -TERM $$"), "signal 15 (SIGTERM)");
+    }
+
+    #[test]
+    fn child_gets_exactly_what_the_command_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command =
+            sh("[ \"$(pwd -P)\" = \"$WANT\" ] && [ $(umask) = 0077 ] && [ -z \"$HOME\" ] && ! read line");
+        command.env.insert("WANT".into(), dir.path().canonicalize().unwrap().into());
+        command.cwd = dir.path().into();
+        command.umask = 0o077;
+        check(command, "exit 0");
+    }
+
+    #[test]
+    fn each_child_reads_stdin_from_the_first_byte() {
+        let file = Arc::new(testing::file_with("one\ntwo\n"));
+        for _ in 0..2 {
+            let mut command = sh("read a && read b && ! read c && [ $a$b = onetwo ]");
+            command.stdin = Stdin::File(file.clone());
+            check(command, "exit 0");
+        }
+    }
+
+    #[test]
+    fn without_a_terminal_the_child_leads_its_own_group() {
+        let child = Spawner::start().unwrap().spawn(sh("trap 'exit 9' INT; kill -STOP $$; exit 1")).unwrap();
+        assert!(child.leads_own_group());
+        let group = rustix::process::getpgid(proc_table::raw(child.pid())).unwrap();
+        assert_eq!(Some(group), proc_table::raw(child.pid()));
+        let stopped = || proc_table::read_stat(child.pid()).unwrap().unwrap().is_stopped().then_some(());
+        testing::until("the child has set its trap", stopped);
+        child.signal_group(Signal::INT).unwrap();
+        child.signal_group(Signal::CONT).unwrap();
+        assert_eq!(child.wait().unwrap(), Exit::code(9));
+        child.signal(Signal::KILL).unwrap();
+        child.signal_group(Signal::KILL).unwrap();
+        assert_eq!(child.wait().unwrap(), Exit::code(9));
+    }
+
+    #[test]
+    fn on_a_terminal_the_child_stays_in_our_group_and_can_read() {
+        let name = concat!(module_path!(), "::on_a_terminal_the_child_stays_in_our_group_and_can_read");
+        testing::in_process_under(name, "exec script -qec \"$*\" /dev/null", || {
+            // In a group of its own it would be stopped before it saw that there is nothing to read.
+            let mut command = sh("[ -t 0 ] && ! read line && [ $(ps -o pgid= $$) = $(ps -o pgid= $PPID) ]");
+            command.stdin = Stdin::Inherit;
+            let child = Spawner::start().unwrap().spawn(command).unwrap();
+            assert!(!child.leads_own_group());
+            assert_eq!(child.wait().unwrap(), Exit::code(0));
+        });
+    }
+
+    #[test]
+    fn end_of_a_child_wakes_an_async_waiter() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let child = Spawner::start().unwrap().spawn(sh("exec sleep 300")).unwrap();
+        assert_eq!(child.try_wait().unwrap(), None);
+        let exit = runtime.block_on(async {
+            let (exit, killed) = tokio::join!(child.exited(), async { child.signal(Signal::KILL) });
+            killed.unwrap();
+            exit.unwrap()
+        });
+        assert_eq!(exit, Exit::signal(9));
+        assert_eq!(runtime.block_on(child.exited()).unwrap(), Exit::signal(9));
+    }
+
+    #[test]
+    fn child_outlives_the_thread_that_asked_for_it_and_dies_with_the_one_that_forked_it() {
+        let spawner = Arc::new(Spawner::start().unwrap());
+        let asked = spawner.clone();
+        let child = thread::spawn(move || asked.spawn(sh("exec sleep 300")).unwrap()).join().unwrap();
+        drop(spawner);
+        let pidfd = child.as_fd().try_clone_to_owned().unwrap();
+        assert!(child.id().is_running().unwrap());
+        drop(child);
+        testing::until_ended(&pidfd);
+    }
+
+    #[test]
+    fn child_is_killed_with_a_killed_supervisor() {
+        let name = concat!(module_path!(), "::child_is_killed_with_a_killed_supervisor");
+        if let Some(file) = testing::inner_file() {
+            let spawner = Spawner::start().unwrap();
+            let child = spawner.spawn(sh("exec sleep 300")).unwrap();
+            testing::publish(&file, &child.pid().to_string());
+            child.wait().unwrap();
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let mut supervisor = testing::start_inner(name, &file);
+        let pid: u32 =
+            testing::until("the child runs", || std::fs::read_to_string(&file).ok()).parse().unwrap();
+        let pidfd = rustix::process::pidfd_open(proc_table::raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+        supervisor.kill().unwrap();
+        supervisor.wait().unwrap();
+        testing::until_ended(&pidfd);
+    }
+}

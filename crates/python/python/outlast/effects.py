@@ -1,0 +1,225 @@
+"""Work that a thread and a task do alike: a generator yields each thing it waits for, and a driver waits for it.
+
+A step, an item of a batch, an approval and a generator's job are each written once, as a `Process`. `drive` carries its
+effects out in the calling thread, `drive_async` in the calling task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Generator, TypeVar
+
+from . import scope
+from .errors import StepTimeout
+from .waiting import done
+
+if TYPE_CHECKING:
+    from . import _native
+
+T = TypeVar("T")
+
+# Replaced by tests, which do not wait.
+_sleep = time.sleep
+
+# A result of one of these classes is certainly no coroutine.
+_DATA = frozenset({str, int, float, bool, type(None), dict, list, tuple})
+
+#: Seconds that a cancelled function has to tidy up.
+_TIDY_S = 1.0
+
+
+class Effect:
+    """Something to wait for. An exception that the wait raises is raised in the process, where it stands."""
+
+    __slots__ = ()
+
+    def wait(self) -> Any:
+        """Blocks the calling thread."""
+        raise NotImplementedError
+
+    def awaited(self) -> Awaitable[Any]:
+        """Lets the event loop go on meanwhile."""
+        raise NotImplementedError
+
+
+Process = Generator[Effect, Any, T]
+
+
+def drive(process: Process[T]) -> T:
+    """Runs a process to its end in the calling thread. Gives what it returns, or raises what it raises."""
+    proceed: Any = process.send
+    answer: Any = None
+    stop: StopIteration | None = None
+    try:
+        while True:
+            try:
+                effect = proceed(answer)
+            except StopIteration as over:
+                return over.value  # type: ignore[no-any-return]
+            except RuntimeError as e:
+                # No generator can raise `StopIteration`: Python makes it the cause of a `RuntimeError`.
+                if stop is None or e.__cause__ is not stop:
+                    raise
+                raise stop from None
+            try:
+                answer = effect.wait()
+                proceed = process.send
+            except BaseException as e:
+                answer, proceed = e, process.throw
+                stop = e if isinstance(e, StopIteration) else stop
+    finally:
+        # An exception holds this frame, and must not be held by it.
+        del answer, stop
+
+
+async def drive_async(process: Process[T]) -> T:
+    """Runs a process to its end in the calling task."""
+    proceed: Any = process.send
+    answer: Any = None
+    try:
+        while True:
+            try:
+                effect = proceed(answer)
+            except StopIteration as over:
+                return over.value  # type: ignore[no-any-return]
+            try:
+                answer = await effect.awaited()
+                proceed = process.send
+            except BaseException as e:
+                answer, proceed = e, process.throw
+    finally:
+        del answer
+
+
+class Commit(Effect):
+    """Waits until an operation is committed. Gives the operation's answer."""
+
+    __slots__ = ("_ticket",)
+
+    def __init__(self, ticket: "_native.Ticket") -> None:
+        self._ticket = ticket
+
+    def wait(self) -> Any:
+        return self._ticket.wait()
+
+    def awaited(self) -> Awaitable[Any]:
+        return done(self._ticket)
+
+
+class Sleep(Effect):
+    """Waits for some seconds."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def wait(self) -> None:
+        _sleep(self._seconds)
+
+    def awaited(self) -> Awaitable[None]:
+        return asyncio.sleep(self._seconds)
+
+
+class Look(Effect):
+    """Calls a function that blocks for a moment: in a task, in a thread beside the event loop."""
+
+    __slots__ = ("_fn",)
+
+    def __init__(self, fn: Callable[[], Any]) -> None:
+        self._fn = fn
+
+    def wait(self) -> Any:
+        return self._fn()
+
+    def awaited(self) -> Awaitable[Any]:
+        return asyncio.to_thread(self._fn)
+
+
+class Invoke(Effect):
+    """Calls the user's function, where `outlast.current()` is `current`. Errors: the function's own; `StepTimeout`."""
+
+    __slots__ = ("fn", "args", "kwargs", "current", "timeout", "late")
+
+    def __init__(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], current: scope.Current, timeout: float | None
+    ) -> None:
+        self.fn = fn
+        self.args = args
+        self.kwargs = kwargs
+        self.current = current
+        #: Seconds, None without a limit.
+        self.timeout = timeout
+        #: The thread in which a late function still runs.
+        self.late: threading.Thread | None = None
+
+    def label(self) -> str:
+        """The name of the thread that a function with a timeout runs in, without `outlast`."""
+        raise NotImplementedError
+
+    def too_late(self, timeout: float) -> StepTimeout:
+        """The error for a function that took longer."""
+        raise NotImplementedError
+
+    def is_coroutine(self) -> TypeError:
+        """The error for a plain function that returned a coroutine."""
+        raise NotImplementedError
+
+    def wait(self) -> Any:
+        token = scope.variable.set(self.current)
+        try:
+            result = self.fn(*self.args, **self.kwargs) if self.timeout is None else self._in_thread(self.timeout)
+        finally:
+            scope.variable.reset(token)
+        if type(result) not in _DATA and inspect.iscoroutine(result):
+            result.close()
+            raise self.is_coroutine()
+        return result
+
+    async def awaited(self) -> Any:
+        token = scope.variable.set(self.current)
+        try:
+            awaitable = self.fn(*self.args, **self.kwargs)
+            return await (awaitable if self.timeout is None else self._in_time(awaitable, self.timeout))
+        finally:
+            scope.variable.reset(token)
+
+    def _in_thread(self, timeout: float) -> Any:
+        """Calls the function in a thread of its own. A thread cannot be ended: a late one goes on, and its result is dropped."""
+        result: list[Any] = []
+        error: list[BaseException] = []
+        context = contextvars.copy_context()
+
+        def body() -> None:
+            try:
+                result.append(context.run(self.fn, *self.args, **self.kwargs))
+            except BaseException as e:
+                error.append(e)
+
+        thread = threading.Thread(target=body, name=f"outlast {self.label()}", daemon=True)
+        thread.start()
+        thread.join(timeout)
+        if error:
+            raise error[0]
+        if not result:
+            self.late = thread
+            raise self.too_late(timeout)
+        return result[0]
+
+    async def _in_time(self, awaitable: Awaitable[Any], timeout: float) -> Any:
+        task = asyncio.ensure_future(awaitable)
+        try:
+            finished, _ = await asyncio.wait([task], timeout=timeout)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if finished:
+            return task.result()
+        task.cancel()
+        # What the function says while it tidies up does not count.
+        await asyncio.wait([task], timeout=_TIDY_S)
+        raise self.too_late(timeout)

@@ -1,0 +1,159 @@
+"""The inputs of a generator, and how it takes them.
+
+Where each result follows exactly one plain pull, a result belongs to an input, and a resume gives the generator
+only the inputs without one. Whatever else a generator does with its inputs is noticed here.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections.abc import AsyncIterable, Iterable, Mapping
+from typing import Any, Callable
+
+from .. import codec
+
+#: No more inputs, or no more results.
+END: Any = object()
+
+
+def chosen(args: tuple[Any, ...], kwargs: dict[str, Any], items: int | str | None) -> int | str | None:
+    """The place of the argument that has the inputs: `items`, else the first one that can be gone through and is no text or
+    dict. None without one. Errors: `ValueError` where `items` names no argument."""
+    if items is not None:
+        try:
+            kwargs[items] if isinstance(items, str) else args[items]
+        except (KeyError, IndexError):
+            raise ValueError(f"items={items!r} names none of the generator's arguments") from None
+        return items
+    places: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    for place, value in places:
+        if isinstance(value, (str, bytes, bytearray, Mapping)):
+            continue
+        if isinstance(value, (Iterable, AsyncIterable)):
+            return place
+    return None
+
+
+def digest(value: Any) -> str:
+    """An input as the record knows it: 64 hex digits, the same in every life."""
+    return hashlib.sha256(codec.identity((value,), {}).encode("utf-8", "replace")).hexdigest()
+
+
+class Watch:
+    """The job, as the two kinds of inputs see it."""
+
+    def __init__(self, source: Any, take: Callable[[], Any], take_async: Callable[[], Any], other: Callable[[str], None]) -> None:
+        self.source = source
+        self.take = take
+        self.take_async = take_async
+        self.other = other
+        self.begun = False
+
+    def begin(self) -> None:
+        if self.begun:
+            self.other("goes through its inputs more than once")
+        self.begun = True
+
+
+class Inputs:
+    """Stands in for the iterable that a generator was to be given."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def __iter__(self) -> "Pulls":
+        self._watch.begin()
+        return Pulls(self._watch)
+
+    def __aiter__(self) -> "AsyncPulls":
+        self._watch.begin()
+        return AsyncPulls(self._watch)
+
+    # An iterator may be pulled without a loop.
+    def __next__(self) -> Any:
+        self._watch.begun = True
+        return _pulled(self._watch.take())
+
+    async def __anext__(self) -> Any:
+        self._watch.begun = True
+        return _pulled_async(await self._watch.take_async())
+
+    def __len__(self) -> int:
+        self._watch.other("asks how many inputs there are")
+        return len(self._watch.source)
+
+    def __bool__(self) -> bool:
+        # `if not documents: return` is no look at the inputs that changes a result.
+        return bool(self._watch.source)
+
+    def __getitem__(self, at: Any) -> Any:
+        self._watch.other("takes its inputs by index")
+        return self._watch.source[at]
+
+    def __contains__(self, value: Any) -> bool:
+        self._watch.other("looks for a value among its inputs")
+        return value in self._watch.source
+
+    def __reversed__(self) -> Any:
+        self._watch.other("goes through its inputs backwards")
+        return reversed(self._watch.source)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._watch.other(f"uses .{name} of its inputs")
+        return getattr(self._watch.source, name)
+
+
+class Pulls:
+    """The iterator over `Inputs`."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._looked = False
+
+    def __iter__(self) -> "Pulls":
+        return self
+
+    def __next__(self) -> Any:
+        if not self._looked:
+            self._looked = True
+            through = _reader(self)
+            if through:
+                self._watch.other(f"reads its inputs through {through}, which counts or pairs them")
+        return _pulled(self._watch.take())
+
+
+class AsyncPulls:
+    """The asynchronous iterator over `Inputs`."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def __aiter__(self) -> "AsyncPulls":
+        return self
+
+    async def __anext__(self) -> Any:
+        return _pulled_async(await self._watch.take_async())
+
+
+def _pulled(value: Any) -> Any:
+    if value is END:
+        raise StopIteration
+    return value
+
+
+def _pulled_async(value: Any) -> Any:
+    if value is END:
+        raise StopAsyncIteration
+    return value
+
+
+def _reader(pulls: Pulls) -> str | None:
+    """The counting or pairing iterator that holds this one: with fewer inputs it would count or pair otherwise."""
+    for holder in gc.get_referrers(pulls):
+        cls = type(holder)
+        if cls in (enumerate, zip) or cls.__module__ == "itertools":
+            return cls.__name__
+    return None

@@ -1,0 +1,438 @@
+"""A generator's job in this process: inputs are handed out, results recorded, the job is left.
+
+`next` and `fail` are processes (see `effects`): threads and tasks share them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections import deque
+from typing import Any, Awaitable
+
+from .. import _native, codec, scope
+from ..effects import Commit, Effect, Process
+from ..errors import Error, OtherShape, RunHeld, WouldRepay
+from ..say import say
+from ..steps import journal
+from ..warned import warn
+from . import opening
+from .inputs import END, Inputs, Watch, digest
+from .jsonl import plain
+from .opening import Found, JobSpec, Way
+from .record import Record, Row, mark
+
+
+class Pull(Effect):
+    """Takes the next input; `END` after the last one."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: "GeneratorJob") -> None:
+        self._job = job
+
+    def wait(self) -> Any:
+        return next(self._job.source(), END)
+
+    def awaited(self) -> Awaitable[Any]:
+        return self._job.pull_async()
+
+
+class Resume(Effect):
+    """Runs the generator to its next result, inside the job; `END` after the last one."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: "GeneratorJob") -> None:
+        self._job = job
+
+    def wait(self) -> Any:
+        token = scope.variable.set(self._job.current())
+        try:
+            return next(self._job.generator(), END)
+        finally:
+            scope.variable.reset(token)
+
+    async def awaited(self) -> Any:
+        token = scope.variable.set(self._job.current())
+        try:
+            return await anext(self._job.generator(), END)
+        finally:
+            scope.variable.reset(token)
+
+
+_PULL: Any = object()
+
+
+class Taken:
+    """An input on its way through the generator."""
+
+    __slots__ = ("value", "index", "key", "seq")
+
+    def __init__(self, value: Any, index: int, key: str, seq: int | None) -> None:
+        self.value, self.index, self.key, self.seq = value, index, key, seq
+
+
+class GeneratorJob:
+    """A job in one of its lives."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.over = True
+        #: The generator, once it is called.
+        self.started: Any = None
+        self._spec = spec
+        self.id = spec.id
+        self.store = spec.store
+        self._source: Any = None
+        self._watch = Watch(spec.given, self._take, self._take_async, self._other)
+        self._ready: deque[Row] = deque()
+        self._hand: Taken | None = None
+        self._current: Taken | None = None
+        self._drained = spec.place is None
+        self._position = 0
+        self._occurrences: dict[str, int] = {}
+        self._used = 0
+        self._skipped = 0
+        self._yields = 0
+        self._open()
+
+    def _open(self) -> None:
+        # A damaged file is told before anything is made.
+        self.store.scan()
+        self.store.path.parent.mkdir(parents=True, exist_ok=True)
+        self.runtime = opening.connect(self.store.record)
+        try:
+            found = opening.find(self._spec, self.runtime)
+            self.run, self._note, self._engine = found.run, found.note, self.runtime._engine
+            self._way = opening.judge(self._spec, found)
+            try:
+                self.run._open()
+            except RunHeld as e:
+                e.hint = "one at a time works on a job: wait until that one ends, or close it, with the close() of what resume_or_start gave"
+                raise
+            try:
+                self._begin(found)
+            except BaseException:
+                self.run._leave("interrupt", quiet=True)
+                raise
+        except BaseException:
+            self._release()
+            raise
+        self.over = False
+
+    def _begin(self, found: Found) -> None:
+        # What is recorded is looked up by inputs; no step is out of its turn.
+        assert self.run.steps.recorded is not None
+        self.run.steps.recorded.be_concurrent()
+        if self._way is Way.AGAIN:
+            self._note.drive += 1
+            self._note.keep()
+        version = f"drive {self._note.drive}".encode()
+        self._version = hashlib.sha256(version).digest()
+        self._record = Record(self.run, version)
+        if self._way is Way.REPLAY:
+            self._ready.extend(sorted(self._record.rows.values(), key=lambda row: row.index))
+        scan = self.store.mend()
+        self._lines = scan.jobs.get(self.id, {})
+        imported = 0 if self._record.imported else sum(line.old for line in self._lines.values())
+        opening.announce(self._spec, found, scan, len(self._record.rows), imported)
+
+    # --- one result
+
+    def next(self) -> Process[Any]:
+        """The next result; `END` after the last one."""
+        while True:
+            if self._ready:
+                return self._replay(self._ready.popleft())
+            if self._way is Way.REPLAY:
+                return self._finish()
+            if self._note.shape is None and self._hand is None and not self._drained:
+                value = yield Pull(self)
+                if value is END:
+                    self._drained = True
+                elif (yield from self._hand_out(value)):
+                    continue
+            if self._drained and self.started is None and self._used:
+                # Nothing is left to do, and nothing of the generator is run.
+                return self._finish()
+            value = yield Resume(self)
+            if value is END:
+                yield from self._ended()
+                return self._finish()
+            return (yield from self._keep(value))
+
+    def _hand_out(self, value: Any) -> Process[bool]:
+        """Puts an input where the generator finds it; True where its result is recorded."""
+        taken = self._known(value)
+        if taken is None:
+            return True
+        old = None if self._way is Way.AGAIN else self._lines.get(taken.index)
+        if old is not None and old.old and mark(taken.index).hex() not in self._record.imported:
+            yield from self._import(taken)
+            return True
+        taken.seq = yield from self._claim(taken)
+        if taken.seq is None:
+            return True
+        self._hand = taken
+        return False
+
+    def _known(self, value: Any) -> Taken | None:
+        """The input with its key; None where its result is recorded, and waits to be given out."""
+        content = digest(value)
+        nth = self._occurrences.get(content, 0)
+        self._occurrences[content] = nth + 1
+        key, index = (content if nth == 0 else f"{content}#{nth}"), self._position
+        self._position += 1
+        row = None if self._way is Way.AGAIN else self._record.rows.get(key)
+        if row is None:
+            return Taken(value, index, key, None)
+        row.index = index
+        self._used += 1
+        self._skipped += 1
+        self._ready.append(row)
+        return None
+
+    def _claim(self, taken: Taken) -> Process[int | None]:
+        seat = self._seat()
+        while True:
+            claim = yield self._claiming(taken, None)
+            what, seq, rest = claim[0], claim[1], claim[2:]
+            if what == "run":
+                deaths = rest[2]
+                if deaths:
+                    say(f"input {taken.index} of {self.id} runs again: its process died in it {_times(deaths)}")
+                return int(seq)
+            standing = rest[0] if what == "ended" else what
+            if standing == "dead":
+                # Nothing comes after it until it has a result, and somebody started the script again.
+                say(f"input {taken.index} of {self.id} failed in its last three starts, and runs again")
+                yield Commit(self._engine.reset_item(self.run._no, taken.key, False))
+                continue
+            if standing == "done":
+                self._ready.append(Row(seq, taken.index, seat.attempt, _now_us(), None))
+                return None
+            raise Error(f"input {taken.index} of job {self.id} cannot be claimed: it is {standing}")
+
+    def _claiming(self, taken: Taken, content: bytes | None) -> Commit:
+        # One input at a time is all that this worker ever has: it is alone.
+        return Commit(_native.claim_item(self._seat(), taken.key, taken.index, content, self._version, "keep", "rerun", True))
+
+    def _import(self, taken: Taken) -> Process[None]:
+        """Records the result that a line of the older library's file has."""
+        text = codec.encode(self.store.read(self._lines[taken.index]))
+        seat, content = self._seat(), mark(taken.index)
+        seq = (yield self._claiming(taken, content))[1]
+        # Lost to a power cut it is imported again: the line is still there.
+        yield Commit(_native.record_item(seat, seq, "done", text.encode(), False))
+        self._record.imported.add(content.hex())
+        self._used += 1
+        self._skipped += 1
+        self._ready.append(Row(seq, taken.index, seat.attempt, _now_us(), text.encode()))
+
+    def _replay(self, row: Row) -> Any:
+        value = row.value if row.value is not None else self._engine.value(self.run._no, row.seq)
+        self._yields += 1
+        self._write(row.index, value.decode(), row.attempt, row.at_us)
+        return codec.decode(value)
+
+    def _keep(self, value: Any) -> Process[Any]:
+        """Records a result: on disk before it is given out."""
+        taken, self._current = self._current, None
+        n = self._yields
+        self._yields += 1
+        if taken is None:
+            self._other("gives a result without taking an input for it")
+            taken = Taken(None, n, f"result {n}", None)
+        elif self._note.shape is not None and taken.index != n:
+            # The order of its results is all that is known of them.
+            taken.index = n
+            if taken.seq is not None:
+                yield Commit(_native.return_item(self._seat(), taken.seq))
+                taken.seq = None
+        if taken.seq is None:
+            taken.seq = yield from self._claim(taken)
+            if taken.seq is None:
+                return self._replay(self._ready.popleft())
+        self._current = taken
+        text = codec.encode(value)
+        # From here on it is closed, whatever is raised.
+        self._current = None
+        seat = self._seat()
+        yield Commit(_native.record_item(seat, taken.seq, "done", text.encode()))
+        self._used += 1
+        self._write(taken.index, text, seat.attempt, _now_us())
+        return codec.decode(text)
+
+    def _write(self, index: int, text: str, attempt: int, at_us: int) -> None:
+        """The line of a result, unless the newest one of its index has the same."""
+        line = self._lines.get(index)
+        if line is None or line.result != hash(plain(json.loads(text))):
+            self._lines[index] = self.store.append(self.id, index, text, attempt, at_us)
+
+    # --- what the generator does
+
+    def _next_ready(self) -> Any:
+        """The input in hand, or the end; `_PULL` where an input is to be pulled first."""
+        if self._hand is not None:
+            self._current, self._hand = self._hand, None
+            return self._current.value
+        self._pass_over()
+        return END if self._drained else _PULL
+
+    def _take(self) -> Any:
+        ready = self._next_ready()
+        if ready is not _PULL:
+            return ready
+        while True:
+            value = next(self.source(), END)
+            if value is END:
+                self._drained = True
+                return END
+            if self._unhanded(value):
+                return value
+
+    async def _take_async(self) -> Any:
+        ready = self._next_ready()
+        if ready is not _PULL:
+            return ready
+        while True:
+            value = await self.pull_async()
+            if value is END:
+                self._drained = True
+                return END
+            if self._unhanded(value):
+                return value
+
+    def _unhanded(self, value: Any) -> bool:
+        """Whether an input that the generator takes before its turn has no result yet."""
+        self._current = self._known(value)
+        return self._current is not None
+
+    def _pass_over(self) -> None:
+        """Notes that an input was taken and no result came of it."""
+        taken, self._current = self._current, None
+        if taken is None:
+            return
+        self._other("takes another input before it gives the result of the last one")
+        if taken.seq is not None:
+            reason = "the generator took its input and gave no result before the next one"
+            _native.record_item(self._seat(), taken.seq, "skipped", reason.encode()).wait()
+
+    def _other(self, what: str) -> None:
+        """Notes that results do not belong to one input each: from now on no resume leaves inputs out."""
+        if self._note.shape is not None:
+            return
+        self._note.shape = what
+        self._note.keep()
+        if self._skipped and self._way is not Way.AGAIN:
+            raise WouldRepay(self.id, self._skipped, what)
+        warn(
+            f"job {self.id} cannot be resumed without computing results again: its generator {what}. "
+            "It wants one plain `for` with one `yield` for each input (items= says which argument has them); or make its calls "
+            "steps (outlast.step)",
+            OtherShape,
+        )
+
+    # --- the two sides of the job: its inputs, and the generator
+
+    def source(self) -> Any:
+        """The iterator over the inputs."""
+        if self._source is None:
+            self._source = iter(self._spec.given)
+        return self._source
+
+    async def pull_async(self) -> Any:
+        """The next input of an iterable of either kind; `END` after the last one."""
+        if hasattr(self._spec.given, "__aiter__"):
+            if self._source is None:
+                self._source = aiter(self._spec.given)
+            return await anext(self._source, END)
+        return next(self.source(), END)
+
+    def generator(self) -> Any:
+        """The generator; called when it is first asked for."""
+        if self.started is None:
+            args, kwargs = list(self._spec.args), dict(self._spec.kwargs)
+            if isinstance(self._spec.place, str):
+                kwargs[self._spec.place] = Inputs(self._watch)
+            elif self._spec.place is not None:
+                args[self._spec.place] = Inputs(self._watch)
+            made = self._spec.fn(*args, **kwargs)
+            self.started = made if hasattr(made, "__anext__") else iter(made)
+        return self.started
+
+    def current(self) -> scope.Current:
+        """The surroundings of the generator's code: steps and clients find the job and its item there."""
+        taken = self._hand or self._current
+        return scope.Current(self.run, None, None if taken is None else taken.seq)
+
+    def _seat(self) -> "_native.Seat":
+        return self.run._seat_or_raise(f"an input of job {self.id}")
+
+    # --- the end
+
+    def _ended(self) -> Process[None]:
+        if self._current is not None:
+            self._pass_over()
+        if self._hand is not None:
+            seq, self._hand = self._hand.seq, None
+            self._other("ends before its inputs do")
+            yield Commit(_native.return_item(self._seat(), seq))  # type: ignore[arg-type]
+
+    def _finish(self) -> Any:
+        if self._way is not Way.REPLAY:
+            if self._note.shape is not None:
+                self._note.inputs = opening.all_inputs(self._spec)
+                self._note.keep()
+            gone = len(self._record.rows) - self._skipped if self._way is not Way.AGAIN and self._note.shape is None else 0
+            if gone > 0:
+                say(f"{self.id}: {gone:,} results are of inputs that are not given any more; they stay in the record")
+        self.over = True
+        if self.store.exists():
+            self.store.sync()
+        self.run._leave("complete")
+        self._release()
+        return END
+
+    def fail(self, error: BaseException) -> Process[None]:
+        """Leaves the job, to be resumed. The input under way is given back, or its failure is recorded."""
+        if self.over:
+            return
+        self.over = True
+        taken = self._current or self._hand
+        try:
+            if taken is not None and taken.seq is not None and self.run._seat is not None:
+                seat = self.run._seat
+                failed = isinstance(error, Exception) and not isinstance(error, (WouldRepay, RunHeld))
+                if failed and self.run.view().status != "halted":
+                    told = json.dumps({"error": journal.described(error)}).encode()
+                    yield Commit(_native.record_item(seat, taken.seq, "failed", told))
+                else:
+                    yield Commit(_native.return_item(seat, taken.seq))
+        except Exception:
+            # What brought us here is the news; the next life finds the item open.
+            pass
+        self.run._leave("stopped" if isinstance(error, KeyboardInterrupt) else "interrupt", quiet=True)
+        self._release()
+
+    def abandon(self) -> None:
+        """Leaves the job, to be resumed, where nobody waits for anything any more."""
+        if self.over or sys.is_finalizing():
+            return
+        self.over = True
+        self.run._leave("interrupt", quiet=True)
+        self._release()
+
+    def _release(self) -> None:
+        if not self.runtime._is_in_use():
+            self.runtime.close()
+
+
+def _times(n: int) -> str:
+    return "once" if n == 1 else f"{n} times"
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,160 @@
+"""Opening a generator's job: its run is found or made in the record, and judged what this life does again."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING, Any, Callable
+
+from .. import _native, opening as runs, runtime as runtimes
+from ..batch.jobrun import JobRun
+from ..budget import Budget
+from ..errors import WouldRepay
+from ..say import say
+from . import inputs
+from .jsonl import JsonlStore, Scan
+from .note import Note, inherit
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
+
+
+@dataclasses.dataclass
+class JobSpec:
+    """The parameters of `resume_or_start`."""
+
+    id: str
+    store: JsonlStore
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    redrive: bool
+    items: int | str | None
+    budget: Budget | None
+    from_snapshot: int | str | datetime.datetime | None
+
+    def __post_init__(self) -> None:
+        #: The argument that has the inputs, by place or name; None without one.
+        self.place = inputs.chosen(self.args, self.kwargs, self.items)
+        #: The inputs as they were given.
+        self.given: Any = ()
+        if self.place is not None:
+            self.given = self.kwargs[self.place] if isinstance(self.place, str) else self.args[self.place]
+
+
+class Way(enum.Enum):
+    """The ways of a life with the inputs."""
+
+    #: Hands out the inputs that have no result.
+    ON = 1
+    #: Hands out all inputs again.
+    AGAIN = 2
+    #: Hands out nothing: all results are there.
+    REPLAY = 3
+
+
+@dataclasses.dataclass
+class Found:
+    """A job in its record. `newest`: its newest run as it was found, None without one."""
+
+    run: JobRun
+    note: Note
+    newest: dict[str, Any] | None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this life begins a run."""
+        return self.newest is None or self.run.id != self.newest["id"]
+
+
+def connect(record: str) -> "Runtime":
+    """Opens the record. The store that other work goes to stays as it is."""
+    newest = runtimes._newest
+    runtime = runtimes.connect(record)
+    runtimes._newest = newest
+    return runtime
+
+
+def find(spec: JobSpec, runtime: "Runtime") -> Found:
+    """Finds the run of a job, or names a new one. Forks it first, where a snapshot was asked for."""
+    engine = runtime._engine
+    jobs = json.loads(_native.jobs(engine, spec.id))
+    origin = next((job for job in jobs if job["parent"] is None), None)
+    if spec.from_snapshot is not None and origin is not None:
+        forked = runs.fork(engine, origin["id"], spec.from_snapshot, spec.budget.limits() if spec.budget else {})
+        inherit(engine, origin["id"], forked)
+        again = json.loads(_native.jobs(engine, spec.id))
+        jobs = [next(job for job in again if job["id"] == forked), *jobs]
+    newest = jobs[0] if jobs else None
+    begun = newest is not None and sum(newest["counts"].values()) > 0
+    is_over = newest is None or (begun and not spec.store.exists())
+    id = _run_id(spec.id, len(jobs)) if is_over else newest["id"]  # type: ignore[index]
+    run = JobRun(runtime, spec.id, spec.budget, {}, id=id, name=spec.id)
+    return Found(run, Note(engine, id), newest)
+
+
+def judge(spec: JobSpec, found: Found) -> Way:
+    """Decides which inputs this life hands out. Errors: `WouldRepay`."""
+    run, note, newest = found.run, found.note, found.newest
+    if newest is None or found.is_new or note.shape is None:
+        return Way.ON
+    if newest["status"] == "completed" and note.inputs is not None and note.inputs == all_inputs(spec):
+        return Way.REPLAY
+    done, recorded = newest["counts"]["done"], len(run._engine.recorded(newest["no"], 0))
+    if done and not spec.redrive and not recorded:
+        if newest["status"] in ("running", "waiting") and run._is_open_here():
+            # Then `RunHeld` is the news, and the claim raises it.
+            return Way.ON
+        raise WouldRepay(spec.id, done, note.shape)
+    if recorded and not spec.redrive:
+        say(f"{spec.id}: its generator runs over all inputs again; its {recorded:,} recorded steps do not")
+    return Way.AGAIN
+
+
+def all_inputs(spec: JobSpec) -> str | None:
+    """The digest of all inputs; None where they cannot be gone through twice."""
+    if spec.place is None:
+        return hashlib.sha256().hexdigest()
+    if not hasattr(spec.given, "__iter__") or hasattr(spec.given, "__next__"):
+        return None
+    order = hashlib.sha256()
+    for value in spec.given:
+        order.update(inputs.digest(value).encode())
+    return order.hexdigest()
+
+
+def announce(spec: JobSpec, found: Found, scan: Scan, done: int, imported: int) -> None:
+    """Tells people at a start what was found."""
+    store, newest = spec.store, found.newest
+    if found.is_new:
+        lines = f", {imported:,} results imported from {store.path}" if imported else ""
+        old = f"; {newest['counts']['done']:,} results of before are history" if newest is not None else ""
+        say(f"new job {spec.id}{lines}{old}, record {store.record}")
+    else:
+        total = _length(spec.given)
+        of = f" of {total:,}" if total is not None else ""
+        say(f"resuming {spec.id}: {done:,}{of} done, {found.run.view().budget.usd.spent:.2f} usd spent, record {store.record}")
+    if scan.torn:
+        say(f"{store.path}: a torn last line of {scan.torn} bytes is cut")
+    if scan.glued:
+        say(f"{store.path}: {scan.glued} lines stand behind the torn beginning of another; they are read")
+
+
+def _run_id(job_id: str, before: int) -> str:
+    """The id of a job's run: the job's own name, where that can be an id."""
+    id = job_id
+    if not re.fullmatch(r"[A-Za-z0-9._:-]{1,120}", job_id):
+        plain = re.sub(r"[^A-Za-z0-9._:-]+", "-", job_id)[:100]
+        id = f"{plain}-{hashlib.sha256(job_id.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    return id if before == 0 else f"{id}:{before + 1}"
+
+
+def _length(given: Any) -> int | None:
+    try:
+        return len(given)
+    except TypeError:
+        return None

@@ -1,0 +1,293 @@
+"""The client of all state, with the interface of the Statehouse client: `from outlast import Statehouse` replaces its import.
+
+    client = Statehouse()
+    with client.begin_transaction() as tx:
+        tx.write(agent_id="researcher", key="step:0", value={"status": "pending"})
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+import time
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Literal
+
+from .. import versions
+from ..errors import Conflict, TransactionError
+from ..versions import ReplayEvent, ResumePoint, StateResult
+
+if TYPE_CHECKING:
+    from .embedded import Embedded
+    from .remote import Remote
+    from ..runtime import Runtime
+
+# How often a follower looks for more, in seconds.
+_LOOK = 0.05
+# The longest wait before an update is tried again, in seconds.
+_AGAIN = 0.05
+_sleep = time.sleep
+
+
+class Statehouse:
+    """The versioned, transactional state of agents: (namespace, agent, key) to JSON.
+
+    Without arguments, the client works on the default store, opened in this process. `path` is a file; `store` is a file, a
+    `postgres://` URL or a `Runtime`; `url` is the gRPC address of `outlast serve --grpc` (`pip install 'outlast[grpc]'`).
+
+    Inside `rt.run()` of the same store, writes carry the run, its attempt and its fence: a process that lost the run
+    writes nothing. Inside a step, writes commit with the step's result. Threads may share a client.
+
+    `conflicts="first-committer"`: a commit also fails when a key that it writes was written since the transaction began.
+    With `url`, this says that the server was started with `--grpc-conflicts first-committer`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        namespace: str = "default",
+        *,
+        path: str | os.PathLike[str] | None = None,
+        store: "str | os.PathLike[str] | Runtime | None" = None,
+        conflicts: Literal["expected", "first-committer"] = "expected",
+    ) -> None:
+        if sum(place is not None for place in (url, path, store)) > 1:
+            raise ValueError("at most one of url, path and store is wanted")
+        if conflicts not in ("expected", "first-committer"):
+            raise ValueError(f"conflicts wants 'expected' or 'first-committer', had {conflicts!r}")
+        self._namespace = namespace
+        self._backend: "Embedded | Remote" = _backend(url, path if path is not None else store, conflicts == "first-committer")
+
+    def __repr__(self) -> str:
+        return f"<outlast.Statehouse {self._backend!r}>"
+
+    def __enter__(self) -> "Statehouse":
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection to a `url`. A store stays open for the rest of the process, which uses it, too."""
+        self._backend.close()
+
+    def health(self) -> str:
+        """Asks whether the state can be read. Returns `"ok"`. Errors: `StoreError`, `NoServer`."""
+        return self._backend.health()
+
+    def version(self) -> tuple[str, str]:
+        """The name and version of the program that answers, and an empty text."""
+        return self._backend.version(), ""
+
+    # --- writing
+
+    def begin_transaction(self, timeout_ms: int | None = None, namespace: str | None = None) -> "Transaction":
+        """Begins a transaction over any keys and agents. As a context manager, it commits on a clean exit, else aborts.
+
+        The transaction reads what stood when it began. It expires after `timeout_ms` milliseconds (30,000): nothing of it is
+        written then.
+        """
+        return Transaction(self._backend, self._backend.begin(timeout_ms), self._in(namespace))
+
+    def delete_state(self, agent_id: str, key: str, namespace: str | None = None, *, expect_version: int | None = None) -> int:
+        """Deletes a key: a version without a value, the history stays. Returns the commit's number. On disk before it returns.
+
+        `expect_version` as in `Transaction.write`. Errors: `Conflict`, `LeaseLost`.
+        """
+        with self.begin_transaction(namespace=namespace) as tx:
+            tx.delete(agent_id=agent_id, key=key, expect_version=expect_version)
+            return tx.commit()
+
+    def update(self, agent_id: str, key: str, fn: Callable[[Any], Any], namespace: str | None = None) -> StateResult:
+        """Sets a key to `fn(value)`, where `value` is None for a key that is not there, and loses no update.
+
+        `fn` is called again when another writer was first: it should have no other effect. An exception of `fn` ends the
+        update. Inside a step, the step fails with `Conflict`, and `retries=` tries it again. Errors: `NotOnTheWire` with a
+        `url` whose server does not compare.
+        """
+        self._backend.compares()
+        tried = 0
+        while True:
+            tx = self.begin_transaction(namespace=namespace)
+            try:
+                with tx:
+                    found = tx.get(agent_id=agent_id, key=key)
+                    value = fn(found.value)
+                    tx.write(agent_id=agent_id, key=key, value=value, expect_version=self._backend.expected(found.version))
+                    commit = tx.commit()
+                return StateResult(value, found.version + 1, commit, True, key)
+            except Conflict:
+                # Another one was first, so that somebody always gets on; together they would meet again.
+                tried += 1
+                _sleep(random.uniform(0, min(_AGAIN, 0.001 * 2 ** min(tried, 10))))
+
+    def transaction_outcome(self, id: str) -> int | None:
+        """The commit number of a transaction whose commit's answer was lost; None when it was not committed.
+
+        The outcome is known for 7 days; later, code `transaction_forgotten` is raised. None also for a transaction inside a
+        step: the step's commit is its commit.
+        """
+        return self._backend.outcome(id)
+
+    # --- reading
+
+    def get_state(self, agent_id: str, key: str, namespace: str | None = None) -> StateResult:
+        """The newest version of a key. A key that is not there has `exists=False`; it is no error."""
+        return self._backend.get(self._in(namespace), agent_id, key)
+
+    def get_state_at_version(
+        self,
+        agent_id: str,
+        key: str,
+        version: int | None = None,
+        namespace: str | None = None,
+        *,
+        commit: int | None = None,
+        time: datetime.datetime | float | None = None,
+    ) -> StateResult:
+        """A key as it was: at a `version`, after a `commit` of its namespace, or at a `time` (a datetime, or seconds since the Unix
+        epoch). One of the three. Errors: `Compacted` where that was removed.
+        """
+        by, moment = versions.which(version, commit, time)
+        return self._backend.at(self._in(namespace), agent_id, key, by, moment)
+
+    def history(self, agent_id: str, key: str, namespace: str | None = None) -> list[StateResult]:
+        """All kept versions of a key, oldest first, deletes among them."""
+        return self._backend.history(self._in(namespace), agent_id, key)
+
+    def list_keys(self, agent_id: str, namespace: str | None = None, *, prefix: str = "") -> list[str]:
+        """An agent's keys, in the order of their UTF-8 bytes. Reads no values."""
+        return self._backend.keys(self._in(namespace), agent_id, prefix)
+
+    def scan_prefix(self, agent_id: str, prefix: str, namespace: str | None = None) -> list[StateResult]:
+        """The keys that start with `prefix`, with their values, all at one moment."""
+        return list(self.iter_prefix(agent_id, prefix, namespace))
+
+    def iter_prefix(self, agent_id: str, prefix: str, namespace: str | None = None) -> Iterator[StateResult]:
+        """The same as `scan_prefix`, read page by page while it is gone through."""
+        return iter(self._backend.scan(self._in(namespace), agent_id, prefix))
+
+    def resume_point(self, agent_id: str, prefix: str = "step:", namespace: str | None = None) -> ResumePoint:
+        """The point where a loop over `step:0`, `step:1`, … goes on, by their `"status"`: `"done"` or `"pending"`.
+
+        The cost does not depend on the number of steps.
+        """
+        return self._backend.resume_point(self._in(namespace), agent_id, prefix)
+
+    def replay(
+        self,
+        agent_id: str,
+        start_ts: int | None = None,
+        end_ts: int | None = None,
+        namespace: str | None = None,
+        *,
+        start_time: datetime.datetime | float | None = None,
+        end_time: datetime.datetime | float | None = None,
+        follow: bool = False,
+    ) -> Iterator[ReplayEvent]:
+        """The changes of an agent's keys, one event a commit, in order. Both ends belong to the range.
+
+        `follow=True` waits for more, up to `end_ts` if that is given. To resume a replay, begin at the last `commit_ts` + 1.
+        Warns (`CompactedWarning`) where compaction has removed some changes.
+        """
+        if follow and end_time is not None:
+            raise ValueError("follow wants end_ts or no end, had end_time")
+        start, end = _end("start", start_ts, start_time), _end("end", end_ts, end_time)
+        events = self._backend.events(self._in(namespace), agent_id, start, end)
+        return _followed(events, end_ts) if follow else events.until_now()
+
+    def _in(self, namespace: str | None) -> str:
+        return self._namespace if namespace is None else namespace
+
+
+class Transaction:
+    """Changes of many keys and agents, committed all or not at all. Made by `Statehouse.begin_transaction`."""
+
+    def __init__(self, backend: "Embedded | Remote", id: str, namespace: str) -> None:
+        self._backend = backend
+        self._namespace = namespace
+        self._over = ""
+        #: Asks for its outcome, should the answer of its commit be lost.
+        self.id = id
+
+    def write(self, agent_id: str, key: str, value: Any, expect_version: int | None = None, namespace: str | None = None) -> None:
+        """Sets a key to a JSON value.
+
+        `expect_version`: the commit fails with `Conflict` unless the key had this version before the transaction (0: never
+        written). Errors: `NotSerializable`, `TransactionError`.
+        """
+        self._go_on()
+        self._backend.write(self.id, self._in(namespace), agent_id, key, value, expect_version)
+
+    def delete(self, agent_id: str, key: str, expect_version: int | None = None, namespace: str | None = None) -> None:
+        """Deletes a key: a version without a value, also when there is nothing to delete."""
+        self._go_on()
+        self._backend.delete(self.id, self._in(namespace), agent_id, key, expect_version)
+
+    def get(self, agent_id: str, key: str, namespace: str | None = None) -> StateResult:
+        """A key as the transaction sees it: its own changes, else what stood when it began."""
+        self._go_on()
+        return self._backend.see(self.id, self._in(namespace), agent_id, key)
+
+    def commit(self) -> int:
+        """Commits all changes, on disk before `commit` returns. Returns the commit's number; 0 when there is nothing to commit.
+
+        Inside a step, the changes commit with the step's result, and `commit` returns 0. Whatever is raised, the transaction
+        is over.
+        Errors: `Conflict` with both versions, `TransactionError`, `LeaseLost`, `ReadOnlyNamespace`.
+        """
+        self._go_on()
+        self._over = "committed"
+        return self._backend.commit(self.id)
+
+    def abort(self) -> None:
+        """Ends the transaction without a commit. Idempotent. Errors: `TransactionError` after a commit."""
+        if self._over == "committed":
+            self._go_on()
+        self._over = "aborted"
+        self._backend.abort(self.id)
+
+    def __enter__(self) -> "Transaction":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._over:
+            return
+        if kind is None:
+            self.commit()
+        else:
+            self.abort()
+
+    def _go_on(self) -> None:
+        if self._over:
+            raise TransactionError(f"transaction {self.id} is over: it was {self._over}", code="transaction_not_found")
+
+    def _in(self, namespace: str | None) -> str:
+        return self._namespace if namespace is None else namespace
+
+
+def _backend(url: str | None, store: Any, first_committer: bool) -> "Embedded | Remote":
+    if url is not None:
+        from .remote import Remote
+
+        return Remote(url, first_committer)
+    from .embedded import Embedded
+    from ..runtime import Runtime
+
+    return Embedded(store if isinstance(store, Runtime) else Runtime(store), first_committer)
+
+
+def _end(name: str, commit: int | None, time: datetime.datetime | float | None) -> tuple[str, int] | None:
+    if commit is None and time is None:
+        return None
+    if commit is not None and time is not None:
+        raise ValueError(f"{name}_ts and {name}_time exclude each other")
+    return versions.which(None, commit, time)
+
+
+def _followed(events: Any, end_ts: int | None) -> Iterator[ReplayEvent]:
+    while True:
+        yield from events.until_now()
+        if end_ts is not None and events.head >= end_ts:
+            return
+        _sleep(_LOOK)

@@ -1,0 +1,80 @@
+"""`@outlast.step`: each call of a function is a step of the current run."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any, Callable, TypeVar, overload
+
+from .. import scope
+from ..errors import UnrecordedWarning
+from ..retry import Retry
+from ..warned import warn
+from .life import begin
+from .spec import StepSpec, is_async
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def step(fn: F) -> F: ...
+@overload
+def step(*, name: str | None = None, retries: Retry | int | None = None, timeout: float | None = None, at_most_once: bool = False) -> Callable[[F], F]: ...
+def step(
+    fn: Any = None,
+    *,
+    name: str | None = None,
+    retries: Retry | int | None = None,
+    timeout: float | None = None,
+    at_most_once: bool = False,
+) -> Any:
+    """Makes each call of a function a step of the current run. Outside of a run, a call is a plain call.
+
+    Decorates functions of module level: `@outlast.step`, or `@outlast.step(retries=outlast.Retry(4))`. `retries`,
+    `timeout` and `at_most_once` mean what they mean for `Run.step`; `name` is the function's name by default. Inside
+    another step, a call is a plain call: the outer step is recorded.
+
+    Errors: those of `Run.step`. `UnrecordedWarning` where a thread without a current run calls the function while a
+    run is open.
+    """
+
+    def decorate(fn: F) -> F:
+        label = name or getattr(fn, "__name__", None)
+        if not callable(fn):
+            raise TypeError(f"outlast.step wants a function, had {fn!r}; its parameters have names: @outlast.step(name=…)")
+        if not isinstance(label, str):
+            raise TypeError(f"outlast.step wants a name for {fn!r}: outlast.step(name=…)(…)")
+        spec = StepSpec(label, fn, None, Retry.of(retries), timeout, at_most_once)
+
+        @functools.wraps(fn)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            current = scope.variable.get()
+            if current is None:
+                _warn_if_lost(label)
+                return fn(*args, **kwargs)
+            if current.step is not None:
+                return fn(*args, **kwargs)
+            return begin(current.run, spec, args, kwargs)
+
+        if not is_async(fn):
+            return called  # type: ignore[return-value]
+
+        # A coroutine function, to `run.step` and to whoever else asks.
+        @functools.wraps(fn)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            return await called(*args, **kwargs)
+
+        return awaited  # type: ignore[return-value]
+
+    return decorate(fn) if fn is not None else decorate
+
+
+def _warn_if_lost(name: str) -> None:
+    from ..runtime import is_any_run_open
+
+    if threading.current_thread() is not threading.main_thread() and is_any_run_open():
+        warn(
+            f"{name}() was called in a thread that has no current run: it is not recorded. "
+            "Start the thread's work with contextvars.copy_context().run(…), or use run.step(…)",
+            UnrecordedWarning,
+        )

@@ -1,0 +1,57 @@
+"""The records of a step in the journal: its result, or the exception of a try."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from .. import codec
+
+if TYPE_CHECKING:
+    from .. import _native
+    from ..runs import Run
+
+# The last characters of a traceback, which say most.
+_TRACEBACK = 16 << 10
+
+#: Codes of the engine for an entry that is not the step's own.
+NOT_OURS = frozenset({"unknown_entry", "already_taken", "already_settled"})
+
+#: From this length on, a result may be written in parts.
+LONG = 256 << 10
+
+
+def failure(
+    run: "Run", name: str, seq: int, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException, again: bool
+) -> "_native.Ticket":
+    """Records the exception of a try. `again`: another try follows, also in a later life."""
+    whole = {"args": codec.shown(args, kwargs), "error": described(error)}
+    return seat_of_entry(run, name).record(seq, json.dumps(whole).encode(), True, [], again)
+
+
+def seat_of_entry(run: "Run", name: str) -> "_native.Seat":
+    """The attempt that may close an entry which this process opened.
+
+    Closing is the entry's own right: also in a run that was asked to stop, and in one that was left while a step was
+    under way, until the run is opened again and may do the step anew.
+    """
+    seat = run._seat
+    if seat is None and not run._is_open_here():
+        seat = run._left
+    return run._seat_or_raise(f"step {name!r}") if seat is None else seat
+
+
+def described(error: BaseException) -> dict[str, str]:
+    """An exception as it is journaled: type, message, traceback."""
+    cls = type(error)
+    text = "".join(traceback.format_exception(cls, error, error.__traceback__))
+    return {"type": f"{cls.__module__}.{cls.__qualname__}", "message": message(error)[:4096], "traceback": text[-_TRACEBACK:]}
+
+
+def message(error: BaseException) -> str:
+    """An exception's text, also where `str(error)` raises."""
+    try:
+        return str(error)
+    except Exception as e:
+        return f"(its text raised {type(e).__name__})"

@@ -1,0 +1,58 @@
+"""The steps that earlier lives of a run recorded, and the keys that this life has used."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from ..errors import DivergenceWarning, DuplicateKey
+from ..warned import warn
+
+if TYPE_CHECKING:
+    from .. import _native
+    from ..runs import Run
+    from .beside import Beside
+
+
+class Memory:
+    """The recorded steps of a run, as one life uses them; of an item, as one try does."""
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+        self._lock = threading.Lock()
+        self.recorded: "_native.Recorded | None" = None
+        self.beside: "Beside | None" = None
+        self._explicit: set[str] = set()
+        self._warned = False
+
+    def begin(self, recorded: "_native.Recorded") -> None:
+        """Begins a life with what the store has."""
+        self.recorded = recorded
+        self._explicit.clear()
+        self._warned = False
+
+    def take_explicit(self, key: str) -> str:
+        """Takes the caller's own key for a step that begins. Errors: `DuplicateKey`."""
+        self.recorded.note_strand()  # type: ignore[union-attr]
+        with self._lock:
+            if key in self._explicit:
+                raise DuplicateKey(
+                    f"the key {key!r} names two steps of run {self._run.id}",
+                    hint="give each step a key of its own, or none",
+                )
+            self._explicit.add(key)
+            return key
+
+    def give_back(self, key: str, explicit: bool) -> None:
+        """Frees the key of a step that came to nothing: the next equal step takes its place."""
+        if not explicit:
+            self.recorded.give_back(key)  # type: ignore[union-attr]
+            return
+        with self._lock:
+            self._explicit.discard(key)
+
+    def warn_once(self, message: str) -> None:
+        """Warns of a divergence, once in a life."""
+        if not self._warned:
+            self._warned = True
+            warn(message, DivergenceWarning)

@@ -1,0 +1,75 @@
+//! Requests about approvals and policies: in whose name they come.
+
+use bytes::Bytes;
+use http::{Response, request::Parts};
+use hyper::body::Incoming;
+use outlast_core::engine::{approval::request_approval::Asker, op::Actor};
+
+use super::{AnswerBody, Proxy};
+use crate::{
+    http::approvals::{self, Asked, By, Does, Route, refused},
+    proxy::{host::Host, seat},
+    state::Error,
+    wire::{
+        refuse::Refusal,
+        who::{self, NotLetIn, Who},
+    },
+};
+
+/// Answers a request of these routes; `None` when it asks something else.
+pub async fn answer(
+    proxy: &Proxy,
+    host: &Host,
+    parts: &Parts,
+    body: Incoming,
+) -> Result<Response<AnswerBody>, Refusal> {
+    let Some((route, segment)) = route(parts) else {
+        return Err(Refusal::Internal("the route is not one of approvals".into()));
+    };
+    match by(host, parts, route).await {
+        Ok(by) => {
+            let body: Bytes = proxy.body(host, body).await?;
+            Ok(approvals::answer(route, Asked { store: &host.store, by, segment, parts, body }).await)
+        }
+        Err(Unseated::NotLetIn(e)) => Ok(refused(&Error::NotLetIn(e))),
+        Err(Unseated::Refused(refusal)) => Err(refusal),
+    }
+}
+
+/// The route of a request, whatever token stands before its path.
+pub fn route(parts: &Parts) -> Option<(&'static Route, Option<&str>)> {
+    approvals::find(&parts.method, who::path(&parts.uri))
+}
+
+enum Unseated {
+    NotLetIn(NotLetIn),
+    Refused(Refusal),
+}
+
+impl From<NotLetIn> for Unseated {
+    fn from(e: NotLetIn) -> Self {
+        Unseated::NotLetIn(e)
+    }
+}
+
+/// A run token makes it its run's, whatever else comes with it. Only to ask is a header enough to name a run.
+async fn by(host: &Host, parts: &Parts, route: &Route) -> Result<By, Unseated> {
+    let access = &host.config.access;
+    if who::bears_token(&parts.uri, &parts.headers)? || access.only_run.is_some() {
+        let caller = who::caller(access, &host.token_keys, &parts.uri, &parts.headers)?;
+        let Who::Token(claims) = caller.who else { return Err(NotLetIn::RunTokenWanted.into()) };
+        seat::serves(host, &Who::Token(claims)).map_err(Unseated::Refused)?;
+        return Ok(By::Run(Asker::Token(claims)));
+    }
+    who::api(access, &parts.headers)?;
+    if route.does != Does::Ask {
+        return Ok(By::Api { protected: access.api_token.is_some() });
+    }
+    let caller = who::caller(access, &host.token_keys, &parts.uri, &parts.headers)?;
+    if caller.who == Who::Nobody {
+        return Ok(By::Api { protected: access.api_token.is_some() });
+    }
+    let seat = seat::seat(host, caller.who).await.map_err(Unseated::Refused)?;
+    let actor = Actor { run: seat.run, attempt: seat.attempt, instance: host.node.instance() };
+    Ok(By::Run(Asker::Attempt { actor, slot: seat.slot }))
+}

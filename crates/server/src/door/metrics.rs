@@ -1,0 +1,255 @@
+//! Counters of this server, as Prometheus reads them. In memory: they begin at zero with the process, and cost
+//! the same however many runs the store holds.
+//!
+//! Home-made: prometheus-client writes OpenMetrics, whose names and content type are not those of version 0.0.4 that
+//! scrapers of this server read.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use outlast_core::words::usage::Usage;
+
+/// Models are named by callers: beyond so many they are counted together.
+const MOST_MODELS: usize = 200;
+
+/// Upper bounds of the buckets, in seconds.
+const BOUNDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0, 45.0];
+
+/// All counters.
+#[derive(Default)]
+pub struct Metrics(Mutex<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    /// By upstream and model.
+    models: BTreeMap<(String, String), Model>,
+    replays: u64,
+    saved_nano_usd: i128,
+    refusals: BTreeMap<String, u64>,
+    /// By upstream.
+    retries: BTreeMap<String, u64>,
+    queue: Histogram,
+    commit: Histogram,
+}
+
+#[derive(Default)]
+struct Model {
+    /// By how the entry closed.
+    calls: BTreeMap<&'static str, u64>,
+    input_tokens: u64,
+    output_tokens: u64,
+    cost_nano_usd: i128,
+}
+
+/// A settled call, as far as it is counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted<'a> {
+    pub upstream: &'a str,
+    pub model: &'a str,
+    /// The entry's state: `done`, `failed`, `void`, `unknown`.
+    pub state: &'static str,
+    pub usage: Usage,
+    pub cost_nano_usd: i64,
+}
+
+impl Metrics {
+    pub fn settled(&self, call: Counted<'_>) {
+        let mut counts = self.lock();
+        let named = (call.upstream.to_owned(), call.model.to_owned());
+        let key = match counts.models.len() < MOST_MODELS || counts.models.contains_key(&named) {
+            true => named,
+            false => (named.0, "(other)".to_owned()),
+        };
+        let model = counts.models.entry(key).or_default();
+        *model.calls.entry(call.state).or_default() += 1;
+        model.input_tokens += call.usage.input_total();
+        model.output_tokens += call.usage.output;
+        model.cost_nano_usd += i128::from(call.cost_nano_usd);
+    }
+
+    /// An answer was given again, that had cost so much.
+    pub fn replayed(&self, saved_nano_usd: i64) {
+        let mut counts = self.lock();
+        counts.replays += 1;
+        counts.saved_nano_usd += i128::from(saved_nano_usd);
+    }
+
+    /// A request was refused. `code` is one of ours.
+    pub fn refused(&self, code: &str) {
+        *self.lock().refusals.entry(code.to_owned()).or_default() += 1;
+    }
+
+    /// A call was sent again.
+    pub fn tried_again(&self, upstream: &str) {
+        *self.lock().retries.entry(upstream.to_owned()).or_default() += 1;
+    }
+
+    /// A call waited so long from its arrival until it was sent.
+    pub fn queued(&self, time: Duration) {
+        self.lock().queue.add(time);
+    }
+
+    /// A commit that a call had to wait for took so long.
+    pub fn committed(&self, time: Duration) {
+        self.lock().commit.add(time);
+    }
+
+    /// The exposition, version 0.0.4.
+    pub fn text(&self) -> String {
+        let counts = self.lock();
+        let mut out = String::new();
+        family(
+            &mut out,
+            "outlast_calls_total",
+            "counter",
+            "Calls settled, by how they closed; unknown is in doubt.",
+        );
+        for ((upstream, model), m) in &counts.models {
+            for (state, n) in &m.calls {
+                let of = labels(&[("upstream", upstream), ("model", model), ("state", state)]);
+                line(&mut out, "outlast_calls_total", &of, n);
+            }
+        }
+        family(&mut out, "outlast_tokens_total", "counter", "Tokens billed.");
+        for ((upstream, model), m) in &counts.models {
+            for (direction, n) in [("input", m.input_tokens), ("output", m.output_tokens)] {
+                let of = labels(&[("upstream", upstream), ("model", model), ("direction", direction)]);
+                line(&mut out, "outlast_tokens_total", &of, n);
+            }
+        }
+        family(&mut out, "outlast_cost_usd_total", "counter", "Dollars charged.");
+        for ((upstream, model), m) in &counts.models {
+            let of = labels(&[("upstream", upstream), ("model", model)]);
+            line(&mut out, "outlast_cost_usd_total", &of, dollars(m.cost_nano_usd));
+        }
+        family(
+            &mut out,
+            "outlast_in_doubt_total",
+            "counter",
+            "Calls that closed unknown, charged at their reservation.",
+        );
+        let in_doubt: u64 = counts.models.values().filter_map(|m| m.calls.get("unknown")).sum();
+        line(&mut out, "outlast_in_doubt_total", "", in_doubt);
+        family(&mut out, "outlast_replays_total", "counter", "Recorded answers given again.");
+        line(&mut out, "outlast_replays_total", "", counts.replays);
+        family(&mut out, "outlast_saved_usd_total", "counter", "Dollars that those answers had cost.");
+        line(&mut out, "outlast_saved_usd_total", "", dollars(counts.saved_nano_usd));
+        family(&mut out, "outlast_refusals_total", "counter", "Requests refused, by code.");
+        for (code, n) in &counts.refusals {
+            line(&mut out, "outlast_refusals_total", &labels(&[("code", code)]), n);
+        }
+        let retries = "outlast_upstream_retries_total";
+        family(&mut out, retries, "counter", "Calls sent again after a refusal that passes, by upstream.");
+        for (upstream, n) in &counts.retries {
+            line(&mut out, retries, &labels(&[("upstream", upstream)]), n);
+        }
+        counts.queue.write(&mut out, "outlast_queue_seconds", "From a call's arrival until it was sent.");
+        counts.commit.write(&mut out, "outlast_commit_seconds", "Commits that a call waited for.");
+        out
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Default)]
+struct Histogram {
+    /// Of each bound, and of what is beyond.
+    buckets: [u64; BOUNDS.len() + 1],
+    sum: Duration,
+}
+
+impl Histogram {
+    fn add(&mut self, time: Duration) {
+        let at = BOUNDS.iter().position(|b| time.as_secs_f64() <= *b).unwrap_or(BOUNDS.len());
+        self.buckets[at] += 1;
+        self.sum += time;
+    }
+
+    fn write(&self, out: &mut String, name: &str, help: &str) {
+        family(out, name, "histogram", help);
+        let mut upto = 0;
+        for (n, bound) in self.buckets.iter().zip(BOUNDS.iter().map(f64::to_string).chain(["+Inf".into()])) {
+            upto += n;
+            line(out, &format!("{name}_bucket"), &labels(&[("le", &bound)]), upto);
+        }
+        line(out, &format!("{name}_sum"), "", self.sum.as_secs_f64());
+        line(out, &format!("{name}_count"), "", upto);
+    }
+}
+
+pub(super) fn family(out: &mut String, name: &str, kind: &str, help: &str) {
+    // Writing to a string does not fail.
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+pub(super) fn line(out: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
+    let _ = writeln!(out, "{name}{labels} {value}");
+}
+
+pub(super) fn labels(all: &[(&str, &str)]) -> String {
+    let escaped = |v: &str| v.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let all: Vec<String> = all.iter().map(|(name, v)| format!("{name}=\"{}\"", escaped(v))).collect();
+    format!("{{{}}}", all.join(","))
+}
+
+/// Exact, in dollars.
+pub(super) fn dollars(nano: i128) -> String {
+    let per = 1_000_000_000;
+    format!("{}.{:09}", nano / per, (nano % per).abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(model: &str) -> Counted<'_> {
+        let usage = Usage { output: 5, ..Usage::default() };
+        Counted { upstream: "openai", model, state: "done", usage, cost_nano_usd: 1_500_000_001 }
+    }
+
+    #[test]
+    fn what_was_counted_is_told_in_the_exposition_format() {
+        let metrics = Metrics::default();
+        metrics.settled(call("gpt-\"x\"\n"));
+        metrics.settled(Counted { state: "unknown", ..call("gpt-\"x\"\n") });
+        metrics.replayed(2_000_000_000);
+        metrics.refused("draining");
+        metrics.queued(Duration::from_millis(3));
+        metrics.queued(Duration::from_secs(60));
+        let text = metrics.text();
+        for wanted in [
+            "# TYPE outlast_calls_total counter\n",
+            "outlast_calls_total{upstream=\"openai\",model=\"gpt-\\\"x\\\"\\n\",state=\"done\"} 1\n",
+            "outlast_tokens_total{upstream=\"openai\",model=\"gpt-\\\"x\\\"\\n\",direction=\"output\"} 10\n",
+            "outlast_cost_usd_total{upstream=\"openai\",model=\"gpt-\\\"x\\\"\\n\"} 3.000000002\n",
+            "outlast_in_doubt_total 1\n",
+            "outlast_replays_total 1\n",
+            "outlast_saved_usd_total 2.000000000\n",
+            "outlast_refusals_total{code=\"draining\"} 1\n",
+            "outlast_queue_seconds_bucket{le=\"0.0025\"} 0\n",
+            "outlast_queue_seconds_bucket{le=\"0.005\"} 1\n",
+            "outlast_queue_seconds_bucket{le=\"45\"} 1\n",
+            "outlast_queue_seconds_bucket{le=\"+Inf\"} 2\n",
+            "outlast_queue_seconds_sum 60.003\n",
+            "outlast_queue_seconds_count 2\n",
+        ] {
+            assert!(text.contains(wanted), "{wanted} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn callers_cannot_fill_the_memory_with_names_of_models() {
+        let metrics = Metrics::default();
+        (0..2 * MOST_MODELS).for_each(|i| metrics.settled(call(&format!("m{i}"))));
+        let counts = metrics.lock();
+        assert_eq!(counts.models.len(), MOST_MODELS + 1);
+        let other = &counts.models[&("openai".to_owned(), "(other)".to_owned())];
+        assert_eq!(other.calls["done"], MOST_MODELS as u64);
+    }
+}

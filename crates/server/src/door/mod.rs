@@ -1,0 +1,426 @@
+//! The LLM proxy: byte-faithful, budgeted, journaled, replaying. Its rules: ARCHITECTURE.md, "The proxy".
+//!
+//! A request is read into a [`call::Call`], its connection is driven by [`drive`], the answer of a
+//! new call is carried by [`live`]. All decisions are in the core: the engine and the call machine.
+
+mod approvals;
+mod budget_metrics;
+mod fleet;
+pub(crate) mod metrics;
+mod probes;
+mod state;
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use outlast_core::{store::Error, words::clock::Entropy};
+use tokio::net::TcpListener;
+
+pub use crate::proxy::by_model::{BadPattern, Pattern};
+pub(crate) use crate::proxy::host::Host;
+pub use crate::proxy::{
+    host::{Config, Observer, Seen},
+    named::{AuthHeader, BadName, Named},
+    record::{Answer as StoredAnswer, BadRecord},
+};
+pub(crate) use crate::wire::body::{AnswerBody, Piece};
+pub(crate) use crate::wire::who::{api, bears_token};
+pub(crate) use crate::{proxy::seat::forget_run, wire::refuse::Refusal};
+pub use crate::{
+    proxy::upstream::{BadBase, Key, Provider, Providers},
+    wire::who::{Access, NotLetIn, bare},
+};
+pub use fleet::FLEET;
+pub use probes::PROBES;
+
+use crate::{
+    compat::riskkernel::{self, RiskKernel},
+    dialect::{HeaderFacts, Route, Upstream, route},
+    http::Rest,
+    node::Node,
+    proxy::{
+        call::{Call, credential},
+        named::To,
+        upstream::SendFailed,
+    },
+    state::StateDesk,
+    wire::{
+        who::{Caller, Credential, Who},
+        wire::{Socket, Wire},
+    },
+};
+
+/// The proxy. Cheap to clone.
+#[derive(Clone)]
+pub struct Proxy {
+    host: Arc<RwLock<Arc<Host>>>,
+    rest: Option<Rest>,
+    riskkernel: Option<RiskKernel>,
+}
+
+impl Proxy {
+    /// A proxy on `node`'s store. `observer` is told of what passes.
+    pub fn new(
+        node: Arc<Node>,
+        entropy: &dyn Entropy,
+        config: Config,
+        observer: Option<Observer>,
+    ) -> Result<Proxy, Error> {
+        let host = Host::new(node, entropy, config, observer)?;
+        Ok(Proxy { host: Arc::new(RwLock::new(host)), rest: None, riskkernel: None })
+    }
+
+    /// Takes another configuration: requests that come from here on have it, those on their way end under
+    /// the one they came in with.
+    pub fn reconfigure(&self, config: Config) {
+        let mut host = self.host.write().unwrap_or_else(PoisonError::into_inner);
+        *host = host.under(config);
+    }
+
+    fn host(&self) -> Arc<Host> {
+        self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Serves the state's routes too, and RiskKernel's, whose facts are state.
+    pub fn with_state(self, desk: Arc<StateDesk>) -> Proxy {
+        let riskkernel = Some(RiskKernel::new(desk.clone()));
+        Proxy { rest: Some(Rest::new(desk)), riskkernel, ..self }
+    }
+
+    /// Serves `listener` until `shutdown` resolves, and then drains: nothing new is begun (`/readyz` and new
+    /// requests get 503), and what is on its way ends and goes to its client, for up to `drain`. What is
+    /// left then is for `Node::leave`, which makes it `unknown`.
+    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>, drain: Duration) {
+        let host = self.host();
+        let polling = tokio::spawn(host.clone().poll_for_others());
+        // It is woken by nobody: a stop is rare, and a call has enough to do.
+        let drained = async {
+            shutdown.await;
+            host.drain();
+            let at_rest = async {
+                while !host.is_at_rest() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            if tokio::time::timeout(drain, at_rest).await.is_err() {
+                tracing::warn!("calls were still in flight at the end; they stay charged, as unknown");
+            }
+        };
+        tokio::select! {
+            () = self.accept(&listener) => {}
+            () = drained => {}
+        }
+        polling.abort();
+    }
+
+    /// Takes connections, for ever.
+    async fn accept(&self, listener: &TcpListener) {
+        loop {
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(e) => {
+                    // Out of file descriptors, for example: others may close theirs.
+                    tracing::warn!(error = %e, "cannot accept");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            };
+            let proxy = self.clone();
+            tokio::spawn(async move {
+                // Without it a small write can wait 40 ms for the client's acknowledgement.
+                let _ = stream.set_nodelay(true);
+                let wire = Wire::default();
+                let socket = Socket::new(stream, wire.clone());
+                let service = service_fn(move |request| {
+                    let (proxy, wire) = (proxy.clone(), wire.clone());
+                    async move { Ok::<_, Infallible>(proxy.answer(request, wire).await) }
+                });
+                let mut server = http1::Builder::new();
+                server.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(60));
+                // A client that hangs up is no error of ours.
+                let _ = server.serve_connection(TokioIo::new(socket), service).await;
+            });
+        }
+    }
+
+    /// A person changed a limit or a status through this process: waiting calls decide again.
+    pub fn wake(&self) {
+        self.host().wake();
+    }
+
+    /// How many metered requests have a client now.
+    pub fn in_progress(&self) -> usize {
+        self.host().registry().inboxes.len()
+    }
+
+    async fn answer(&self, request: Request<Incoming>, wire: Wire) -> Response<AnswerBody> {
+        let host = self.host();
+        host.saw(Seen::Request);
+        let facts = HeaderFacts {
+            anthropic_version: request.headers().contains_key("anthropic-version"),
+            x_api_key: request.headers().contains_key("x-api-key"),
+        };
+        let is_google = request.headers().contains_key("x-goog-api-key")
+            || crate::wire::who::path(request.uri()).starts_with("/v1beta");
+        let shape = match facts {
+            HeaderFacts { anthropic_version: true, .. } => Upstream::Anthropic,
+            _ if is_google => Upstream::Gemini,
+            _ => Upstream::OpenAi,
+        };
+        let speaks = riskkernel::Speaks::of(request.headers());
+        let mut response = match self.pass(&host, request, facts, wire).await {
+            Ok(response) => response,
+            Err((refusal, upstream)) => {
+                host.metrics.refused(refusal.code());
+                refusal.response(upstream.unwrap_or(shape))
+            }
+        };
+        if let Some(speaks) = speaks {
+            speaks.stamp(&host, &mut response);
+        }
+        response
+    }
+
+    async fn pass(
+        &self,
+        host: &Arc<Host>,
+        request: Request<Incoming>,
+        facts: HeaderFacts,
+        wire: Wire,
+    ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {
+        let (mut parts, body) = request.into_parts();
+        let bare = |r: Refusal| (r, None);
+        if parts.uri.scheme().is_some() {
+            return Err(bare(Refusal::AbsoluteTarget));
+        }
+        if let Some(probe) = probes::answer(host, &parts) {
+            return probe.map_err(bare);
+        }
+        if let Some(told) = fleet::answer(host, &parts).await {
+            return told.map_err(bare);
+        }
+        let _arriving = host.arrives();
+        if let Some(face) = self.riskkernel.as_ref().filter(|_| RiskKernel::takes(parts.uri.path())) {
+            return Ok(self.riskkernel(face, host, &parts, body).await);
+        }
+        if host.is_draining() {
+            return Err(bare(Refusal::Draining));
+        }
+        if approvals::route(&parts).is_some() {
+            return approvals::answer(self, host, &parts, body).await.map_err(bare);
+        }
+        if let Some(rest) = &self.rest
+            && let Some(asked) = state::asked(host, &parts)
+        {
+            return Ok(match asked {
+                Ok((writer, parts)) => {
+                    let body = self.body(host, body).await.map_err(bare)?;
+                    rest.answer(writer, &parts, body).await
+                }
+                Err(e) => crate::http::refused(&e),
+            });
+        }
+        crate::wire::who::move_key(&mut parts).map_err(|e| bare(e.into()))?;
+        let mut caller =
+            crate::wire::who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)
+                .map_err(|e| bare(e.into()))?;
+        crate::proxy::seat::serves(host, &caller.who).map_err(bare)?;
+        if parts.headers.get("upgrade").is_some_and(|u| u.as_bytes().eq_ignore_ascii_case(b"websocket")) {
+            // Codex tries a WebSocket first; told so, it goes on over HTTP at once.
+            return Err(bare(Refusal::NoWebSocket));
+        }
+        let named = match crate::proxy::named::split(&caller.target) {
+            None => None,
+            Some((name, below)) => {
+                let openai = |r| (r, Some(Upstream::OpenAi));
+                let named =
+                    host.config.providers.named(name).ok_or_else(|| openai(unknown_upstream(name)))?;
+                let named = named.clone();
+                caller.target = below;
+                Some(named)
+            }
+        };
+        // What is named speaks OpenAI's API, whatever headers come with it.
+        let facts = if named.is_some() { HeaderFacts::default() } else { facts };
+        let to = |upstream| match &named {
+            Some(named) => To::Named(named.clone()),
+            None => To::Own(upstream),
+        };
+        let target = caller.target.clone();
+        let routed = route(parts.method.as_str(), &target, facts);
+        if let Some(named) = &named
+            && routed.upstream().is_some_and(|upstream| upstream != Upstream::OpenAi)
+        {
+            let reason = format!("{} is asked in the words of OpenAI's API only", named.name);
+            return Err((Refusal::NotMetered { reason }, Some(Upstream::OpenAi)));
+        }
+        match routed {
+            Route::Metered(dialect) => {
+                let to = to(dialect.upstream());
+                let shape = to.shape();
+                let shaped = |r: Refusal| (r, Some(shape));
+                let raw = self.body(host, body).await.map_err(shaped)?;
+                Self::metered(host, caller, dialect, to, parts.headers, raw, wire).await.map_err(shaped)
+            }
+            Route::Free { upstream } => {
+                let raw = self.body(host, body).await.map_err(|r| (r, Some(upstream)))?;
+                Self::free(host, caller, to(upstream), parts.method, parts.headers, raw)
+                    .await
+                    .map_err(|r| (r, Some(upstream)))
+            }
+            Route::Kept { upstream, id } => {
+                let shaped = |r: Refusal| (r, Some(upstream));
+                let seat = crate::proxy::seat::seat(host, caller.who.clone()).await.map_err(shaped)?;
+                crate::proxy::kept::check(host, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
+                let raw = self.body(host, body).await.map_err(shaped)?;
+                Self::free(host, caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
+            }
+            Route::Refused { upstream, reason } => {
+                Err((Refusal::NotMetered { reason: reason.to_string() }, Some(upstream)))
+            }
+            Route::Unknown => {
+                let path: String = parts.uri.path().chars().take(120).collect();
+                let path = outlast_core::run::token::mask(&path);
+                Err(bare(Refusal::UnknownPath { method: parts.method.to_string(), path }))
+            }
+            Route::Bad(reason) => Err(bare(Refusal::BadTarget(reason))),
+        }
+    }
+
+    async fn riskkernel(
+        &self,
+        face: &RiskKernel,
+        host: &Arc<Host>,
+        parts: &http::request::Parts,
+        body: Incoming,
+    ) -> Response<AnswerBody> {
+        let let_in = match face.let_in(host, parts) {
+            Ok(let_in) => let_in,
+            Err(e) => return riskkernel::refused(&e),
+        };
+        match self.body(host, body).await {
+            Ok(body) => face.answer(host, let_in, body).await,
+            Err(e) => riskkernel::refused(&e.into()),
+        }
+    }
+
+    async fn body(&self, host: &Host, body: Incoming) -> Result<Bytes, Refusal> {
+        let limit = host.config.max_body;
+        match Limited::new(body, limit).collect().await {
+            Ok(whole) => Ok(whole.to_bytes()),
+            Err(e) if e.downcast_ref::<LengthLimitError>().is_some() => Err(Refusal::BodyTooLarge { limit }),
+            Err(e) => Err(Refusal::BodyCutOff(e.to_string())),
+        }
+    }
+
+    async fn metered(
+        host: &Arc<Host>,
+        caller: Caller,
+        dialect: &'static dyn crate::dialect::Dialect,
+        to: To,
+        headers: http::HeaderMap,
+        raw: Bytes,
+        wire: Wire,
+    ) -> Result<Response<AnswerBody>, Refusal> {
+        let to = crate::proxy::by_model::route(host, to, &caller.credential, &headers, &raw);
+        if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
+            return Err(no_key(&to));
+        }
+        let label = match &caller.who {
+            Who::Named { label, .. } => Some(label.clone()),
+            Who::Token(_) | Who::Nobody => None,
+        };
+        let mut seat = crate::proxy::seat::seat(host, caller.who.clone()).await?;
+        if let Some(seq) = caller.within {
+            seat = crate::proxy::seat::within(host, seat, seq)?;
+        }
+        if let Some(id) = crate::wire::who::session(&headers) {
+            let agent = headers.get("x-outlast-agent").and_then(|v| v.to_str().ok()).map(str::to_owned);
+            host.saw(Seen::Session { run: seat.run, attempt: seat.attempt, id, agent });
+        }
+        let call = Call::read(host, seat.clone(), caller, dialect, to, headers, raw)?;
+        if !call.request.names.is_empty() {
+            crate::proxy::kept::check(host, call.seat.run, call.request.names.clone()).await?;
+        }
+        let (response, gone) = crate::proxy::drive::start(host.clone(), call, wire);
+        let response = response
+            .await
+            .map_err(|_| Refusal::Internal("the call's driver ended without an answer".into()))?;
+        gone.disarm();
+        // A stopped run, or an attempt that ended: the next request enters anew.
+        if response.status() == StatusCode::FORBIDDEN
+            && response.headers().contains_key("x-outlast-code")
+            && seat.undriven
+        {
+            crate::proxy::seat::forget(host, &seat, label.flatten());
+        }
+        Ok(response)
+    }
+
+    /// Passes what costs nothing through, unrecorded.
+    async fn free(
+        host: &Host,
+        caller: Caller,
+        to: To,
+        method: Method,
+        headers: http::HeaderMap,
+        raw: Bytes,
+    ) -> Result<Response<AnswerBody>, Refusal> {
+        if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
+            return Err(no_key(&to));
+        }
+        let mut out = crate::wire::headers::upstream(&headers, false);
+        credential(host, &to, &caller.credential, &headers, &mut out)
+            .map_err(|why| Refusal::UnusableKey { upstream: to.name().to_owned(), why })?;
+        let url = to.url(&host.config.providers, &caller.target);
+        let sent =
+            tokio::time::timeout(host.config.first_byte_timeout, host.pool.send(method, &url, out, raw));
+        let response = match sent.await {
+            Ok(Ok(response)) => response,
+            Ok(Err(SendFailed::Unsendable(e) | SendFailed::Unreachable(e) | SendFailed::Lost(e))) => {
+                return Err(Refusal::Unreachable(e.to_string()));
+            }
+            Err(_) => return Err(Refusal::NoAnswer),
+        };
+        let (head, body) = response.into_parts();
+        let whole = Limited::new(body, host.config.max_answer).collect();
+        let body = match tokio::time::timeout(host.config.idle_timeout, whole).await {
+            Ok(Ok(body)) => body,
+            Ok(Err(e)) => return Err(Refusal::BrokeOff(format!("broke off: {e}"))),
+            Err(_) => return Err(Refusal::BrokeOff("did not end in time".into())),
+        };
+        let mut body = body.to_bytes();
+        if let Some(key) = &to.provider(&host.config.providers).key
+            && !head.status.is_success()
+        {
+            body = key.masked(body);
+        }
+        let mut response = Response::new(AnswerBody::plain(body));
+        *response.status_mut() = head.status;
+        *response.headers_mut() = crate::wire::headers::client(&head.headers, false);
+        Ok(response)
+    }
+}
+
+fn no_key(to: &To) -> Refusal {
+    let (name, place) = match to {
+        To::Own(Upstream::OpenAi) => ("OpenAI", "OPENAI_API_KEY set"),
+        To::Own(Upstream::Anthropic) => ("Anthropic", "ANTHROPIC_API_KEY set"),
+        To::Own(Upstream::Gemini) => ("Gemini", "GEMINI_API_KEY set"),
+        To::Named(named) => (&*named.name, named.wants_key.as_deref().unwrap_or("its key")),
+    };
+    Refusal::NoProviderKey { upstream: name.into(), needs: place.into() }
+}
+
+/// A client chooses among the names that are configured.
+fn unknown_upstream(name: &str) -> Refusal {
+    Refusal::UnknownUpstream { name: outlast_core::run::token::mask(name).chars().take(80).collect() }
+}

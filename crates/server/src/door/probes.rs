@@ -1,0 +1,79 @@
+//! What asks after the server itself: `/livez`, `/readyz`, `/metrics`.
+
+use http::{HeaderValue, Method, Response, StatusCode, header, request::Parts};
+
+use super::budget_metrics;
+use crate::{
+    proxy::host::Host,
+    wire::{body::AnswerBody, refuse::Refusal, who},
+};
+
+/// The routes of probes; `docs/reference/openapi.json` is held to them.
+pub const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+
+/// The answer to a probe; `None`: it is none.
+///
+/// `/livez` asks for the process alone, `/readyz` whether it takes calls: neither wants a token, nor tells
+/// more than that. `/metrics` wants the API token where one is set.
+pub fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>, Refusal>> {
+    if parts.method != Method::GET {
+        return None;
+    }
+    match parts.uri.path() {
+        "/livez" => Some(Ok(text(StatusCode::OK, "ok\n"))),
+        "/readyz" => Some(Ok(match unready(host) {
+            None => text(StatusCode::OK, "ready\n"),
+            Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, why),
+        })),
+        "/metrics" => Some(match who::api(&host.config.access, &parts.headers) {
+            Ok(()) => Ok(metrics(host)),
+            Err(e) => Err(e.into()),
+        }),
+        _ => None,
+    }
+}
+
+/// Why calls are not taken now.
+fn unready(host: &Host) -> Option<&'static str> {
+    if host.is_draining() {
+        Some("draining: it is about to end\n")
+    } else if host.unrecorded.any() {
+        Some("an answer could not be recorded yet\n")
+    } else if !host.node.is_writing() {
+        Some("the store cannot be written\n")
+    } else {
+        None
+    }
+}
+
+fn metrics(host: &Host) -> Response<AnswerBody> {
+    let (in_flight, clients) = {
+        let registry = host.registry();
+        (registry.exchanges.len(), registry.inboxes.len())
+    };
+    let mut text = host.metrics.text();
+    // A store that cannot be read is `/readyz`'s to tell: what is counted here is told all the same.
+    if let (Ok(budgets), Ok(now)) = (host.store.budgets(), host.store.now()) {
+        text.push_str(&budget_metrics::text(&budgets, now));
+    }
+    for (name, help, value) in [
+        ("outlast_calls_in_flight", "Calls on their way upstream.", in_flight),
+        ("outlast_clients", "Metered requests that have a client now.", clients),
+        ("outlast_draining", "1 while the server ends.", usize::from(host.is_draining())),
+    ] {
+        text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
+    }
+    let mut response = Response::new(AnswerBody::plain(text));
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+fn text(status: StatusCode, text: &'static str) -> Response<AnswerBody> {
+    let mut response = Response::new(AnswerBody::plain(text));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}

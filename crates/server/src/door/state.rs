@@ -1,0 +1,37 @@
+//! Requests of the state's routes: who asks, and in whose name they write.
+
+use http::request::Parts;
+use outlast_core::engine::op::Actor;
+
+use crate::{
+    http::Rest,
+    proxy::{host::Host, seat},
+    state::{Error, Writer},
+    wire::who::{self, Who},
+};
+
+/// What a request asks of the state, without credentials of ours in its target; `None` when it asks something else.
+///
+/// On a supervisor's listener the run token is wanted, and what is written is its attempt's, under its fence. Other
+/// listeners let in whom they let in for routes of ours, and what those write is no run's.
+pub fn asked(host: &Host, parts: &Parts) -> Option<Result<(Writer, Parts), Error>> {
+    if host.config.access.only_run.is_none() {
+        let let_in = || who::api(&host.config.access, &parts.headers);
+        return Rest::takes(parts.uri.path()).then(|| Ok(let_in().map(|()| (Writer::NoRun, parts.clone()))?));
+    }
+    Rest::takes(who::path(&parts.uri)).then(|| of_a_run(host, parts))
+}
+
+fn of_a_run(host: &Host, parts: &Parts) -> Result<(Writer, Parts), Error> {
+    let caller = who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)?;
+    let Who::Token(claims) = caller.who else { return Err(who::NotLetIn::RunTokenWanted.into()) };
+    if !seat::is_served(host, &claims)? {
+        return Err(who::NotLetIn::ForeignRun.into());
+    }
+    let instance = host.node.instance();
+    let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
+    let uri = caller.target.parse().map_err(|_| Error::BadRequest("the target is no path".into()))?;
+    let mut bare = parts.clone();
+    bare.uri = uri;
+    Ok((Writer::Run(Some((actor, claims.slot))), bare))
+}

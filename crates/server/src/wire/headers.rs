@@ -1,0 +1,140 @@
+//! Which headers pass, each way. The whole list of what the proxy changes in them.
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use outlast_core::run::token;
+
+/// Ours and our predecessors' headers: never upstream, never taken from upstream.
+const OURS: [&str; 2] = ["x-outlast-", "x-riskkernel-"];
+
+/// Where a credential may stand.
+pub const CREDENTIALS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
+
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
+fn is_dropped_both_ways(name: &HeaderName) -> bool {
+    let n = name.as_str();
+    is_hop_by_hop(name)
+        || OURS.iter().any(|p| n.starts_with(p))
+        || matches!(n, "content-length" | "cookie" | "set-cookie" | "forwarded" | "via")
+        || n.starts_with("x-forwarded-")
+}
+
+/// Headers named by `Connection` are hop-by-hop too.
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(','))
+        .filter_map(|n| n.trim().parse().ok())
+        .collect()
+}
+
+/// The request's headers as they go upstream, without credentials: the caller adds them.
+/// `edited`: the body was decoded and changed, so that its encoding no longer holds.
+pub fn upstream(headers: &HeaderMap, edited: bool) -> HeaderMap {
+    let named = named_by_connection(headers);
+    let mut out = HeaderMap::with_capacity(headers.len() + 2);
+    for (name, value) in headers {
+        let dropped = is_dropped_both_ways(name)
+            || named.contains(name)
+            || *name == header::HOST
+            || *name == header::ACCEPT_ENCODING
+            || *name == header::EXPECT
+            || CREDENTIALS.contains(&name.as_str())
+            || holds_token(value)
+            || (edited && *name == header::CONTENT_ENCODING);
+        if !dropped {
+            out.append(name, value.clone());
+        }
+    }
+    // A compressed stream could not be read frame by frame, nor given back byte for byte.
+    out.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    out
+}
+
+/// No `ol_` value goes upstream, wherever a client put it.
+fn holds_token(value: &HeaderValue) -> bool {
+    memchr::memmem::find(value.as_bytes(), token::PREFIX.as_bytes()).is_some()
+        && value.to_str().is_ok_and(|text| token::mask(text) != text)
+}
+
+/// The answer's headers as clients get them. `decoded`: we took the content encoding off.
+pub fn client(headers: &HeaderMap, decoded: bool) -> HeaderMap {
+    let named = named_by_connection(headers);
+    let mut out = HeaderMap::with_capacity(headers.len());
+    for (name, value) in headers {
+        let dropped = is_dropped_both_ways(name)
+            || named.contains(name)
+            || (decoded && *name == header::CONTENT_ENCODING);
+        if !dropped {
+            out.append(name, value.clone());
+        }
+    }
+    out
+}
+
+/// One header as text, if it is there and is text.
+pub fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut m = HeaderMap::new();
+        for (n, v) in pairs {
+            m.append(*n, HeaderValue::from_static(v));
+        }
+        m
+    }
+
+    #[test]
+    fn no_credential_and_nothing_of_ours_goes_upstream() {
+        let sent = upstream(
+            &map(&[
+                ("authorization", "Bearer ol_x"),
+                ("x-api-key", "k"),
+                ("x-outlast-run", "r"),
+                ("x-riskkernel-run-id", "r"),
+                ("cookie", "c"),
+                ("forwarded", "f"),
+                ("x-forwarded-for", "1"),
+                ("host", "h"),
+                ("connection", "x-odd, close"),
+                ("x-odd", "1"),
+                ("x-copy-of-the-key", "key=ol_x"),
+                ("accept-encoding", "gzip"),
+                ("anthropic-beta", "b"),
+                ("x-stainless-retry-count", "1"),
+            ]),
+            false,
+        );
+        let mut names: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["accept-encoding", "anthropic-beta", "x-stainless-retry-count"]);
+        assert_eq!(sent["accept-encoding"], "identity");
+    }
+
+    #[test]
+    fn an_upstream_cannot_speak_in_our_name() {
+        let got = client(&map(&[("x-outlast-run", "r"), ("set-cookie", "c"), ("retry-after", "3")]), false);
+        assert_eq!(got.len(), 1);
+        assert_eq!(got["retry-after"], "3");
+    }
+}

@@ -1,0 +1,9 @@
+//! HTTP as every face reads and writes it: bodies, headers, callers, refusals.
+
+pub(crate) mod body;
+pub(crate) mod encoding;
+pub(crate) mod headers;
+pub(crate) mod origin;
+pub(crate) mod refuse;
+pub(crate) mod who;
+pub(crate) mod wire;

@@ -1,0 +1,248 @@
+//! Answers of ours: refusals in the caller's dialect.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use outlast_core::{call::Refused, envelope, run::token, store};
+
+use super::{body::AnswerBody, encoding::BadEncoding, who::NotLetIn};
+use crate::dialect::{BadRequest, Upstream, refusal_body};
+
+/// After so many seconds a client may find another server here.
+const COME_AGAIN_S: u32 = 5;
+
+/// Why the proxy answers a request itself, before the answer has a dialect's shape.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The call machine's refusal, or the store's. The hint names `run`.
+    #[error("{refused}")]
+    Call { refused: Box<Refused>, run: String },
+    /// The model's price may be known: it does not cover `what`. The hint names `run`.
+    #[error("{what} has no known price, and the run has a limit in usd")]
+    Unpriced { what: String, refusal: Box<envelope::Refusal>, run: String },
+    #[error("{upstream} had no turn for this call within {waited_s} s: {why}")]
+    UpstreamRate { upstream: String, waited_s: String, why: String, retry_after_s: Option<u32> },
+    #[error(transparent)]
+    NotLetIn(#[from] NotLetIn),
+    #[error(transparent)]
+    BadRequest(#[from] BadRequest),
+    #[error(transparent)]
+    BadEncoding(#[from] BadEncoding),
+    #[error("the target must be a path, not a URL")]
+    AbsoluteTarget,
+    #[error("{0}")]
+    BadTarget(&'static str),
+    #[error("WebSockets are not metered; use HTTP")]
+    NoWebSocket,
+    #[error("{reason}; nothing was sent")]
+    NotMetered { reason: String },
+    #[error("{method} {path} is not on the list of paths that pass")]
+    UnknownPath { method: String, path: String },
+    #[error("the body is larger than {limit} bytes")]
+    BodyTooLarge { limit: usize },
+    #[error("the body did not arrive: {0}")]
+    BodyCutOff(String),
+    #[error("the header {name} is {had:?} (wanted {wanted})")]
+    BadHeader { name: &'static str, had: String, wanted: &'static str },
+    #[error("the server is about to end and takes no new calls; nothing was sent")]
+    Draining,
+    #[error("{method} {path}: it can only be read; limits are set with `outlast budgets`")]
+    ReadOnly { method: String, path: &'static str },
+    #[error("{0}")]
+    BadQuery(String),
+    #[error("{id:?} is not the id of an answer in this run's journal; nothing was sent")]
+    ForeignResponse { id: String },
+    /// `needs` is what gives Outlast the key.
+    #[error("no key for {upstream} is known here")]
+    NoProviderKey { upstream: String, needs: String },
+    #[error("the key for {upstream} cannot be sent: {why}")]
+    UnusableKey { upstream: String, why: String },
+    #[error("no upstream is named {name:?} here")]
+    UnknownUpstream { name: String },
+    /// What is not recorded was paid for by nobody: it may be asked again.
+    #[error("the upstream cannot be reached: {0}")]
+    Unreachable(String),
+    #[error("the upstream did not answer")]
+    NoAnswer,
+    #[error("the upstream's answer {0}")]
+    BrokeOff(String),
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl Refusal {
+    /// `run` is named in the hint.
+    pub fn of(refused: Refused, run: &str) -> Refusal {
+        Refusal::Call { refused: Box::new(refused), run: run.into() }
+    }
+
+    /// The HTTP status. The official SDKs retry some of them by themselves: see [`Refused`].
+    pub fn status(&self) -> u16 {
+        match self {
+            Refusal::Call { refused, .. } => refused.status(),
+            Refusal::NotLetIn(e) => e.status(),
+            Refusal::BadRequest(e) => e.status(),
+            Refusal::BadEncoding(e) => e.status(),
+            Refusal::AbsoluteTarget
+            | Refusal::BadTarget(_)
+            | Refusal::BodyCutOff(_)
+            | Refusal::BadHeader { .. }
+            | Refusal::BadQuery(_) => 400,
+            Refusal::NoProviderKey { .. } | Refusal::UnusableKey { .. } => 401,
+            Refusal::Unpriced { .. } => 402,
+            Refusal::NotMetered { .. } | Refusal::UnknownPath { .. } | Refusal::ForeignResponse { .. } => 403,
+            Refusal::UnknownUpstream { .. } => 404,
+            Refusal::ReadOnly { .. } => 405,
+            Refusal::BodyTooLarge { .. } => 413,
+            Refusal::NoWebSocket => 426,
+            Refusal::UpstreamRate { .. } => 429,
+            Refusal::Internal(_) => 500,
+            Refusal::Unreachable(_) | Refusal::BrokeOff(_) => 502,
+            Refusal::Draining => 503,
+            Refusal::NoAnswer => 504,
+        }
+    }
+
+    /// The stable code, the same in every face.
+    pub fn code(&self) -> &str {
+        match self {
+            Refusal::Call { refused, .. } => refused.code(),
+            Refusal::Unpriced { refusal, .. } => &refusal.code,
+            Refusal::UpstreamRate { .. } => "upstream_rate",
+            Refusal::NotLetIn(e) => e.code(),
+            Refusal::BadRequest(e) => e.code(),
+            Refusal::BadEncoding(e) => e.code(),
+            Refusal::AbsoluteTarget => "absolute_target",
+            Refusal::BadTarget(_) => "bad_target",
+            Refusal::NoWebSocket => "no_websocket",
+            Refusal::NotMetered { .. } => "not_metered",
+            Refusal::UnknownPath { .. } => "unknown_path",
+            Refusal::BodyTooLarge { .. } => "body_too_large",
+            Refusal::BodyCutOff(_) => "body_cut_off",
+            Refusal::BadHeader { .. } => "bad_header",
+            Refusal::Draining => "draining",
+            Refusal::ReadOnly { .. } => "read_only",
+            Refusal::BadQuery(_) => "bad_request",
+            Refusal::ForeignResponse { .. } => "foreign_response",
+            Refusal::NoProviderKey { .. } | Refusal::UnusableKey { .. } => "no_provider_key",
+            Refusal::UnknownUpstream { .. } => "unknown_upstream",
+            Refusal::Unreachable(_) => "upstream_unreachable",
+            Refusal::NoAnswer => "upstream_no_answer",
+            Refusal::BrokeOff(_) => "upstream_broke_off",
+            Refusal::Internal(_) => "internal",
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Refusal::Call { refused, run } => match &**refused {
+                Refused::Budget(refusal) => Some(refusal.hint(run)),
+                // The run's own budget needs nobody: room comes back by itself.
+                Refused::AdmissionTimeout(refusal) if refusal.whose.is_some() => Some(refusal.hint(run)),
+                Refused::NotAllowed(e) => e.hint(),
+                Refused::Store(e) => e.hint(),
+                _ => None,
+            },
+            Refusal::Unpriced { refusal, run, .. } => Some(refusal.hint(run)),
+            Refusal::NoProviderKey { needs, .. } => {
+                Some(format!("start outlast with {needs}, or send the provider's key yourself"))
+            }
+            Refusal::UnknownUpstream { .. } => {
+                Some("upstreams are named in ~/.config/outlast/outlast.toml, as [upstreams.NAME]".into())
+            }
+            _ => None,
+        }
+    }
+
+    /// What `x-should-retry` says.
+    pub fn should_retry(&self) -> bool {
+        match self {
+            Refusal::Call { refused, .. } => refused.should_retry(),
+            Refusal::UpstreamRate { .. }
+            | Refusal::Draining
+            | Refusal::Unreachable(_)
+            | Refusal::NoAnswer
+            | Refusal::BrokeOff(_) => true,
+            _ => false,
+        }
+    }
+
+    /// `Retry-After`, in seconds.
+    pub fn retry_after_s(&self) -> Option<u32> {
+        match self {
+            Refusal::Call { refused, .. } => refused.retry_after_s(),
+            Refusal::UpstreamRate { retry_after_s, .. } => *retry_after_s,
+            Refusal::Draining => Some(COME_AGAIN_S),
+            _ => None,
+        }
+    }
+
+    /// The response, in the error shape of `shape`'s SDKs.
+    pub fn response(&self, shape: Upstream) -> Response<AnswerBody> {
+        let message = match self.hint() {
+            Some(hint) => format!("{self} ({hint})"),
+            None => self.to_string(),
+        };
+        // What a caller wrote may stand in it, and so its token.
+        let message = token::mask(&message);
+        let body: Bytes = refusal_body(shape, self.status(), self.code(), &message);
+        let mut response = Response::new(AnswerBody::plain(body));
+        *response.status_mut() =
+            StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let retry = if self.should_retry() { "true" } else { "false" };
+        headers.insert("x-should-retry", HeaderValue::from_static(retry));
+        if let Ok(code) = HeaderValue::from_str(self.code()) {
+            headers.insert("x-outlast-code", code);
+        }
+        if let Some(seconds) = self.retry_after_s() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+impl From<store::Error> for Refusal {
+    fn from(e: store::Error) -> Refusal {
+        Refusal::of(Refused::of(e), "RUN")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The SDKs' own retries follow the status, ours the header.
+    #[test]
+    fn only_what_may_pass_by_itself_invites_a_retry() {
+        let halt = envelope::Refusal::plain("price_unknown", outlast_core::words::id::Micros(0));
+        let unpriced =
+            Refusal::Unpriced { what: "prompt".into(), refusal: Box::new(halt.clone()), run: "r".into() };
+        let rate = Refusal::UpstreamRate {
+            upstream: "openai".into(),
+            waited_s: "30".into(),
+            why: "60 a minute".into(),
+            retry_after_s: Some(7),
+        };
+        for (refusal, status, code, retry, after) in [
+            (Refusal::of(Refused::Stuck, "r"), 503, "store_stuck", true, Some(5)),
+            (Refusal::of(Refused::Budget(halt), "r"), 402, "price_unknown", false, None),
+            (unpriced, 402, "price_unknown", false, None),
+            (rate, 429, "upstream_rate", true, Some(7)),
+            (Refusal::Draining, 503, "draining", true, Some(5)),
+            (Refusal::Unreachable("refused".into()), 502, "upstream_unreachable", true, None),
+            (Refusal::NoAnswer, 504, "upstream_no_answer", true, None),
+            (Refusal::BodyTooLarge { limit: 1 }, 413, "body_too_large", false, None),
+            (Refusal::UnknownUpstream { name: "x".into() }, 404, "unknown_upstream", false, None),
+            (store::Error::Corrupt { what: "x".into() }.into(), 500, "store_corrupt", false, None),
+        ] {
+            let told = (refusal.status(), refusal.code(), refusal.should_retry(), refusal.retry_after_s());
+            assert_eq!(told, (status, code, retry, after), "{refusal:?}");
+            let response = refusal.response(Upstream::OpenAi);
+            assert_eq!(response.status().as_u16(), status);
+            assert_eq!(response.headers()["x-outlast-code"], code);
+            assert_eq!(response.headers()["x-should-retry"], if retry { "true" } else { "false" });
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! Which run a request belongs to, and whose credential it carries.
+//!
+//! A run token as the API key or in the path; an API token, or an unprotected loopback listener,
+//! with headers; or nothing, which shares one run per store and UTC day on loopback.
+
+use std::borrow::Cow;
+
+use http::{HeaderMap, Uri};
+use outlast_core::{
+    run::token::{self, Claims, TokenKey},
+    words::{
+        digest::Digest,
+        id::{RunId, Seq},
+    },
+};
+use percent_encoding::percent_decode_str;
+use sha2::Digest as _;
+use subtle::ConstantTimeEq as _;
+
+use super::{headers::CREDENTIALS, origin};
+
+/// Who is let in, and how.
+#[derive(Clone, Default)]
+pub struct Access {
+    /// Required from everyone without a run token, when set.
+    pub api_token: Option<String>,
+    /// The listener is on a loopback address.
+    pub loopback: bool,
+    /// Names, beside addresses, under which callers reach the listener: as in `Host`, without a port.
+    pub allowed_hosts: Vec<String>,
+    /// A supervisor's proxy serves its own run and its children only, and only with tokens.
+    pub only_run: Option<outlast_core::words::id::RunNo>,
+}
+
+/// What a request says of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Caller {
+    pub who: Who,
+    /// The path and query without our prefix and without credentials of ours.
+    pub target: String,
+    pub credential: Credential,
+    /// The open item or step it is made in: `X-Outlast-Scope`, with a run token only.
+    pub within: Option<Seq>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Who {
+    Token(Claims),
+    Named {
+        run: RunId,
+        label: Option<String>,
+    },
+    /// The shared run of the day.
+    Nobody,
+}
+
+/// The session that a CLI agent says its request belongs to: Codex's header, Claude Code's.
+pub fn session(headers: &HeaderMap) -> Option<String> {
+    let of = |name| headers.get(name).and_then(|v| v.to_str().ok());
+    let id = of("session-id").or_else(|| of("x-claude-code-session-id"))?;
+    // It becomes a word of a command line: nothing that could be an option, or a path.
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.:".contains(&b);
+    let named = !id.is_empty() && id.len() <= 128 && !id.starts_with(['-', '.']) && id.bytes().all(plain);
+    named.then(|| id.to_owned())
+}
+
+/// What goes upstream as the credential.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Credential {
+    /// The caller's was ours: our key for the provider.
+    Ours,
+    /// The caller's own, passed through in the header it came in.
+    Passed { header: &'static str, digest: Digest },
+}
+
+/// Why a request is not let in: status, code, message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotLetIn {
+    #[error(
+        "the Host header {host:?} is no name of this listener (a browser page of another site?); \
+         names of yours are given with --allow-host"
+    )]
+    ForeignHost { host: String },
+    #[error("requests from the page {origin:?} are not taken")]
+    ForeignOrigin { origin: String },
+    #[error("two run tokens in one request disagree, or a token comes with a run header")]
+    Disagree,
+    #[error("the run token is not good: {0}")]
+    BadToken(String),
+    #[error("the run token is for another run than this proxy serves")]
+    ForeignRun,
+    #[error("this listener wants an API token or a run token")]
+    NoToken,
+    #[error("this proxy serves one run: its run token is wanted as the API key, or in the path")]
+    RunTokenWanted,
+    #[error("{0}")]
+    BadRunId(String),
+    #[error("a run has to be named here: a run token, or an X-Outlast-Run header")]
+    NoRun,
+    #[error("an X-Outlast-Scope header is taken with a run token only")]
+    ScopeWithoutToken,
+    #[error("not a scope: {text:?} (wanted the number of one open item or step)")]
+    BadScope { text: String },
+    #[error("a header is not plain text: {0}")]
+    BadHeader(&'static str),
+}
+
+impl NotLetIn {
+    pub fn status(&self) -> u16 {
+        match self {
+            NotLetIn::BadRunId(_) | NotLetIn::BadHeader(_) | NotLetIn::BadScope { .. } => 400,
+            NotLetIn::NoToken | NotLetIn::BadToken(_) | NotLetIn::RunTokenWanted => 401,
+            _ => 403,
+        }
+    }
+
+    pub fn code(&self) -> &'static str {
+        match self {
+            NotLetIn::ForeignHost { .. } => "foreign_host",
+            NotLetIn::ForeignOrigin { .. } => "foreign_origin",
+            NotLetIn::Disagree => "credentials_disagree",
+            NotLetIn::BadToken(_) => "bad_token",
+            NotLetIn::ForeignRun => "foreign_run",
+            NotLetIn::NoToken => "no_token",
+            NotLetIn::RunTokenWanted => "run_token_wanted",
+            NotLetIn::BadRunId(_) => "bad_run_id",
+            NotLetIn::NoRun => "no_run",
+            NotLetIn::ScopeWithoutToken => "scope_without_token",
+            NotLetIn::BadScope { .. } => "bad_scope",
+            NotLetIn::BadHeader(_) => "bad_header",
+        }
+    }
+}
+
+/// Reads the caller of a request.
+pub fn caller(
+    access: &Access,
+    keys: &[TokenKey],
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<Caller, NotLetIn> {
+    origin::check(access, headers)?;
+    let target = uri.path_and_query().map_or("/", |p| p.as_str());
+    let (path_token, target) = split_path(target);
+    let (query_tokens, target) = split_query(&target);
+    let credentials = credentials(headers)?;
+
+    let mut tokens: Vec<&str> = Vec::new();
+    tokens.extend(path_token.as_deref());
+    tokens.extend(query_tokens.iter().map(String::as_str));
+    tokens.extend(credentials.iter().map(|c| c.1).filter(|v| token::looks_like_token(v)));
+    let mut claims: Option<Claims> = None;
+    for t in tokens {
+        let one = token::verify(t, keys).map_err(|e| NotLetIn::BadToken(e.to_string()))?;
+        if claims.is_some_and(|c| c != one) {
+            return Err(NotLetIn::Disagree);
+        }
+        claims = Some(one);
+    }
+    let api = access.api_token.as_deref();
+    let is_api = |v: &str| api.is_some_and(|a| same(v, a));
+    let has_api_token = credentials.iter().any(|c| is_api(c.1));
+    let own = credentials.iter().find(|c| !token::looks_like_token(c.1) && !is_api(c.1));
+    let credential = match own {
+        Some((header, value)) => Credential::Passed { header, digest: digest_of(header, value) },
+        None => Credential::Ours,
+    };
+    let named = run_header(headers)?;
+    let who = match (claims, named) {
+        (Some(_), Some(_)) => return Err(NotLetIn::Disagree),
+        (Some(c), None) => Who::Token(c),
+        (None, _) if access.only_run.is_some() => return Err(NotLetIn::RunTokenWanted),
+        (None, _) if !has_api_token && (api.is_some() || !access.loopback) => return Err(NotLetIn::NoToken),
+        (None, Some(named)) => named,
+        (None, None) if access.loopback => Who::Nobody,
+        (None, None) => return Err(NotLetIn::NoRun),
+    };
+    let within = scope_header(headers)?;
+    if within.is_some() && !matches!(who, Who::Token(_)) {
+        return Err(NotLetIn::ScopeWithoutToken);
+    }
+    Ok(Caller { who, target, credential, within })
+}
+
+/// Whether a request has a run token anywhere, good or not.
+pub fn bears_token(uri: &Uri, headers: &HeaderMap) -> Result<bool, NotLetIn> {
+    let (in_path, target) = split_path(uri.path_and_query().map_or("/", |p| p.as_str()));
+    let (in_query, _) = split_query(&target);
+    let in_header = credentials(headers)?.iter().any(|c| token::looks_like_token(c.1));
+    Ok(in_path.is_some() || !in_query.is_empty() || in_header)
+}
+
+/// Lets a caller of our own routes in: by the API token where there is one, else on loopback.
+pub fn api(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
+    origin::check(access, headers)?;
+    if access.only_run.is_some() {
+        return Err(NotLetIn::RunTokenWanted);
+    }
+    match access.api_token.as_deref() {
+        Some(token) if credentials(headers)?.iter().any(|c| same(c.1, token)) => Ok(()),
+        None if access.loopback => Ok(()),
+        _ => Err(NotLetIn::NoToken),
+    }
+}
+
+fn same(a: &str, b: &str) -> bool {
+    a.as_bytes().ct_eq(b.as_bytes()).into()
+}
+
+fn digest_of(header: &str, value: &str) -> Digest {
+    let mut sha = sha2::Sha256::new();
+    sha.update(header.as_bytes());
+    sha.update([0]);
+    sha.update(value.as_bytes());
+    Digest(sha.finalize().into())
+}
+
+/// The path that is meant: without a token before it.
+pub fn path(uri: &Uri) -> &str {
+    let path = uri.path();
+    let behind = path.strip_prefix("/run/").and_then(|rest| rest.find('/').map(|at| &rest[at..]));
+    behind.unwrap_or(path)
+}
+
+/// `/run/<token>/v1/…`: for agents that send their own provider credential.
+fn split_path(target: &str) -> (Option<String>, String) {
+    if let Some(rest) = target.strip_prefix("/run/")
+        && let Some((token, path)) = rest.split_once('/')
+    {
+        return (Some(token.to_owned()), format!("/{path}"));
+    }
+    (None, target.to_owned())
+}
+
+/// Each `?key=ol_…` is taken out, whatever its name and however it is encoded; any other query stays as it is.
+fn split_query(target: &str) -> (Vec<String>, String) {
+    let Some((path, query)) = target.split_once('?') else { return (Vec::new(), target.to_owned()) };
+    let mut tokens = Vec::new();
+    let kept: Vec<&str> = query
+        .split('&')
+        .filter(|pair| {
+            let value = pair.split_once('=').map_or(*pair, |(_, value)| value);
+            let value = percent_decode_str(value).decode_utf8().unwrap_or(Cow::Borrowed(value));
+            let is_token = token::looks_like_token(&value);
+            if is_token {
+                tokens.push(value.into_owned());
+            }
+            !is_token
+        })
+        .collect();
+    let target = if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) };
+    (tokens, target)
+}
+
+/// Gemini's clients may put their key into the query, as `?key=…`: there it would be part of the digest. It is moved to
+/// the header that says the same.
+pub fn move_key(parts: &mut http::request::Parts) -> Result<(), NotLetIn> {
+    let Some(target) = parts.uri.path_and_query() else { return Ok(()) };
+    let of_gemini =
+        |path: &str| path.starts_with("/v1beta/") || (path.contains("/models/") && path.contains(':'));
+    let Some(query) = target.query().filter(|_| of_gemini(path(&parts.uri))) else { return Ok(()) };
+    let plain = |value: &str| !value.is_empty() && !value.contains('%') && !token::looks_like_token(value);
+    let is_key = |pair: &&str| pair.strip_prefix("key=").is_some_and(plain);
+    let Some(key) = query.split('&').find(is_key) else { return Ok(()) };
+    let value = &key["key=".len()..];
+    if parts.headers.get("x-goog-api-key").is_some_and(|had| had.as_bytes() != value.as_bytes()) {
+        return Err(NotLetIn::Disagree);
+    }
+    let value = value.parse().map_err(|_| NotLetIn::BadHeader("a credential"))?;
+    let kept: Vec<&str> = query.split('&').filter(|pair| !is_key(pair)).collect();
+    let question = if kept.is_empty() { "" } else { "?" };
+    let moved = format!("{}{question}{}", target.path(), kept.join("&"));
+    parts.uri = moved.parse().map_err(|_| NotLetIn::BadHeader("the target"))?;
+    parts.headers.insert("x-goog-api-key", value);
+    Ok(())
+}
+
+/// A credential without its scheme, however that is written. A token of ours is found behind any.
+pub fn bare(value: &str) -> &str {
+    let value = value.trim();
+    match value.split_once(char::is_whitespace) {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("bearer") => rest.trim(),
+        Some(_) => value.split_whitespace().find(|word| token::looks_like_token(word)).unwrap_or(value),
+        None => value,
+    }
+}
+
+fn credentials(headers: &HeaderMap) -> Result<Vec<(&'static str, &str)>, NotLetIn> {
+    let mut found = Vec::new();
+    for name in CREDENTIALS {
+        for value in headers.get_all(name) {
+            let value = value.to_str().map_err(|_| NotLetIn::BadHeader("a credential"))?;
+            let bare = bare(value);
+            if !bare.is_empty() {
+                found.push((name, bare));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn scope_header(headers: &HeaderMap) -> Result<Option<Seq>, NotLetIn> {
+    let mut all = headers.get_all("x-outlast-scope").iter();
+    let Some(value) = all.next() else { return Ok(None) };
+    let text = value.to_str().map_err(|_| NotLetIn::BadHeader("x-outlast-scope"))?;
+    let seq = text.parse().ok().filter(|seq| *seq > 0 && all.next().is_none());
+    seq.map(|seq| Some(Seq(seq))).ok_or_else(|| NotLetIn::BadScope { text: text.chars().take(80).collect() })
+}
+
+fn run_header(headers: &HeaderMap) -> Result<Option<Who>, NotLetIn> {
+    let one = |name: &'static str| -> Result<Option<&str>, NotLetIn> {
+        let mut all = headers.get_all(name).iter();
+        let first = all.next().map(|v| v.to_str().map_err(|_| NotLetIn::BadHeader(name))).transpose()?;
+        if all.next().is_some() { Err(NotLetIn::Disagree) } else { Ok(first) }
+    };
+    let (ours, alias) = (one("x-outlast-run")?, one("x-riskkernel-run-id")?);
+    if let (Some(a), Some(b)) = (ours, alias)
+        && a != b
+    {
+        return Err(NotLetIn::Disagree);
+    }
+    let Some(id) = ours.or(alias) else { return Ok(None) };
+    // It would stand in the journal, in the log and in answers.
+    if token::looks_like_token(id) {
+        return Err(NotLetIn::BadRunId("a run token is no run's name: send it as the API key".into()));
+    }
+    let run = RunId::new(id).map_err(|e| NotLetIn::BadRunId(e.to_string()))?;
+    let label = one("x-outlast-attempt")?.filter(|l| !l.is_empty()).map(str::to_owned);
+    if label.as_ref().is_some_and(|l| token::mask(l) != *l) {
+        return Err(NotLetIn::BadHeader("x-outlast-attempt holds a run token"));
+    }
+    if label.as_ref().is_some_and(|l| l.len() > 128) {
+        return Err(NotLetIn::BadHeader("x-outlast-attempt is longer than 128 bytes"));
+    }
+    Ok(Some(Who::Named { run, label }))
+}
+
+#[cfg(test)]
+mod tests {
+    use outlast_core::words::id::{AttemptNo, Fence, RunNo, Slot};
+
+    use super::*;
+
+    fn key() -> TokenKey {
+        TokenKey { id: 1, secret: [9; 32] }
+    }
+
+    fn claims(run: i64) -> Claims {
+        Claims { run: RunNo(run), attempt: AttemptNo(1), slot: Slot(0), fence: Some(Fence(1)) }
+    }
+
+    fn ask(access: &Access, target: &str, headers: &[(&str, &str)]) -> Result<Caller, NotLetIn> {
+        let mut map = HeaderMap::new();
+        map.append("host", "127.0.0.1:7077".parse().unwrap());
+        for (n, v) in headers {
+            let name: http::HeaderName = n.parse().unwrap();
+            if name == "host" {
+                map.remove("host");
+            }
+            map.append(name, v.parse().unwrap());
+        }
+        caller(access, &[key()], &target.parse().unwrap(), &map)
+    }
+
+    fn open() -> Access {
+        Access { loopback: true, ..Access::default() }
+    }
+
+    #[test]
+    fn a_token_is_found_wherever_clients_put_their_key_and_goes_nowhere() {
+        let t = token::mint(&key(), &claims(1));
+        let bearer = format!("Bearer {t}");
+        for (target, headers) in [
+            ("/v1/x".to_owned(), vec![("authorization", bearer.as_str())]),
+            ("/v1/x".to_owned(), vec![("x-api-key", t.as_str())]),
+            ("/v1/x".to_owned(), vec![("api-key", t.as_str())]),
+            ("/v1/x".to_owned(), vec![("x-goog-api-key", t.as_str())]),
+            (format!("/v1/x?key={t}"), vec![]),
+            (format!("/run/{t}/v1/x"), vec![]),
+        ] {
+            let c = ask(&open(), &target, &headers).expect(&target);
+            assert_eq!(
+                c,
+                Caller {
+                    who: Who::Token(claims(1)),
+                    target: "/v1/x".into(),
+                    credential: Credential::Ours,
+                    within: None
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn credentials_that_disagree_are_refused() {
+        let (a, b) = (token::mint(&key(), &claims(1)), token::mint(&key(), &claims(2)));
+        let cases: [(String, Vec<(&str, &str)>); 3] = [
+            (format!("/run/{a}/v1/x"), vec![("x-api-key", &b)]),
+            ("/v1/x".into(), vec![("x-api-key", &a), ("x-outlast-run", "r")]),
+            ("/v1/x".into(), vec![("x-outlast-run", "r"), ("x-riskkernel-run-id", "s")]),
+        ];
+        for (target, headers) in cases {
+            assert_eq!(ask(&open(), &target, &headers), Err(NotLetIn::Disagree), "{target}");
+        }
+    }
+
+    #[test]
+    fn a_forged_or_missing_token_is_refused() {
+        let only = Access { only_run: Some(RunNo(1)), ..open() };
+        assert_eq!(ask(&only, "/v1/x", &[("x-api-key", "sk-x")]), Err(NotLetIn::RunTokenWanted));
+        let forged = token::mint(&TokenKey { id: 1, secret: [8; 32] }, &claims(1));
+        assert!(matches!(ask(&open(), "/v1/x", &[("x-api-key", &forged)]), Err(NotLetIn::BadToken(_))));
+        let guarded = Access { api_token: Some("secret".into()), ..open() };
+        assert_eq!(ask(&guarded, "/v1/x", &[("x-outlast-run", "r")]), Err(NotLetIn::NoToken));
+        let ok =
+            ask(&guarded, "/v1/x", &[("x-outlast-run", "r"), ("authorization", "Bearer secret")]).unwrap();
+        assert_eq!(ok.credential, Credential::Ours);
+        let far = Access { loopback: false, ..Access::default() };
+        assert_eq!(ask(&far, "/v1/x", &[("x-outlast-run", "r")]), Err(NotLetIn::NoToken));
+    }
+
+    #[test]
+    fn a_scope_is_taken_with_a_run_token_only() {
+        let t = token::mint(&key(), &claims(1));
+        let with = |scope: &str| ask(&open(), "/v1/x", &[("x-api-key", &t), ("x-outlast-scope", scope)]);
+        assert_eq!(with("7").unwrap().within, Some(Seq(7)));
+        for bad in ["", "0", "-1", "a", "1,2", "99999999999999999999"] {
+            assert!(matches!(with(bad), Err(NotLetIn::BadScope { .. })), "{bad}");
+        }
+        for headers in
+            [vec![("x-outlast-scope", "7")], vec![("x-outlast-scope", "7"), ("x-outlast-run", "r")]]
+        {
+            let refused = ask(&open(), "/v1/x", &headers).unwrap_err();
+            assert_eq!((refused.status(), refused.code()), (403, "scope_without_token"));
+        }
+    }
+
+    #[test]
+    fn the_callers_own_key_is_passed_through_and_tells_its_answers_apart() {
+        let with =
+            |k: &str| ask(&open(), "/v1/x", &[("x-outlast-run", "r"), ("x-api-key", k)]).unwrap().credential;
+        assert!(matches!(with("sk-1"), Credential::Passed { header: "x-api-key", .. }));
+        assert_ne!(with("sk-1"), with("sk-2"));
+    }
+
+    #[test]
+    fn another_sites_page_is_not_taken_for_this_machine() {
+        for headers in [
+            vec![("host", "evil.example:7077")],
+            vec![("origin", "https://evil.example")],
+            vec![("host", "127.0.0.1.evil.example")],
+            vec![("origin", "null")],
+        ] {
+            assert_eq!(ask(&open(), "/v1/x", &headers).map_err(|e| e.status()), Err(403), "{headers:?}");
+        }
+        for host in ["localhost", "localhost:1", "127.0.0.1:7077", "[::1]:7077", "LOCALHOST:80"] {
+            assert!(ask(&open(), "/v1/x", &[("host", host)]).is_ok(), "{host}");
+        }
+    }
+}

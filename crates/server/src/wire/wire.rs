@@ -1,0 +1,175 @@
+//! A client's connection below hyper: it knows when what hyper had buffered is flushed.
+//!
+//! hyper lets go of a body when its last byte is buffered, and drops what is buffered when a body
+//! fails. So "delivered" and "ended by an error frame" are both known only here.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use outlast_core::call::{ConnectionId, taken::Place};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+
+use crate::proxy::host::Host;
+
+/// What the bodies of a connection share with its socket.
+#[derive(Clone, Default)]
+pub struct Wire(Arc<Mutex<Waiting>>);
+
+#[derive(Default)]
+struct Waiting {
+    closed: bool,
+    /// The request that is being answered: HTTP/1 has one at a time.
+    answering: Option<Client>,
+    /// Flushes so far that left nothing in hyper's buffer.
+    flushes: u64,
+    /// Those whose answer is over: delivered with the next flush, gone without one.
+    answered: Vec<Client>,
+    /// Of a body that fails once it is flushed.
+    waker: Option<Waker>,
+}
+
+impl Wire {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request came on this connection.
+    pub fn answering(&self, client: Client) {
+        self.lock().answering = Some(client);
+    }
+
+    /// The body for `id` went into hyper's buffer whole.
+    pub fn answered(&self, id: ConnectionId) {
+        let mut waiting = self.lock();
+        let client = waiting.answering.take_if(|client| client.id == id);
+        waiting.answered.extend(client);
+    }
+
+    /// The body for `id` was dropped before its end.
+    pub fn left(&self, id: ConnectionId) {
+        let client = self.lock().answering.take_if(|client| client.id == id);
+        if let Some(client) = client {
+            client.leaves();
+        }
+    }
+
+    /// The flushes so far.
+    pub fn flushes(&self) -> u64 {
+        self.lock().flushes
+    }
+
+    /// Ready once something was flushed after `since`.
+    pub fn poll_flushed(&self, since: u64, cx: &mut Context<'_>) -> Poll<()> {
+        let mut waiting = self.lock();
+        if waiting.flushes > since || waiting.closed {
+            return Poll::Ready(());
+        }
+        waiting.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Everything is with the kernel.
+    pub(crate) fn flushed(&self) {
+        let (answered, waker) = {
+            let mut waiting = self.lock();
+            waiting.flushes += 1;
+            (std::mem::take(&mut waiting.answered), waiting.waker.take())
+        };
+        answered.into_iter().for_each(Client::has_it);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn closed(&self) {
+        let (answered, answering) = {
+            let mut waiting = self.lock();
+            waiting.closed = true;
+            (std::mem::take(&mut waiting.answered), waiting.answering.take())
+        };
+        answered.into_iter().chain(answering).for_each(Client::leaves);
+    }
+}
+
+/// Whose answer goes over this connection.
+pub struct Client {
+    pub host: Arc<Host>,
+    pub place: Place,
+    pub id: ConnectionId,
+}
+
+impl Client {
+    fn has_it(self) {
+        self.host.registry().delivered(self.place, self.id);
+    }
+
+    fn leaves(self) {
+        self.host.registry().leave(self.place, self.id);
+    }
+}
+
+/// The socket that tells its wire.
+pub struct Socket {
+    stream: TcpStream,
+    wire: Wire,
+}
+
+impl Socket {
+    pub fn new(stream: TcpStream, wire: Wire) -> Socket {
+        Socket { stream, wire }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.wire.closed();
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// hyper calls this when it has written all it had buffered, and only then.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        if let Poll::Ready(Ok(())) = flushed {
+            self.wire.flushed();
+        }
+        flushed
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

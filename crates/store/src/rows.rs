@@ -1,0 +1,284 @@
+//! How a struct becomes a row and comes back, said once for both databases.
+//!
+//! `tables` tells the columns of each table. A database binds a `Cell` and reads a column in its own types; the SQL
+//! that writes a row is put together here.
+
+use std::{
+    borrow::Cow,
+    sync::{Arc, OnceLock},
+};
+
+use outlast_core::envelope::unit::{Amounts, Unit};
+use serde::{Serialize, de::DeserializeOwned};
+
+pub type Json<T> = serde_json::Result<T>;
+
+/// A value of a column.
+#[derive(PartialEq)]
+pub enum Cell<'a> {
+    Int(Option<i64>),
+    Bool(bool),
+    /// Ids and JSON.
+    Text(Option<Cow<'a, str>>),
+    /// What people or agents name. Bytes in PostgreSQL, whose text cannot hold a NUL.
+    Name(Option<&'a str>),
+    Blob(Option<&'a [u8]>),
+}
+
+pub fn int<'a>(value: i64) -> Json<Cell<'a>> {
+    Ok(Cell::Int(Some(value)))
+}
+
+pub fn maybe_int<'a>(value: Option<i64>) -> Json<Cell<'a>> {
+    Ok(Cell::Int(value))
+}
+
+pub fn name(value: &str) -> Json<Cell<'_>> {
+    Ok(Cell::Name(Some(value)))
+}
+
+pub fn maybe_name(value: &Option<String>) -> Json<Cell<'_>> {
+    Ok(Cell::Name(value.as_deref()))
+}
+
+pub fn json<'a, T: Serialize + ?Sized>(value: &T) -> Json<Cell<'a>> {
+    maybe_json(Some(value))
+}
+
+pub fn maybe_json<'a, T: Serialize + ?Sized>(value: Option<&T>) -> Json<Cell<'a>> {
+    let text = value.map(serde_json::to_string).transpose()?;
+    Ok(Cell::Text(text.map(Cow::Owned)))
+}
+
+/// A list, absent where it is empty.
+pub fn list<'a, T: Serialize>(values: &[T]) -> Json<Cell<'a>> {
+    maybe_json((!values.is_empty()).then_some(values))
+}
+
+/// When a column is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Write {
+    /// It tells the row: it is never changed.
+    Key,
+    /// With the row.
+    Once,
+    /// With each change of the row.
+    Always,
+    /// With each change, too, but seldom other than before. SQLite writes it only where it differs: a status that is
+    /// written rewrites its index, a page more in each commit.
+    Seldom,
+    /// With the row; queries ask for it, and no struct has it.
+    Aside,
+}
+
+pub struct Column<T: 'static> {
+    pub name: &'static str,
+    pub write: Write,
+    pub cell: fn(&T) -> Json<Cell<'_>>,
+}
+
+/// A struct that is a row of a table.
+pub trait Stored: Sized + 'static {
+    const TABLE: &'static str;
+    /// The names of the columns that `read` reads, as SQL.
+    const NAMES: &'static str;
+    const COLUMNS: &'static [Column<Self>];
+
+    fn texts() -> &'static [OnceLock<Texts>; 2];
+    fn read<R: Columns>(row: &mut Cursor<'_, R>) -> Result<Self, R::Error>;
+}
+
+/// The cells of `row` that are written as `write` says.
+pub fn cells<T: Stored>(row: &T, write: impl Fn(Write) -> bool) -> Json<Vec<Cell<'_>>> {
+    T::COLUMNS.iter().filter(|column| write(column.write)).map(|column| (column.cell)(row)).collect()
+}
+
+/// How a database spells what both do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    Sqlite,
+    Postgres,
+}
+
+/// The statements that write a table's rows. `insert` and `upsert` bind all cells in order; `update` binds those of
+/// the key and then those that `Dialect::rewrites`.
+pub struct Texts {
+    pub insert: String,
+    pub update: String,
+    pub upsert: String,
+}
+
+impl Dialect {
+    pub fn texts<T: Stored>(self) -> &'static Texts {
+        T::texts()[self as usize].get_or_init(|| {
+            let names = |of: &dyn Fn(Write) -> bool| -> Vec<&str> {
+                T::COLUMNS.iter().filter(|column| of(column.write)).map(|column| column.name).collect()
+            };
+            let keys = names(&|write| write == Write::Key);
+            let changes = names(&|write| self.rewrites(write));
+            let insert = self.insert(T::TABLE, &names(&|_| true));
+            let excluded: Vec<String> =
+                changes.iter().map(|name| format!("{name} = excluded.{name}")).collect();
+            let upsert =
+                format!("{insert} ON CONFLICT ({}) DO UPDATE SET {}", keys.join(", "), excluded.join(", "));
+            Texts { insert, update: self.update(T::TABLE, &keys, &changes), upsert }
+        })
+    }
+
+    /// Whether an update of a row writes such a column.
+    pub fn rewrites(self, write: Write) -> bool {
+        write == Write::Always || write == Write::Seldom && self == Dialect::Postgres
+    }
+
+    fn table(self, name: &str) -> String {
+        match self {
+            Dialect::Sqlite => name.to_owned(),
+            Dialect::Postgres => format!("outlast.{name}"),
+        }
+    }
+
+    fn place(self, i: usize) -> String {
+        format!("{}{i}", if self == Dialect::Sqlite { '?' } else { '$' })
+    }
+
+    /// `INSERT INTO table (names) VALUES (1, …, n)`.
+    pub fn insert(self, table: &str, names: &[&str]) -> String {
+        let places: Vec<String> = (1..=names.len()).map(|i| self.place(i)).collect();
+        format!("INSERT INTO {} ({}) VALUES ({})", self.table(table), names.join(", "), places.join(", "))
+    }
+
+    /// `UPDATE table SET changes WHERE keys`, the keys bound first.
+    pub fn update(self, table: &str, keys: &[&str], changes: &[&str]) -> String {
+        let set = |names: &[&str], from: usize| -> Vec<String> {
+            names.iter().zip(from..).map(|(name, i)| format!("{name} = {}", self.place(i))).collect()
+        };
+        let (found, changed) = (set(keys, 1), set(changes, keys.len() + 1));
+        format!("UPDATE {} SET {} WHERE {}", self.table(table), changed.join(", "), found.join(" AND "))
+    }
+
+    /// `SELECT columns of T FROM table rest`.
+    pub fn select<T: Stored>(self, rest: &str) -> String {
+        format!("SELECT {} FROM {} {rest}", T::NAMES, self.table(T::TABLE))
+    }
+}
+
+/// A row that a database answered.
+pub trait Columns {
+    type Error;
+
+    fn maybe_int(&self, i: usize) -> Result<Option<i64>, Self::Error>;
+    fn maybe_bool(&self, i: usize) -> Result<Option<bool>, Self::Error>;
+    fn maybe_text(&self, i: usize) -> Result<Option<&str>, Self::Error>;
+    fn maybe_name(&self, i: usize) -> Result<Option<&str>, Self::Error>;
+    fn maybe_blob(&self, i: usize) -> Result<Option<&[u8]>, Self::Error>;
+    /// A value that is not what we wrote.
+    fn bad(&self, i: usize, why: String) -> Self::Error;
+}
+
+/// Reads the columns of a row one after the other.
+pub struct Cursor<'a, R> {
+    pub row: &'a R,
+    pub next: usize,
+}
+
+pub type Read<T, R> = Result<T, <R as Columns>::Error>;
+
+impl<'a, R: Columns> Cursor<'a, R> {
+    pub fn new(row: &'a R) -> Self {
+        Self::at(row, 0)
+    }
+
+    pub fn at(row: &'a R, next: usize) -> Self {
+        Self { row, next }
+    }
+
+    pub fn step(&mut self) -> usize {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// The column that was read last is not what we wrote.
+    pub fn bad(&self, why: impl std::fmt::Display) -> R::Error {
+        self.row.bad(self.next - 1, why.to_string())
+    }
+
+    pub fn wanted<T>(&self, value: Option<T>) -> Read<T, R> {
+        value.ok_or_else(|| self.bad("it is NULL"))
+    }
+
+    pub fn maybe_int(&mut self) -> Read<Option<i64>, R> {
+        let i = self.step();
+        self.row.maybe_int(i)
+    }
+
+    pub fn int(&mut self) -> Read<i64, R> {
+        let value = self.maybe_int()?;
+        self.wanted(value)
+    }
+
+    /// A number that is never negative.
+    pub fn small<T: TryFrom<i64, Error: std::fmt::Display>>(&mut self) -> Read<T, R> {
+        T::try_from(self.int()?).map_err(|e| self.bad(e))
+    }
+
+    pub fn bool(&mut self) -> Read<bool, R> {
+        let i = self.step();
+        let value = self.row.maybe_bool(i)?;
+        self.wanted(value)
+    }
+
+    pub fn maybe_text(&mut self) -> Read<Option<&'a str>, R> {
+        let i = self.step();
+        self.row.maybe_text(i)
+    }
+
+    pub fn text(&mut self) -> Read<&'a str, R> {
+        let value = self.maybe_text()?;
+        self.wanted(value)
+    }
+
+    pub fn maybe_name(&mut self) -> Read<Option<&'a str>, R> {
+        let i = self.step();
+        self.row.maybe_name(i)
+    }
+
+    pub fn name(&mut self) -> Read<&'a str, R> {
+        let value = self.maybe_name()?;
+        self.wanted(value)
+    }
+
+    pub fn maybe_blob(&mut self) -> Read<Option<&'a [u8]>, R> {
+        let i = self.step();
+        self.row.maybe_blob(i)
+    }
+
+    pub fn blob(&mut self) -> Read<&'a [u8], R> {
+        let value = self.maybe_blob()?;
+        self.wanted(value)
+    }
+
+    pub fn maybe_json<T: DeserializeOwned>(&mut self) -> Read<Option<T>, R> {
+        let text = self.maybe_text()?;
+        text.map(serde_json::from_str).transpose().map_err(|e| self.bad(e))
+    }
+
+    pub fn json<T: DeserializeOwned>(&mut self) -> Read<T, R> {
+        let value = self.maybe_json()?;
+        self.wanted(value)
+    }
+
+    pub fn list<T: DeserializeOwned>(&mut self) -> Read<Arc<[T]>, R> {
+        Ok(self.maybe_json::<Vec<T>>()?.unwrap_or_default().into())
+    }
+
+    /// A value of an enum by its stored number.
+    pub fn code<T>(&mut self, what: &str, of: impl Fn(i64) -> Option<T>) -> Read<T, R> {
+        let code = self.int()?;
+        of(code).ok_or_else(|| self.bad(format!("no {what} {code}")))
+    }
+
+    /// Cost, tokens, calls: what an entry can hold and spend.
+    pub fn amounts(&mut self) -> Read<Amounts, R> {
+        Ok(Amounts::of(self.int()?, self.int()?).with(Unit::Calls, self.int()?))
+    }
+}

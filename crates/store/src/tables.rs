@@ -1,0 +1,398 @@
+//! The columns of each table, in the one order in which both databases write and read them.
+
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use outlast_core::{
+    envelope::{
+        Envelope,
+        budget::Budget,
+        unit::{Amounts, Unit},
+    },
+    journal::{
+        Entry, Kind, State,
+        job::{ItemRow, Job},
+        payload::{Codec, Payload},
+    },
+    run::{
+        Run,
+        attempt::Attempt,
+        instance::{Instance, Lease, Life},
+        origin::Origin,
+        status::Status,
+    },
+    store::{LedgerLine, StepRow},
+    words::{
+        digest::MatchKey,
+        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+    },
+};
+
+use crate::rows::{
+    Cell, Column, Columns, Cursor, Json, Read, Stored, Texts, Write, int, json, list, maybe_int, maybe_json,
+    maybe_name, name,
+};
+
+// Stored numbers that stand in the text of a query, because an index with a condition is found by them.
+pub const CALL: i64 = Kind::Call as i64;
+pub const STEP: i64 = Kind::Step as i64;
+pub const ITEM: i64 = Kind::Item as i64;
+pub const APPROVAL: i64 = Kind::Approval as i64;
+pub const OPEN: i64 = State::Open as i64;
+pub const DONE: i64 = State::Done as i64;
+pub const UNKNOWN: i64 = State::Unknown as i64;
+pub const LIVE: i64 = Life::Live as i64;
+
+macro_rules! stored {
+    ($row:ty = $table:literal: $w:ident $n:ident $cell:expr, $($write:ident $name:ident $get:expr,)* $(; $($aside:ident $side:expr,)+)?
+     => $cursor:ident $read:block) => {
+        impl Stored for $row {
+            const TABLE: &'static str = $table;
+            const NAMES: &'static str = concat!(stringify!($n) $(, ", ", stringify!($name))*);
+            const COLUMNS: &'static [Column<Self>] = &[
+                Column { name: stringify!($n), write: Write::$w, cell: $cell },
+                $(Column { name: stringify!($name), write: Write::$write, cell: $get },)*
+                $($(Column { name: stringify!($aside), write: Write::Aside, cell: $side },)+)?
+            ];
+
+            fn texts() -> &'static [OnceLock<Texts>; 2] {
+                static TEXTS: [OnceLock<Texts>; 2] = [const { OnceLock::new() }; 2];
+                &TEXTS
+            }
+
+            fn read<R: Columns>($cursor: &mut Cursor<'_, R>) -> Result<Self, R::Error> $read
+        }
+    };
+}
+
+stored! { Instance = "instances":
+    Key no |i| int(i.no.0),
+    Always life |i| int(i.life as i64),
+    Always heartbeat |i| int(i.heartbeat),
+    // Written by the group, last.
+    Once op_counter |i| int(i.op_counter),
+    Once registered_at |i| int(i.registered_at.0),
+    Always last_seen |i| int(i.last_seen.0),
+    Once identity |i| json(&i.identity),
+    => row {
+        Ok(Instance {
+            no: InstanceNo(row.int()?),
+            life: row.code("life", |code| LIVES.into_iter().find(|l| *l as i64 == code))?,
+            heartbeat: row.int()?,
+            op_counter: row.int()?,
+            registered_at: Micros(row.int()?),
+            last_seen: Micros(row.int()?),
+            identity: row.json()?,
+        })
+    }
+}
+
+const LIVES: [Life; 3] = [Life::Live, Life::Dead, Life::Left];
+
+stored! { Run = "runs":
+    Key no |r| int(r.no.0),
+    Once id |r| Ok(Cell::Text(Some(r.id.as_str().into()))),
+    Seldom status |r| int(r.status as i64),
+    Once parent |r| maybe_int(r.parent.map(|n| n.0)),
+    Once created_at |r| int(r.created_at.0),
+    Always began_at |r| maybe_int(r.began_at.map(|t| t.0)),
+    Always ended_at |r| maybe_int(r.ended_at.map(|t| t.0)),
+    Always next_seq |r| int(r.next_seq.0),
+    Always next_attempt |r| int(r.next_attempt.0),
+    Always fence |r| int(r.fence.0),
+    Always iteration |r| int(r.iteration),
+    Always explicit_loops |r| Ok(Cell::Bool(r.explicit_loops)),
+    Always answers |r| int(r.answers),
+    Always closed |r| int(r.closed),
+    Always stop_requested |r| Ok(Cell::Bool(r.stop_requested)),
+    Always replayed |r| int(r.replayed),
+    Always saved_nano_usd |r| int(r.saved_nano_usd),
+    Once charges |r| json(&r.charges),
+    Once policy |r| json(&r.policy),
+    Always halt |r| maybe_json(r.halt.as_ref()),
+    Always error |r| maybe_name(&r.error),
+    Once command_key |r| maybe_name(&r.command_key),
+    // Apart: the name is indexed and never changes, the counts do with each item.
+    Once job |r| Ok(Cell::Name(r.job.as_ref().map(|j| j.name.as_str()))),
+    Always counts |r| maybe_json(r.job.as_ref().map(|j| &j.counts)),
+    Once origins |r| list(&r.origins),
+    Always turns |r| maybe_json(r.turns.as_ref()),
+    Always wake_at |r| maybe_int(r.wake_at.map(|t| t.0)),
+    Seldom budgets |r| list(&r.budgets),
+    Always approvals |r| maybe_json(r.approvals.as_ref()),
+    => row {
+        Ok(Run {
+            no: RunNo(row.int()?),
+            id: RunId::new(row.text()?).map_err(|e| row.bad(e))?,
+            status: row.code("status", |code| Status::ALL.into_iter().find(|s| *s as i64 == code))?,
+            parent: row.maybe_int()?.map(RunNo),
+            created_at: Micros(row.int()?),
+            began_at: row.maybe_int()?.map(Micros),
+            ended_at: row.maybe_int()?.map(Micros),
+            next_seq: Seq(row.int()?),
+            next_attempt: AttemptNo(row.int()?),
+            fence: Fence(row.int()?),
+            iteration: row.int()?,
+            explicit_loops: row.bool()?,
+            answers: row.int()?,
+            closed: row.int()?,
+            stop_requested: row.bool()?,
+            replayed: row.int()?,
+            saved_nano_usd: row.int()?,
+            charges: {
+                let charges: Vec<EnvelopeNo> = row.json()?;
+                if charges.is_empty() {
+                    return Err(row.bad("a run has an envelope"));
+                }
+                charges.into()
+            },
+            policy: row.json()?,
+            halt: row.maybe_json()?,
+            error: row.maybe_name()?.map(str::to_owned),
+            command_key: row.maybe_name()?.map(str::to_owned),
+            job: match (row.maybe_name()?.map(str::to_owned), row.maybe_json()?) {
+                (None, _) => None,
+                (Some(name), counts) => Some(Box::new(Job { name, counts: row.wanted(counts)? })),
+            },
+            origins: row.list::<Origin>()?,
+            turns: row.maybe_json()?,
+            wake_at: row.maybe_int()?.map(Micros),
+            budgets: row.list::<BudgetNo>()?,
+            approvals: row.maybe_json()?,
+        })
+    }
+}
+
+stored! { Budget = "budgets":
+    Key no |b| int(b.no.0),
+    Always budget |b| json(b),
+    => row {
+        row.step();
+        row.json()
+    }
+}
+
+stored! { Envelope = "envelopes":
+    Key no |e| int(e.no.0),
+    Once owner |e| json(&e.owner),
+    Always limits |e| json(&e.limits),
+    Always reserved_cost |e| int(e.reserved.cost()),
+    Always reserved_tokens |e| int(e.reserved.tokens()),
+    Always reserved_calls |e| int(e.reserved[Unit::Calls]),
+    Always doubt_cost |e| int(e.doubt.cost()),
+    Always doubt_tokens |e| int(e.doubt.tokens()),
+    Always spent_cost |e| int(e.spent.cost()),
+    Always spent_tokens |e| int(e.spent.tokens()),
+    Always spent_calls |e| int(e.spent[Unit::Calls]),
+    Always spent_loops |e| int(e.spent[Unit::Loops]),
+    Always spent_active_ms |e| int(e.spent[Unit::ActiveMs]),
+    Always spent_restarts |e| int(e.spent[Unit::Restarts]),
+    => row {
+        let mut e = Envelope::new(EnvelopeNo(row.int()?), row.json()?, row.json()?);
+        e.reserved = row.amounts()?;
+        e.doubt = Amounts::of(row.int()?, row.int()?);
+        e.spent = row.amounts()?;
+        for unit in [Unit::Loops, Unit::ActiveMs, Unit::Restarts] {
+            e.spent[unit] = row.int()?;
+        }
+        Ok(e)
+    }
+}
+
+stored! { Attempt = "attempts":
+    Key run_no |a| int(a.run.0),
+    Key no |a| int(a.no.0),
+    Once slot |a| int(a.slot.0),
+    Once label |a| maybe_name(&a.label),
+    Once instance |a| maybe_int(a.instance.map(|n| n.0)),
+    Once fence |a| maybe_int(a.fence.map(|n| n.0)),
+    Once iteration |a| int(a.iteration),
+    Once started_at |a| int(a.started_at.0),
+    Always ended_at |a| maybe_int(a.ended_at.map(|t| t.0)),
+    Always exit |a| maybe_json(a.exit.as_ref()),
+    Always active_ms |a| int(a.active_ms),
+    Always untaken |a| int(a.untaken),
+    Always diverged |a| maybe_int(a.diverged.map(|n| n.0)),
+    Always diverged_untaken |a| int(a.diverged_untaken),
+    Once closed_before |a| int(a.closed_before),
+    => row {
+        Ok(Attempt {
+            run: RunNo(row.int()?),
+            no: AttemptNo(row.int()?),
+            slot: Slot(row.int()?),
+            label: row.maybe_name()?.map(str::to_owned),
+            instance: row.maybe_int()?.map(InstanceNo),
+            fence: row.maybe_int()?.map(Fence),
+            iteration: row.int()?,
+            started_at: Micros(row.int()?),
+            ended_at: row.maybe_int()?.map(Micros),
+            exit: row.maybe_json()?,
+            active_ms: row.int()?,
+            untaken: row.int()?,
+            diverged: row.maybe_int()?.map(Seq),
+            diverged_untaken: row.int()?,
+            closed_before: row.int()?,
+        })
+    }
+}
+
+stored! { Lease = "leases":
+    Key run_no |x| int(x.run.0),
+    Key slot |x| int(x.slot.0),
+    Always instance |x| int(x.instance.0),
+    Always fence |x| int(x.fence.0),
+    => row {
+        Ok(Lease {
+            run: RunNo(row.int()?),
+            slot: Slot(row.int()?),
+            instance: InstanceNo(row.int()?),
+            fence: Fence(row.int()?),
+        })
+    }
+}
+
+stored! { Entry = "entries":
+    Key run_no |e| int(e.run.0),
+    Key seq |e| int(e.seq.0),
+    Once kind |e| int(e.kind.code()),
+    Always state |e| int(e.state.code()),
+    Always attempt |e| int(e.attempt.0),
+    Always instance |e| maybe_int(e.instance.map(|n| n.0)),
+    Once scope |e| name(&e.scope),
+    Once key |e| maybe_name(&e.key),
+    Once match_key |e| Ok(Cell::Blob(e.match_key.as_ref().map(|k| &k.0[..]))),
+    Once opened_at |e| int(e.opened_at.0),
+    Always closed_at |e| maybe_int(e.closed_at.map(|t| t.0)),
+    Always held_cost |e| int(e.held.cost()),
+    Always held_tokens |e| int(e.held.tokens()),
+    Always held_calls |e| int(e.held[Unit::Calls]),
+    Always spent_cost |e| int(e.spent.cost()),
+    Always spent_tokens |e| int(e.spent.tokens()),
+    Always spent_calls |e| int(e.spent[Unit::Calls]),
+    Always delivered_to |e| maybe_int(e.delivered_to.map(|n| n.0)),
+    Always delivered_count |e| int(i64::from(e.delivered_count)),
+    Always retried_by |e| maybe_int(e.retried_by.map(|n| n.0)),
+    Always replayable |e| Ok(Cell::Bool(e.replayable)),
+    Always detail detail,
+    ; model |e| Ok(Cell::Name(e.call.as_ref().map(|c| c.model.as_str()))),
+    upstream |e| Ok(Cell::Name(e.call.as_ref().map(|c| c.upstream.as_str()))),
+    => row {
+        let mut entry = Entry {
+            run: RunNo(row.int()?),
+            seq: Seq(row.int()?),
+            kind: row.code("kind", Kind::from_code)?,
+            state: row.code("state", State::from_code)?,
+            attempt: AttemptNo(row.int()?),
+            instance: row.maybe_int()?.map(InstanceNo),
+            scope: row.name()?.into(),
+            key: row.maybe_name()?.map(str::to_owned),
+            match_key: {
+                let key = row.maybe_blob()?.map(<[u8; 16]>::try_from).transpose();
+                key.map_err(|_| row.bad("a match key has 16 bytes"))?.map(MatchKey)
+            },
+            opened_at: Micros(row.int()?),
+            closed_at: row.maybe_int()?.map(Micros),
+            held: row.amounts()?,
+            spent: row.amounts()?,
+            delivered_to: row.maybe_int()?.map(AttemptNo),
+            delivered_count: row.small()?,
+            retried_by: row.maybe_int()?.map(Seq),
+            replayable: row.bool()?,
+            call: None,
+            step: None,
+            item: None,
+            approval: None,
+        };
+        match entry.kind {
+            Kind::Call => entry.call = row.maybe_json()?,
+            Kind::Item => entry.item = row.maybe_json()?,
+            Kind::Approval => entry.approval = row.maybe_json()?,
+            _ => entry.step = row.maybe_json()?,
+        }
+        Ok(entry)
+    }
+}
+
+/// What only an entry of its kind has.
+fn detail(e: &Entry) -> Json<Cell<'_>> {
+    if let Some(approval) = &e.approval {
+        return json(approval);
+    }
+    match (&e.call, &e.item) {
+        (Some(call), _) => json(call),
+        (None, Some(item)) => json(item),
+        (None, None) => maybe_json(e.step.as_ref()),
+    }
+}
+
+/// `SELECT columns FROM rest`.
+pub fn select(columns: &str, rest: &str) -> String {
+    format!("SELECT {columns} FROM {rest}")
+}
+
+/// The columns of a payload.
+pub const PAYLOAD: &str = "codec, key_id, len, sha256, bytes";
+/// Those of one that is joined to its entry.
+pub const VALUE: &str = "p.codec, p.key_id, p.len, p.sha256, p.bytes";
+
+pub fn payload<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Payload, R> {
+    Ok(Payload {
+        codec: {
+            let code: u8 = row.small()?;
+            Codec::from_u8(code).map_err(|e| row.bad(e))?
+        },
+        key_id: row.small()?,
+        len: row.small()?,
+        sha256: row.blob()?.try_into().map_err(|_| row.bad("a SHA-256 has 32 bytes"))?,
+        part: 0,
+        bytes: Bytes::copy_from_slice(row.blob()?),
+    })
+}
+
+/// A joined payload that may be absent.
+pub fn maybe_payload<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Option<Payload>, R> {
+    let codec = Cursor::at(row.row, row.next).maybe_int()?;
+    codec.map(|_| payload(row)).transpose()
+}
+
+/// The columns of an item for a resume: less than an entry.
+pub const ITEM_ROW: &str = "e.seq, e.key, e.attempt, e.opened_at, e.closed_at, e.spent_cost, e.spent_tokens, e.spent_calls, e.detail";
+
+pub fn item_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<ItemRow, R> {
+    Ok(ItemRow {
+        seq: Seq(row.int()?),
+        key: row.name()?.to_owned(),
+        attempt: AttemptNo(row.int()?),
+        opened_at: Micros(row.int()?),
+        closed_at: row.maybe_int()?.map(Micros),
+        spent: row.amounts()?,
+        detail: row.json()?,
+    })
+}
+
+/// The columns of a step for a resume.
+pub const STEP_ROW: &str = "e.seq, e.scope, e.key, e.state, e.closed_at";
+
+pub fn step_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<StepRow, R> {
+    Ok(StepRow {
+        seq: Seq(row.int()?),
+        scope: row.name()?.into(),
+        key: row.name()?.to_owned(),
+        state: row.code("state", State::from_code)?,
+        closed_at: row.maybe_int()?.map(Micros),
+    })
+}
+
+/// run, upstream, model, day, calls, tokens, spent, doubt.
+pub fn ledger_line<R: Columns>(row: &mut Cursor<'_, R>) -> Read<LedgerLine, R> {
+    Ok(LedgerLine {
+        run: RunNo(row.int()?),
+        upstream: row.name()?.to_owned(),
+        model: row.name()?.to_owned(),
+        day: row.int()?,
+        calls: row.int()?,
+        tokens: row.int()?,
+        spent_nano_usd: row.int()?,
+        doubt_nano_usd: row.int()?,
+    })
+}

@@ -1,0 +1,246 @@
+"""Writes the reference pages that are made from the program itself, or says which are out of date.
+
+    python scripts/reference.py [--outlast PATH] [--check]
+
+- docs/reference/cli.md: what `outlast COMMAND --help` prints.
+- docs/reference/python.md: signatures and docstrings of the package's public names. The sources are read, not imported.
+- docs/reference/settings.md: its table of settings, between the two marks; every long flag is a setting.
+"""
+
+import argparse
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ROOT / "docs" / "reference"
+PACKAGE = ROOT / "crates" / "python" / "python" / "outlast"
+BEGIN, END = "<!-- made by scripts/reference.py -->\n", "<!-- end -->\n"
+
+
+def rust() -> str:
+    return "\n".join(path.read_text() for path in sorted((ROOT / "crates").glob("*/src/**/*.rs")))
+
+
+def quoted(pattern: str, source: str) -> list[str]:
+    """The strings within what `pattern` finds in the Rust sources: a rule that stands there stands nowhere else."""
+    found = re.search(pattern, source, re.S)
+    if not found:
+        raise SystemExit(f"the sources have no longer what this script reads: {pattern}")
+    return re.findall(r'"([^"]+)"', found.group(1))
+
+
+def tables(source: str) -> dict[str, list[str]]:
+    """The keys of each table of `outlast.toml` that is no command's, as the sources take them."""
+    found = {"agents": [key for key in re.search(r"unknown key \(wanted ([a-z_, ]+)\)", source).group(1).split(", ")]}
+    pattern = r'pub const TABLE: &str = "([a-z]+)";(.*?)(?=pub const TABLE|\Z)'
+    for name, rest in re.findall(pattern, source, re.S):
+        if name == "digest":
+            body = re.search(r"pub struct Masks \{\n(.*?)\n\}", source, re.S)
+        else:
+            body = re.search(r"struct Written \{\n(.*?)\n\}", rest, re.S)
+        found[name] = re.findall(r"^    (?:pub )?([a-z_]+):", body.group(1), re.M)
+    return found
+
+
+def help_of(outlast: Path, *words: str) -> str:
+    env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LANG": "C.UTF-8"}
+    done = subprocess.run([outlast, *words, "--help"], env=env, cwd="/", capture_output=True, text=True, check=True)
+    return "\n".join(line.rstrip() for line in done.stdout.splitlines()) + "\n"
+
+
+def subcommands(text: str) -> list[str]:
+    listed = re.search(r"^Commands:\n((?:  .*\n)+)", text, re.M)
+    names = re.findall(r"^  ([a-z][a-z-]*)(?=\s|$)", listed.group(1), re.M) if listed else []
+    return [name for name in names if name != "help"]
+
+
+def tree(outlast: Path, *words: str) -> list[tuple[tuple[str, ...], str]]:
+    """Every command with its help, in the order of the help above it."""
+    text = help_of(outlast, *words)
+    return [(words, text)] + [found for name in subcommands(text) for found in tree(outlast, *words, name)]
+
+
+def cli_page(commands: list[tuple[tuple[str, ...], str]]) -> str:
+    out = [
+        "# Command line\n\nAfter reading an entry you can type the command. `outlast COMMAND --help` prints the same text; each long flag is",
+        "also a [setting](settings.md). What a command exits with: [exit codes](exit-codes.md).\n\n"
+        "This page is made from the program by `scripts/reference.py`.\n",
+    ]
+    for words, text in commands:
+        name = " ".join(["outlast", *words])
+        out.append(f"{'#' * (2 + max(0, len(words) - 1))} `{name}`\n\n```text\n{text}```\n")
+    return "\n".join(out)
+
+
+class Flag:
+    """A long flag as the help of one command has it."""
+
+    def __init__(self, name: str, value: str, about: str) -> None:
+        self.name = name
+        default = re.search(r"\[default: ([^\]]*)\]", about)
+        possible = re.search(r"\[possible values: ([^\]]*)\]", about)
+        self.default = default.group(1) if default else ""
+        about = re.sub(r"\s*\[(default|possible values): [^\]]*\]", "", about).strip()
+        if possible:
+            value = possible.group(1).replace(", ", "|")
+        self.value = value.replace(" | ", "|").replace("\\|", "|").replace("|", " \\| ") or "true or false"
+        self.about = about.replace("|", "\\|")
+
+
+def flags(text: str) -> list[Flag]:
+    found, at = [], None
+    for line in text.splitlines():
+        head = re.match(r"^ {2,6}(?:-\w, )?--([a-z-]+)(?: \[?<([^>]*)>\]?)?(?:  +(.*))?$", line)
+        if head:
+            at = [head.group(1), head.group(2) or "", head.group(3) or ""]
+            found.append(at)
+        elif at and line.startswith("         "):
+            at[2] += " " + line.strip()
+        elif line and not line.startswith(" "):
+            at = None
+    return [Flag(name, value, " ".join(about.split())) for name, value, about in found]
+
+
+def settings_table(commands: list[tuple[tuple[str, ...], str]]) -> str:
+    source = rust()
+    never = quoted(r"const NO_SETTINGS: [^=]*=(.*?);", source)
+    suffixes = quoted(r"let is_door = .*?ends_with\((.*?)\)", source)
+    names = quoted(r"let is_door = .*?matches!\((.*?)\)", source)
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    everywhere = {flag.name for flag in flags(commands[0][1])}
+    for words, text in commands:
+        if len(words) > 1:
+            continue
+        for flag in flags(text):
+            if flag.name in never or (words and flag.name in everywhere):
+                continue
+            row = (flag.name, flag.value, flag.default, flag.about)
+            rows.setdefault(row, []).append(words[0] if words else "all")
+    out = ["| key | of | value | default | what it sets |\n|---|---|---|---|---|\n"]
+    for (name, value, default, about), of in sorted(rows.items(), key=lambda row: row[0]):
+        key = f"`{name.replace('-', '_')}`" + (" (own file)" if name in names or name.endswith(tuple(suffixes)) else "")
+        out.append(f"| {key} | {', '.join(of)} | {value} | {f'`{default}`' if default else ''} | {about} |\n")
+    return "".join(out)
+
+
+def signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """The signature in a block of its own, a parameter a line where it is long."""
+    node.args.args = [arg for arg in node.args.args if arg.arg not in ("self", "cls")]
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    head = f"{'async ' if isinstance(node, ast.AsyncFunctionDef) else ''}{node.name}"
+    text = f"{head}({', '.join(parameters(node.args))}){returns}"
+    if len(text) > 110:
+        lines = "".join(f"    {parameter},\n" for parameter in parameters(node.args))
+        text = f"{head}(\n{lines}){returns}"
+    return f"```text\n{text}\n```\n"
+
+
+def parameters(args: ast.arguments) -> list[str]:
+    def shown(arg: ast.arg, default: ast.expr | None) -> str:
+        return ast.unparse(arg) + (f" = {ast.unparse(default)}" if default else "")
+
+    plain = [*args.posonlyargs, *args.args]
+    defaults = [None] * (len(plain) - len(args.defaults)) + list(args.defaults)
+    out = [shown(arg, default) for arg, default in zip(plain, defaults)]
+    if args.vararg or args.kwonlyargs:
+        out.append(f"*{ast.unparse(args.vararg)}" if args.vararg else "*")
+    out += [shown(arg, default) for arg, default in zip(args.kwonlyargs, args.kw_defaults)]
+    return out + ([f"**{ast.unparse(args.kwarg)}"] if args.kwarg else [])
+
+
+def described(node: ast.AST) -> str:
+    return (ast.get_docstring(node) or "").strip()
+
+
+def homes() -> dict[str, str]:
+    for node in ast.parse((PACKAGE / "__init__.py").read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "_HOMES":
+            return ast.literal_eval(node.value)
+    raise SystemExit("outlast/__init__.py has no table of its public names")
+
+
+def find(name: str, home: str) -> ast.AST:
+    source = PACKAGE / f"{home.replace('.', '/')}.py"
+    for node in ast.parse(source.read_text()).body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
+            return node
+    raise SystemExit(f"{name} is not in {source}")
+
+
+def is_property(node: ast.AST) -> bool:
+    return any(getattr(d, "id", None) == "property" for d in getattr(node, "decorator_list", []))
+
+
+def class_entry(node: ast.ClassDef) -> str:
+    bases = ", ".join(ast.unparse(base) for base in node.bases)
+    out = [f"### `{node.name}{f'({bases})' if bases else ''}`\n", described(node) + "\n" if described(node) else ""]
+    fields = [
+        ast.unparse(item)
+        for item in node.body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and not item.target.id.startswith("_")
+    ]
+    if fields:
+        out.append("```text\n" + "\n".join(fields) + "\n```\n")
+    for item in node.body:
+        if not isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)) or item.name.startswith("_"):
+            continue
+        if not described(item):
+            continue
+        block = "" if is_property(item) else f"{signature(item)}\n"
+        out.append(f"#### `{node.name}.{item.name}`\n\n{block}{described(item)}\n")
+    return "\n".join(part for part in out if part)
+
+
+def python_page() -> str:
+    groups: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors and warnings": []}
+    for name, home in sorted(homes().items(), key=lambda item: item[0].lower()):
+        node = find(name, home)
+        if isinstance(node, ast.ClassDef):
+            groups["Errors and warnings" if home == "errors" else "Classes"].append(class_entry(node))
+        else:
+            about = described(node)
+            groups["Functions"].append(f"### `{name}`\n\n{signature(node)}" + (f"\n{about}\n" if about else ""))
+    head = (
+        "# Python API\n\nEach public name of the package `outlast`, with its signature and its docstring. To learn the package, read the\n"
+        "[guide](../guides/python.md) first.\n\nThis page is made from the sources by `scripts/reference.py`.\n"
+    )
+    return "\n".join([head, *(f"## {title}\n\n" + "\n".join(entries) for title, entries in groups.items())])
+
+
+def pages(outlast: Path) -> dict[Path, str]:
+    commands = tree(outlast)
+    settings = (PAGES / "settings.md").read_text()
+    before, _, rest = settings.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return {
+        PAGES / "cli.md": cli_page(commands),
+        PAGES / "python.md": python_page(),
+        PAGES / "settings.md": f"{before}{BEGIN}{settings_table(commands)}{END}{after}",
+    }
+
+
+def stale(outlast: Path) -> list[Path]:
+    """The pages that are not what the program says now."""
+    return [page for page, text in pages(outlast).items() if not page.exists() or page.read_text() != text]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--outlast", type=Path, default=ROOT / "target" / "debug" / "outlast", help="the program")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where a page is out of date")
+    args = parser.parse_args()
+    old = stale(args.outlast.resolve())
+    for page in old:
+        print(f"{page.relative_to(ROOT)} {'is out of date' if args.check else 'is written'}")
+    if not args.check:
+        for page, text in pages(args.outlast.resolve()).items():
+            page.write_text(text)
+    return 1 if args.check and old else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
