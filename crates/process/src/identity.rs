@@ -2,25 +2,10 @@
 
 use std::{fs, io, os::unix::fs::MetadataExt};
 
+use outlast_core::run::instance::Identity;
 use sha2::{Digest, Sha256};
 
 use super::proc_table::{self, ProcId};
-
-/// One process among all machines and boots.
-///
-/// An empty `boot_id` and a `pid_ns` of 0 mean "could not be learnt" (some sandboxes show neither) and equal nothing.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Identity {
-    /// `nodename/digest of the machine id`, or `nodename` alone where the machine has no id (most containers).
-    pub host: String,
-    /// `/proc/sys/kernel/random/boot_id`. Containers share their host's.
-    pub boot_id: String,
-    /// Inode of `/proc/self/ns/pid`.
-    pub pid_ns: u64,
-    pub pid: u32,
-    /// Field 22 of `/proc/PID/stat`: clock ticks since boot.
-    pub start_time: u64,
-}
 
 /// What can be said at once about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,26 +33,28 @@ enum Seen {
     Hidden,
 }
 
-impl Identity {
-    /// This process. Call it again after a fork. Errors: `/proc/self` cannot be read.
-    pub fn of_self() -> io::Result<Identity> {
-        let ProcId { pid, start_time } = ProcId::of_self()?;
-        Ok(Identity {
-            host: host(rustix::system::uname().nodename().to_string_lossy().trim(), machine_id().as_deref()),
-            boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")
-                .map(|id| id.trim().to_owned())
-                .unwrap_or_default(),
-            pid_ns: fs::metadata("/proc/self/ns/pid").map(|ns| ns.ino()).unwrap_or_default(),
-            pid,
-            start_time,
-        })
-    }
+/// This process, without a word on what program it is. Call it again after a fork.
+///
+/// A boot id that is empty and a namespace of 0 mean "could not be learnt" (some sandboxes show neither) and equal nothing.
+/// Errors: `/proc/self` cannot be read.
+pub fn of_self() -> io::Result<Identity> {
+    let ProcId { pid, start_time } = ProcId::of_self()?;
+    Ok(Identity {
+        host: host(rustix::system::uname().nodename().to_string_lossy().trim(), machine_id().as_deref()),
+        boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")
+            .map(|id| id.trim().to_owned())
+            .unwrap_or_default(),
+        pid_ns: fs::metadata("/proc/self/ns/pid").map(|ns| ns.ino()).unwrap_or_default(),
+        pid,
+        start_time,
+        program: String::new(),
+    })
+}
 
-    /// Whether `other` lives, seen from this process (`self` must be it). Never wrong towards death where boot, namespace
-    /// or permissions hide the other: that is `Unknown`.
-    pub fn liveness(&self, other: &Identity) -> Liveness {
-        judge(self, other, look)
-    }
+/// Whether `other` lives, seen from this process, which is `own`. Never wrong towards death where boot, namespace or
+/// permissions hide the other: that is `Unknown`.
+pub fn liveness(own: &Identity, other: &Identity) -> Liveness {
+    judge(own, other, look)
 }
 
 fn judge(own: &Identity, other: &Identity, look: impl FnOnce(u32) -> Seen) -> Liveness {
@@ -134,7 +121,8 @@ mod tests {
     use crate::testing;
 
     fn someone(host: &str, boot_id: &str, pid_ns: u64) -> Identity {
-        Identity { host: host.into(), boot_id: boot_id.into(), pid_ns, pid: 100, start_time: 5000 }
+        let (host, boot_id) = (host.into(), boot_id.into());
+        Identity { host, boot_id, pid_ns, pid: 100, start_time: 5000, program: String::new() }
     }
 
     #[track_caller]
@@ -188,20 +176,23 @@ mod tests {
 
     #[test]
     fn this_process_is_alive_and_its_reaped_child_is_gone() {
-        let own = Identity::of_self().unwrap();
-        assert_eq!(own.liveness(&own), Liveness::Alive);
-        assert_eq!(own.liveness(&Identity { start_time: own.start_time + 1, ..own.clone() }), Liveness::Gone);
-        assert_eq!(own.liveness(&Identity { pid: u32::MAX, ..own.clone() }), Liveness::Unknown);
+        let own = of_self().unwrap();
+        assert_eq!(liveness(&own, &own), Liveness::Alive);
+        assert_eq!(
+            liveness(&own, &Identity { start_time: own.start_time + 1, ..own.clone() }),
+            Liveness::Gone
+        );
+        assert_eq!(liveness(&own, &Identity { pid: u32::MAX, ..own.clone() }), Liveness::Unknown);
 
         let mut command = std::process::Command::new("sh");
         let mut child =
             command.args(["-c", "read x; exit"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
         let id = ProcId::of(child.id()).unwrap().unwrap();
         let theirs = Identity { pid: id.pid, start_time: id.start_time, ..own.clone() };
-        assert_eq!(own.liveness(&theirs), Liveness::Alive);
+        assert_eq!(liveness(&own, &theirs), Liveness::Alive);
         drop(child.stdin.take());
-        testing::until("the child is a zombie", || (own.liveness(&theirs) == Liveness::Gone).then_some(()));
+        testing::until("the child is a zombie", || (liveness(&own, &theirs) == Liveness::Gone).then_some(()));
         child.wait().unwrap();
-        assert_eq!(own.liveness(&theirs), Liveness::Gone);
+        assert_eq!(liveness(&own, &theirs), Liveness::Gone);
     }
 }

@@ -181,12 +181,5 @@ fn holder(core: &Core, run: RunNo) -> Result<Option<Instance>, Failure> {
 
 /// Whether it is known to live: same boot and namespace, and its pid is its own.
 fn lives(holder: &Instance) -> bool {
-    let other = identity::Identity {
-        host: holder.identity.host.clone(),
-        boot_id: holder.identity.boot_id.clone(),
-        pid_ns: holder.identity.pid_ns,
-        pid: holder.identity.pid,
-        start_time: holder.identity.start_time,
-    };
-    identity::Identity::of_self().is_ok_and(|me| me.liveness(&other) == Liveness::Alive)
+    identity::of_self().is_ok_and(|me| identity::liveness(&me, &holder.identity) == Liveness::Alive)
 }

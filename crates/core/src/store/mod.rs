@@ -198,7 +198,7 @@ impl Ticket {
     pub fn wait(self) -> Result<Outcome, Error> {
         match self.0 {
             Inner::Ready(r) => r.unwrap_or(Err(Error::Closed)),
-            Inner::Later(rx) => block_on(rx).unwrap_or(Err(Error::Closed)),
+            Inner::Later(rx) => pollster::block_on(rx).unwrap_or(Err(Error::Closed)),
         }
     }
 }
@@ -235,23 +235,4 @@ impl<V: Verb> Future for Pending<V> {
 
 fn typed<V: Verb>(outcome: Result<Outcome, Error>) -> Result<V::Answer, Error> {
     V::answer(outcome?).ok_or(Error::Engine(engine::Error::NotLoaded("another verb's outcome")))
-}
-
-/// Parks this thread until the future resolves.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(std::thread::Thread);
-    impl std::task::Wake for Unpark {
-        fn wake(self: std::sync::Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
-    let mut cx = Context::from_waker(&waker);
-    let mut future = std::pin::pin!(future);
-    loop {
-        match future.as_mut().poll(&mut cx) {
-            Poll::Ready(out) => return out,
-            Poll::Pending => std::thread::park(),
-        }
-    }
 }

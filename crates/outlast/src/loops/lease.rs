@@ -57,17 +57,11 @@ pub struct Shell {
 impl Shell {
     /// Errors: there is no such process.
     pub fn of(pid: u32, name: &str) -> Result<Shell, CliError> {
-        let me = identity::Identity::of_self()
+        let me = identity::of_self()
             .map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
         let id = ProcId::of(pid)?.ok_or(MachineError::NoShell { pid })?;
-        let identity = Identity {
-            host: me.host,
-            boot_id: me.boot_id,
-            pid_ns: me.pid_ns,
-            pid: id.pid,
-            start_time: id.start_time,
-            program: format!("loop {name}"),
-        };
+        let identity =
+            Identity { pid: id.pid, start_time: id.start_time, program: format!("loop {name}"), ..me };
         Ok(Shell { id, identity })
     }
 

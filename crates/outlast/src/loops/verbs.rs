@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     engine,
+    run::instance::Identity,
     store::{self, Store},
 };
 use rustix::process::Signal;
@@ -168,17 +169,18 @@ fn bind(store: &dyn Store, bearer: &Bearer, shell: &Shell, name: &str) -> Result
 
 /// Whether another shell has it. One that cannot be seen lives: its attempt is not over.
 fn holds(bound: &Bound, shell: &Shell) -> Result<bool, CliError> {
-    let holder = identity::Identity {
+    let holder = Identity {
         host: bound.host.clone(),
         boot_id: bound.boot_id.clone(),
         pid_ns: bound.pid_ns,
         pid: bound.pid,
         start_time: bound.start_time,
+        program: String::new(),
     };
-    let me = identity::Identity::of_self()?;
+    let me = identity::of_self()?;
     let is_same =
         bound.pid == shell.id.pid && bound.start_time == shell.id.start_time && bound.pid_ns == me.pid_ns;
-    Ok(!is_same && matches!(me.liveness(&holder), Liveness::Alive | Liveness::Unknown))
+    Ok(!is_same && matches!(identity::liveness(&me, &holder), Liveness::Alive | Liveness::Unknown))
 }
 
 /// Takes the loop's run again after its lease was lost, if nobody else did: the machine was asleep, say.

@@ -227,6 +227,9 @@ fn list(candidates: &[Candidate], count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use outlast_core::envelope::Refusal;
+    use outlast_process::start_error;
+
     use super::*;
 
     #[test]
@@ -256,6 +259,39 @@ mod tests {
             "error: cannot open the store /x: no such directory\n\
              hint: name another place with --store or OUTLAST_STORE",
         );
+        let strays = |before| RunError::Strays { count: 2, whose: "an earlier attempt", before };
+        check(
+            strays(true).into(),
+            69,
+            "strays",
+            "error: 2 processes of an earlier attempt cannot be ended; nothing was started",
+        );
+        check(strays(false).into(), 69, "strays", "error: 2 processes of an earlier attempt cannot be ended");
+        check(
+            RunError::KeysMissing { run: "r".into(), names: vec!["A".into(), "B".into()] }.into(),
+            69,
+            "key_missing",
+            "error: run r was begun with A and B, and they are not there; nothing was started\n\
+             hint: export A B, or put them into ~/.config/outlast/env (mode 0600)",
+        );
+    }
+
+    /// A run that is halted is told in one way, whoever finds it so: a supervisor, or the shell of a loop.
+    #[test]
+    fn a_halted_run_is_told_with_what_lets_it_go_on() {
+        let halt = Refusal::plain("price_unknown", outlast_core::words::id::Micros(0));
+        let error = CliError::from(RunError::Halted { run: "r".into(), halt: Some(Box::new(halt.clone())) });
+        assert_eq!((error.exit(), error.code()), (75, "run_halted"));
+        assert!(error.to_string().starts_with("run r is halted (price_unknown): "), "{error}");
+        assert_eq!(error.hint(), Some(halt.hint("r")));
+    }
+
+    #[test]
+    fn a_command_that_does_not_start_ends_as_a_shell_says_it() {
+        let check = |e: start_error::Error, exit: u8| assert_eq!(RunError::NotStarted(e).exit(), exit);
+        check(start_error::Error::NotFound { program: "x".into(), looked_in: "PATH /bin".into() }, 127);
+        check(start_error::Error::NotExecutable { path: "/x".into(), why: "it is a directory".into() }, 126);
+        check(start_error::Error::NoCommand, 76);
     }
 
     #[test]

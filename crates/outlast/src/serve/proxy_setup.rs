@@ -120,29 +120,22 @@ pub fn config(
 
 /// Joins the store as this process.
 pub fn join(store: Arc<dyn Store>, context: &Context, program: &str) -> Result<Arc<Node>, CliError> {
-    let me = identity::Identity::of_self()
-        .map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
-    let identity = Identity {
-        host: me.host.clone(),
-        boot_id: me.boot_id.clone(),
-        pid_ns: me.pid_ns,
-        pid: me.pid,
-        start_time: me.start_time,
-        program: program.to_owned(),
-    };
+    let me =
+        identity::of_self().map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
+    let identity = Identity { program: program.to_owned(), ..me.clone() };
     Ok(Node::join(store, context.clock.clone(), Arc::new(ProcCensus(me)), identity)?)
 }
 
 /// Joins the store on behalf of another process of this machine: the shell of a loop.
 pub fn join_as(store: Arc<dyn Store>, context: &Context, identity: Identity) -> Result<Arc<Node>, CliError> {
-    let me = identity::Identity::of_self()?;
+    let me = identity::of_self()?;
     Ok(Node::join(store, context.clock.clone(), Arc::new(ProcCensus(me)), identity)?)
 }
 
 /// Gives the verdict on processes of this machine that are certainly gone, so that what they drove is
 /// told as interrupted. A store that cannot be written is only looked at.
 pub fn bury(store: &dyn Store) {
-    let Ok(me) = identity::Identity::of_self() else { return };
+    let Ok(me) = identity::of_self() else { return };
     let census = ProcCensus(me);
     for other in store.live_instances().unwrap_or_default() {
         if census.is_gone(&other.identity) == Some(true) {
@@ -154,18 +147,11 @@ pub fn bury(store: &dyn Store) {
 }
 
 /// What `/proc` says of other instances.
-struct ProcCensus(identity::Identity);
+struct ProcCensus(Identity);
 
 impl Census for ProcCensus {
     fn is_gone(&self, other: &Identity) -> Option<bool> {
-        let other = identity::Identity {
-            host: other.host.clone(),
-            boot_id: other.boot_id.clone(),
-            pid_ns: other.pid_ns,
-            pid: other.pid,
-            start_time: other.start_time,
-        };
-        match self.0.liveness(&other) {
+        match identity::liveness(&self.0, other) {
             Liveness::Alive => Some(false),
             Liveness::Gone | Liveness::BootOver => Some(true),
             Liveness::Unknown => None,

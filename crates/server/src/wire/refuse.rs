@@ -208,3 +208,41 @@ impl From<store::Error> for Refusal {
         Refusal::of(Refused::of(e), "RUN")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The SDKs' own retries follow the status, ours the header.
+    #[test]
+    fn only_what_may_pass_by_itself_invites_a_retry() {
+        let halt = envelope::Refusal::plain("price_unknown", outlast_core::words::id::Micros(0));
+        let unpriced =
+            Refusal::Unpriced { what: "prompt".into(), refusal: Box::new(halt.clone()), run: "r".into() };
+        let rate = Refusal::UpstreamRate {
+            upstream: "openai".into(),
+            waited_s: "30".into(),
+            why: "60 a minute".into(),
+            retry_after_s: Some(7),
+        };
+        for (refusal, status, code, retry, after) in [
+            (Refusal::of(Refused::Stuck, "r"), 503, "store_stuck", true, Some(5)),
+            (Refusal::of(Refused::Budget(halt), "r"), 402, "price_unknown", false, None),
+            (unpriced, 402, "price_unknown", false, None),
+            (rate, 429, "upstream_rate", true, Some(7)),
+            (Refusal::Draining, 503, "draining", true, Some(5)),
+            (Refusal::Unreachable("refused".into()), 502, "upstream_unreachable", true, None),
+            (Refusal::NoAnswer, 504, "upstream_no_answer", true, None),
+            (Refusal::BodyTooLarge { limit: 1 }, 413, "body_too_large", false, None),
+            (Refusal::UnknownUpstream { name: "x".into() }, 404, "unknown_upstream", false, None),
+            (store::Error::Corrupt { what: "x".into() }.into(), 500, "store_corrupt", false, None),
+        ] {
+            let told = (refusal.status(), refusal.code(), refusal.should_retry(), refusal.retry_after_s());
+            assert_eq!(told, (status, code, retry, after), "{refusal:?}");
+            let response = refusal.response(Upstream::OpenAi);
+            assert_eq!(response.status().as_u16(), status);
+            assert_eq!(response.headers()["x-outlast-code"], code);
+            assert_eq!(response.headers()["x-should-retry"], if retry { "true" } else { "false" });
+        }
+    }
+}

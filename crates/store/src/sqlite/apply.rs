@@ -16,6 +16,7 @@ use rusqlite::{Connection, Result, params, params_from_iter};
 use super::{
     cache::Cache,
     payloads,
+    query::execute,
     rows::{no_json, to_json},
     state,
 };
@@ -103,10 +104,6 @@ pub fn insert_entry(conn: &Connection, e: &Entry, value: Option<&Payload>) -> Re
 
 fn bind(conn: &Connection, sql: &str, cells: serde_json::Result<Vec<Cell<'_>>>) -> Result<()> {
     execute(conn, sql, params_from_iter(cells.map_err(no_json)?))
-}
-
-fn execute(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<()> {
-    conn.prepare_cached(sql)?.execute(params).map(drop)
 }
 
 /// Deletes what is a run's.

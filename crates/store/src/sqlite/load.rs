@@ -17,19 +17,16 @@ use outlast_core::{
     },
     words::id::{EnvelopeNo, InstanceNo, RunNo},
 };
-use rusqlite::{Connection, OptionalExtension as _, Params};
+use rusqlite::Connection;
 
 use super::{
     cache::Cache,
     failure,
     pending::Pending,
-    rows::{self, select},
-    state,
+    query::{many, maybe, one},
+    rows, state,
 };
-use crate::{
-    rows::Stored,
-    tables::{CALL, OPEN},
-};
+use crate::tables::{CALL, OPEN};
 
 /// Answers keys from the writer's memory, what the group has decided, and the file.
 pub struct Finder<'a> {
@@ -58,7 +55,7 @@ impl Finder<'_> {
             Key::Instance(no) => l.extend(self.instance(no)?),
             Key::RunById(id) => {
                 if let Some(no) =
-                    self.maybe("SELECT no FROM runs WHERE id = ?1", (id.as_str(),), |r| r.get(0))?
+                    maybe(self.conn, "SELECT no FROM runs WHERE id = ?1", (id.as_str(),), |r| r.get(0))?
                 {
                     l.extend(self.run(RunNo(no))?);
                 }
@@ -66,7 +63,7 @@ impl Finder<'_> {
             Key::Run(no) => l.extend(self.run(no)?),
             Key::Envelope(no) => {
                 if !self.cache.envelopes.contains_key(&no) {
-                    let found = self.one("WHERE no = ?1", (no.0,))?;
+                    let found = one(self.conn, "WHERE no = ?1", (no.0,))?;
                     self.cache.envelopes.extend(found.map(|e| (no, e)));
                 }
                 l.extend(self.cache.envelopes.get(&no).cloned());
@@ -76,46 +73,46 @@ impl Finder<'_> {
             Key::Attempt(run, no) => {
                 let found = match self.cache.open_attempt(run, no) {
                     Some(a) => Some(a.clone()),
-                    None => self.one("WHERE run_no = ?1 AND no = ?2", (run.0, no.0))?,
+                    None => one(self.conn, "WHERE run_no = ?1 AND no = ?2", (run.0, no.0))?,
                 };
                 l.extend(found);
             }
             Key::OpenAttempts(run) => l.extend(self.open_attempts(run)?.iter().cloned()),
             Key::Labelled(run, label) => {
-                l.extend(self.many::<Attempt>("WHERE run_no = ?1 AND label = ?2", (run.0, label))?);
+                l.extend(many::<Attempt>(self.conn, "WHERE run_no = ?1 AND label = ?2", (run.0, label))?);
             }
             Key::Spec(run) => {
                 let sql = "SELECT spec FROM specs WHERE run_no = ?1";
-                let spec = self.maybe(sql, (run.0,), rows::json)?;
+                let spec = maybe(self.conn, sql, (run.0,), rows::json)?;
                 l.known_specs.extend(spec.map(|spec| (run, spec)));
             }
             Key::Lease(run, slot) => {
                 let found: Option<Lease> = match self.cache.leases.get(&(run, slot)) {
                     Some(lease) => Some(*lease),
-                    None => self.one("WHERE run_no = ?1 AND slot = ?2", (run.0, slot.0))?,
+                    None => one(self.conn, "WHERE run_no = ?1 AND slot = ?2", (run.0, slot.0))?,
                 };
                 self.cache.leases.extend(found.map(|lease| ((run, slot), lease)));
                 l.extend(found);
             }
             Key::Leases(run) => {
-                l.extend(self.many::<Lease>("WHERE run_no = ?1", (run.0,))?);
+                l.extend(many::<Lease>(self.conn, "WHERE run_no = ?1", (run.0,))?);
             }
             Key::LeasesOf(instance) => {
-                l.extend(self.many::<Lease>("WHERE instance = ?1", (instance.0,))?);
+                l.extend(many::<Lease>(self.conn, "WHERE instance = ?1", (instance.0,))?);
             }
             Key::Entry(run, seq) => {
                 let found = match self.pending.entry(run, seq) {
                     Some(e) => Some(e.clone()),
-                    None => self.one("WHERE run_no = ?1 AND seq = ?2", (run.0, seq.0))?,
+                    None => one(self.conn, "WHERE run_no = ?1 AND seq = ?2", (run.0, seq.0))?,
                 };
                 l.extend(found);
             }
             Key::Matching(run, key) => {
-                l.extend(self.many::<Entry>(MATCHING, (run.0, &key.0[..]))?);
+                l.extend(many::<Entry>(self.conn, MATCHING, (run.0, &key.0[..]))?);
             }
             Key::Newest(of) => l.extend(self.newest(&of)?),
             Key::OpenCalls(instance) => {
-                l.extend(self.many::<Entry>(&open_calls(), (instance.0,))?);
+                l.extend(many::<Entry>(self.conn, &open_calls(), (instance.0,))?);
             }
             Key::Position => l.state.position = state::position(self.conn)?,
             Key::Namespace(name) => state::load_namespace(self.conn, l, name)?,
@@ -143,7 +140,7 @@ impl Finder<'_> {
 
     fn instance(&mut self, no: InstanceNo) -> Result<Option<Instance>, Error> {
         if !self.cache.instances.contains_key(&no) {
-            let found = self.one("WHERE no = ?1", (no.0,))?;
+            let found = one(self.conn, "WHERE no = ?1", (no.0,))?;
             self.cache.instances.extend(found.map(|i| (no, i)));
         }
         Ok(self.cache.instances.get(&no).cloned())
@@ -151,7 +148,7 @@ impl Finder<'_> {
 
     fn run(&mut self, no: RunNo) -> Result<Option<Run>, Error> {
         if !self.cache.runs.contains_key(&no) {
-            let found = self.one("WHERE no = ?1", (no.0,))?;
+            let found = one(self.conn, "WHERE no = ?1", (no.0,))?;
             self.cache.runs.extend(found.map(|run| (no, run)));
         }
         Ok(self.cache.runs.get(&no).cloned())
@@ -162,7 +159,7 @@ impl Finder<'_> {
         if let Some(budgets) = &self.cache.budgets {
             return Ok(budgets.clone());
         }
-        let budgets = Arc::new(self.many("ORDER BY no", ())?);
+        let budgets = Arc::new(many(self.conn, "ORDER BY no", ())?);
         self.cache.budgets = Some(budgets.clone());
         Ok(budgets)
     }
@@ -171,7 +168,7 @@ impl Finder<'_> {
         if let Some(open) = self.cache.open.get(&run) {
             return Ok(open.clone());
         }
-        let open = Arc::new(self.many(OPEN_ATTEMPTS, (run.0,))?);
+        let open = Arc::new(many(self.conn, OPEN_ATTEMPTS, (run.0,))?);
         self.cache.open.insert(run, open.clone());
         Ok(open)
     }
@@ -179,40 +176,20 @@ impl Finder<'_> {
     fn newest(&self, of: &Newest<'_>) -> Result<Option<Entry>, Error> {
         let (run, kind, upto) = (of.run.0, of.kind.code(), of.upto.map(|seq| seq.0));
         if let Some(upto) = upto {
-            return self.one(KEYED_UP_TO, (run, kind, of.key, of.scope, upto));
+            return one(self.conn, KEYED_UP_TO, (run, kind, of.key, of.scope, upto));
         }
         if let Some(e) = self.pending.newest(of) {
             return Ok(Some(e.clone()));
         }
-        let found: Option<Entry> = self.one(KEYED, (run, kind, of.key, of.scope))?;
+        let found: Option<Entry> = one(self.conn, KEYED, (run, kind, of.key, of.scope))?;
         Ok(found.map(|e| self.pending.entry(e.run, e.seq).cloned().unwrap_or(e)))
-    }
-
-    fn one<T: Stored>(&self, rest: &str, params: impl Params) -> Result<Option<T>, Error> {
-        self.maybe(&select::<T>(rest), params, rows::row)
-    }
-
-    fn many<T: Stored>(&self, rest: &str, params: impl Params) -> Result<Vec<T>, Error> {
-        let mut statement = self.conn.prepare_cached(&select::<T>(rest)).map_err(failure)?;
-        let rows = statement.query_map(params, rows::row).map_err(failure)?;
-        rows.collect::<rusqlite::Result<_>>().map_err(failure)
-    }
-
-    fn maybe<T, P: Params>(
-        &self,
-        sql: &str,
-        params: P,
-        map: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Option<T>, Error> {
-        let mut statement = self.conn.prepare_cached(sql).map_err(failure)?;
-        statement.query_row(params, map).optional().map_err(failure)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::schema;
+    use crate::sqlite::{rows::select, schema};
 
     /// Bug: each admission read its run's whole journal.
     /// Consequence: a call cost a millisecond after some thousand calls, and more with each.

@@ -7,6 +7,7 @@ mod load;
 mod log;
 mod payloads;
 mod pending;
+mod query;
 mod read;
 mod rows;
 mod schema;

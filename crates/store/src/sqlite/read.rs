@@ -14,45 +14,18 @@ use outlast_core::{
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
-use rusqlite::{Connection, OptionalExtension as _, Params, params_from_iter, types::Value};
+use rusqlite::{Connection, params_from_iter, types::Value};
 
 use super::{
     SqliteStore, connect, failure, payloads,
+    query::{all, many, maybe, one},
     rows::{self, select},
 };
 use crate::{
     group::Hands,
-    rows::{Cursor, Stored},
+    rows::Cursor,
     tables::{self, APPROVAL, CALL, DONE, ITEM, ITEM_ROW, LIVE, OPEN, STEP, STEP_ROW, UNKNOWN},
 };
-
-fn maybe<T, P: Params>(
-    conn: &Connection,
-    sql: &str,
-    params: P,
-    map: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Option<T>, Error> {
-    conn.prepare_cached(sql).and_then(|mut s| s.query_row(params, map).optional()).map_err(failure)
-}
-
-fn all<T, P: Params>(
-    conn: &Connection,
-    sql: &str,
-    params: P,
-    map: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Vec<T>, Error> {
-    let mut statement = conn.prepare_cached(sql).map_err(failure)?;
-    let rows = statement.query_map(params, map).map_err(failure)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(failure)
-}
-
-fn one<T: Stored>(conn: &Connection, rest: &str, params: impl Params) -> Result<Option<T>, Error> {
-    maybe(conn, &select::<T>(rest), params, rows::row)
-}
-
-fn many<T: Stored>(conn: &Connection, rest: &str, params: impl Params) -> Result<Vec<T>, Error> {
-    all(conn, &select::<T>(rest), params, rows::row)
-}
 
 fn view(conn: &Connection, run: Run) -> Result<RunView, Error> {
     let missing = |what: &str| Error::Corrupt { what: format!("{what} of run {} is missing", run.id) };

@@ -19,9 +19,9 @@ use outlast_core::{
         row::{Row, Touch},
     },
 };
-use rusqlite::{Connection, OptionalExtension as _, Params, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::failure;
+use super::query::{all, execute, maybe};
 use schema::{BY_TIME, BY_TRANSACTION, COMPACTABLE, HEAD, NEWEST_UNTIL};
 
 type Result<T> = std::result::Result<T, Error>;
@@ -356,28 +356,4 @@ fn item(r: &rusqlite::Row<'_>, namespace: &str, agent: &str) -> rusqlite::Result
         attempt: r.get::<_, Option<i64>>(6)?.map(AttemptNo),
         position: Position(r.get(7)?),
     })
-}
-
-fn execute(conn: &Connection, sql: &str, params: impl Params) -> rusqlite::Result<()> {
-    conn.prepare_cached(sql)?.execute(params).map(drop)
-}
-
-fn maybe<T, P: Params>(
-    conn: &Connection,
-    sql: &str,
-    params: P,
-    map: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Option<T>> {
-    conn.prepare_cached(sql).and_then(|mut s| s.query_row(params, map).optional()).map_err(failure)
-}
-
-fn all<T, P: Params>(
-    conn: &Connection,
-    sql: &str,
-    params: P,
-    map: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Vec<T>> {
-    let mut statement = conn.prepare_cached(sql).map_err(failure)?;
-    let rows = statement.query_map(params, map).map_err(failure)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(failure)
 }

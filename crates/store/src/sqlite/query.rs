@@ -1,0 +1,45 @@
+//! Statements, prepared once per connection: a row that may be missing, all rows, none.
+
+use outlast_core::store::Error;
+use rusqlite::{Connection, OptionalExtension as _, Params, Row};
+
+use super::{
+    failure,
+    rows::{self, select},
+};
+use crate::rows::Stored;
+
+/// A row of a table of ours. `rest` follows the table's name.
+pub fn one<T: Stored>(conn: &Connection, rest: &str, params: impl Params) -> Result<Option<T>, Error> {
+    maybe(conn, &select::<T>(rest), params, rows::row)
+}
+
+/// The same of all rows.
+pub fn many<T: Stored>(conn: &Connection, rest: &str, params: impl Params) -> Result<Vec<T>, Error> {
+    all(conn, &select::<T>(rest), params, rows::row)
+}
+
+pub fn maybe<T, P: Params>(
+    conn: &Connection,
+    sql: &str,
+    params: P,
+    map: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Option<T>, Error> {
+    conn.prepare_cached(sql).and_then(|mut s| s.query_row(params, map).optional()).map_err(failure)
+}
+
+pub fn all<T, P: Params>(
+    conn: &Connection,
+    sql: &str,
+    params: P,
+    map: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Vec<T>, Error> {
+    let mut statement = conn.prepare_cached(sql).map_err(failure)?;
+    let rows = statement.query_map(params, map).map_err(failure)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(failure)
+}
+
+/// For writers, who roll back on SQLite's own error.
+pub fn execute(conn: &Connection, sql: &str, params: impl Params) -> rusqlite::Result<()> {
+    conn.prepare_cached(sql)?.execute(params).map(drop)
+}
