@@ -412,8 +412,8 @@ def test_googles_sdk_is_metered_and_replayed_and_told_of_a_refusal_in_its_words(
 # Consequence: settings meant something to `outlast serve` and nothing to a Python program.
 # Cause: it made its configuration of its own copy of the lines that `outlast serve` has, which had not been added to.
 def test_the_proxy_in_the_process_has_the_settings_of_outlast_serve(rt, home, monkeypatch):
+    import http.server
     import threading
-    import time
 
     import openai
 
@@ -424,22 +424,47 @@ def test_the_proxy_in_the_process_has_the_settings_of_outlast_serve(rt, home, mo
         outlast.openai()
     settings.unlink()
 
-    provider = subprocess.Popen(
-        [outlast_program(), "mock", "--listen", "127.0.0.1:0", "--latency", "400ms"], stdout=subprocess.PIPE, text=True
-    )
+    inside, both = threading.Semaphore(1), threading.Event()
+    message = {"role": "assistant", "content": "hi"}
+    answer = json.dumps({
+        "id": "c", "object": "chat.completion", "created": 1, "model": "gpt-4o-mini",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+    }).encode()  # fmt: skip
+
+    class Provider(http.server.BaseHTTPRequestHandler):
+        """Answers a call once another one is there, too, or none has come for a while."""
+
+        def do_POST(self):
+            alone = inside.acquire(blocking=False)
+            if not alone:
+                both.set()
+            self.rfile.read(int(self.headers["Content-Length"]))
+            both.wait(0.5)
+            if alone:
+                inside.release()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Provider)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-a-key-of-the-tests")
-        monkeypatch.setenv("OPENAI_BASE_URL", provider.stdout.readline().strip())
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("OUTLAST_UPSTREAM_CONCURRENCY", "1")
         with rt.run("r") as run:
             client = openai.OpenAI(**outlast.openai())
             asking = [threading.Thread(target=run.step, args=("ask", ask, client, str(n))) for n in range(3)]
-            began = time.monotonic()
             [thread.start() for thread in asking]
             [thread.join() for thread in asking]
-            took = time.monotonic() - began
     finally:
-        provider.kill()
-        provider.wait()
+        server.shutdown()
+        server.server_close()
     assert rt.get("r").budget.calls.spent == 3
-    assert took >= 1.2, "one after the other"
+    assert not both.is_set(), "one call after the other"

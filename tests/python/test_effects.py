@@ -158,6 +158,18 @@ def test_a_step_that_raises_stop_iteration_raises_it(rt):
         run.step("s", lambda: list(broken()))
 
 
+def test_a_step_that_is_refused_leaves_its_place_to_the_next_equal_one(rt):
+    with pytest.raises(ZeroDivisionError), rt.run("r") as run:
+        run.step("s", lambda n: n, 1)
+        raise ZeroDivisionError
+    with rt.run("r") as run:
+        with pytest.raises(outlast.StepDiverged):
+            run.step("s", lambda n: n, 2)
+        assert [run.step("s", lambda n: n, n) for n in (1, 2)] == [1, 2]
+    recorded = rt._engine.recorded(int(rt.get("r").raw["no"]), 0)
+    assert recorded.find(steps.key_of("s", (2,), {}))[1] == "done"
+
+
 # Bug: the store refused the record of an input's failure, and that error came out in place of the generator's.
 # Consequence: the program did not see its own error, and the run was not left: it was `running` until the process ended.
 # Cause: whoever drove a job did not raise an error of a commit in the job, which has an answer to it, but past it.
