@@ -66,7 +66,11 @@ nextest() {
     fi
 }
 
-doctests() { cargo test --workspace --doc --quiet --no-fail-fast; }
+# rustdoc reads all crates before it finds no example in them.
+doctests() {
+    grep -rqE '^ *//[/!].*```|doc = include_str!' crates/*/src --include=*.rs || { echo "there are none"; return; }
+    cargo test --workspace --doc --quiet --no-fail-fast
+}
 
 # Programs on which nothing else here leans.
 scripts_are_sound() {

@@ -1,8 +1,10 @@
 //! The architecture, held against the files: arrows point down, and the domain does no I/O.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 /// Each crate with the crates of ours that it may depend on.
@@ -165,4 +167,25 @@ fn heavy_dependencies_live_in_one_crate_each() {
             assert!(!named || krate == home, "{krate} depends on {dependency}, which belongs to {home}");
         }
     }
+}
+
+/// Bug: `cargo build` after the tests compiled all crates of ours again.
+/// Consequence: more than a minute of `make test`, and of whoever goes on from there.
+/// Cause: proptest asks for features of regex-syntax that no dependency of a build asked for.
+#[test]
+fn a_build_has_its_dependencies_features_from_the_tests() {
+    let (build, tests) = (features("no-dev"), features("all"));
+    assert!(build.len() > 100, "{build:?}");
+    let other: Vec<_> = build.difference(&tests).collect();
+    assert!(other.is_empty(), "tests ask for more of these; let crates/sim ask for it too: {other:?}");
+}
+
+/// Each package with its features, where those dependencies of the workspace are followed.
+fn features(edges: &str) -> BTreeSet<String> {
+    let arguments =
+        ["tree", "--workspace", "--frozen", "--prefix", "none", "--format", "{p} {f}", "--edges", edges];
+    let tree = Command::new(env!("CARGO")).args(arguments).current_dir(root()).output().unwrap();
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let lines = String::from_utf8(tree.stdout).unwrap();
+    lines.lines().map(|l| l.trim_end_matches(" (*)").to_owned()).collect()
 }
