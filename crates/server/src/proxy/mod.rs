@@ -8,6 +8,7 @@ mod body;
 mod budget_metrics;
 mod by_model;
 mod call;
+mod config;
 mod drive;
 mod encoding;
 mod fleet;
@@ -21,6 +22,7 @@ mod log;
 mod metrics;
 mod named;
 mod origin;
+mod pattern;
 mod prices;
 mod probes;
 mod record;
@@ -29,6 +31,7 @@ mod registry;
 mod remembered;
 mod rules;
 mod seat;
+mod seated;
 mod sleep;
 mod state;
 mod upstream;
@@ -50,16 +53,16 @@ use outlast_core::{clock::Entropy, store::Error};
 use tokio::net::TcpListener;
 
 pub(crate) use body::{AnswerBody, Piece};
-pub use by_model::{BadPattern, Pattern};
+pub use config::{Config, Observer, Seen};
 pub use fleet::FLEET;
 pub(crate) use host::Host;
-pub use host::{Config, Observer, Seen};
-pub use named::{AuthHeader, BadName, Named};
+pub use named::{AuthHeader, BadName, Named, Providers};
+pub use pattern::{BadPattern, Pattern};
 pub use probes::PROBES;
 pub use record::{Answer as StoredAnswer, BadRecord};
 pub(crate) use refuse::Refusal;
 pub(crate) use seat::forget_run;
-pub use upstream::{BadBase, Key, Provider, Providers};
+pub use upstream::{BadBase, Key, Provider};
 pub use who::{Access, NotLetIn, bare};
 pub(crate) use who::{api, bears_token};
 
@@ -298,7 +301,7 @@ impl Proxy {
             Route::Kept { upstream, id } => {
                 let shaped = |r: Refusal| (r, Some(upstream));
                 let seat = seat::seat(host, caller.who.clone()).await.map_err(shaped)?;
-                kept::check(host, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
+                kept::check(&host.memories, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
                 let raw = self.body(host, body).await.map_err(shaped)?;
                 Self::free(host, caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
             }
@@ -356,7 +359,7 @@ impl Proxy {
         raw: Bytes,
         wire: Wire,
     ) -> Result<Response<AnswerBody>, Refusal> {
-        let to = by_model::route(host, to, &caller.credential, &headers, &raw);
+        let to = by_model::route(&host.config, to, &caller.credential, &headers, &raw);
         if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
             return Err(no_key(&to));
         }
@@ -372,9 +375,19 @@ impl Proxy {
             let agent = headers.get("x-outlast-agent").and_then(|v| v.to_str().ok()).map(str::to_owned);
             host.saw(Seen::Session { run: seat.run, attempt: seat.attempt, id, agent });
         }
-        let call = Call::read(host, seat.clone(), caller, dialect, to, headers, raw)?;
+        let call = Call::read(
+            &host.config,
+            &host.memories,
+            || host.nonce(),
+            seat.clone(),
+            caller,
+            dialect,
+            to,
+            headers,
+            raw,
+        )?;
         if !call.request.names.is_empty() {
-            kept::check(host, call.seat.run, call.request.names.clone()).await?;
+            kept::check(&host.memories, call.seat.run, call.request.names.clone()).await?;
         }
         let (response, gone) = drive::start(host.clone(), call, wire);
         let response = response
@@ -404,7 +417,7 @@ impl Proxy {
             return Err(no_key(&to));
         }
         let mut out = headers::upstream(&headers, false);
-        credential(host, &to, &caller.credential, &headers, &mut out)
+        credential(&host.config, &to, &caller.credential, &headers, &mut out)
             .map_err(|e| Refusal::new(401, "no_provider_key", e))?;
         let url = to.url(&host.config.providers, &caller.target);
         let sent =
