@@ -1,5 +1,6 @@
 //! A process: a server that hosts a desk on its handle of the store, as the proxy does.
 
+mod clients;
 mod exchanges;
 mod settling;
 
@@ -12,27 +13,21 @@ use std::{
 
 use outlast_core::{
     call::{
-        ConnectionId, Membership, Patience, Refused,
+        ConnectionId, Membership, Patience,
         connection::Event,
-        desk::{self, Admitting, At, Deed, ForClient, Key},
-        exchange::Ending,
+        desk::{self, At, Deed, Key},
         rates::Wants,
-        taken::Place,
     },
-    engine::{
-        call::{admit::Admit, delivered::Delivered},
-        op::{Actor, Durability, Op},
-    },
-    journal::Role,
+    engine::op::{Durability, Op},
     memory::{MemoryStore, Tables},
-    store::{Error, Store},
-    words::{
-        digest::MatchKey,
-        id::{AttemptNo, InstanceNo, RunNo, Seq, Slot},
-    },
+    store::Error,
+    words::id::{AttemptNo, InstanceNo, RunNo, Seq},
 };
 
-use self::exchanges::Carried;
+use self::{
+    clients::{Client, place},
+    exchanges::Carried,
+};
 use crate::{
     Bug,
     agent::{self, Credential, Request},
@@ -123,27 +118,6 @@ struct Pending {
     receiving: Vec<Seq>,
     /// For the defect that decides on what was read too early.
     stale: Option<Box<Tables>>,
-}
-
-/// One client's request.
-pub struct Client {
-    pub request: Request,
-    attempt: Option<AttemptNo>,
-    /// Where its answer comes from, when that is an exchange.
-    source: Option<Rc<RefCell<Carried>>>,
-    receiving: Option<Seq>,
-    /// What it is given at the end.
-    result: Option<agent::Input>,
-    /// Its delivery mark, until it is submitted.
-    mark: Option<Delivered>,
-    /// Numbers its waits, so that an old timer is known as old.
-    wait: u64,
-    /// Numbers its admissions, for the same reason.
-    asked: u64,
-    /// Its wait was over, and it was decided once more.
-    waited_out: bool,
-    /// It had no turn at its upstream when it was asked last.
-    lacks_turn: bool,
 }
 
 /// One process, in one of its lives.
@@ -260,19 +234,7 @@ impl Process {
             return refuse(connection, &request, "instance_dead", true, 2_000, out);
         };
         let (run, credential) = (request.run, request.credential.clone());
-        let client = Client {
-            request,
-            attempt: None,
-            source: None,
-            receiving: None,
-            result: None,
-            mark: None,
-            wait: 0,
-            asked: 0,
-            waited_out: false,
-            lacks_turn: false,
-        };
-        self.clients.insert(connection, client);
+        self.clients.insert(connection, Client::new(request));
         match credential {
             Credential::Token(attempt) => self.arrive(connection, attempt, out),
             Credential::Label(label) => match self.labels.get(&(run, label.clone())) {
@@ -308,20 +270,6 @@ impl Process {
         self.desk_on(desk::Event::Arrived(ConnectionId(connection), request), out);
     }
 
-    fn client_gone(&mut self, c: u64, out: &mut Outside) {
-        let Some(client) = self.clients.get(&c) else { return };
-        if client.attempt.is_none() {
-            // Its attempt is not known yet, and now nobody asks for it.
-            self.clients.remove(&c);
-            return;
-        }
-        out.oracle.gives_back(c);
-        match out.bug {
-            Some(Bug::LeftUnnoticed) => out.to_process(300, self.index, Input::ClientGoneLate(c)),
-            _ => self.feed(c, Event::ClientGone, out),
-        }
-    }
-
     fn feed(&mut self, c: u64, event: Event, out: &mut Outside) {
         self.desk_on(desk::Event::Client(ConnectionId(c), event), out);
     }
@@ -339,198 +287,6 @@ impl Process {
                 }
             }
         }
-    }
-
-    fn act(&mut self, c: u64, deed: ForClient, out: &mut Outside) {
-        let Some(client) = self.clients.get_mut(&c) else { return };
-        let run = client.request.run;
-        match deed {
-            ForClient::Admit(admitting) => self.admit(c, admitting, out),
-            ForClient::Wait => {
-                client.wait += 1;
-                let wait = client.wait;
-                out.to_process(45_000, self.index, Input::WaitOver { connection: c, wait });
-            }
-            ForClient::WaitNoMore => client.wait += 1,
-            ForClient::Open { seq, cap, instance } => {
-                self.receives(c, seq, out);
-                self.open(c, seq, cap, instance, true, out);
-            }
-            ForClient::Drop { seq, instance } => self.open(c, seq, None, instance, false, out),
-            ForClient::Attach(seq) => {
-                out.saw("joined here");
-                self.receives(c, seq, out);
-                let live = self.exchanges.get(&(run, seq)).cloned();
-                self.clients.entry(c).and_modify(|client| client.source = live);
-            }
-            ForClient::Poll(seq) => {
-                self.receives(c, seq, out);
-                let pause = out.rng.between(100, 900);
-                out.to_process(pause, self.index, Input::Poll { connection: c, seq });
-            }
-            ForClient::Load(seq) => {
-                self.receives(c, seq, out);
-                out.to_process(2, self.index, Input::Load { connection: c, seq });
-            }
-            ForClient::Send(visible) => {
-                let live = client.source.as_ref().map(|live| live.borrow());
-                let frames = live.as_ref().map(|live| live.frames.as_slice());
-                let seq = client.receiving.unwrap_or_default();
-                out.oracle.shown(&out.disk, &out.provider, run, seq, visible, frames);
-            }
-            ForClient::Finish => self.finish(c, out),
-            ForClient::Refuse(refused) => {
-                let after = u64::from(refused.retry_after_s().unwrap_or(1)) * 1000;
-                let (code, retry) = (refused.code().to_owned(), refused.should_retry());
-                match refused {
-                    Refused::AdmissionTimeout(_) if client.lacks_turn => out.saw("no turn in time"),
-                    Refused::AdmissionTimeout(_) => out.saw("admission timeout"),
-                    _ => {}
-                }
-                refuse(c, &client.request, &code, retry, after, out);
-            }
-            // The SDK does not retry a stream that broke: its agent fails.
-            ForClient::BreakOff(why) => {
-                out.saw("broke off");
-                refuse(c, &client.request, why.code(), false, 0, out);
-            }
-            ForClient::Mark { seq, count, replayed } => {
-                let Some(attempt) = client.attempt else { return };
-                client.mark = Some(Delivered { run, seq, attempt, count, replayed });
-                // Its driver gets to it at once, or a little later.
-                let delay = if out.rng.chance(60) { 0 } else { out.rng.between(1, 60) };
-                out.to_process(delay, self.index, Input::Mark(c));
-            }
-            ForClient::Over => {
-                out.oracle.gives_back(c);
-                self.clients.remove(&c);
-            }
-        }
-    }
-
-    /// Its answer is that of `seq` from here on.
-    fn receives(&mut self, c: u64, seq: Seq, out: &mut Outside) {
-        let Some(client) = self.clients.get_mut(&c) else { return };
-        client.receiving = Some(seq);
-        let run = client.request.run;
-        // With one process and no rate nothing comes back unnoticed: whoever fits was woken.
-        let waited_out = std::mem::take(&mut client.waited_out);
-        if waited_out && out.processes == 1 && out.rate.is_any() {
-            out.overslept(run, seq);
-        }
-        out.oracle.receives(c, run, client.attempt.unwrap_or_default(), seq);
-    }
-
-    fn admit(&mut self, c: u64, admitting: Admitting, out: &mut Outside) {
-        out.oracle.gives_back(c);
-        let Some(client) = self.clients.get_mut(&c) else { return };
-        let Some(attempt) = client.attempt else { return };
-        client.asked += 1;
-        client.lacks_turn = admitting.later.is_some();
-        if let Some(later) = &admitting.later {
-            out.saw("no turn");
-            let ask = Input::AskTurn { connection: c, asked: client.asked };
-            out.to_process(later.after_ms.min(1_000), self.index, ask);
-        }
-        let place = place(client, attempt, out.bug);
-        let r = &client.request;
-        let op = Admit {
-            actor: Actor { run: r.run, attempt, instance: admitting.instance },
-            slot: Slot::DRIVER,
-            scope: r.scope.clone(),
-            within: None,
-            digest: r.digest(),
-            match_key: place.key,
-            upstream: "sim".into(),
-            path: "/chat".into(),
-            model: "sim-1".into(),
-            stream: r.ask.stream,
-            idempotency_key: r.key.clone(),
-            bound: r.ask.bound(),
-            priced: r.ask.priced,
-            taken: admitting.taken,
-            in_hand: admitting.in_hand,
-            retry_count: r.retry,
-            answered_with_error: admitting.answered_with_error,
-            behind: admitting.behind,
-            active_ms: 0,
-            request: None,
-        };
-        self.queue(op, Durability::Synced, Then::Admitted(c), out);
-    }
-
-    /// The end of an answer is on its way to the client.
-    fn finish(&mut self, c: u64, out: &mut Outside) {
-        let Some(client) = self.clients.get_mut(&c) else { return };
-        if let Some(live) = client.source.as_ref().map(|live| live.borrow()) {
-            let done = live.last.is_some_and(|(ending, _)| ending == Ending::Done);
-            let status = live.status.unwrap_or(502);
-            client.result = Some(match out.provider.served.get(&live.key) {
-                Some(served) if done => agent::Input::Answer { connection: c, answer: served.answer },
-                _ => agent::Input::Refused {
-                    connection: c,
-                    code: format!("status {status}"),
-                    retry: status >= 429,
-                    after_ms: 500,
-                },
-            });
-        }
-        let delay = out.rng.between(1, 60);
-        out.to_process(delay, self.index, Input::Flushed(c));
-    }
-
-    /// The answer is with the client's machine; now and then it is lost there.
-    fn flushed(&mut self, c: u64, out: &mut Outside) {
-        let Some(client) = self.clients.get_mut(&c) else { return };
-        let (request, attempt) = (client.request.clone(), client.attempt.unwrap_or_default());
-        out.oracle.gives_back(c);
-        match client.result.take() {
-            Some(agent::Input::Answer { .. }) if out.rng.chance(5) && !out.provider.behaves => {
-                out.saw("lost after its end");
-                let after = out.rng.between(0, 40);
-                refuse(c, &request, "connection reset", true, after, out);
-            }
-            Some(result) => {
-                if let agent::Input::Answer { answer, .. } = result {
-                    out.oracle.received(&out.provider, &request, attempt, answer);
-                }
-                out.to_agent(0, request.agent, request.life, result);
-            }
-            None => {}
-        }
-        self.feed(c, Event::Delivered, out);
-    }
-
-    fn mark(&mut self, c: u64, out: &mut Outside) {
-        let Some(mark) = self.clients.get_mut(&c).and_then(|client| client.mark.take()) else { return };
-        self.queue(mark, Durability::Lazy, Then::Noted, out);
-        self.desk_on(desk::Event::Marked(ConnectionId(c)), out);
-    }
-
-    fn poll(&mut self, c: u64, seq: Seq, out: &mut Outside) {
-        let Some(run) = self.clients.get(&c).map(|client| client.request.run) else { return };
-        let state = match self.store.disk().entry(run, seq) {
-            Ok(Some(entry)) => Ok(entry.state),
-            Ok(None) => Err(Error::Corrupt { what: format!("entry {seq} is gone") }),
-            Err(e) => Err(e),
-        };
-        self.feed(c, Event::Polled(state), out);
-    }
-
-    fn load(&mut self, c: u64, seq: Seq, out: &mut Outside) {
-        let Some(client) = self.clients.get_mut(&c) else { return };
-        let stored = self.store.disk().payload(client.request.run, seq, Role::Answer);
-        let text = stored.ok().flatten().and_then(|kept| kept.decode().ok());
-        let answer = text.and_then(|t| std::str::from_utf8(&t).ok()?.parse().ok());
-        let event = match answer {
-            Some(answer) => {
-                client.source = None;
-                client.result = Some(agent::Input::Answer { connection: c, answer });
-                Event::Loaded(Ok(()))
-            }
-            None => Event::Loaded(Err(Error::Corrupt { what: format!("the answer of entry {seq}") })),
-        };
-        self.feed(c, event, out);
     }
 
     fn queue(&mut self, op: impl Into<Op>, durability: Durability, then: Then, out: &mut Outside) {
@@ -551,14 +307,6 @@ impl Process {
             out.to_process(wait, self.index, Input::Commit);
         }
     }
-}
-
-/// Where identical requests of the client's attempt meet.
-fn place(client: &Client, attempt: AttemptNo, bug: Option<Bug>) -> Place {
-    let r = &client.request;
-    let scope = if bug == Some(Bug::ScopeIgnored) { "" } else { &r.scope };
-    let key = MatchKey::new(&r.digest(), scope, None);
-    Place { run: r.run, attempt, key }
 }
 
 fn patience(out: &Outside) -> Patience {

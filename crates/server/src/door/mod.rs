@@ -24,14 +24,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use outlast_core::{store::Error, words::clock::Entropy};
 use tokio::net::TcpListener;
 
-pub use crate::proxy::by_model::{BadPattern, Pattern};
+pub use crate::proxy::config::{Config, Observer, Seen};
 pub use crate::proxy::{
-    host::{Config, Observer, Seen},
-    named::{AuthHeader, BadName, Named},
+    named::{AuthHeader, BadName, Named, Providers},
+    pattern::{BadPattern, Pattern},
     record::{Answer as StoredAnswer, BadRecord},
 };
 pub use crate::{
-    proxy::upstream::{BadBase, Key, Provider, Providers},
+    proxy::upstream::{BadBase, Key, Provider},
     wire::who::{Access, NotLetIn, bare},
 };
 pub use fleet::FLEET;
@@ -278,7 +278,9 @@ impl Proxy {
             Route::Kept { upstream, id } => {
                 let shaped = |r: Refusal| (r, Some(upstream));
                 let seat = crate::proxy::seat::seat(host, caller.who.clone()).await.map_err(shaped)?;
-                crate::proxy::kept::check(host, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
+                crate::proxy::kept::check(&host.memories, seat.run, vec![id.to_owned()])
+                    .await
+                    .map_err(shaped)?;
                 let raw = self.body(host, body).await.map_err(shaped)?;
                 Self::free(host, caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
             }
@@ -329,7 +331,7 @@ impl Proxy {
         raw: Bytes,
         wire: Wire,
     ) -> Result<Response<AnswerBody>, Refusal> {
-        let to = crate::proxy::by_model::route(host, to, &caller.credential, &headers, &raw);
+        let to = crate::proxy::by_model::route(&host.config, to, &caller.credential, &headers, &raw);
         if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
             return Err(no_key(&to));
         }
@@ -345,9 +347,19 @@ impl Proxy {
             let agent = headers.get("x-outlast-agent").and_then(|v| v.to_str().ok()).map(str::to_owned);
             host.saw(Seen::Session { run: seat.run, attempt: seat.attempt, id, agent });
         }
-        let call = Call::read(host, seat.clone(), caller, dialect, to, headers, raw)?;
+        let call = Call::read(
+            &host.config,
+            &host.memories,
+            || host.nonce(),
+            seat.clone(),
+            caller,
+            dialect,
+            to,
+            headers,
+            raw,
+        )?;
         if !call.request.names.is_empty() {
-            crate::proxy::kept::check(host, call.seat.run, call.request.names.clone()).await?;
+            crate::proxy::kept::check(&host.memories, call.seat.run, call.request.names.clone()).await?;
         }
         let (response, gone) = crate::proxy::drive::start(host.clone(), call, wire);
         let response = response
@@ -377,7 +389,7 @@ impl Proxy {
             return Err(no_key(&to));
         }
         let mut out = crate::wire::headers::upstream(&headers, false);
-        credential(host, &to, &caller.credential, &headers, &mut out)
+        credential(&host.config, &to, &caller.credential, &headers, &mut out)
             .map_err(|why| Refusal::UnusableKey { upstream: to.name().to_owned(), why })?;
         let url = to.url(&host.config.providers, &caller.target);
         let sent =

@@ -10,20 +10,18 @@ use outlast_core::{
     call::rates::Wants,
     journal::payload::{Codec, Payload},
     price::Bound,
-    run::{Record, masks::Rules, token},
-    words::{
-        digest::{Digest, MatchKey, RequestDigest},
-        id::{AttemptNo, RunId, RunNo, Seq, Slot},
-    },
+    run::{Record, token},
+    words::digest::{Digest, MatchKey, RequestDigest},
 };
 use tokio::time::Instant;
 
 use super::{
-    host::Host,
-    live::leaves_it_to_us,
-    named::To,
+    config::Config,
+    named::{self, Providers, To},
     prices::Priced,
-    upstream::{self, Key, SendFailed},
+    remembered::Memories,
+    seated::Seat,
+    upstream::{Key, Pool, SendFailed},
 };
 use crate::{
     dialect::{Dialect, Request, canonical},
@@ -33,25 +31,6 @@ use crate::{
         who::{Caller, Credential, bare},
     },
 };
-
-/// For whom the request is made.
-#[derive(Clone, Debug)]
-pub struct Seat {
-    pub run: RunNo,
-    pub id: RunId,
-    pub attempt: AttemptNo,
-    pub slot: Slot,
-    pub scope: Arc<str>,
-    /// The open item or step it is made in.
-    pub within: Option<Seq>,
-    pub record: Record,
-    /// What does not count in its run's requests.
-    pub rules: Arc<Rules>,
-    /// A header attempt: it has no driver, and counts active time only while a call is in flight.
-    pub undriven: bool,
-    /// The shared run of the day: nothing is replayed or joined.
-    pub shared: bool,
-}
 
 /// A metered request.
 pub struct Call {
@@ -84,7 +63,9 @@ pub struct Call {
 impl Call {
     /// Reads a request. Errors are refusals that cost nothing.
     pub fn read(
-        host: &Host,
+        config: &Config,
+        memories: &Memories,
+        nonce: impl FnOnce() -> u64,
         seat: Seat,
         caller: Caller,
         dialect: &'static dyn Dialect,
@@ -93,7 +74,7 @@ impl Call {
         raw: Bytes,
     ) -> Result<Call, Refusal> {
         let encoding = headers::text(&headers, "content-encoding");
-        let body = encoding::decode(&raw, encoding, host.config.max_body)?;
+        let body = encoding::decode(&raw, encoding, config.max_body)?;
         let request = dialect.parse(&caller.target, &body)?;
         let canonical = canonical(&body, &seat.rules)?;
         let (path, query) = match caller.target.split_once('?') {
@@ -122,13 +103,13 @@ impl Call {
         };
         let match_key = if seat.shared {
             // Nobody's requests are all different: there is no attempt a replay could belong to.
-            let nonce = format!("{}#{}", seat.scope, host.nonce());
+            let nonce = format!("{}#{}", seat.scope, nonce());
             MatchKey::new(&digest, &nonce, credential_digest.as_ref())
         } else {
             MatchKey::new(&digest, &seat.scope, credential_digest.as_ref())
         };
-        let priced = Priced::of(&host.config.prices, &host.config.price_hash, &to, &request);
-        let (record, grown) = stored(host, &seat, &to, &request, &body);
+        let priced = Priced::of(&config.prices, &config.price_hash, &to, &request);
+        let (record, grown) = stored(memories, &seat, &to, &request, &body);
         // A conversation that grows by a message costs a message. Server tools repeat their input, so
         // for them the bytes alone count.
         let input = match grown.filter(|_| request.turns <= 1) {
@@ -164,7 +145,7 @@ impl Call {
     }
 
     /// What it wants of its upstream's minute.
-    pub fn wants(&self, host: &Host) -> Wants {
+    pub fn wants(&self, config: &Config) -> Wants {
         let key = match &self.credential {
             Credential::Ours => None,
             Credential::Passed { digest, .. } => Some(*digest),
@@ -172,10 +153,10 @@ impl Call {
         Wants {
             upstream: self.upstream_name().to_owned(),
             account: (key, self.request.model.clone()),
-            rate: self.to.rate(host.config.upstream_rate),
+            rate: self.to.rate(config.upstream_rate),
             bound: self.bound.full().1,
             input_bound: self.bound.input_tokens,
-            patience_ms: u64::try_from(host.config.admit_wait.as_millis()).unwrap_or(u64::MAX),
+            patience_ms: u64::try_from(config.admit_wait.as_millis()).unwrap_or(u64::MAX),
         }
     }
 
@@ -200,7 +181,8 @@ impl Call {
     /// Sends it upstream, with its output cap lowered to `cap`.
     pub fn send(
         &self,
-        host: &Host,
+        config: &Config,
+        pool: &Pool,
         cap: Option<u64>,
     ) -> impl Future<Output = Result<Response<Incoming>, SendFailed>> + use<> {
         let want_usage = self.request.stream && self.to.asks_usage();
@@ -210,24 +192,20 @@ impl Call {
             std::borrow::Cow::Owned(bytes) => (Bytes::from(bytes), true),
         };
         let mut headers = headers::upstream(&self.headers, is_edited);
-        let key = self.authorize(host, &mut headers);
-        let url = self.to.url(&host.config.providers, &self.target);
-        let pool = host.pool.clone();
+        let key = credential(config, &self.to, &self.credential, &self.headers, &mut headers);
+        let url = self.to.url(&config.providers, &self.target);
+        let pool = pool.clone();
         async move {
             key.map_err(SendFailed::Unsendable)?;
             pool.send(Method::POST, &url, headers, body).await
         }
     }
 
-    fn authorize(&self, host: &Host, headers: &mut HeaderMap) -> Result<(), String> {
-        credential(host, &self.to, &self.credential, &self.headers, headers)
-    }
-
     /// An upstream's own words about a call, as the journal keeps them: without the key it was sent,
     /// ours or the caller's.
-    pub fn mask_secrets(&self, host: &Host, text: &str) -> String {
+    pub fn mask_secrets(&self, providers: &Providers, text: &str) -> String {
         let mut masked = text.to_owned();
-        if let Some(key) = &self.to.provider(&host.config.providers).key {
+        if let Some(key) = &self.to.provider(providers).key {
             masked = key.masked_text(&masked);
         }
         for name in headers::CREDENTIALS {
@@ -246,18 +224,16 @@ impl Call {
 
 /// Puts a credential into `out`: ours, or the caller's own in the header it came in.
 pub fn credential(
-    host: &Host,
+    config: &Config,
     to: &To,
     credential: &Credential,
     came: &HeaderMap,
     out: &mut HeaderMap,
 ) -> Result<(), String> {
     match credential {
-        Credential::Ours => match &to.provider(&host.config.providers).key {
-            Some(key) => upstream::authorize(out, to, key).map_err(|e| e.to_string()),
-            None if to.lacks_key(&host.config.providers) => {
-                Err(format!("no key for {} is known here", to.name()))
-            }
+        Credential::Ours => match &to.provider(&config.providers).key {
+            Some(key) => named::authorize(out, to, key).map_err(|e| e.to_string()),
+            None if to.lacks_key(&config.providers) => Err(format!("no key for {} is known here", to.name())),
             None => Ok(()),
         },
         Credential::Passed { .. } => {
@@ -266,7 +242,7 @@ pub fn credential(
                     let ours = value.to_str().is_ok_and(|v| {
                         let bare = bare(v);
                         outlast_core::run::token::looks_like_token(bare)
-                            || host.config.access.api_token.as_deref() == Some(bare)
+                            || config.access.api_token.as_deref() == Some(bare)
                     });
                     if !ours {
                         let mut value: HeaderValue = value.clone();
@@ -286,7 +262,7 @@ const CUT_TOKENS: u64 = 32;
 /// The record of a body against the run's bases, and the input bound that the base gives: its billed
 /// input, the bytes that are new, and what few bytes can stand for.
 fn stored(
-    host: &Host,
+    memories: &Memories,
     seat: &Seat,
     to: &To,
     request: &Request,
@@ -295,7 +271,7 @@ fn stored(
     if seat.record != Record::All {
         return (None, None);
     }
-    let memory = host.memory(seat.run);
+    let memory = memories.of(seat.run);
     let memory = memory.lock();
     let record = diff(body, memory.bases.as_slice());
     let grown = record.base.and_then(|seq| memory.billed(seq, to.name(), &request.model)).map(|billed| {
@@ -305,4 +281,39 @@ fn stored(
             .saturating_add(CUT_TOKENS)
     });
     (Some(record), grown)
+}
+
+/// Whether a caller leaves trying again to us: it says so, or does not say that it does so itself. The official SDKs
+/// count their own tries in each request, the first one included.
+pub fn leaves_it_to_us(headers: &HeaderMap) -> Result<bool, Refusal> {
+    match headers.get("x-outlast-retries").map(|v| v.to_str().unwrap_or("")) {
+        None => Ok(!headers.contains_key("x-stainless-retry-count")),
+        Some(text) if text.eq_ignore_ascii_case("on") => Ok(true),
+        Some(text) if text.eq_ignore_ascii_case("off") => Ok(false),
+        Some(text) => {
+            let short: String = text.chars().take(40).collect();
+            Err(Refusal::BadHeader { name: "X-Outlast-Retries", had: short, wanted: "on or off" })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_tries_again_itself_is_left_alone() {
+        for (headers, wanted) in [
+            (vec![], Some(true)),
+            (vec![("x-stainless-retry-count", "0")], Some(false)),
+            (vec![("x-stainless-retry-count", "2")], Some(false)),
+            (vec![("x-outlast-retries", "off")], Some(false)),
+            (vec![("x-outlast-retries", "On"), ("x-stainless-retry-count", "0")], Some(true)),
+            (vec![("x-outlast-retries", "3")], None),
+        ] {
+            let map: HeaderMap =
+                headers.iter().map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap())).collect();
+            assert_eq!(leaves_it_to_us(&map).ok(), wanted, "{headers:?}");
+        }
+    }
 }

@@ -30,7 +30,8 @@ use tokio::{sync::oneshot, time::Instant};
 use self::reply::{Reply, Source};
 use super::{
     call::Call,
-    host::{Host, Seen},
+    config::Seen,
+    host::Host,
     inbox::Inbox,
     live::{self, Errand},
     log::Live,
@@ -55,12 +56,12 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
         place,
         retry_count: call.retry_count,
         has_idempotency_key: call.idempotency_key.is_some(),
-        patience: live::patience(&host, &call),
-        wants: Arc::new(call.wants(&host)),
+        patience: live::patience(&host.config, &call, || host.nonce()),
+        wants: Arc::new(call.wants(&host.config)),
     });
     wire.answering(Client { registry: registry.clone(), id });
     let drive = Drive {
-        reply: Reply::new(id, wire, head, host.clone(), call.seat.clone()),
+        reply: Reply::new(id, wire, head, host.watch.clone(), call.seat.clone()),
         host,
         id,
         inbox,
@@ -225,7 +226,7 @@ impl Drive {
             retry_count: call.retry_count,
             answered_with_error: admitting.answered_with_error,
             behind: admitting.behind,
-            active_ms: self.host.unposted_ms(seat),
+            active_ms: self.host.memories.unposted_ms(seat),
             request,
         };
         let began = Instant::now();
@@ -249,14 +250,14 @@ impl Drive {
                     self.host.saw(Seen::Diverged { untaken: d.untaken });
                 }
                 if let Some(base) = self.call.base(*seq) {
-                    self.host.memory(self.call.seat.run).lock().bases.push(base);
+                    self.host.memories.of(self.call.seat.run).lock().bases.push(base);
                 }
-                self.host.call_begins(&self.call.seat);
+                self.host.memories.call_begins(&self.call.seat);
             }
             Ok(Admission::Replay { seq }) => {
                 self.reply.replayed = true;
                 if self.call.record.is_some() {
-                    self.host.recall(self.call.seat.run, *seq, &self.call.body);
+                    self.host.memories.recall(self.call.seat.run, *seq, &self.call.body);
                 }
             }
             // The process was stopped for longer than its lease, or what it has open is in doubt: it goes on under a

@@ -2,19 +2,19 @@
 //!
 //! Our key can read every answer of the account; a run must not go on from another's.
 
-use std::{
-    collections::{BTreeSet, HashSet},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use outlast_core::{
     journal::{Entry, Kind, Role, State},
-    store,
+    store::{self, Store},
     words::id::{RunNo, Seq},
 };
 
-use super::{host::Host, record::Answer, remembered::RunMemory};
+use super::{
+    record::Answer,
+    remembered::{Kept, Memories, RunMemory, Told},
+};
 use crate::{
     dialect::{Dialect, HeaderFacts, Request, Route, route},
     wire::refuse::Refusal,
@@ -23,60 +23,19 @@ use crate::{
 /// How many entries are read at a time.
 const PAGE: i64 = 32;
 
-/// The ids that a run's journal is known to hold.
-#[derive(Default)]
-pub struct Kept {
-    ids: HashSet<String>,
-    /// The entries behind the first and up to the second were read. Whoever reads on begins at an end of it, so
-    /// it has no gaps.
-    read: Option<(Seq, Seq)>,
-    /// Calls that were in flight when they were read.
-    open: BTreeSet<Seq>,
-}
-
-impl Kept {
-    pub fn add(&mut self, ids: &[String]) {
-        self.ids.extend(ids.iter().cloned());
-    }
-
-    fn lacks<'i>(&self, ids: &'i [String]) -> Option<&'i String> {
-        ids.iter().find(|id| !self.ids.contains(*id))
-    }
-
-    fn note(&mut self, seq: Seq, told: Told) {
-        self.open.remove(&seq);
-        match told {
-            Told::Ids(ids) => self.ids.extend(ids),
-            Told::NotYet => drop(self.open.insert(seq)),
-        }
-    }
-
-    fn has_read(&mut self, above: Seq, upto: Seq) {
-        let (low, high) = self.read.unwrap_or((above, upto));
-        self.read = Some((low.min(above), high.max(upto)));
-    }
-}
-
-/// What an entry says of ids.
-enum Told {
-    Ids(Vec<String>),
-    /// It is in flight.
-    NotYet,
-}
-
 /// Refuses the first of `ids` that no answer in the run's journal has.
 ///
 /// What this process settled it knows; for the rest it reads the journal, newest first, until all are found:
 /// an agent goes on from its last answer. Nothing is read twice but calls in flight. Under `record = "digests"`
 /// answers are not in the journal: then only this process's are known.
 /// Errors: `foreign_response`, 403; the store's.
-pub async fn check(host: &Arc<Host>, run: RunNo, ids: Vec<String>) -> Result<(), Refusal> {
-    if host.memory(run).lock().kept.lacks(&ids).is_none() {
+pub async fn check(memories: &Memories, run: RunNo, ids: Vec<String>) -> Result<(), Refusal> {
+    let (store, memory) = (memories.store().clone(), memories.of(run));
+    if memory.lock().kept.lacks(&ids).is_none() {
         return Ok(());
     }
-    let host = host.clone();
     let reading = tokio::task::spawn_blocking(move || {
-        let journal = Journal { host: &host, run, memory: host.memory(run), ids: &ids };
+        let journal = Journal { store: store.as_ref(), run, memory, ids: &ids };
         match journal.read_until_found()? {
             None => Ok(()),
             Some(id) => {
@@ -90,7 +49,7 @@ pub async fn check(host: &Arc<Host>, run: RunNo, ids: Vec<String>) -> Result<(),
 
 /// A run's journal, and what is looked for in it.
 struct Journal<'a> {
-    host: &'a Host,
+    store: &'a dyn Store,
     run: RunNo,
     memory: Arc<RunMemory>,
     ids: &'a [String],
@@ -99,7 +58,7 @@ struct Journal<'a> {
 impl Journal<'_> {
     /// Returns the first id that is nowhere in it.
     fn read_until_found(&self) -> Result<Option<&String>, Refusal> {
-        let store = &self.host.store;
+        let store = self.store;
         let Some(view) = store.run(self.run)? else { return Ok(self.ids.first()) };
         let newest = Seq(view.run.next_seq.0 - 1);
         let ((mut low, mut high), open) =
@@ -133,7 +92,7 @@ impl Journal<'_> {
     /// Reads the entries behind `above` up to `upto`.
     fn read_page(&self, above: Seq, upto: Seq) -> Result<(), Refusal> {
         let limit = usize::try_from(upto.0 - above.0).unwrap_or_default();
-        for entry in self.host.store.entries(self.run, above, limit)? {
+        for entry in self.store.entries(self.run, above, limit)? {
             if entry.seq <= upto {
                 self.read(&entry)?;
             }
@@ -145,7 +104,7 @@ impl Journal<'_> {
     fn read(&self, entry: &Entry) -> Result<(), Refusal> {
         let told = match (entry.kind, entry.state) {
             (Kind::Call, State::Open) => Told::NotYet,
-            (Kind::Call, _) => Told::Ids(ids_of(self.host, entry)?),
+            (Kind::Call, _) => Told::Ids(ids_of(self.store, entry)?),
             _ => return Ok(()),
         };
         self.kept(|kept| kept.note(entry.seq, told));
@@ -153,7 +112,7 @@ impl Journal<'_> {
     }
 }
 
-fn ids_of(host: &Host, entry: &Entry) -> Result<Vec<String>, Refusal> {
+fn ids_of(store: &dyn Store, entry: &Entry) -> Result<Vec<String>, Refusal> {
     let Some(call) = entry.call.as_ref().filter(|_| entry.replayable) else { return Ok(Vec::new()) };
     let Route::Metered(dialect) = route("POST", &call.path, HeaderFacts::default()) else {
         return Ok(Vec::new());
@@ -161,7 +120,7 @@ fn ids_of(host: &Host, entry: &Entry) -> Result<Vec<String>, Refusal> {
     if !dialect.keeps_answers() {
         return Ok(Vec::new());
     }
-    let Some(payload) = host.store.payload(entry.run, entry.seq, Role::Answer)? else {
+    let Some(payload) = store.payload(entry.run, entry.seq, Role::Answer)? else {
         return Ok(Vec::new());
     };
     let damaged =

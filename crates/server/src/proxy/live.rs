@@ -3,6 +3,8 @@
 //! The task belongs to nobody's connection: the answer outlives the agent.
 
 mod again;
+mod carry;
+mod recording;
 mod settling;
 
 use std::{sync::Arc, time::Duration};
@@ -21,11 +23,14 @@ use outlast_core::{
 };
 use tokio::time::Instant;
 
-pub use self::again::{leaves_it_to_us, patience};
-use self::settling::Settling;
+pub use self::again::patience;
+use self::{
+    carry::{Answered, Carry, Tries},
+    settling::Settling,
+};
 use super::{call::Call, host::Host, log::Live, upstream::SendFailed};
 use crate::{
-    dialect::{self, AnswerStream, FrameKind, Outcome, says::Says},
+    dialect::{self, AnswerStream, FrameKind, says::Says},
     wire::{encoding::Decoder, headers},
 };
 
@@ -61,37 +66,6 @@ pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, errand: Er
     while task.goes_on().await {}
 }
 
-struct Carry {
-    host: Arc<Host>,
-    live: Arc<Live>,
-    call: Arc<Call>,
-    /// The output cap that it is sent with.
-    cap: Option<u64>,
-    answer: Answered,
-    tries: Tries,
-    settling: Settling,
-}
-
-/// What came of the try at hand.
-#[derive(Default)]
-struct Answered {
-    status: Option<u16>,
-    head_at: Option<Instant>,
-    request_id: Option<String>,
-    outcome: Outcome,
-    /// Until when the upstream refuses everything, if it said so.
-    limited: Option<Micros>,
-}
-
-/// How often and when the call was sent.
-#[derive(Default)]
-struct Tries {
-    first_at: Option<Instant>,
-    last_at: Option<Instant>,
-    /// How often it was sent again.
-    again: u32,
-}
-
 impl Carry {
     /// Does the next thing for the exchange; false when there is nothing more.
     async fn goes_on(&mut self) -> bool {
@@ -113,7 +87,7 @@ impl Carry {
                 self.upstream().await;
             }
             Some(ForExchange::Over) => {
-                self.host.call_ends(&self.call.seat);
+                self.host.memories.call_ends(&self.call.seat);
                 return false;
             }
             // The body was dropped when `upstream` returned.
@@ -132,7 +106,7 @@ impl Carry {
         // Until the answer has ended. It holds its reservation meanwhile, and is in flight for a drain.
         let _inside = self.host.gates.enter(self.call.upstream_name(), limit).await;
         self.leaves();
-        let send = self.call.send(&self.host, self.cap);
+        let send = self.call.send(&self.host.config, &self.host.pool, self.cap);
         let first_byte = self.host.config.first_byte_timeout;
         let after_suspend = self.host.config.silence_after_suspend;
         let mut suspends = self.host.suspends();

@@ -5,6 +5,7 @@
 
 pub(crate) mod by_model;
 pub(crate) mod call;
+pub(crate) mod config;
 pub(crate) mod drive;
 pub(crate) mod gates;
 pub(crate) mod host;
@@ -13,11 +14,13 @@ pub(crate) mod kept;
 pub(crate) mod live;
 pub(crate) mod log;
 pub(crate) mod named;
+pub(crate) mod pattern;
 pub(crate) mod prices;
 pub(crate) mod record;
 pub(crate) mod registry;
 pub(crate) mod remembered;
 pub(crate) mod rules;
 pub(crate) mod seat;
+pub(crate) mod seated;
 pub(crate) mod sleep;
 pub(crate) mod upstream;

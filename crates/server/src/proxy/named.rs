@@ -5,15 +5,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use http::{HeaderName, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use outlast_core::{
     call::rate::Rate,
     price::{Found, PriceTable},
 };
 
 use super::{
-    by_model::Pattern,
-    upstream::{BadBase, Key, Provider, Providers},
+    pattern::Pattern,
+    upstream::{BadBase, Key, Provider},
 };
 use crate::dialect::{CostField, Upstream};
 
@@ -97,6 +97,30 @@ impl Named {
     }
 }
 
+/// All providers.
+#[derive(Clone)]
+pub struct Providers {
+    pub openai: Provider,
+    pub anthropic: Provider,
+    pub gemini: Provider,
+    /// Those that a person has named; names are unique.
+    pub named: Vec<Arc<Named>>,
+}
+
+impl Providers {
+    pub fn of(&self, upstream: Upstream) -> &Provider {
+        match upstream {
+            Upstream::OpenAi => &self.openai,
+            Upstream::Anthropic => &self.anthropic,
+            Upstream::Gemini => &self.gemini,
+        }
+    }
+
+    pub fn named(&self, name: &str) -> Option<&Arc<Named>> {
+        self.named.iter().find(|named| &*named.name == name)
+    }
+}
+
 /// Where a request goes.
 #[derive(Clone)]
 pub enum To {
@@ -164,6 +188,20 @@ impl To {
             To::Named(named) => named.cost_field.as_ref(),
         }
     }
+}
+
+/// Puts our key where the upstream wants it.
+pub fn authorize(headers: &mut HeaderMap, to: &To, key: &Key) -> Result<(), http::Error> {
+    let (name, text) = match to {
+        To::Own(Upstream::OpenAi) => (header::AUTHORIZATION, format!("Bearer {}", key.expose())),
+        To::Own(Upstream::Anthropic) => (HeaderName::from_static("x-api-key"), key.expose().to_owned()),
+        To::Own(Upstream::Gemini) => (HeaderName::from_static("x-goog-api-key"), key.expose().to_owned()),
+        To::Named(named) => named.auth.with(key),
+    };
+    let mut value = HeaderValue::try_from(text)?;
+    value.set_sensitive(true);
+    headers.insert(name, value);
+    Ok(())
 }
 
 /// The name in `/u/NAME/…`, and the target as the upstream's SDK means it: from `/v1` on.

@@ -1,7 +1,7 @@
 //! What a process remembers of a run: bases of its bodies, what their input was billed at, its time in flight.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -9,17 +9,15 @@ use bytes::Bytes;
 use outlast_core::{
     body::{Base, BodyBases, BodyRecord, Restoring},
     journal::Role,
+    store::Store,
     words::{
+        clock::Clock,
         digest::Digest,
         id::{AttemptNo, RunNo, Seq},
     },
 };
 
-use super::{
-    call::{Call, Seat},
-    host::{Host, lock},
-    kept::Kept,
-};
+use super::seated::Seat;
 
 /// A run's memory in this process.
 pub struct RunMemory(Mutex<Remembered>);
@@ -28,7 +26,7 @@ pub struct RunMemory(Mutex<Remembered>);
 pub struct Remembered {
     pub bases: BodyBases,
     billed: VecDeque<Billed>,
-    pub(super) kept: Kept,
+    pub kept: Kept,
     /// Undriven attempts: calls in flight, and up to when their time is posted.
     in_flight: HashMap<AttemptNo, (usize, u64)>,
 }
@@ -67,12 +65,68 @@ impl Remembered {
     }
 }
 
-impl Host {
+/// The ids that a run's journal is known to hold.
+#[derive(Default)]
+pub struct Kept {
+    ids: HashSet<String>,
+    /// The entries behind the first and up to the second were read. Whoever reads on begins at an end of it, so
+    /// it has no gaps.
+    pub read: Option<(Seq, Seq)>,
+    /// Calls that were in flight when they were read.
+    pub open: BTreeSet<Seq>,
+}
+
+impl Kept {
+    pub fn add(&mut self, ids: &[String]) {
+        self.ids.extend(ids.iter().cloned());
+    }
+
+    pub fn lacks<'i>(&self, ids: &'i [String]) -> Option<&'i String> {
+        ids.iter().find(|id| !self.ids.contains(*id))
+    }
+
+    pub fn note(&mut self, seq: Seq, told: Told) {
+        self.open.remove(&seq);
+        match told {
+            Told::Ids(ids) => self.ids.extend(ids),
+            Told::NotYet => drop(self.open.insert(seq)),
+        }
+    }
+
+    pub fn has_read(&mut self, above: Seq, upto: Seq) {
+        let (low, high) = self.read.unwrap_or((above, upto));
+        self.read = Some((low.min(above), high.max(upto)));
+    }
+}
+
+/// What an entry says of ids.
+pub enum Told {
+    Ids(Vec<String>),
+    /// It is in flight.
+    NotYet,
+}
+
+/// What this process remembers of its runs.
+pub struct Memories {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    runs: Mutex<HashMap<RunNo, Arc<RunMemory>>>,
+}
+
+impl Memories {
+    pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Memories {
+        Memories { store, clock, runs: Mutex::default() }
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
     /// A call of an undriven attempt goes out.
     pub fn call_begins(&self, seat: &Seat) {
         if seat.undriven {
             let now = self.clock.monotonic_ms();
-            let memory = self.memory(seat.run);
+            let memory = self.of(seat.run);
             memory.lock().in_flight.entry(seat.attempt).or_insert((0, now)).0 += 1;
         }
     }
@@ -82,7 +136,7 @@ impl Host {
         if !seat.undriven {
             return;
         }
-        let memory = self.memory(seat.run);
+        let memory = self.of(seat.run);
         let mut memory = memory.lock();
         if let Some(f) = memory.in_flight.get_mut(&seat.attempt) {
             f.0 = f.0.saturating_sub(1);
@@ -98,7 +152,7 @@ impl Host {
             return 0;
         }
         let now = self.clock.monotonic_ms();
-        let memory = self.memory(seat.run);
+        let memory = self.of(seat.run);
         let mut memory = memory.lock();
         let Some(f) = memory.in_flight.get_mut(&seat.attempt) else { return 0 };
         let ms = now.saturating_sub(f.1);
@@ -112,21 +166,20 @@ impl Host {
             return 0;
         }
         let now = self.clock.monotonic_ms();
-        let memory = self.memory(seat.run);
+        let memory = self.of(seat.run);
         let since = memory.lock().in_flight.get(&seat.attempt).map_or(now, |f| f.1);
         i64::try_from(now.saturating_sub(since)).unwrap_or(i64::MAX)
     }
 
-    pub fn remember_billed(&self, call: &Call, seq: Seq, input_tokens: u64) {
-        let memory = self.memory(call.seat.run);
-        let mut memory = memory.lock();
-        let (upstream, model) = (call.upstream_name().to_owned(), call.request.model.clone());
-        memory.bill(Billed { seq, upstream, model, input_tokens });
+    /// A call of the run was billed this input by a model of an upstream.
+    pub fn bill(&self, run: RunNo, seq: Seq, upstream: &str, model: &str, input_tokens: u64) {
+        let (upstream, model) = (upstream.to_owned(), model.to_owned());
+        self.of(run).lock().bill(Billed { seq, upstream, model, input_tokens });
     }
 
     /// The run's memory; after a restart its newest stored body is the first base.
-    pub fn memory(&self, run: RunNo) -> Arc<RunMemory> {
-        if let Some(m) = lock(&self.runs).get(&run) {
+    pub fn of(&self, run: RunNo) -> Arc<RunMemory> {
+        if let Some(m) = self.runs().get(&run) {
             return m.clone();
         }
         let remembered = self.load_base(run).unwrap_or_else(|e| {
@@ -134,7 +187,7 @@ impl Host {
             tracing::warn!(run = run.0, error = %e, "the newest body cannot be read as a base");
             Remembered::default()
         });
-        let mut runs = lock(&self.runs);
+        let mut runs = self.runs();
         if runs.len() > 1024 {
             runs.retain(|_, m| m.is_needed());
         }
@@ -177,7 +230,7 @@ impl Host {
     /// chain, and with what it was billed, so that the next new call gets the bound it would have got
     /// without the restart. A repetition that differs in what the digest leaves out is none.
     pub fn recall(&self, run: RunNo, seq: Seq, body: &Bytes) {
-        let memory = self.memory(run);
+        let memory = self.of(run);
         let known = memory.lock().bases.get(seq).cloned();
         if let Some(base) = known {
             return memory.lock().bases.push(base);
@@ -196,5 +249,9 @@ impl Host {
                 tracing::warn!(run = run.0, %seq, error = %e, "a replayed body cannot be read as a base");
             }
         }
+    }
+
+    fn runs(&self) -> MutexGuard<'_, HashMap<RunNo, Arc<RunMemory>>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

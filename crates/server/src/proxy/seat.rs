@@ -16,11 +16,7 @@ use outlast_core::{
     },
 };
 
-use super::{
-    call::Seat,
-    host::{Host, lock},
-    rules,
-};
+use super::{host::Host, seated::Seat};
 use crate::wire::{
     refuse::Refusal,
     who::{NotLetIn, Who},
@@ -43,14 +39,18 @@ pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
 
 /// Forgets a header's seat: its attempt is over, or its run was stopped.
 pub fn forget(host: &Host, seat: &Seat, label: Option<String>) {
-    lock(&host.seats).remove(&(seat.id.clone(), label));
-    host.registry.forget(seat.run, seat.attempt);
+    host.seats.forget(&(seat.id.clone(), label));
+    are_over(host, vec![seat.clone()]);
 }
 
 /// The same for all seats of a run: somebody ended it through this process.
 pub(crate) fn forget_run(host: &Host, run: RunNo) {
-    let gone: Vec<Seat> = lock(&host.seats).extract_if(|_, seat| seat.run == run).map(|(_, s)| s).collect();
-    gone.iter().for_each(|seat| host.registry.forget(seat.run, seat.attempt));
+    are_over(host, host.seats.forget_run(run));
+}
+
+/// Nobody retries the errors of attempts that are over.
+fn are_over(host: &Host, ended: Vec<Seat>) {
+    ended.iter().for_each(|seat| host.registry.forget(seat.run, seat.attempt));
 }
 
 /// A supervisor's proxy serves its own run, and the runs that spend of its budget: its children.
@@ -69,7 +69,7 @@ pub fn is_served(host: &Host, claims: &Claims) -> Result<bool, Error> {
 }
 
 fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
-    if let Some(seat) = host.token_seat(claims.run, claims.attempt) {
+    if let Some(seat) = host.seats.of_token(claims.run, claims.attempt) {
         return Ok(seat);
     }
     let unknown = || {
@@ -83,7 +83,7 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
         let lost = engine::Error::LeaseLost { id: view.run.id.to_string(), attempt: claims.attempt.0 };
         return Err(Refusal::of(Refused::of(lost.into()), view.run.id.as_str()));
     }
-    let rules = rules::of(host, &view)?;
+    let rules = host.rules.of(host.store.as_ref(), &view)?;
     let seat = Seat {
         run: claims.run,
         id: view.run.id,
@@ -96,7 +96,7 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
         undriven: attempt.instance.is_none(),
         shared: false,
     };
-    host.keep_token_seat(seat.clone());
+    are_over(host, host.seats.keep_token(seat.clone()));
     Ok(seat)
 }
 
@@ -120,7 +120,7 @@ pub fn within(host: &Host, seat: Seat, seq: Seq) -> Result<Seat, Refusal> {
 
 async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool) -> Result<Seat, Refusal> {
     let key = (id.clone(), label.clone());
-    if let Some(seat) = lock(&host.seats).get(&key).cloned() {
+    if let Some(seat) = host.seats.of_name(&key) {
         return Ok(seat);
     }
     let run = match host.store.run_no(&id)? {
@@ -135,7 +135,7 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
         Err(e) => return Err(Refusal::of(Refused::of(e), id.as_str())),
     };
     let view = host.store.run(run)?.ok_or_else(|| Error::Corrupt { what: format!("run {id} is gone") })?;
-    let (record, rules) = (view.run.policy.record, rules::of(host, &view)?);
+    let (record, rules) = (view.run.policy.record, host.rules.of(host.store.as_ref(), &view)?);
     let seat = Seat {
         run,
         id,
@@ -149,16 +149,7 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
         shared,
     };
     debug_assert!(seat.slot == Slot::DRIVER || seat.slot == Slot::IMPLICIT);
-    let mut seats = lock(&host.seats);
-    // A new attempt has ended the one before it in its slot: nobody retries that one's errors.
-    let ended = |s: &Seat| s.run == seat.run && s.slot == seat.slot && s.attempt < seat.attempt;
-    for (_, ended) in seats.extract_if(|_, s| ended(s)) {
-        host.registry.forget(ended.run, ended.attempt);
-    }
-    if seats.len() > 4096 {
-        seats.clear();
-    }
-    seats.insert(key, seat.clone());
+    are_over(host, host.seats.keep_name(key, seat.clone()));
     Ok(seat)
 }
 

@@ -1,9 +1,9 @@
 //! The providers: where they are, with which key, and one connection pool to all of them.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
+use http::{HeaderMap, Method, Request, Response, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_rustls::HttpsConnector;
@@ -12,7 +12,6 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 
-use super::named::{Named, To};
 use crate::dialect::Upstream;
 
 /// One provider.
@@ -88,30 +87,6 @@ impl Provider {
         }
         let trimmed = base.trim_end_matches('/');
         Ok(Provider { base: trimmed.strip_suffix("/v1").unwrap_or(trimmed).into(), key })
-    }
-}
-
-/// All providers.
-#[derive(Clone)]
-pub struct Providers {
-    pub openai: Provider,
-    pub anthropic: Provider,
-    pub gemini: Provider,
-    /// Those that a person has named; names are unique.
-    pub named: Vec<Arc<Named>>,
-}
-
-impl Providers {
-    pub fn of(&self, upstream: Upstream) -> &Provider {
-        match upstream {
-            Upstream::OpenAi => &self.openai,
-            Upstream::Anthropic => &self.anthropic,
-            Upstream::Gemini => &self.gemini,
-        }
-    }
-
-    pub fn named(&self, name: &str) -> Option<&Arc<Named>> {
-        self.named.iter().find(|named| &*named.name == name)
     }
 }
 
@@ -196,20 +171,4 @@ fn chain(e: &dyn std::error::Error) -> String {
         source = e.source();
     }
     text
-}
-
-/// Puts our key where the upstream wants it.
-pub fn authorize(headers: &mut HeaderMap, to: &To, key: &Key) -> Result<(), http::Error> {
-    let (name, text) = match to {
-        To::Own(Upstream::OpenAi) => (header::AUTHORIZATION, format!("Bearer {}", key.expose())),
-        To::Own(Upstream::Anthropic) => (http::HeaderName::from_static("x-api-key"), key.expose().to_owned()),
-        To::Own(Upstream::Gemini) => {
-            (http::HeaderName::from_static("x-goog-api-key"), key.expose().to_owned())
-        }
-        To::Named(named) => named.auth.with(key),
-    };
-    let mut value = HeaderValue::try_from(text)?;
-    value.set_sensitive(true);
-    headers.insert(name, value);
-    Ok(())
 }

@@ -11,10 +11,11 @@ use crate::{
     compat::riskkernel::Stamped,
     dialect::{error_element, error_frame},
     proxy::{
-        call::{Call, Seat},
-        host::{Host, Seen},
+        call::Call,
+        config::{Seen, Watch},
         log::Live,
         record::Answer,
+        seated::Seat,
     },
     wire::{
         body::{AnswerBody, Driver, Piece},
@@ -42,7 +43,7 @@ pub struct Reply {
     pub replayed: bool,
     id: ConnectionId,
     wire: Wire,
-    host: Arc<Host>,
+    watch: Watch,
     seat: Seat,
     head: Option<oneshot::Sender<Response<AnswerBody>>>,
     out: Option<mpsc::Sender<Piece>>,
@@ -55,11 +56,11 @@ impl Reply {
         id: ConnectionId,
         wire: Wire,
         head: oneshot::Sender<Response<AnswerBody>>,
-        host: Arc<Host>,
+        watch: Watch,
         seat: Seat,
     ) -> Reply {
         let head = Some(head);
-        Reply { source: Source::Nothing, replayed: false, id, wire, host, seat, head, out: None, sent: 0 }
+        Reply { source: Source::Nothing, replayed: false, id, wire, watch, seat, head, out: None, sent: 0 }
     }
 
     /// Forwards what became visible.
@@ -95,7 +96,7 @@ impl Reply {
         let body = AnswerBody::frames(pieces, driver);
         to.send(self.response(status, headers, body, false)).map_err(|_| Left)?;
         if let Source::Live(live) = &self.source {
-            self.host.saw(Seen::Streaming { seq: live.seq() });
+            self.watch.saw(Seen::Streaming { seq: live.seq() });
         }
         self.out = Some(out);
         self.forward(frames).await

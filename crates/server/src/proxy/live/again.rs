@@ -1,4 +1,4 @@
-//! Between two tries of one call: what is noted, what is waited for, and who wants it.
+//! Between two tries of one call: what is noted, and what is waited for.
 //!
 //! Whether and when is the call machine's: see `outlast_core::call::patience`.
 
@@ -12,36 +12,21 @@ use outlast_core::{
 };
 use tokio::time::Instant;
 
-use super::{Answered, Carry};
+use super::carry::{Answered, Carry};
 use crate::{
     dialect::says::Says,
-    proxy::{call::Call, host::Host, log::Log},
-    wire::refuse::Refusal,
+    proxy::{call::Call, config::Config, log::Log},
 };
 
 /// How often `call` is tried, and how long.
-pub fn patience(host: &Host, call: &Call) -> Patience {
+pub fn patience(config: &Config, call: &Call, seed: impl FnOnce() -> u64) -> Patience {
     if !call.tried_again {
         return Patience::NONE;
     }
     Patience {
-        tries: host.config.upstream_retries.saturating_add(1),
-        within_ms: u64::try_from(host.config.admit_wait.as_millis()).unwrap_or(u64::MAX),
-        seed: host.nonce(),
-    }
-}
-
-/// Whether a caller leaves trying again to us: it says so, or does not say that it does so itself. The official SDKs
-/// count their own tries in each request, the first one included.
-pub fn leaves_it_to_us(headers: &HeaderMap) -> Result<bool, Refusal> {
-    match headers.get("x-outlast-retries").map(|v| v.to_str().unwrap_or("")) {
-        None => Ok(!headers.contains_key("x-stainless-retry-count")),
-        Some(text) if text.eq_ignore_ascii_case("on") => Ok(true),
-        Some(text) if text.eq_ignore_ascii_case("off") => Ok(false),
-        Some(text) => {
-            let short: String = text.chars().take(40).collect();
-            Err(Refusal::BadHeader { name: "X-Outlast-Retries", had: short, wanted: "on or off" })
-        }
+        tries: config.upstream_retries.saturating_add(1),
+        within_ms: u64::try_from(config.admit_wait.as_millis()).unwrap_or(u64::MAX),
+        seed: seed(),
     }
 }
 
@@ -104,27 +89,6 @@ impl Carry {
         if self.tries.first_at.is_none() {
             self.tries.first_at = Some(now);
             self.host.metrics.queued(now - self.call.arrived);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_client_that_tries_again_itself_is_left_alone() {
-        for (headers, wanted) in [
-            (vec![], Some(true)),
-            (vec![("x-stainless-retry-count", "0")], Some(false)),
-            (vec![("x-stainless-retry-count", "2")], Some(false)),
-            (vec![("x-outlast-retries", "off")], Some(false)),
-            (vec![("x-outlast-retries", "On"), ("x-stainless-retry-count", "0")], Some(true)),
-            (vec![("x-outlast-retries", "3")], None),
-        ] {
-            let map: HeaderMap =
-                headers.iter().map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap())).collect();
-            assert_eq!(leaves_it_to_us(&map).ok(), wanted, "{headers:?}");
         }
     }
 }

@@ -1,46 +1,28 @@
-//! The settlement of an exchange: what is recorded, and what it waits for when the store cannot take it.
+//! A settlement on its way: what it waits for, and when the store cannot take it.
 
 use std::{pin::Pin, time::Duration};
 
-use outlast_core::{
-    call::{
-        desk,
-        exchange::{Ending, Event},
-    },
-    engine::{
-        call::{keep::Keep, settle::Settle},
-        op::{Durability, Settled},
-    },
-    journal::{Role, payload::Payload},
-    run::Record,
-    store::{Ask as _, Error},
-};
+use outlast_core::{call::exchange::Ending, engine::op::Settled, store::Error};
 use tokio::time::Instant;
-
-use super::Carry;
-use crate::{
-    door::metrics::Counted,
-    proxy::{host::Seen, record::Answer},
-};
 
 /// The pause before a settlement that failed is tried again.
 const SETTLE_AGAIN: Duration = Duration::from_millis(500);
 
 /// A settlement on its way to the store, behind the parts of a long answer.
-type Pending = Pin<Box<dyn Future<Output = Result<Settled, Error>> + Send>>;
+pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Settled, Error>> + Send>>;
 
 /// The settlement of an exchange, over all its tries.
 #[derive(Default)]
 pub(super) struct Settling {
-    ending: Option<Ending>,
-    began_at: Option<Instant>,
-    pending: Option<Pending>,
-    slow_at: Option<Instant>,
+    pub ending: Option<Ending>,
+    pub began_at: Option<Instant>,
+    pub pending: Option<Pending>,
+    pub slow_at: Option<Instant>,
     again: Option<(Instant, Ending, Option<&'static str>)>,
     /// Active time that it posts.
-    active_ms: i64,
+    pub active_ms: i64,
     /// Too much waited to be recorded: the answer is gone.
-    dropped: bool,
+    pub dropped: bool,
 }
 
 /// What a settlement comes to next.
@@ -86,137 +68,6 @@ impl Settling {
     /// The store failed: the same again after a pause.
     pub fn rests(&mut self, ending: Ending, error: Option<&'static str>) {
         self.again = Some((Instant::now() + SETTLE_AGAIN, ending, error));
-    }
-}
-
-impl Carry {
-    pub(super) fn settles(&mut self, came: Came) {
-        match came {
-            Came::Settled(settled) => {
-                self.note(&settled);
-                self.on(Event::Settled(settled.map(drop)));
-            }
-            Came::Slow => self.on(Event::SettleSlow),
-            Came::Again(ending, error) => self.submit(ending, error),
-        }
-    }
-
-    pub(super) fn settle(&mut self, ending: Ending, error: Option<&'static str>) {
-        if let Some(usage) = self.answer.outcome.usage {
-            self.host.registry.on(desk::Event::Used(self.live.key, usage.total()));
-        }
-        self.settling.slow_at = Some(Instant::now() + self.host.config.settle_wait);
-        self.submit(ending, error);
-    }
-
-    /// The store cannot take the answer: memory is not to fill up with such. A settlement that is already
-    /// with the store keeps its own copy; the next try is without the answer.
-    pub(super) fn drop_answer(&mut self) {
-        let frames = std::mem::take(&mut self.live.log().frames);
-        self.settling.dropped = true;
-        let bytes: usize = frames.iter().map(bytes::Bytes::len).sum();
-        tracing::warn!(
-            run = %self.call.seat.id, seq = %self.live.seq(), bytes,
-            "too much waits to be recorded: of this answer only the usage is kept, and it will not be replayed"
-        );
-    }
-
-    fn submit(&mut self, ending: Ending, error: Option<&'static str>) {
-        self.settling.ending = Some(ending);
-        self.settling.began_at = Some(Instant::now());
-        self.settling.active_ms += self.host.active_since(&self.call.seat);
-        let call = &self.call;
-        let kept = ending == Ending::Done && call.seat.record != Record::Digests && !self.settling.dropped;
-        let answer = kept.then(|| {
-            let log = self.live.log();
-            let frames = log.frames.iter().filter(|f| !f.is_empty()).cloned().collect();
-            Answer { status: log.status, headers: log.headers.clone(), frames }.to_bytes()
-        });
-        let detail = self.answer.outcome.error.as_ref().map(|e| {
-            let text = call.mask_secrets(&self.host, &e.message);
-            text.chars().take(500).collect::<String>()
-        });
-        let settle = Settle {
-            run: call.seat.run,
-            seq: self.live.seq(),
-            attempt: call.seat.attempt,
-            instance: self.live.instance,
-            close: ending.close(call.priced.bill(&self.answer.outcome)),
-            active_ms: self.settling.active_ms,
-            http_status: self.answer.status,
-            upstream_request_id: self.answer.request_id.clone(),
-            error: detail.or(error.map(str::to_owned)),
-            answer: None,
-        };
-        self.settling.pending = Some(self.with_answer(settle, answer));
-    }
-
-    fn with_answer(&self, settle: Settle, answer: Option<Vec<u8>>) -> Pending {
-        let store = self.host.store.clone();
-        let (run, seq, instance) = (settle.run, settle.seq, settle.instance);
-        let (parts, answer) = match answer.map(|bytes| Payload::encode(&bytes)) {
-            Some(answer) => {
-                let (parts, last) = Keep::before(run, seq, instance, Role::Answer, answer);
-                (parts, Some(last))
-            }
-            None => (Vec::new(), None),
-        };
-        let settle = Settle { answer, ..settle };
-        if !parts.is_empty() {
-            return Box::pin(async move {
-                for part in parts {
-                    store.ask(part, Durability::Committed).await?;
-                }
-                store.ask(settle, Durability::Synced).await
-            });
-        }
-        Box::pin(match self.host.registry.is_alone() {
-            true => store.ask_here(settle, Durability::Synced),
-            false => store.ask(settle, Durability::Synced),
-        })
-    }
-
-    fn note(&self, settled: &Result<Settled, Error>) {
-        let (call, seq) = (&self.call, self.live.seq());
-        let usage = self.answer.outcome.usage.unwrap_or_default();
-        let took = self.settling.began_at.map_or(Duration::ZERO, |at| at.elapsed());
-        self.host.metrics.committed(took);
-        let s = match settled {
-            Ok(s) => s,
-            Err(e) => {
-                tracing::error!(run = %call.seat.id, %seq, error = %e, "not settled");
-                return;
-            }
-        };
-        let state = self.settling.ending.map_or("unknown", |e| e.state().name());
-        self.host.metrics.settled(Counted {
-            upstream: call.upstream_name(),
-            model: &call.request.model,
-            state,
-            usage,
-            cost_nano_usd: s.cost_nano_usd,
-        });
-        self.host.remember_billed(call, seq, usage.input_total());
-        if !self.answer.outcome.kept.is_empty() {
-            self.host.memory(call.seat.run).lock().kept.add(&self.answer.outcome.kept);
-        }
-        let answered = self.answer.status.is_some_and(|s| (200..300).contains(&s));
-        self.host.saw(Seen::Settled { seq, status: s.run_status, answered });
-        if let Some(until) = self.answer.limited {
-            self.host.saw(Seen::Limited { seq, until });
-        }
-        let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-        let (sent_at, head_at) = (self.tries.last_at, self.answer.head_at);
-        tracing::info!(
-            run = %call.seat.id, %seq, upstream = call.upstream_name(),
-            model = %call.request.model, status = self.answer.status, state, retries = self.tries.again,
-            queue_ms = sent_at.map(|at| ms(at - call.arrived)),
-            first_byte_ms = sent_at.zip(head_at).map(|(sent, head)| ms(head - sent)),
-            total_ms = ms(call.arrived.elapsed()),
-            input_tokens = usage.input_total(), output_tokens = usage.output,
-            cost_nano_usd = s.cost_nano_usd, overrun_nano_usd = s.overrun_nano_usd,
-            request_id = self.answer.request_id.as_deref(), "call"
-        );
     }
 }
 
