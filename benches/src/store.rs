@@ -10,13 +10,17 @@ use std::{
 use outlast::program::host::{OsEntropy, SystemClock};
 use outlast_core::{
     engine::{
-        op::{Actor, Claimed, Durability},
-        run::{claim::Claim, register::Register, start::Start},
+        actor::Actor,
+        run::{
+            claim::{Claim, Claimed},
+            register::Register,
+            start::Start,
+        },
         step::checkpoint::Checkpoint,
     },
     journal::payload::Payload,
     run::instance::Identity,
-    store::{Ask as _, Store},
+    store::{Ask as _, Durability, Store},
     words::id::{InstanceNo, RunId, Slot},
 };
 

@@ -24,7 +24,7 @@ use crate::{
         unit::Unit,
     },
     journal::{
-        Entry, Kind, Role, State, approval,
+        Entry, Kind, Role, State,
         job::ItemRow,
         payload::{PART_LEN, Payload},
     },
@@ -34,6 +34,7 @@ use crate::{
         instance::{Instance, Lease, Life},
         token::TokenKey,
     },
+    store::filter::ApprovalFilter,
     store::{
         Durability, Error, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket,
         load::{self, Fetch, Key},
@@ -321,7 +322,7 @@ impl Store for MemoryStore {
         Ok(views?.into_iter().flatten().collect())
     }
 
-    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+    fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error> {
         Ok(self.lock().committed.approvals(filter))
     }
 

@@ -1,15 +1,13 @@
 //! Asking a person, and looking whether there is an answer.
 
 use outlast_core::{
-    engine::{
-        approval::request_approval::{Asker, RequestApproval},
-        op::Durability,
-    },
+    engine::approval::request_approval::{Asker, RequestApproval},
     journal::{
         Kind,
-        approval::{self, Answer, Filter, Status},
+        approval::{self, Answer, Status},
         payload::Payload,
     },
+    store::{Durability, filter::ApprovalFilter as Filter},
     words::{
         digest::Digest,
         id::{RunNo, Seq},

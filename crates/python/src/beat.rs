@@ -11,7 +11,10 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{self, op::Pulse, run::renew::Active},
+    engine::{
+        self,
+        run::renew::{Active, Pulse},
+    },
     store::Error,
     words::id::{AttemptNo, InstanceNo, RunNo},
 };

@@ -3,17 +3,14 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::{
-        call::{
-            admit::Admit,
-            settle::{Bill, Close, Settle},
-        },
-        op::{Admission, Durability},
+    engine::call::{
+        admit::{Admission, Admit},
+        settle::{Bill, Close, Settle},
     },
     envelope::Refusal,
     journal::iteration_scope,
     price::Bound,
-    store::Ask as _,
+    store::{Ask as _, Durability},
     words::{
         clock::random,
         digest::{Digest, MatchKey},

@@ -5,14 +5,17 @@ use std::time::{Duration, Instant};
 use outlast_core::{
     engine::{
         self,
-        op::{Actor, Claimed as Answer, Durability},
-        run::{adopt::Adopt, claim::Claim},
+        actor::Actor,
+        run::{
+            adopt::Adopt,
+            claim::{Claim, Claimed as Answer},
+        },
     },
     run::{
         instance::{Instance, Life},
         token::{self, Claims},
     },
-    store::{Ask as _, Error, RunView},
+    store::{Ask as _, Durability, Error, RunView},
     words::id::{AttemptNo, InstanceNo, RunNo, Slot},
 };
 use outlast_process::identity::{self, Liveness};

@@ -1,9 +1,7 @@
 //! What a person says of a step in doubt.
 
 use outlast_core::{
-    engine::{op::Durability, step::resolve_step::ResolveStep},
-    journal::iteration_scope,
-    words::id::Seq,
+    engine::step::resolve_step::ResolveStep, journal::iteration_scope, store::Durability, words::id::Seq,
 };
 use pyo3::prelude::*;
 

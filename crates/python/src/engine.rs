@@ -16,7 +16,6 @@ use outlast::{
 use outlast_core::{
     engine::{
         item::reset_item::ResetItem,
-        op::Durability,
         run::{raise::Raise, start::Start},
         state::put::{Change, Put},
     },
@@ -27,7 +26,7 @@ use outlast_core::{
     journal::{Kind, Role, job::ItemRow, payload::Payload},
     run::{OnDivergence, Policy, Spec, status::Status, token::TokenKey},
     state::Name,
-    store::{Ask as _, Page, RunView, Sought, Store},
+    store::{Ask as _, Durability, Page, RunView, Sought, Store},
     words::{
         clock::random,
         id::{Micros, RunId, RunNo, Seq},

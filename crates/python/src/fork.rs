@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use outlast::program::find::fork_point;
 use outlast_core::{
-    engine::{op::Durability, run::snapshot::Snapshot},
+    engine::run::snapshot::Snapshot,
     reads::forks::{Point, id_of, prepare},
-    store::Ask as _,
+    store::{Ask as _, Durability},
     words::id::{AttemptNo, Micros, RunId},
 };
 use pyo3::prelude::*;

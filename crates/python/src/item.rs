@@ -8,13 +8,13 @@ use outlast_core::{
             record_item::{ItemEnd, RecordItem},
             return_item::ReturnItem,
         },
-        op::Durability,
         step::next_try::NextTry,
     },
     journal::{
         Role,
         job::{ItemClaim, OnChange},
     },
+    store::Durability,
     words::{digest::Digest, id::Seq},
 };
 use pyo3::{prelude::*, types::PyTuple};

@@ -6,8 +6,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use outlast_core::{
-    engine::{self, op::Durability, run::declare_dead::DeclareDead},
-    store::{Ask as _, Error, Store},
+    engine::{self, run::declare_dead::DeclareDead},
+    store::{Ask as _, Durability, Error, Store},
     words::id::InstanceNo,
 };
 

@@ -8,9 +8,10 @@ use outlast::{
 };
 use outlast_core::{
     engine::{
+        actor::Actor,
         call::keep::Keep,
-        op::{Actor, Durability, Op, Then},
-        run::end_attempt::EndAttempt,
+        op::Op,
+        run::end_attempt::{EndAttempt, Then},
         state::put::{Change, Put},
         step::{checkpoint::Checkpoint, count_loop::CountLoop, record::Record, step::BeginStep},
     },
@@ -19,7 +20,7 @@ use outlast_core::{
         payload::{MAX_LEN, Payload},
     },
     run::attempt::Exit,
-    store::Ask as _,
+    store::{Ask as _, Durability},
     words::id::{AttemptNo, InstanceNo, RunNo, Seq, Slot},
 };
 use pyo3::prelude::*;

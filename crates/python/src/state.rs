@@ -6,15 +6,15 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{
-        op::Durability,
-        state::{
-            put::Change,
-            transaction::{self, Conflicts, Seen, Transactions},
-        },
+    engine::state::{
+        put::Change,
+        transaction::{self, Conflicts, Seen, Transactions},
     },
-    state::{At, EventRange, Item, Moment, Name, Position, ResumePoint, Scan},
-    store::{self, Ask as _, Store, Which},
+    state::{At, Item, Name, Position, ResumePoint},
+    store::{
+        self, Ask as _, Durability, Store, Which,
+        state::{EventRange, Moment, Scan},
+    },
     words::{
         clock::random,
         id::{Micros, RunNo, uuid_v7},

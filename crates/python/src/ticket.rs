@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use outlast_core::{
     engine::{
         call::keep::Keep,
-        op::{Durability, Op, Outcome, Step, Turn},
+        op::{Op, Outcome},
+        step::{count_loop::Turn, step::Step},
     },
     envelope::unit::Unit,
-    store::{self, Store},
+    store::{self, Durability, Store},
 };
 use pyo3::prelude::*;
 

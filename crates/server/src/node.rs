@@ -17,14 +17,14 @@ use outlast_core::{
     },
     engine::{
         self,
-        op::{Durability, Pulse, Swept},
         run::{
+            declare_dead::Swept,
             register::Register,
-            renew::{Active, Renew},
+            renew::{Active, Pulse, Renew},
         },
     },
     run::instance::Identity,
-    store::{Ask as _, Error, Store},
+    store::{Ask as _, Durability, Error, Store},
     words::{clock::Clock, id::InstanceNo},
 };
 

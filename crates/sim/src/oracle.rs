@@ -9,8 +9,8 @@ use std::{
 use outlast_core::{
     call::{Visible, exchange::Frame, rate::Rate},
     engine::{
-        call::admit::Admit,
-        op::{Admission, Op, Outcome},
+        call::admit::{Admission, Admit},
+        op::{Op, Outcome},
     },
     envelope::unit::Unit,
     journal::{Entry, Role, State},

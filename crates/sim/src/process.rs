@@ -18,9 +18,9 @@ use outlast_core::{
         desk::{self, At, Deed, Key},
         rates::Wants,
     },
-    engine::op::{Durability, Op},
+    engine::op::Op,
     memory::{MemoryStore, Tables},
-    store::Error,
+    store::{Durability, Error},
     words::id::{AttemptNo, InstanceNo, RunNo, Seq},
 };
 

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outlast_core::{
     engine::{
+        call::admit::Admission,
         loaded::Loaded,
-        op::{self, Durability, Op},
+        op::{self, Op},
     },
     envelope::unit::Limits,
     memory::{MemoryStore, Tables},
-    store::{Error, Store, Ticket},
+    store::{Durability, Error, Store, Ticket},
 };
 
 /// What happens to one operation.
@@ -75,7 +76,7 @@ impl FaultStore {
         let now = self.disk.now().unwrap_or_default();
         let decided = stale.load(&op.needs(), now).map(|mut l| op::decide(&op, &mut l, now));
         match decided {
-            Ok(Ok(op::Outcome::Admitted(op::Admission::Go { .. }))) => self.meet(|| {
+            Ok(Ok(op::Outcome::Admitted(Admission::Go { .. }))) => self.meet(|| {
                 self.disk.tamper(|tables| {
                     let mut l = match tables.load(&op.needs(), now) {
                         Ok(l) => l,

@@ -10,7 +10,7 @@ use outlast_core::{
     engine::{
         budget::set_budget::{SetBudget, Source},
         call::settle::Close,
-        op::{Durability, Op},
+        op::Op,
         run::start::Start,
     },
     envelope::{
@@ -19,7 +19,7 @@ use outlast_core::{
     },
     memory::MemoryStore,
     run::{InDoubt, Policy, Spec},
-    store::Ask,
+    store::{Ask, Durability},
     words::{
         clock::{Clock, ManualClock},
         id::{Micros, RunId, RunNo, Seq},

@@ -14,9 +14,9 @@ use outlast_core::{
     engine::{
         self,
         loaded::Loaded,
-        op::{self, Durability, Op, Outcome},
+        op::{self, Op, Outcome},
     },
-    store::{Error, Promise, Ticket, load::load},
+    store::{Durability, Error, Promise, Ticket, load::load},
     words::id::{InstanceNo, Micros},
 };
 

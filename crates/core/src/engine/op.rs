@@ -5,10 +5,12 @@
 use crate::{
     engine::{
         approval::{decide_approval::DecideApproval, request_approval::RequestApproval},
+        budget::set_budget::BudgetSet,
         budget::{
             apply_budget::ApplyBudget, raise_budget::RaiseBudget, remove_budget::RemoveBudget,
             set_budget::SetBudget,
         },
+        call::{admit::Admission, settle::Settled},
         call::{admit::Admit, delivered::Delivered, keep::Keep, retry::Retry, settle::Settle},
         item::{
             claim_item::ClaimItem, record_item::RecordItem, reset_item::ResetItem, return_item::ReturnItem,
@@ -35,6 +37,7 @@ use crate::{
             start::Start,
             tell::Tell,
         },
+        run::{claim::Claimed, declare_dead::Swept, enter::Entered, renew::Pulse, start::Started},
         state::{
             compact::{Compact, Compacted},
             put::Put,
@@ -45,6 +48,7 @@ use crate::{
             checkpoint::Checkpoint, count_loop::CountLoop, next_try::NextTry, record::Record,
             resolve_step::ResolveStep, step::BeginStep, tool::BeginTool,
         },
+        step::{count_loop::Turn, step::Step, tool::Tool},
     },
     envelope::unit::Limits,
     journal::{
@@ -54,24 +58,6 @@ use crate::{
     run::{looping::Verdict, status::Status},
     state::Committed,
     words::id::{InstanceNo, Micros, Seq},
-};
-
-// A verb's answer stands beside the verb; whoever asks through `Op` finds it here, too.
-pub use crate::{
-    engine::{
-        actor::Actor,
-        budget::set_budget::BudgetSet,
-        call::{
-            admit::{Admission, Divergence},
-            settle::Settled,
-        },
-        run::{
-            claim::Claimed, declare_dead::Swept, end_attempt::Then, enter::Entered, renew::Pulse,
-            start::Started,
-        },
-        step::{count_loop::Turn, step::Step, tool::Tool},
-    },
-    store::Durability,
 };
 
 macro_rules! ops {

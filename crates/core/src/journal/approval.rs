@@ -7,7 +7,6 @@ use crate::{journal::Entry, words::id::Micros};
 pub use crate::{
     journal::asked::{ApprovalDetail, ApprovalId, BadApprovalId, Decision, Status, key_of},
     run::awaited::Awaited,
-    store::filter::ApprovalFilter as Filter,
 };
 
 /// How long one waits for a decision where nobody says: a day.

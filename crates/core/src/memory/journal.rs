@@ -2,7 +2,8 @@
 
 use super::Tables;
 use crate::{
-    journal::{Entry, Kind, Role, State, approval, job::ItemRow, payload::Payload},
+    journal::{Entry, Kind, Role, State, job::ItemRow, payload::Payload},
+    store::filter::ApprovalFilter,
     store::{INLINE_VALUE, Page, StepRow, WHOLE_VALUE},
     words::id::{RunNo, Seq},
 };
@@ -17,7 +18,7 @@ impl Tables {
         all.filter_map(ItemRow::of).take(page.limit).map(move |row| (row.clone(), value(row.seq)))
     }
 
-    pub fn approvals(&self, filter: &approval::Filter) -> Vec<Entry> {
+    pub fn approvals(&self, filter: &ApprovalFilter) -> Vec<Entry> {
         let wanted = |e: &&Entry| {
             e.kind == Kind::Approval
                 && (e.state == State::Open || !filter.open)

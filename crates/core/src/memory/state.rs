@@ -6,11 +6,13 @@ use super::MemoryStore;
 use crate::{
     engine::{self, loaded::Loaded},
     state::{
-        At, Committed, Event, EventPage, EventRange, History, Item, Listed, Moment, Name, Namespace,
-        Position, Reads, ResumePoint, Scan, Value, furthest, outcome,
+        At, Committed, Item, Listed, Name, Namespace, Position, ResumePoint, Value, furthest, outcome,
         rows::{Compactable, Current, NewCommit, NewVersion, Rows, Trimmed},
     },
-    store::{Error, Which},
+    store::{
+        Error, Which,
+        state::{Event, EventPage, EventRange, History, Moment, Reads, Scan},
+    },
     words::row::{Row, Touch},
 };
 

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use crate::{
     journal::{
         Entry, Kind, Role,
-        approval::{ApprovalDetail, ApprovalId, Filter, Status},
+        approval::{ApprovalDetail, ApprovalId, Status},
     },
     run::status,
-    store::{self, Store},
+    store::{self, Store, filter::ApprovalFilter as Filter},
     words::id::{Micros, RunId, RunNo},
 };
 

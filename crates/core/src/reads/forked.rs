@@ -8,11 +8,12 @@ use std::{
 use crate::{
     engine::op::{Op, Outcome},
     envelope::{Envelope, budget::BudgetView},
-    journal::{Entry, Role, approval, job::ItemRow, payload::Payload},
+    journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{attempt::Attempt, instance::Instance, origin::Origin, token::TokenKey},
-    state::Wraps,
+    store::filter::ApprovalFilter,
     store::{
         Durability, Error, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket, WHOLE_VALUE,
+        state::Wraps,
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
@@ -196,7 +197,7 @@ impl Store for Forked {
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
         self.inner.runs(filter)
     }
-    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+    fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error> {
         self.inner.approvals(filter)
     }
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {

@@ -6,8 +6,8 @@ use crate::{
     journal::job::Counts,
     reads::snapshots,
     run::{Spec, origin::Origin},
-    state::{At, Name, Scan, run_namespace},
-    store::{self, Page, Store},
+    state::{At, Name, run_namespace},
+    store::{self, Page, Store, state::Scan},
     words::id::{AttemptNo, Micros, RunId, RunNo, Seq},
 };
 

@@ -6,8 +6,8 @@ use crate::{
     engine::state::put::{Change, Put},
     envelope::unit::Limits,
     run::rules::Rules,
-    state::{Item, Name, Scan},
-    store::{Error, Store},
+    state::{Item, Name},
+    store::{Error, Store, state::Scan},
     words::id::{Micros, RunId},
 };
 

@@ -8,8 +8,6 @@ use std::{borrow::Cow, collections::BTreeMap};
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
-use crate::store;
-
 /// The longest expression, and how large one may become in memory.
 const LONGEST: usize = 1_000;
 const LARGEST: usize = 1 << 20;
@@ -70,12 +68,6 @@ impl Masks {
 }
 
 /// Kept masks were checked before they were kept.
-impl From<BadMask> for store::Error {
-    fn from(e: BadMask) -> store::Error {
-        store::Error::Corrupt { what: format!("a run's masks, {}: {}", e.at, e.why) }
-    }
-}
-
 /// The last line of what the library says: the others draw the place.
 fn reason(e: &regex::Error) -> String {
     let text = e.to_string();

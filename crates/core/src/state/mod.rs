@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::words::id::{AttemptNo, Micros, RunNo};
 
-pub use crate::store::state::{Event, EventPage, EventRange, History, Moment, Reads, Scan, Wraps};
 pub use progress::{Progress, ResumePoint, StepKey, furthest};
 pub use value::Value;
 

@@ -1,6 +1,6 @@
 //! Why a store did not do what it was asked.
 
-use crate::engine;
+use crate::{engine, run::masks::BadMask};
 
 /// Why a store did not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,5 +74,11 @@ impl Error {
             Error::Unavailable { .. } => "nothing was written; try again when the database answers".into(),
             Error::CommitUnknown { .. } | Error::Closed => return None,
         })
+    }
+}
+
+impl From<BadMask> for Error {
+    fn from(e: BadMask) -> Error {
+        Error::Corrupt { what: format!("a run's masks, {}: {}", e.at, e.why) }
     }
 }

@@ -4,7 +4,7 @@ mod durability;
 mod error;
 pub mod filter;
 pub mod load;
-pub(crate) mod state;
+pub mod state;
 
 use std::{
     future::Future,
@@ -21,12 +21,13 @@ use crate::{
     },
     envelope::{Envelope, budget::BudgetView},
     journal::{
-        Entry, Role, State, approval,
+        Entry, Role, State,
         job::ItemRow,
         payload::{PART_LEN, Payload},
     },
     run::{Run, Spec, attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
-    state::Reads,
+    store::filter::ApprovalFilter,
+    store::state::Reads,
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
@@ -111,7 +112,7 @@ pub trait Store: Reads + Send + Sync {
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error>;
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error>;
     /// Approvals of all runs, or of one; the newest first, by when they were asked for.
-    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error>;
+    fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error>;
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error>;
     /// The named budgets that were not removed, in the order in which they were made.
     fn budgets(&self) -> Result<Vec<BudgetView>, Error>;

@@ -3,11 +3,8 @@
 use std::{collections::HashSet, sync::Arc};
 
 use outlast_core::{
-    engine::{
-        op::{Actor, Durability},
-        step::checkpoint::Checkpoint,
-    },
-    store::{self, Ask as _, Store},
+    engine::{actor::Actor, step::checkpoint::Checkpoint},
+    store::{self, Ask as _, Durability, Store},
     words::id::{AttemptNo, RunNo},
 };
 use outlast_server::door::Seen;

@@ -8,11 +8,11 @@ use std::{
 };
 
 use outlast_core::{
-    engine::op::{Actor, Durability},
+    engine::actor::Actor,
     envelope::unit::Unit,
     journal::Kind,
     run::attempt::Attempt,
-    store::{self, Ask as _, RunView, Store},
+    store::{self, Ask as _, Durability, RunView, Store},
     words::{
         clock::random,
         id::{AttemptNo, RunNo},

@@ -3,8 +3,8 @@
 use std::io::Read as _;
 
 use outlast_core::{
-    engine::op::{Durability, Tool},
-    store::Ask as _,
+    engine::step::tool::Tool,
+    store::{Ask as _, Durability},
 };
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::{self, op::Actor},
+    engine::{self, actor::Actor},
     run::token::{self, Claims},
     store::{self, RunView, Store},
 };

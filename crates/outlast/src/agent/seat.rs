@@ -7,8 +7,8 @@
 use std::{collections::BTreeMap, ffi::OsString};
 
 use outlast_core::{
-    engine::op::{Durability, Tool},
-    store::Ask as _,
+    engine::step::tool::Tool,
+    store::{Ask as _, Durability},
     words::digest::Digest,
 };
 

@@ -2,7 +2,7 @@
 
 use outlast_core::{
     engine::{
-        op::Actor,
+        actor::Actor,
         step::checkpoint::{Checkpoint, OURS},
     },
     journal::{Kind, Role, payload::Payload},

@@ -9,12 +9,15 @@ use std::{collections::HashSet, fs, io};
 use outlast_core::{
     body::{BodyRecord, Restoring},
     engine::{
-        op::{Actor, Durability, Tool},
-        step::{record::Record, tool::BeginTool},
+        actor::Actor,
+        step::{
+            record::Record,
+            tool::{BeginTool, Tool},
+        },
     },
     journal::{Entry, Kind, Role, State, payload::Payload},
     run::attempt::Attempt,
-    store::{self, Ask as _, Store},
+    store::{self, Ask as _, Durability, Store},
     words::{
         digest::Digest,
         id::{AttemptNo, Micros, RunNo, Seq, Slot},

@@ -1,10 +1,10 @@
 //! `outlast approvals` and `outlast approve ID`: what waits for a person, and what the person says.
 
 use outlast_core::{
-    engine::{self, approval::decide_approval::DecideApproval, op::Durability},
-    journal::approval::{self, ApprovalId, Filter, Status},
+    engine::{self, approval::decide_approval::DecideApproval},
+    journal::approval::{self, ApprovalId, Status},
     reads::{self, approvals::View},
-    store::{self, Ask, Store},
+    store::{self, Ask, Durability, Store, filter::ApprovalFilter as Filter},
 };
 use serde_json::{Value, json};
 

@@ -1,10 +1,9 @@
 //! `outlast budget RUN`: its limits and what is left of them; and their change.
 
 use outlast_core::{
-    engine::op::Durability,
     envelope::unit::Unit,
     run::{Run, status::Status},
-    store::{Ask, RunView, Store},
+    store::{Ask, Durability, RunView, Store},
     words::id::Micros,
 };
 use serde_json::{Map, Value, json};

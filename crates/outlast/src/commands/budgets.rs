@@ -3,17 +3,14 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    engine::{
-        budget::{raise_budget::RaiseBudget, remove_budget::RemoveBudget, set_budget::Source},
-        op::Durability,
-    },
+    engine::budget::{raise_budget::RaiseBudget, remove_budget::RemoveBudget, set_budget::Source},
     envelope::{
         Envelope,
         budget::{BudgetView, UNITS},
         unit::Unit,
     },
     reads::room,
-    store::{Ask as _, Store},
+    store::{Ask as _, Durability, Store},
     words::id::{Micros, RunId},
 };
 use serde_json::{Map, Value, json};

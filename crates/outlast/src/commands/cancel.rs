@@ -1,12 +1,9 @@
 //! `outlast cancel RUN`: the run ends for good.
 
 use outlast_core::{
-    engine::{
-        op::Durability,
-        run::tell::{Tell, Word},
-    },
+    engine::run::tell::{Tell, Word},
     run::status::Status,
-    store::{Ask, Store},
+    store::{Ask, Durability, Store},
 };
 use serde_json::json;
 

@@ -1,13 +1,13 @@
 //! `outlast snapshot RUN NAME` and `outlast fork RUN --from-snapshot …`.
 
 use outlast_core::{
-    engine::{op::Durability, run::snapshot::Snapshot},
+    engine::run::snapshot::Snapshot,
     envelope::unit::{Limits, Unit},
     reads::{
         self,
         forks::{Point, id_of, prepare},
     },
-    store::{Ask, RunView, Store},
+    store::{Ask, Durability, RunView, Store},
     words::id::{AttemptNo, RunId},
 };
 use serde_json::json;

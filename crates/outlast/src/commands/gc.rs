@@ -3,12 +3,9 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    engine::{
-        op::Durability,
-        run::forget::{Forget, Forgot},
-    },
+    engine::run::forget::{Forget, Forgot},
     run::status::Status,
-    store::{Ask, RunFilter, Store},
+    store::{Ask, Durability, RunFilter, Store},
     words::id::{Micros, RunId, RunNo},
 };
 use serde_json::json;

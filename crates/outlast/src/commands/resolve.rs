@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
-    engine::{op::Durability, step::resolve_step::ResolveStep},
+    engine::step::resolve_step::ResolveStep,
     journal::{Entry, State, payload::Payload},
     run::instance::Life,
-    store::{Ask, RunView, Store},
+    store::{Ask, Durability, RunView, Store},
     words::id::{RunNo, Seq},
 };
 use serde_json::{Value, json};

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use outlast_core::{
-    engine::{item::reset_item::ResetItem, op::Durability},
+    engine::item::reset_item::ResetItem,
     journal::job::Standing,
-    store::{Ask, Store},
+    store::{Ask, Durability, Store},
 };
 use serde_json::json;
 

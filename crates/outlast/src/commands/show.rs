@@ -10,11 +10,11 @@ use outlast_core::{
     envelope::unit::Unit,
     journal::{
         Entry, Kind, State,
-        approval::{self, Filter},
+        approval::{self},
     },
     reads,
     run::{Run, attempt::Attempt, instance::Instance},
-    store::{RunView, Store},
+    store::{RunView, Store, filter::ApprovalFilter as Filter},
     words::id::{AttemptNo, Micros, RunId},
 };
 use serde_json::{Map, Value, json};

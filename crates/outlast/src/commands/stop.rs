@@ -3,12 +3,9 @@
 use std::time::Duration;
 
 use outlast_core::{
-    engine::{
-        op::Durability,
-        run::tell::{Tell, Word},
-    },
+    engine::run::tell::{Tell, Word},
     run::status::Status,
-    store::{Ask, RunView, Store},
+    store::{Ask, Durability, RunView, Store},
 };
 use serde_json::json;
 

@@ -3,14 +3,14 @@
 use std::{collections::BTreeMap, io, path::Path};
 
 use outlast_core::{
-    engine::{op::Durability, run::recount::Recount},
+    engine::run::recount::Recount,
     envelope::{
         audit::{Gone, Sums},
         budget::BudgetView,
     },
     journal::{Entry, Kind, Role, job::Counts},
     run::status::Status,
-    store::{Ask, RunFilter, RunView, Store},
+    store::{Ask, Durability, RunFilter, RunView, Store},
     words::id::{EnvelopeNo, RunNo, Seq},
 };
 use serde_json::json;

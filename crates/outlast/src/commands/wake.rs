@@ -1,12 +1,9 @@
 //! `outlast wake RUN`: a run that sleeps until a usage limit is over goes on now.
 
 use outlast_core::{
-    engine::{
-        op::Durability,
-        run::tell::{Tell, Word},
-    },
+    engine::run::tell::{Tell, Word},
     run::status::Status,
-    store::{Ask, Store},
+    store::{Ask, Durability, Store},
 };
 use serde_json::json;
 

@@ -14,11 +14,10 @@ use std::{
 use outlast_core::{
     engine::{
         self,
-        op::{Durability, Pulse},
-        run::renew::{Active, Renew},
+        run::renew::{Active, Pulse, Renew},
     },
     run::status::Status,
-    store::{self, Ask as _, Store},
+    store::{self, Ask as _, Durability, Store},
     words::id::{AttemptNo, InstanceNo, RunNo},
 };
 use outlast_server::node::HEARTBEAT;

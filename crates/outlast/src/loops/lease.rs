@@ -9,9 +9,12 @@ use std::sync::Arc;
 use outlast_core::{
     engine::{
         self,
-        op::{Claimed, Durability, Then},
         run::{
-            claim::Claim, declare_dead::DeclareDead, end_attempt::EndAttempt, reopen::Reopen, start::Start,
+            claim::{Claim, Claimed},
+            declare_dead::DeclareDead,
+            end_attempt::{EndAttempt, Then},
+            reopen::Reopen,
+            start::Start,
         },
     },
     envelope::unit::Limits,
@@ -22,7 +25,7 @@ use outlast_core::{
         status::Status,
         token::{self, Claims},
     },
-    store::{self, Ask as _, RunView, Store},
+    store::{self, Ask as _, Durability, RunView, Store},
     words::id::{InstanceNo, RunId, Slot},
 };
 

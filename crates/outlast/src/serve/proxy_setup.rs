@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use outlast_core::{
     call::rate::Rate,
-    engine::{op::Durability, run::declare_dead::DeclareDead},
+    engine::run::declare_dead::DeclareDead,
     envelope::unit::Limits,
     price::PriceTable,
     run::{Policy, instance::Identity},
-    store::{Ask as _, Store},
+    store::{Ask as _, Durability, Store},
 };
 use outlast_server::{
     door::{Access, Config, Key, Provider, Providers},

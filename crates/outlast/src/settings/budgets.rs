@@ -4,13 +4,10 @@
 //! name any: whoever can change a checkout, an agent for one, could raise what everybody may spend.
 
 use outlast_core::{
-    engine::{
-        budget::set_budget::{SetBudget, Source},
-        op::Durability,
-    },
+    engine::budget::set_budget::{SetBudget, Source},
     envelope::budget::{Name, Per, Terms},
     reads,
-    store::{Ask as _, Store},
+    store::{Ask as _, Durability, Store},
 };
 use serde::Deserialize;
 

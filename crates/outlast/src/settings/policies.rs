@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    engine::op::Durability,
     envelope::unit::{Limits, Unit},
     reads::policies::{self, NamedPolicy},
     run::rules::{Requirement, Rules},
-    store::{Ask, Store},
+    store::{Ask, Durability, Store},
 };
 use serde::Deserialize;
 

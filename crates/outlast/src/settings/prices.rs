@@ -3,10 +3,10 @@
 use std::{fs, path::Path};
 
 use outlast_core::{
-    engine::{op::Durability, run::reprice::Reprice},
+    engine::run::reprice::Reprice,
     price::PriceTable,
     run::{PriceFile, Prices, Spec, status::Status},
-    store::{Ask as _, RunView, Store},
+    store::{Ask as _, Durability, RunView, Store},
 };
 
 use crate::{

@@ -6,10 +6,10 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{op::Durability, run::start::Start},
+    engine::run::start::Start,
     journal::payload::Payload,
     run::{Command, Prices, Pty, Spec, Supervision, looping::Looping, masks::Masks, status::Status},
-    store::{Ask as _, RunFilter, RunView, Store},
+    store::{Ask as _, Durability, RunFilter, RunView, Store},
     words::{
         clock::random,
         digest::Digest,

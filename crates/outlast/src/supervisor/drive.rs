@@ -16,13 +16,16 @@ use std::{
 use outlast_core::{
     engine::{
         self,
-        op::{Claimed, Durability, Then, Verb},
-        run::claim::Claim,
+        op::Verb,
+        run::{
+            claim::{Claim, Claimed},
+            end_attempt::Then,
+        },
         state::transaction::Conflicts,
     },
     price::PriceTable,
     run::{Command, attempt::Attempt, status::Status, token::Claims},
-    store::{self, Ask as _, RunView, Store},
+    store::{self, Ask as _, Durability, RunView, Store},
     words::id::{AttemptNo, InstanceNo, Slot},
 };
 use outlast_server::{

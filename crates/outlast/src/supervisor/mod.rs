@@ -25,7 +25,6 @@ use std::{net::SocketAddr, process::Stdio, sync::Arc, time::Duration};
 use outlast_core::{
     engine::{
         self,
-        op::Durability,
         run::{
             hold::Hold,
             tell::{Tell, Word},
@@ -33,7 +32,7 @@ use outlast_core::{
         state::transaction::Conflicts,
     },
     run::status::Status,
-    store::{self, Ask as _, RunFilter, RunView, Store},
+    store::{self, Ask as _, Durability, RunFilter, RunView, Store},
     words::id::RunNo,
 };
 

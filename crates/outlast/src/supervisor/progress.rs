@@ -12,8 +12,8 @@ use std::{
 };
 
 use outlast_core::{
-    state::{Scan, run_namespace},
-    store::{self, Store},
+    state::run_namespace,
+    store::{self, Store, state::Scan},
     words::{digest::Digest, id::RunId},
 };
 
@@ -184,14 +184,18 @@ mod tests {
 
     use outlast_core::{
         engine::{
-            op::{Actor, Claimed, Durability},
-            run::{claim::Claim, register::Register, start::Start},
+            actor::Actor,
+            run::{
+                claim::{Claim, Claimed},
+                register::Register,
+                start::Start,
+            },
             state::put::{Change, Put},
         },
         memory::MemoryStore,
         run::instance::Identity,
         state::Name,
-        store::Ask as _,
+        store::{Ask as _, Durability},
         words::{
             clock::ManualClock,
             id::{Micros, Slot},

@@ -3,10 +3,10 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use outlast_core::{
-    journal::approval::{self, ApprovalId, Filter, Status as Is},
+    journal::approval::{self, ApprovalId, Status as Is},
     reads::{self, approvals::View},
     run::status::Status,
-    store::Store,
+    store::{Store, filter::ApprovalFilter as Filter},
     words::id::RunNo,
 };
 use outlast_server::node::HEARTBEAT;

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use outlast_core::{
-    engine::{op::Actor, state::transaction::Conflicts},
+    engine::{actor::Actor, state::transaction::Conflicts},
     run::token::Claims,
     words::id::{InstanceNo, RunId},
 };

@@ -1,7 +1,7 @@
 //! A journal that is followed.
 
 use outlast::{cli::JournalArgs, commands::journal::journal, render::look::Look};
-use outlast_core::{engine::op::Then, run::attempt::Exit};
+use outlast_core::{engine::run::end_attempt::Then, run::attempt::Exit};
 
 use crate::story::{Story, printed};
 

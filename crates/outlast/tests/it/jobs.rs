@@ -4,12 +4,16 @@ use std::fs;
 
 use outlast_core::{
     engine::{
+        actor::Actor,
         item::{
             claim_item::ClaimItem,
             record_item::{ItemEnd, RecordItem},
         },
-        op::{Actor, Then},
-        run::{declare_dead::DeclareDead, end_attempt::EndAttempt, start::Start},
+        run::{
+            declare_dead::DeclareDead,
+            end_attempt::{EndAttempt, Then},
+            start::Start,
+        },
     },
     journal::{
         job::{ItemClaim, OnChange, Standing},

@@ -8,12 +8,9 @@ use outlast::{
     render::look::{Look, Page},
 };
 use outlast_core::{
-    engine::{
-        op::Durability,
-        state::put::{Change, Put},
-    },
-    state::{EventRange, Name},
-    store::{Ask as _, Store},
+    engine::state::put::{Change, Put},
+    state::Name,
+    store::{Ask as _, Durability, Store, state::EventRange},
 };
 
 use crate::story::{Story, printed};

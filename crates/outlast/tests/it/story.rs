@@ -6,16 +6,17 @@ use std::{path::Path, sync::Arc};
 use outlast::render::look::{Look, Page};
 use outlast_core::{
     engine::{
+        actor::Actor,
         call::{
-            admit::Admit,
+            admit::{Admission, Admit},
             delivered::Delivered,
             settle::{Bill, Close, Settle},
         },
-        op::{Actor, Admission, Claimed, Durability, Then, Verb},
+        op::Verb,
         run::{
-            claim::Claim,
+            claim::{Claim, Claimed},
             declare_dead::DeclareDead,
-            end_attempt::EndAttempt,
+            end_attempt::{EndAttempt, Then},
             register::Register,
             renew::{Active, Renew},
             start::Start,
@@ -27,7 +28,7 @@ use outlast_core::{
     memory::MemoryStore,
     price::Bound,
     run::{Command, Spec, attempt::Exit, instance::Identity},
-    store::{Ask, Store},
+    store::{Ask, Durability, Store},
     words::{
         clock::{ManualClock, SeededEntropy},
         digest::{Digest, MatchKey},

@@ -3,15 +3,15 @@
 use bytes::Bytes;
 use http::{Response, request::Parts};
 use hyper::body::Incoming;
-use outlast_core::engine::{approval::request_approval::Asker, op::Actor};
+use outlast_core::engine::{actor::Actor, approval::request_approval::Asker};
 
 use super::Proxy;
-use crate::wire::body::AnswerBody;
 use crate::{
     http::approvals::{self, Asked, By, Does, Route, refused},
     proxy::{host::Host, seat},
     state::Error,
     wire::{
+        body::AnswerBody,
         refuse::Refusal,
         who::{self, NotLetIn, Who},
     },

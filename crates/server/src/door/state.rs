@@ -1,7 +1,7 @@
 //! Requests of the state's routes: who asks, and in whose name they write.
 
 use http::request::Parts;
-use outlast_core::engine::op::Actor;
+use outlast_core::engine::actor::Actor;
 
 use crate::{
     http::Rest,

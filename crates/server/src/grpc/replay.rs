@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures_util::Stream;
-use outlast_core::{state::Event, store::Store};
+use outlast_core::store::{Store, state::Event};
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tonic::{Response, Status, metadata::MetadataValue};

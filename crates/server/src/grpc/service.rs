@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use outlast_core::{
     engine::state::put::Change,
-    state::{EventRange, Item, Moment, Name, Position, Scan},
-    store::{self, Store, Which},
+    state::{Item, Name, Position},
+    store::{
+        self, Store, Which,
+        state::{EventRange, Moment, Scan},
+    },
 };
 use prost::Message;
 use tonic::{Request, Response, Status};

@@ -2,7 +2,10 @@
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::Response;
-use outlast_core::state::{At, Position, Scan};
+use outlast_core::{
+    state::{At, Position},
+    store::state::Scan,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 

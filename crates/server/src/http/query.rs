@@ -2,10 +2,7 @@
 
 use std::borrow::Cow;
 
-use outlast_core::{
-    state::{At, Moment},
-    words::id::Micros,
-};
+use outlast_core::{state::At, store::state::Moment, words::id::Micros};
 use percent_encoding::percent_decode_str;
 
 use super::routes::Route;

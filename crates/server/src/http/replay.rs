@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
-use outlast_core::state::{EventRange, Moment, Position};
+use outlast_core::{
+    state::Position,
+    store::state::{EventRange, Moment},
+};
 use tokio::{sync::mpsc, time::Instant};
 
 use super::{Asked, answered, list::NAMESPACE, show};

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use base64::Engine as _;
 use outlast_core::{
-    state::{Event, Item, Listed, ResumePoint},
-    store::{self, Store},
+    state::{Item, Listed, ResumePoint},
+    store::{self, Store, state::Event},
     words::id::RunNo,
 };
 use serde::Serialize;

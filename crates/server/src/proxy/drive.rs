@@ -15,14 +15,18 @@ use outlast_core::{
     },
     engine::{
         self,
-        call::{admit::Admit, delivered::Delivered, keep::Keep},
-        op::{Actor, Admission, Durability},
+        actor::Actor,
+        call::{
+            admit::{Admission, Admit},
+            delivered::Delivered,
+            keep::Keep,
+        },
     },
     journal::{
         Role, State,
         payload::{PART_LEN, Payload},
     },
-    store::{Ask as _, Error, Pending},
+    store::{Ask as _, Durability, Error, Pending},
     words::id::{InstanceNo, Seq},
 };
 use tokio::{sync::oneshot, time::Instant};

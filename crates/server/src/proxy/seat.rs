@@ -4,12 +4,11 @@ use outlast_core::{
     call::Refused,
     engine::{
         self,
-        op::Durability,
         run::{enter::Enter, start::Start},
     },
     journal::{iteration_scope, scope},
     run::{Spec, token::Claims},
-    store::{Ask as _, Error},
+    store::{Ask as _, Durability, Error},
     words::{
         calendar,
         id::{RunId, RunNo, Seq, Slot},

@@ -1,8 +1,8 @@
 //! What an agent's keys went through, commit by commit: pages of events put together again.
 
-use outlast_core::{
+use outlast_core::store::{
+    Error,
     state::{Event, EventRange, Reads},
-    store::Error,
 };
 
 /// Events that are read at once: enough that the reading costs little, few enough to hold.

@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outlast_core::{
     engine::{
-        op::{Actor, Durability},
+        actor::Actor,
         state::{
             put::{Change, Put},
             transaction::{self, Conflicts, Limits, Seen, Transactions},
         },
     },
     state::{Committed, Name, Position},
-    store::{self, Ask as _, Store},
+    store::{self, Ask as _, Durability, Store},
     words::{
         clock::{Clock, Entropy, random},
         id::{RunId, Slot, uuid_v7},

@@ -1,11 +1,8 @@
 //! How many versions a namespace keeps: said, and then done for the keys that nobody changes.
 
 use outlast_core::{
-    engine::{
-        op::Durability,
-        state::{compact::Compact, retain::Retain},
-    },
-    store::{Ask as _, Error, Store},
+    engine::state::{compact::Compact, retain::Retain},
+    store::{Ask as _, Durability, Error, Store},
 };
 
 /// Says what is kept, and removes what is not, piece by piece: other writers come in between.

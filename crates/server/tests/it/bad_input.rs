@@ -2,11 +2,8 @@
 
 use bytes::Bytes;
 use outlast_core::{
-    engine::{
-        op::Durability,
-        run::tell::{Tell, Word},
-    },
-    store::Ask as _,
+    engine::run::tell::{Tell, Word},
+    store::{Ask as _, Durability},
 };
 use outlast_mock as mock;
 use outlast_server::door::Config;

@@ -6,12 +6,15 @@ use std::sync::{
 };
 
 use outlast_core::{
-    engine::op::{Durability, Op, Outcome},
+    engine::op::{Op, Outcome},
     envelope::{Envelope, budget::BudgetView},
-    journal::{Entry, Role, approval, job::ItemRow, payload::Payload},
+    journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{attempt::Attempt, instance::Instance, token::TokenKey},
-    state::Wraps,
-    store::{Error, LedgerLine, Page, Promise, RunFilter, RunView, Sought, StepRow, Store, Ticket},
+    store::filter::ApprovalFilter,
+    store::{
+        Durability, Error, LedgerLine, Page, Promise, RunFilter, RunView, Sought, StepRow, Store, Ticket,
+        state::Wraps,
+    },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
@@ -105,7 +108,7 @@ impl Store for Failing {
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
         self.inner.runs(filter)
     }
-    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+    fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error> {
         self.inner.approvals(filter)
     }
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {

@@ -1,16 +1,13 @@
 //! What a fleet may spend: read by whoever runs the server, and set by no client of it.
 
 use outlast_core::{
-    engine::{
-        budget::set_budget::{SetBudget, Source},
-        op::Durability,
-    },
+    engine::budget::set_budget::{SetBudget, Source},
     envelope::{
         budget::{Name, Per, Terms},
         unit::{Limits, Unit},
     },
     run::{Policy, Spec, status::Status},
-    store::{Ask as _, RunView},
+    store::{Ask as _, Durability, RunView},
 };
 use outlast_mock as mock;
 use outlast_server::door::{Access, Config};

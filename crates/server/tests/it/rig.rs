@@ -13,8 +13,11 @@ use std::{
 
 use outlast_core::{
     engine::{
-        op::{Claimed, Durability},
-        run::{claim::Claim, raise::Raise, start::Start},
+        run::{
+            claim::{Claim, Claimed},
+            raise::Raise,
+            start::Start,
+        },
         state::transaction::Conflicts,
     },
     envelope::{
@@ -30,7 +33,7 @@ use outlast_core::{
         status::Status,
         token::{self, Claims},
     },
-    store::{Ask as _, RunView, Store},
+    store::{Ask as _, Durability, RunView, Store},
     words::{
         clock::{Clock, SeededEntropy},
         id::{Micros, RunId, RunNo, Seq, Slot},

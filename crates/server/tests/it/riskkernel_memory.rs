@@ -1,13 +1,9 @@
 //! What agents keep through RiskKernel's routes: checkpoints of a run, and facts beyond it.
 
 use outlast_core::{
-    engine::{
-        op::{Actor, Durability},
-        run::enter::Enter,
-        step::checkpoint::Checkpoint,
-    },
+    engine::{actor::Actor, run::enter::Enter, step::checkpoint::Checkpoint},
     journal::payload::Payload,
-    store::Ask as _,
+    store::{Ask as _, Durability},
 };
 use serde_json::{Value, json};
 

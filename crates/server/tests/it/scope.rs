@@ -2,13 +2,16 @@
 
 use outlast_core::{
     engine::{
+        actor::Actor,
         item::{
             claim_item::ClaimItem,
             record_item::{ItemEnd, RecordItem},
         },
-        op::{Actor, Durability, Step},
         run::start::Start,
-        step::{next_try::NextTry, step::BeginStep},
+        step::{
+            next_try::NextTry,
+            step::{BeginStep, Step},
+        },
     },
     envelope::unit::Unit,
     journal::{
@@ -17,7 +20,7 @@ use outlast_core::{
         payload::Payload,
     },
     run::Spec,
-    store::Ask as _,
+    store::{Ask as _, Durability},
     words::id::{RunId, RunNo, Seq, Slot},
 };
 use outlast_mock as mock;

@@ -251,11 +251,8 @@ async fn a_stop_between_two_tries_ends_them() {
     let client = ask.open(server.addr);
     let stop = async {
         use outlast_core::{
-            engine::{
-                op::Durability,
-                run::tell::{Tell, Word},
-            },
-            store::Ask as _,
+            engine::run::tell::{Tell, Word},
+            store::{Ask as _, Durability},
         };
         rests(&server).await;
         let run = server.run_no("r");

@@ -11,11 +11,11 @@ use outlast_core::{
         taken::Place,
     },
     engine::{
+        actor::Actor,
         call::{admit::Admit, delivered::Delivered},
-        op::{Actor, Durability},
     },
     journal::Role,
-    store::{Error, Store},
+    store::{Durability, Error, Store},
     words::{
         digest::MatchKey,
         id::{AttemptNo, Seq, Slot},

@@ -8,14 +8,12 @@ use outlast_core::{
         desk::{self, ForExchange, Key},
         exchange::{Ending, Event, Failure, Frame},
     },
-    engine::{
-        call::{
-            retry::Retry,
-            settle::{Bill, Settle},
-        },
-        op::Durability,
+    engine::call::{
+        retry::Retry,
+        settle::{Bill, Settle},
     },
     journal::payload::Payload,
+    store::Durability,
     words::{
         id::{AttemptNo, InstanceNo, Seq},
         usage::Usage,

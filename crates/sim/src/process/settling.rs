@@ -3,14 +3,22 @@
 use outlast_core::{
     call::{connection::Event, desk, exchange},
     engine::{
-        call::settle::{Bill, Close},
-        op::{Admission, Claimed, Durability, Op, Outcome},
-        run::{claim::Claim, raise::Raise, register::Register, renew::Renew},
+        call::{
+            admit::Admission,
+            settle::{Bill, Close},
+        },
+        op::{Op, Outcome},
+        run::{
+            claim::{Claim, Claimed},
+            raise::Raise,
+            register::Register,
+            renew::Renew,
+        },
     },
     envelope::unit::{Limits, PerUnit, Unit},
     journal::{Entry, State},
     run::instance::{Identity, Life},
-    store::{Error, Store},
+    store::{Durability, Error, Store},
     words::id::{RunNo, Slot},
 };
 

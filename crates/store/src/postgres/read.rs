@@ -3,16 +3,17 @@
 use std::collections::HashMap;
 
 use outlast_core::{
-    engine::op::{Durability, Op},
+    engine::op::Op,
     envelope::{
         Envelope,
         budget::{Budget, BudgetView},
     },
-    journal::{Entry, Role, approval, job::ItemRow, payload::Payload},
+    journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{Run, Spec, attempt::Attempt, instance::Instance, token::TokenKey},
+    store::filter::ApprovalFilter,
     store::{
-        Error, INLINE_VALUE, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket,
-        WHOLE_VALUE,
+        Durability, Error, INLINE_VALUE, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store,
+        Ticket, WHOLE_VALUE,
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
@@ -112,7 +113,7 @@ impl Store for PostgresStore {
         })
     }
 
-    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+    fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error> {
         let filter = *filter;
         self.readers.run(async move |c: &Client| {
             let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);

@@ -20,8 +20,8 @@ use std::{
 };
 
 use outlast_core::{
-    engine::op::{Durability, Op},
-    store::{Error, Ticket},
+    engine::op::Op,
+    store::{Durability, Error, Ticket},
     words::clock::{Clock, random},
 };
 use rusqlite::Connection;

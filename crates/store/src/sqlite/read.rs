@@ -1,16 +1,17 @@
 //! Reading what is committed.
 
 use outlast_core::{
-    engine::op::{Durability, Op, Outcome},
+    engine::op::{Op, Outcome},
     envelope::{
         Envelope,
         budget::{Budget, BudgetView},
     },
-    journal::{Entry, Role, approval, job::ItemRow, payload::Payload},
+    journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{Run, Spec, attempt::Attempt, instance::Instance, token::TokenKey},
+    store::filter::ApprovalFilter,
     store::{
-        Error, INLINE_VALUE, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket,
-        WHOLE_VALUE,
+        Durability, Error, INLINE_VALUE, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store,
+        Ticket, WHOLE_VALUE,
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
@@ -64,7 +65,7 @@ fn newest(sought: &Sought<'_>) -> String {
 
 /// The newest first: an index is walked from its end, until there are enough. Of one run, the index of all of its
 /// entries of a kind is smaller.
-fn approvals(filter: &approval::Filter) -> String {
+fn approvals(filter: &ApprovalFilter) -> String {
     let open = if filter.open { format!(" AND state = {OPEN}") } else { String::new() };
     let rest = match filter.run {
         Some(_) => format!(
@@ -135,7 +136,7 @@ impl Store for SqliteStore {
         })
     }
 
-    fn approvals(&self, filter: &approval::Filter) -> Result<Vec<Entry>, Error> {
+    fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error> {
         let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
         let sql = approvals(filter);
         self.with_reader(|c| match filter.run {
@@ -284,7 +285,7 @@ mod tests {
         };
         let newest = "SEARCH e USING INDEX entries_of_items (run_no=? AND seq>? AND seq<?)";
         let value = "SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN";
-        let all = |open, run| approvals(&approval::Filter { run, open, limit: 10 });
+        let all = |open, run| approvals(&ApprovalFilter { run, open, limit: 10 });
         check(&all(true, None), &["SCAN entries USING INDEX approvals_open"]);
         check(&all(false, None), &["SCAN entries USING INDEX approvals"]);
         let of_run = "SEARCH entries USING INDEX entries_by_key (run_no=? AND kind=? AND key>?)";

@@ -4,19 +4,24 @@ use std::sync::{Arc, Mutex};
 
 use outlast_core::{
     engine::{
+        actor::Actor,
         call::{
-            admit::Admit,
+            admit::{Admission, Admit},
             delivered::Delivered,
-            settle::{Bill, Close, Settle},
+            settle::{Bill, Close, Settle, Settled},
         },
-        op::{Actor, Admission, Claimed, Pulse, Settled, Step, Then, Verb},
+        op::Verb,
         run::{
-            claim::Claim,
-            end_attempt::EndAttempt,
+            claim::{Claim, Claimed},
+            end_attempt::{EndAttempt, Then},
             enter::Enter,
-            renew::{Active, Renew},
+            renew::{Active, Pulse, Renew},
         },
-        step::{count_loop::CountLoop, record::Record, step::BeginStep},
+        step::{
+            count_loop::CountLoop,
+            record::Record,
+            step::{BeginStep, Step},
+        },
     },
     envelope::Refusal,
     journal::{iteration_scope, payload::Payload},

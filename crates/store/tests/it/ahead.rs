@@ -3,7 +3,10 @@
 use std::time::Instant;
 
 use outlast_core::{
-    engine::op::{Op, Outcome, Step},
+    engine::{
+        op::{Op, Outcome},
+        step::step::Step,
+    },
     journal::{Entry, State},
     store::Error,
     words::id::{RunNo, Seq},
@@ -100,8 +103,7 @@ fn of_two_openings_in_flight_the_second_waits_for_a_commit() {
     let (_bed, mine, _theirs, agent) = two();
     let first = begins(&mine, &agent, "one");
     let given_back = mine.store().ahead(agent.step("two").into()).unwrap_err();
-    let second =
-        mine.store().submit(given_back, outlast_core::engine::op::Durability::Committed).wait().unwrap();
+    let second = mine.store().submit(given_back, outlast_core::store::Durability::Committed).wait().unwrap();
     let Outcome::Begun(Step::Run { seq: second, .. }) = second else { panic!("{second:?}") };
     assert!(second > first);
     agent.ask(agent.record(second, "2")).unwrap();

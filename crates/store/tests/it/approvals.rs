@@ -6,9 +6,9 @@ use outlast_core::{
             decide_approval::DecideApproval,
             request_approval::{Asker, RequestApproval},
         },
-        op::Then,
         run::{
             claim::Claim,
+            end_attempt::Then,
             renew::Active,
             start::Start,
             tell::{Tell, Word},
@@ -17,7 +17,7 @@ use outlast_core::{
     envelope::unit::{Limits, Unit},
     journal::{
         Kind, Role, State,
-        approval::{self, Answer, ApprovalId, Filter, Status as Is},
+        approval::{self, Answer, ApprovalId, Status as Is},
         payload::Payload,
     },
     reads::{self, forks::Point},
@@ -27,6 +27,7 @@ use outlast_core::{
         status::Status,
         token::Claims,
     },
+    store::filter::ApprovalFilter as Filter,
     words::{
         digest::Digest,
         id::{RunId, RunNo, Seq},

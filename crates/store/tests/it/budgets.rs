@@ -1,13 +1,10 @@
 //! Named budgets: what runs of a tag spend together, in a period.
 
 use outlast_core::{
-    engine::{
-        budget::{
-            raise_budget::RaiseBudget,
-            remove_budget::RemoveBudget,
-            set_budget::{SetBudget, Source},
-        },
-        op::BudgetSet,
+    engine::budget::{
+        raise_budget::RaiseBudget,
+        remove_budget::RemoveBudget,
+        set_budget::{BudgetSet, SetBudget, Source},
     },
     envelope::{
         Envelope, Whose,

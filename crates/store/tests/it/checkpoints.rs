@@ -2,8 +2,7 @@
 
 use outlast_core::{
     engine::{
-        op::Then,
-        run::claim::Claim,
+        run::{claim::Claim, end_attempt::Then},
         step::checkpoint::{Checkpoint, Used},
     },
     envelope::unit::Unit,

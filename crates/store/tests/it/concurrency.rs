@@ -10,7 +10,8 @@ use std::{
 
 use outlast_core::{
     engine::{
-        op::{Admission, Claimed, Durability},
+        call::admit::Admission,
+        run::claim::Claimed,
         state::{
             put::{Change, Put},
             transaction::{Conflicts, Transactions},
@@ -18,8 +19,11 @@ use outlast_core::{
     },
     envelope::unit::Unit,
     run::status::Status,
-    state::{At, EventRange, Item, Name, Scan},
-    store::{Ask as _, Error},
+    state::{At, Item, Name},
+    store::{
+        Ask as _, Durability, Error,
+        state::{EventRange, Scan},
+    },
     words::id::InstanceNo,
 };
 

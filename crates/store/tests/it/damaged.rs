@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::{op::Durability, run::start::Start},
+    engine::run::start::Start,
     envelope::Owner,
     memory::MemoryStore,
-    store::{Ask, Error, Store},
+    store::{Ask, Durability, Error, Store},
     words::{
         clock::ManualClock,
         id::{EnvelopeNo, RunId, RunNo},

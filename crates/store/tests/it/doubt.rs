@@ -342,11 +342,13 @@ pub fn twenty_calls_of_budget_deliver_nine_answers_though_each_is_lost_once(s: &
         let mut delivered = 0;
         for turn in 0..20 {
             let text = format!("turn {turn}");
-            let Ok(outlast_core::engine::op::Admission::Go { seq, .. }) = a.request(&text).ask() else {
+            let Ok(outlast_core::engine::call::admit::Admission::Go { seq, .. }) = a.request(&text).ask()
+            else {
                 break;
             };
             a.lost(seq);
-            let Ok(outlast_core::engine::op::Admission::Go { seq, .. }) = a.request(&text).ask() else {
+            let Ok(outlast_core::engine::call::admit::Admission::Go { seq, .. }) = a.request(&text).ask()
+            else {
                 break;
             };
             a.done(seq, cost);

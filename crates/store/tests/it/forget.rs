@@ -1,13 +1,11 @@
 //! Runs that go, and counts that are put right.
 
 use outlast_core::{
-    engine::{
-        op::Then,
-        run::{
-            forget::{Forget, Forgot},
-            fork::Fork,
-            recount::Recount,
-        },
+    engine::run::{
+        end_attempt::Then,
+        forget::{Forget, Forgot},
+        fork::Fork,
+        recount::Recount,
     },
     envelope::unit::{Limits, Unit},
     journal::{Role, job::Counts},

@@ -3,10 +3,9 @@
 use outlast_core::{
     engine::{
         item::claim_item::ClaimItem,
-        op::{Step, Then},
-        run::snapshot::Snapshot,
+        run::{end_attempt::Then, snapshot::Snapshot},
         state::put::{Change, Put},
-        step::checkpoint::Checkpoint,
+        step::{checkpoint::Checkpoint, step::Step},
     },
     envelope::unit::{Limits, Unit},
     journal::{
@@ -15,8 +14,8 @@ use outlast_core::{
         payload::Payload,
     },
     reads::{self, forks::Point},
-    state::{Name, Scan},
-    store::{Page, Sought},
+    state::Name,
+    store::{Page, Sought, state::Scan},
     words::id::{AttemptNo, RunId, RunNo, Seq},
 };
 

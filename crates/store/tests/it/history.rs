@@ -2,8 +2,11 @@
 
 use outlast_core::{
     engine::state::put::Change,
-    state::{At, EventRange, Moment, Name, Position, ResumePoint, Scan},
-    store::Which,
+    state::{At, Name, Position, ResumePoint},
+    store::{
+        Which,
+        state::{EventRange, Moment, Scan},
+    },
     words::id::Micros,
 };
 

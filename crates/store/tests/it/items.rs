@@ -10,8 +10,8 @@ use outlast_core::{
             reset_item::ResetItem,
             return_item::ReturnItem,
         },
-        op::{Step, Then},
-        step::next_try::NextTry,
+        run::end_attempt::Then,
+        step::{next_try::NextTry, step::Step},
     },
     envelope::unit::Unit,
     journal::{

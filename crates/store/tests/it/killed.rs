@@ -9,13 +9,12 @@ use std::{
 
 use outlast_core::{
     engine::{
-        op::Durability,
         run::register::Register,
         state::put::{Change, Put},
     },
     run::instance::Identity,
-    state::{EventRange, Name},
-    store::{Ask as _, Store},
+    state::Name,
+    store::{Ask as _, Durability, Store, state::EventRange},
 };
 
 use crate::{

@@ -2,8 +2,12 @@
 
 use outlast_core::{
     engine::{
-        op::{Actor, Claimed, Then},
-        run::{adopt::Adopt, claim::Claim, end_attempt::EndAttempt},
+        actor::Actor,
+        run::{
+            adopt::Adopt,
+            claim::{Claim, Claimed},
+            end_attempt::{EndAttempt, Then},
+        },
         state::put::Put,
         step::checkpoint::Checkpoint,
     },

@@ -2,8 +2,11 @@
 
 use outlast_core::{
     engine::{
-        op::{Claimed, Then, Turn},
-        run::claim::Claim,
+        run::{
+            claim::{Claim, Claimed},
+            end_attempt::Then,
+        },
+        step::count_loop::Turn,
     },
     envelope::unit::Unit,
     run::status::Status,

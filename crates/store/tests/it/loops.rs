@@ -2,8 +2,8 @@
 
 use outlast_core::{
     engine::{
-        op::{Then, Turn},
-        run::claim::Claim,
+        run::{claim::Claim, end_attempt::Then},
+        step::count_loop::Turn,
     },
     envelope::unit::Unit,
     run::status::Status,

@@ -3,12 +3,9 @@
 use std::time::{Duration, Instant};
 
 use outlast_core::{
-    engine::{
-        op::Durability,
-        state::put::{Change, Put},
-    },
-    state::{Name, Scan},
-    store::Ask as _,
+    engine::state::put::{Change, Put},
+    state::Name,
+    store::{Ask as _, Durability, state::Scan},
     words::id::Micros,
 };
 

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use outlast_core::{
     engine::{
-        op::Then,
-        run::{register::Register, start::Start},
+        run::{end_attempt::Then, register::Register, start::Start},
         state::transaction::Conflicts,
     },
     envelope::unit::Limits,

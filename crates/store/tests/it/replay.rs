@@ -2,8 +2,11 @@
 
 use outlast_core::{
     engine::{
-        call::settle::{Close, Settle},
-        op::{Admission, Divergence, Then},
+        call::{
+            admit::{Admission, Divergence},
+            settle::{Close, Settle},
+        },
+        run::end_attempt::Then,
     },
     envelope::unit::Unit,
     run::status::Status,

@@ -2,15 +2,18 @@
 
 use outlast_core::{
     engine::{
-        op::Actor,
+        actor::Actor,
         state::{
             compact::Compact,
             put::{Change, Put},
             retain::Retain,
         },
     },
-    state::{At, EventRange, Keep, Moment, Scan},
-    store::Which,
+    state::{At, Keep},
+    store::{
+        Which,
+        state::{EventRange, Moment, Scan},
+    },
 };
 
 use crate::{

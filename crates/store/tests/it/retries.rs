@@ -3,7 +3,7 @@
 use outlast_core::{
     engine::{
         call::{retry::Retry, settle::Close},
-        op::Swept,
+        run::declare_dead::Swept,
     },
     envelope::unit::Unit,
     journal::State,

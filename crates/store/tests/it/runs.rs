@@ -1,12 +1,10 @@
 //! A run's creation and what moves its status.
 
 use outlast_core::{
-    engine::{
-        op::Then,
-        run::{
-            raise::Raise,
-            tell::{Tell, Word},
-        },
+    engine::run::{
+        end_attempt::Then,
+        raise::Raise,
+        tell::{Tell, Word},
     },
     envelope::unit::{Limits, PerUnit, Unit},
     run::status::Status,

@@ -1,12 +1,10 @@
 //! Sleep: a run at its provider's usage limit, and who wakes it.
 
 use outlast_core::{
-    engine::{
-        op::Then,
-        run::{
-            hold::Hold,
-            tell::{Tell, Word},
-        },
+    engine::run::{
+        end_attempt::Then,
+        hold::Hold,
+        tell::{Tell, Word},
     },
     envelope::unit::Unit,
     run::{Command, Prices, Spec, status::Status},

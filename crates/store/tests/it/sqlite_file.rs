@@ -9,12 +9,11 @@ use std::{
 
 use outlast_core::{
     engine::{
-        op::Durability,
         run::start::Start,
         state::put::{Change, Put},
     },
     state::Name,
-    store::{Ask as _, Error, Store},
+    store::{Ask as _, Durability, Error, Store},
     words::{
         clock::{Entropy as _, SeededEntropy},
         id::RunId,

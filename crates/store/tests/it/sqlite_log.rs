@@ -9,13 +9,12 @@ use std::{
 
 use outlast_core::{
     engine::{
-        op::Durability,
         run::start::Start,
         state::put::{Change, Put},
     },
     run::Spec,
     state::Name,
-    store::{Ask as _, Store},
+    store::{Ask as _, Durability, Store},
     words::id::RunId,
 };
 use rusqlite::Connection;

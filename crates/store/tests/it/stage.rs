@@ -4,8 +4,13 @@ use std::{cell::RefCell, sync::Arc};
 
 use outlast_core::{
     engine::{
-        op::{Durability, Pulse, Swept, Verb},
-        run::{declare_dead::DeclareDead, register::Register, renew::Renew, start::Start},
+        op::Verb,
+        run::{
+            declare_dead::{DeclareDead, Swept},
+            register::Register,
+            renew::{Pulse, Renew},
+            start::Start,
+        },
     },
     envelope::{
         Envelope,
@@ -15,8 +20,7 @@ use outlast_core::{
     },
     journal::Entry,
     run::{Admission, InDoubt, OnDivergence, Run, Unpriced, instance::Identity, status::Status},
-    state::EventRange,
-    store::{Ask, Error, RunFilter, RunView, Store},
+    store::{Ask, Durability, Error, RunFilter, RunView, Store, state::EventRange},
     words::id::{InstanceNo, Micros, RunId, RunNo, Seq},
 };
 

@@ -3,8 +3,12 @@
 use outlast_core::{
     engine::{
         call::keep::Keep,
-        op::{Step, Then},
-        step::{record::Record, resolve_step::ResolveStep, step::BeginStep},
+        run::end_attempt::Then,
+        step::{
+            record::Record,
+            resolve_step::ResolveStep,
+            step::{BeginStep, Step},
+        },
     },
     envelope::unit::Unit,
     journal::{

@@ -1,9 +1,9 @@
 //! The verdict on a dead process, and what is swept after it.
 
 use outlast_core::{
-    engine::{
-        op::{Swept, Then},
-        run::declare_dead::DeclareDead,
+    engine::run::{
+        declare_dead::{DeclareDead, Swept},
+        end_attempt::Then,
     },
     envelope::unit::Unit,
     journal::State,

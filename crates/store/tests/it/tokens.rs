@@ -1,7 +1,10 @@
 //! What the bearer of a run token may do: processes of an agent's own, which are no instances.
 
 use outlast_core::{
-    engine::{op::Then, run::reopen::Reopen, state::put_by_token::PutByToken},
+    engine::{
+        run::{end_attempt::Then, reopen::Reopen},
+        state::put_by_token::PutByToken,
+    },
     run::{status::Status, token::Claims},
     state::run_namespace,
     words::id::{AttemptNo, Fence, Slot},

@@ -1,7 +1,7 @@
 //! Tool calls: on disk before they begin, and closed by whoever drives the run.
 
 use outlast_core::{
-    engine::{op::Tool, step::tool::BeginTool},
+    engine::step::tool::{BeginTool, Tool},
     journal::{Kind, Role, State, payload::Payload},
     words::id::{RunNo, Seq},
 };

@@ -1,9 +1,9 @@
 //! Turns: a run that is a loop, its iterations, and when it is over.
 
 use outlast_core::{
-    engine::{
-        op::Then,
-        run::{begin_iteration::BeginIteration, claim::Claim, hold::Hold, judge_iteration::JudgeIteration},
+    engine::run::{
+        begin_iteration::BeginIteration, claim::Claim, end_attempt::Then, hold::Hold,
+        judge_iteration::JudgeIteration,
     },
     journal::{Kind, payload::Payload},
     reads,

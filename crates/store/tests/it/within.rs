@@ -2,8 +2,11 @@
 
 use outlast_core::{
     engine::{
-        op::{Step, Then},
-        step::{record::Record, step::BeginStep},
+        run::end_attempt::Then,
+        step::{
+            record::Record,
+            step::{BeginStep, Step},
+        },
     },
     envelope::unit::Unit,
     journal::{State, payload::Payload, scope},

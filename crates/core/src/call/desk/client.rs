@@ -11,7 +11,7 @@ use crate::{
         rates::{Turn, Wants},
         taken::Place,
     },
-    engine::op::Admission,
+    engine::call::admit::Admission,
     words::id::{InstanceNo, Seq},
 };
 

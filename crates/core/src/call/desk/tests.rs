@@ -6,7 +6,7 @@ use crate::{
         exchange::{Ending, Event as X, Failure},
         rate::Rate,
     },
-    engine::op::Admission,
+    engine::call::admit::Admission,
     envelope::Refusal,
     journal::State,
     store,

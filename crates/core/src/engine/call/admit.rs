@@ -8,9 +8,11 @@ use crate::{
     engine::{
         Error,
         actor::Actor,
-        call::plan::{Plan, amounts},
+        call::{
+            admit::Admission as Answer,
+            plan::{Plan, amounts},
+        },
         loaded::{Loaded, Need, NewPayload},
-        op::Admission as Answer,
         rule::{
             doubt, guard,
             replay::{self, Asked, Choice},

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use outlast_core::{
-    state::{At, Item, Scan},
-    store::Store,
+    state::{At, Item},
+    store::{Store, state::Scan},
 };
 use serde_json::{Value, json};
 

@@ -10,12 +10,12 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use outlast_core::{
-    engine::{
-        op::Durability,
-        state::put::{Change, Put},
+    engine::state::put::{Change, Put},
+    state::{Name, Position, is_a_runs},
+    store::{
+        Ask as _, Durability, Store,
+        state::{Event, EventRange},
     },
-    state::{Event, EventRange, Name, Position, is_a_runs},
-    store::{Ask as _, Store},
 };
 use outlast_server::{
     http::show::{By, Runs, Version, value_text},

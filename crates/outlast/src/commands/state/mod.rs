@@ -5,8 +5,11 @@ mod dump;
 mod keep;
 
 use outlast_core::{
-    state::{At, EventRange, Item, Moment, Scan},
-    store::{Store, Which},
+    state::{At, Item},
+    store::{
+        Store, Which,
+        state::{EventRange, Moment, Scan},
+    },
     words::id::Micros,
 };
 use outlast_server::{

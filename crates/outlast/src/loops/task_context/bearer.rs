@@ -1,13 +1,10 @@
 //! Who may write a run's context: whoever was given the token of its attempt, in the environment.
 
 use outlast_core::{
-    engine::{
-        op::Durability,
-        state::{put::Change, put_by_token::PutByToken},
-    },
+    engine::state::{put::Change, put_by_token::PutByToken},
     run::token::{self, Claims},
     state::Committed,
-    store::{Ask as _, RunView, Store},
+    store::{Ask as _, Durability, RunView, Store},
 };
 
 use crate::{

@@ -14,8 +14,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
     engine::state::put::Change,
-    state::{At, Item, Name, Scan, run_namespace},
-    store::{self, Store},
+    state::{At, Item, Name, run_namespace},
+    store::{self, Store, state::Scan},
     words::id::{Micros, RunId},
 };
 use serde_json::Value;

@@ -8,7 +8,7 @@ use std::{
 use outlast_core::{
     engine::{
         self,
-        op::{Actor, Durability},
+        actor::Actor,
         run::{
             begin_iteration::BeginIteration,
             judge_iteration::{JudgeIteration, STUCK},
@@ -21,7 +21,7 @@ use outlast_core::{
         status::Status,
         token::Claims,
     },
-    store::{self, Ask as _},
+    store::{self, Ask as _, Durability},
     words::id::InstanceNo,
 };
 

@@ -3,11 +3,10 @@
 use outlast_core::{
     engine::{
         self,
-        op::{Durability, Then},
-        run::end_attempt::EndAttempt,
+        run::end_attempt::{EndAttempt, Then},
     },
     run::status::Status,
-    store::{self, Ask as _},
+    store::{self, Ask as _, Durability},
     words::{
         clock::random,
         id::{AttemptNo, InstanceNo},

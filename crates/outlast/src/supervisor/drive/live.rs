@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 use outlast_core::{
-    engine::op::Actor,
+    engine::actor::Actor,
     run::{Pty, token::Claims},
     store,
     words::id::{AttemptNo, InstanceNo, Micros},

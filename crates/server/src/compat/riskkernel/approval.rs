@@ -5,11 +5,10 @@ use outlast_core::{
     engine::{
         self,
         approval::{decide_approval::DecideApproval, request_approval::Asker},
-        op::Durability,
     },
-    journal::approval::{self, ApprovalId, Filter, Status},
+    journal::approval::{self, ApprovalId, Status},
     reads::{self, approvals::View},
-    store::{self, Ask as _, Store},
+    store::{self, Ask as _, Durability, Store, filter::ApprovalFilter as Filter},
     words::{digest::Digest, id::RunNo},
 };
 use serde::Deserialize;

@@ -2,13 +2,10 @@
 
 use http::{Response, StatusCode};
 use outlast_core::{
-    engine::{
-        op::Durability,
-        step::checkpoint::{Checkpoint, OURS, Used},
-    },
+    engine::step::checkpoint::{Checkpoint, OURS, Used},
     journal::{Role, payload::Payload},
     reads::checkpoints::newest_saved,
-    store::{self, Ask as _, Store},
+    store::{self, Ask as _, Durability, Store},
     words::{
         calendar::rfc3339,
         id::{RunNo, Seq},

@@ -2,8 +2,8 @@
 
 use http::{Response, StatusCode};
 use outlast_core::{
-    state::{At, Item, Name, Scan},
-    store::Store,
+    state::{At, Item, Name},
+    store::{Store, state::Scan},
     words::{
         calendar::rfc3339,
         id::{Micros, RunId},

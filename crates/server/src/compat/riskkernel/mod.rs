@@ -21,10 +21,10 @@ use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 use outlast_core::{
     engine::{
         self,
-        op::{Actor, Durability, Entered},
-        run::enter::Enter,
+        actor::Actor,
+        run::enter::{Enter, Entered},
     },
-    store::{self, Ask as _, RunView},
+    store::{self, Ask as _, Durability, RunView},
     words::id::{RunId, RunNo},
 };
 use serde::Serialize;

@@ -6,17 +6,16 @@ use http::{Response, StatusCode};
 use outlast_core::{
     engine::{
         self,
-        op::{Durability, Turn},
         run::{
             start::Start,
             tell::{Tell, Word},
         },
-        step::count_loop::CountLoop,
+        step::count_loop::{CountLoop, Turn},
     },
     envelope::unit::{Limits, Unit},
     reads::policies::{self, NamedPolicy},
     run::{Policy, Spec},
-    store::{self, Ask as _},
+    store::{self, Ask as _, Durability},
     words::id::RunNo,
 };
 use serde::Deserialize;

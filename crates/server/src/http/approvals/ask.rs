@@ -3,15 +3,12 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::{
-        approval::request_approval::{Asker, RequestApproval},
-        op::Durability,
-    },
+    engine::approval::request_approval::{Asker, RequestApproval},
     journal::{
         approval::{Answer, EXPIRES_MS},
         payload::Payload,
     },
-    store::{Ask as _, Store},
+    store::{Ask as _, Durability, Store},
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;

@@ -15,11 +15,10 @@ use outlast_core::{
     engine::{
         self,
         approval::{decide_approval::DecideApproval, request_approval::Asker},
-        op::Durability,
     },
-    journal::approval::{ApprovalId, Filter, Status},
+    journal::approval::{ApprovalId, Status},
     reads,
-    store::{self, Ask as _, Store},
+    store::{self, Ask as _, Durability, Store, filter::ApprovalFilter as Filter},
     words::{digest::Digest, id::RunNo},
 };
 use serde::{Deserialize, Serialize};

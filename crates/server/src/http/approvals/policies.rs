@@ -2,11 +2,10 @@
 
 use http::{Response, StatusCode};
 use outlast_core::{
-    engine::op::Durability,
     envelope::unit::{Limits, Unit},
     reads::policies::{self, NamedPolicy},
     run::rules::{Requirement, Rules},
-    store::Ask as _,
+    store::{Ask as _, Durability},
     words::money::NanoUsd,
 };
 use serde::Deserialize;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use http::HeaderMap;
 use outlast_core::{
     call::{Patience, Told, desk, exchange::Event},
-    engine::{call::retry::Retry, op::Durability},
-    store::Ask as _,
+    engine::call::retry::Retry,
+    store::{Ask as _, Durability},
 };
 use tokio::time::Instant;
 

@@ -7,13 +7,13 @@ use outlast_core::{
         desk,
         exchange::{Ending, Event},
     },
-    engine::{
-        call::{keep::Keep, settle::Settle},
-        op::{Durability, Settled},
+    engine::call::{
+        keep::Keep,
+        settle::{Settle, Settled},
     },
     journal::{Role, payload::Payload},
     run::Record,
-    store::{Ask as _, Error},
+    store::{Ask as _, Durability, Error},
 };
 use tokio::time::Instant;
 

@@ -2,7 +2,7 @@
 
 use std::{pin::Pin, time::Duration};
 
-use outlast_core::{call::exchange::Ending, engine::op::Settled, store::Error};
+use outlast_core::{call::exchange::Ending, engine::call::settle::Settled, store::Error};
 use tokio::time::Instant;
 
 /// The pause before a settlement that failed is tried again.

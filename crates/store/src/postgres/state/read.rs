@@ -4,10 +4,13 @@ use bytes::Bytes;
 use outlast_core::{
     engine,
     state::{
-        At, Committed, Event, EventPage, EventRange, History, Item, Listed, Moment, Namespace, Position,
-        Progress, Reads, ResumePoint, Scan, StepKey, Value, furthest, prefix_end,
+        At, Committed, Item, Listed, Namespace, Position, Progress, ResumePoint, StepKey, Value, furthest,
+        prefix_end,
     },
-    store::{Error, Which},
+    store::{
+        Error, Which,
+        state::{Event, EventPage, EventRange, History, Moment, Reads, Scan},
+    },
     words::id::{AttemptNo, Micros, RunNo},
 };
 use tokio_postgres::{Client, Row};

@@ -3,10 +3,13 @@
 use outlast_core::{
     engine,
     state::{
-        At, Committed, Event, EventPage, EventRange, History, Item, Listed, Moment, Namespace, Position,
-        Progress, Reads, ResumePoint, Scan, StepKey, furthest, prefix_end,
+        At, Committed, Item, Listed, Namespace, Position, Progress, ResumePoint, StepKey, furthest,
+        prefix_end,
     },
-    store::{Error, Which},
+    store::{
+        Error, Which,
+        state::{Event, EventPage, EventRange, History, Moment, Reads, Scan},
+    },
 };
 use rusqlite::{Connection, params_from_iter, types::Value as Sql};
 
