@@ -67,7 +67,7 @@ pub use who::{Access, NotLetIn, bare};
 pub(crate) use who::{api, bears_token};
 
 use self::{
-    call::{Call, credential},
+    call::{Call, Context, credential},
     named::To,
     upstream::SendFailed,
     who::{Caller, Credential, Who},
@@ -375,17 +375,8 @@ impl Proxy {
             let agent = headers.get("x-outlast-agent").and_then(|v| v.to_str().ok()).map(str::to_owned);
             host.saw(Seen::Session { run: seat.run, attempt: seat.attempt, id, agent });
         }
-        let call = Call::read(
-            &host.config,
-            &host.memories,
-            || host.nonce(),
-            seat.clone(),
-            caller,
-            dialect,
-            to,
-            headers,
-            raw,
-        )?;
+        let context = Context { config: &host.config, memories: &host.memories, nonce: &|| host.nonce() };
+        let call = Call::read(&context, seat.clone(), caller, dialect, to, headers, raw)?;
         if !call.request.names.is_empty() {
             kept::check(&host.memories, call.seat.run, call.request.names.clone()).await?;
         }
