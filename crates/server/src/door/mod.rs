@@ -43,7 +43,7 @@ use crate::{
     http::Rest,
     node::Node,
     proxy::{
-        call::{Call, credential},
+        call::{Call, Context, credential},
         host::Host,
         named::To,
         upstream::SendFailed,
@@ -347,17 +347,8 @@ impl Proxy {
             let agent = headers.get("x-outlast-agent").and_then(|v| v.to_str().ok()).map(str::to_owned);
             host.saw(Seen::Session { run: seat.run, attempt: seat.attempt, id, agent });
         }
-        let call = Call::read(
-            &host.config,
-            &host.memories,
-            || host.nonce(),
-            seat.clone(),
-            caller,
-            dialect,
-            to,
-            headers,
-            raw,
-        )?;
+        let context = Context { config: &host.config, memories: &host.memories, nonce: &|| host.nonce() };
+        let call = Call::read(&context, seat.clone(), caller, dialect, to, headers, raw)?;
         if !call.request.names.is_empty() {
             crate::proxy::kept::check(&host.memories, call.seat.run, call.request.names.clone()).await?;
         }

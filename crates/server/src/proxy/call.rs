@@ -60,12 +60,18 @@ pub struct Call {
     pub body: Bytes,
 }
 
+/// What reading a request takes of the proxy.
+pub struct Context<'a> {
+    pub config: &'a Config,
+    pub memories: &'a Memories,
+    /// A number that no other request has.
+    pub nonce: &'a (dyn Fn() -> u64 + Sync),
+}
+
 impl Call {
     /// Reads a request. Errors are refusals that cost nothing.
     pub fn read(
-        config: &Config,
-        memories: &Memories,
-        nonce: impl FnOnce() -> u64,
+        context: &Context<'_>,
         seat: Seat,
         caller: Caller,
         dialect: &'static dyn Dialect,
@@ -73,6 +79,7 @@ impl Call {
         headers: HeaderMap,
         raw: Bytes,
     ) -> Result<Call, Refusal> {
+        let Context { config, memories, nonce } = context;
         let encoding = headers::text(&headers, "content-encoding");
         let body = encoding::decode(&raw, encoding, config.max_body)?;
         let request = dialect.parse(&caller.target, &body)?;
