@@ -8,7 +8,6 @@
 pub mod agent;
 pub mod cli;
 pub mod commands;
-pub mod embedded;
 pub mod logs;
 pub mod loops;
 pub mod program;

@@ -8,8 +8,7 @@ use std::{
 };
 
 use outlast::{
-    embedded,
-    program::context::Context,
+    program::{context::Context, embedded},
     serve::proxy_setup,
     settings::{place::Place, policies},
 };

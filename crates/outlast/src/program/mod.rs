@@ -1,6 +1,7 @@
 //! What every command stands on: its context, errors, exit codes, store and messages.
 
 pub mod context;
+pub mod embedded;
 pub mod error;
 pub mod exit_code;
 pub mod find;
