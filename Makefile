@@ -1,5 +1,6 @@
 # make demo [USD=0.25]   an agent and its proxy are killed; the receipt beside a clean run's
-# make test              everything that is checked, as CI does it
+# make test              everything that is checked, but for what needs programs of others
+# make test-clients      Claude Code, Codex and npm's clients, as they are published (installs them by npm)
 # make python            the wheel of the Python package, with the `outlast` command in it
 # make bench             the cost of it all, beside the disk, nginx and a direct call
 # make power-loss        what a step has returned is there after a loss of power (root, loop devices)
@@ -18,7 +19,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 OUTLAST := $(TARGET)/debug/outlast
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test python power-loss bench bench-python build system venv clean
+.PHONY: help demo test test-clients python power-loss bench bench-python build system venv clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -28,6 +29,10 @@ demo: build venv
 
 test: system venv
 	@OUTLAST_BIN=$(abspath $(OUTLAST)) PYTHON=$(abspath $(PYTHON)) scripts/test.sh
+
+test-clients: system venv
+	@scripts/setup.sh npm
+	@OUTLAST_BIN=$(abspath $(OUTLAST)) PYTHON=$(abspath $(PYTHON)) scripts/test-clients.sh
 
 bench: venv
 	@scripts/setup.sh cc nginx
@@ -55,7 +60,7 @@ build: | system
 	@cargo build --workspace --quiet
 
 system:
-	@scripts/setup.sh cc venv script ps
+	@scripts/setup.sh cc venv script ps shells
 
 venv: .venv/ready
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the CLI agents and clients that tests run, by npm, into the directory $1 (kept from time to time), and prints
-# where their programs are. What cannot be installed is told loudly; the tests of the others run all the same.
+# where their programs are. What cannot be installed is told; the tests that need it fail.
 set -uo pipefail
 
 claude=@anthropic-ai/claude-code@2.1.197
@@ -14,14 +14,15 @@ into=$(cd "$into" && pwd) bin=$into/node_modules/.bin
 
 if ! [ -e "$into/ready" ]; then
     if ! command -v npm >/dev/null; then
-        echo "NOT TESTED: Claude Code, Codex and the clients of npm cannot be installed: there is no npm" >&2
+        echo "Claude Code, Codex and the clients of npm cannot be installed: there is no npm" >&2
+        echo "$bin"
         exit 0
     fi
     npm install --prefix "$into" --no-audit --no-fund --silent "${clients[@]}" >&2 ||
-        echo "NOT TESTED: the clients of npm cannot be installed" >&2
+        echo "the clients of npm cannot be installed" >&2
     for package in "$claude" "$codex"; do
         npm install --prefix "$into" --no-audit --no-fund --silent "$package" >&2 ||
-            echo "NOT TESTED: $package cannot be installed" >&2
+            echo "$package cannot be installed" >&2
     done
     # npm may leave a package's own set-up undone until it is allowed.
     setup=$into/node_modules/@anthropic-ai/claude-code/install.cjs

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sees to it that programs are there: scripts/setup.sh cc|venv|script|ps|nginx…
+# Sees to it that programs are there: scripts/setup.sh cc|venv|script|ps|shells|npm|nginx…
 #
 # What is missing is installed from Debian when we are root; else its package is named, and nothing is changed.
 set -euo pipefail
@@ -10,6 +10,8 @@ has() {
     venv) python3 -c 'import venv, ensurepip' 2>/dev/null ;;
     script) command -v script >/dev/null ;;
     ps) command -v ps >/dev/null && command -v setsid >/dev/null ;;
+    shells) command -v bash >/dev/null && command -v dash >/dev/null && command -v zsh >/dev/null ;;
+    npm) command -v npm >/dev/null && command -v node >/dev/null ;;
     nginx) command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] ;;
     *) echo "setup: what is $1?" >&2; exit 2 ;;
     esac
@@ -21,6 +23,8 @@ packages() {
     venv) echo python3 python3-venv ;;
     script) echo bsdutils ;;
     ps) echo procps util-linux ;;
+    shells) echo bash dash zsh ;;
+    npm) echo nodejs npm ;;
     nginx) echo nginx-light ;;
     esac
 }

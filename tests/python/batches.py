@@ -29,7 +29,7 @@ async def collected(items, fn, **options):
     return [r async for r in outlast.amap(items, fn, **{"job": "j", "key": str, **options})]
 
 
-def until(condition, seconds=20):
+def until(condition, seconds=60):
     """Waits for what is to come about."""
     over = time.monotonic() + seconds
     while not condition():

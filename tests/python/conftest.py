@@ -1,6 +1,7 @@
 """The package as it is built here: the extension of the workspace's own build, beside its Python sources."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -32,6 +33,16 @@ def link_extension() -> None:
 
 link_extension()
 sys.path.insert(0, str(SOURCES))
+
+
+def pytest_configure(config):
+    # A shell's background job ignores SIGINT, and so would all that the tests start: they would not hear a Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.addinivalue_line("markers", "clients: needs programs of others, which `make test-clients` installs")
+    # What is typed decides; without it these tests are left out.
+    if not config.option.markexpr:
+        config.option.markexpr = "not clients"
 
 
 @pytest.fixture(autouse=True)

@@ -152,8 +152,8 @@ def test_a_resume_is_linear_in_what_is_done_and_asks_for_none_of_it(rt, monkeypa
     monkeypatch.setattr(_native, "claim_item", lambda *a: asked.append(a))
     took = {}
     for count in (most // 8, most):
-        began = time.monotonic()
+        began = time.process_time()
         assert sum(r.value for r in batch(rt, source[:count], lambda i: 1, key=lambda d: d["i"])) == count
-        took[count] = time.monotonic() - began
+        took[count] = time.process_time() - began
     assert asked == [], "what is done costs no question"
     assert took[most] < 20 * took[most // 8]

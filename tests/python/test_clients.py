@@ -296,7 +296,7 @@ def test_a_second_process_of_a_supervised_agent_is_refused_while_the_first_lives
         cwd=home, env={**os.environ, "PYTHONPATH": str(SOURCES)}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    shown = subprocess.run([outlast_program(), "show", "sup", "--json"], capture_output=True, text=True, timeout=20)
+    shown = subprocess.run([outlast_program(), "show", "sup", "--json"], capture_output=True, text=True, timeout=60)
     assert json.loads(shown.stdout)["status"] == "completed"
 
 

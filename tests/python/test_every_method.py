@@ -24,14 +24,13 @@ ASKED_FOR_USAGE = ("chat.create, stream", "chat.stream", "ai.streamText, chat")
 INSTALLED = os.environ.get("OUTLAST_TEST_CLIS")
 
 
-@pytest.fixture(params=["python", "npm"])
+@pytest.fixture(params=["python", pytest.param("npm", marks=pytest.mark.clients)])
 def methods(request, home):
     """The command that calls every method."""
     if request.param == "python":
         return [sys.executable, str(ROOT / "tests/sdk/methods.py")]
     modules = Path(INSTALLED or "/nowhere").parent
-    if not (modules / "openai").exists():
-        pytest.skip("NOT TESTED: npm's clients are not installed (OUTLAST_TEST_CLIS, by scripts/clis.sh)")
+    assert (modules / "openai").exists(), "npm's clients are not installed: run `make test-clients`"
     # A module's imports are looked for beside it.
     (home / "npm").mkdir()
     (home / "npm/node_modules").symlink_to(modules)

@@ -543,7 +543,7 @@ def test_a_job_of_many_inputs_is_resumed_in_linear_time_and_size(bed):
 
     def took(documents, fail_at):
         path = bed.path.with_name(f"{len(documents)}.jsonl")
-        began = time.perf_counter()
+        began = time.process_time()
         for crash in (fail_at, None):
             try:
                 bed.fail_at = crash
@@ -551,7 +551,7 @@ def test_a_job_of_many_inputs_is_resumed_in_linear_time_and_size(bed):
                     pass
             except RuntimeError:
                 pass
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     few, many = ([{"id": i} for i in range(n)] for n in (500, 4000))
     took(few[:50], 40)

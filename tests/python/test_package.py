@@ -60,7 +60,7 @@ def test_the_wheels_command_is_the_binarys(home):
         pass
     outlast.connect().close()
     ours = python("-m", "outlast", "ls", "--json")
-    binary = subprocess.run([outlast_program(), "ls", "--json"], capture_output=True, text=True, timeout=20)
+    binary = subprocess.run([outlast_program(), "ls", "--json"], capture_output=True, text=True, timeout=60)
     assert ours.returncode == 0 and json.loads(ours.stdout)
     assert "seen" in ours.stdout and ours.stdout.count("seen") == binary.stdout.count("seen")
     bad = python("-m", "outlast", "show", "nope")

@@ -283,7 +283,7 @@ def test_an_effect_in_doubt_inside_of_a_step_is_resolved_by_its_name_or_by_what_
         with pytest.raises(outlast.StepInDoubt) as error:
             life(id, int)
     command = [outlast_program(), "--store", rt.place, "resolve", "at-a-terminal", "pay", "--result", '"paid"']
-    assert subprocess.run(command, capture_output=True, timeout=20).returncode == 0
+    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
     key = error.value.hint.split("key='")[1].split("'")[0]
     with pytest.raises(ZeroDivisionError), rt.run("in-python") as run:
         run.resolve("pay", key=key, result="paid")

@@ -117,8 +117,8 @@ def test_a_refusal_says_what_can_be_done_about_it_here(rt):
                 run.loop()
         assert error.value.hint == "raise it with `outlast budget r --add-loops 1`, then start the program again"
     at = [outlast_program(), "--store", rt.place]
-    subprocess.run([*at, "budget", "r", "--add-loops", "1"], check=True, capture_output=True, timeout=20)
-    told = subprocess.run([*at, "resume", "r"], capture_output=True, text=True, timeout=20)
+    subprocess.run([*at, "budget", "r", "--add-loops", "1"], check=True, capture_output=True, timeout=60)
+    told = subprocess.run([*at, "resume", "r"], capture_output=True, text=True, timeout=60)
     assert told.returncode != 0 and "start its program again" in told.stderr
     with rt.run("r", budget=outlast.Budget(loops=0)) as run:
         assert run.loop() == 1
@@ -355,27 +355,37 @@ def holder(home, rt):
     child.communicate()
 
 
+def opening(rt):
+    """How long a run of nobody takes to open here and now: what is done at once takes no more by much."""
+    began = time.monotonic()
+    with rt.run("nobodys") as run:
+        run.step("a", lambda: 1)
+    return time.monotonic() - began
+
+
 def test_a_run_of_a_living_process_is_refused_at_once_and_told_whose_it_is(rt, holder):
+    usual = opening(rt)
     began = time.monotonic()
     with pytest.raises(outlast.RunHeld, match=f"pid {holder.pid}"):
         rt.run("r").__enter__()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 2 + 20 * usual
 
 
 def test_a_run_of_a_killed_process_is_taken_over_at_once(rt, holder):
     holder.kill()
     holder.wait()
+    usual = opening(rt)
     began = time.monotonic()
     with rt.run("r") as run:
         assert run.step("a", lambda: 3) == 1
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 2 + 20 * usual
     assert rt.get("r").raw["spent"]["restarts"] == 1
 
 
 def test_a_stopped_process_is_taken_over_when_it_is_asked_for_and_loses_its_lease(rt, holder):
     with rt.run("r", if_held="takeover") as run:
         assert run.step("a", lambda: 3) == 1
-        out, _ = holder.communicate("\n", timeout=20)
+        out, _ = holder.communicate("\n", timeout=60)
         assert "lost" in out
 
 
@@ -386,11 +396,11 @@ def test_a_person_can_stop_a_run(rt):
         with rt.run("r") as run:
             run.loop()
             stop = subprocess.Popen([outlast_program(), "--store", rt.place, "stop", "r"], stderr=subprocess.PIPE)
-            deadline = time.monotonic() + 15
+            deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
                 run.step("s", lambda: 1)
     assert rt.get("r").status == "interrupted"
-    assert stop.wait(20) == 0
+    assert stop.wait(60) == 0
 
 
 def test_a_forked_child_is_told_and_its_parent_goes_on(rt):
@@ -496,7 +506,7 @@ def test_a_store_that_vanishes_is_told(rt):
         with rt.run("r") as run:
             run.step("a", lambda: 1)
             os.rename(rt.place, rt.place + ".away")
-            deadline = time.monotonic() + 15
+            deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
                 run.step("b", lambda: 2)
     assert error.value.code == "store_vanished"
@@ -549,7 +559,7 @@ def test_the_command_line_sees_these_runs(rt):
     with rt.run("seen", tags={"team": "search"}) as run:
         run.step("a", lambda: 1)
     for words in (["ls"], ["show", "seen"], ["journal", "seen"]):
-        done = subprocess.run([outlast_program(), "--store", rt.place, *words], capture_output=True, text=True, timeout=20)
+        done = subprocess.run([outlast_program(), "--store", rt.place, *words], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0 and "seen" in done.stdout + done.stderr or words[0] == "journal", done
 
 def test_a_forked_process_can_drop_what_it_inherited(tmp_path):

@@ -566,8 +566,8 @@ def test_a_reservation_that_waits_can_be_interrupted(rt):
         with pytest.raises(KeyboardInterrupt):
             with rt.run("r", budget=outlast.Budget(usd=1)):
                 outlast.reserve(usd=0.6)
-                threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,)).start()
                 began = time.monotonic()
+                threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,)).start()
                 outlast.reserve(usd=0.6)
     finally:
         signal.signal(signal.SIGINT, before)

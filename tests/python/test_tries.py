@@ -91,7 +91,7 @@ CHARGE = """
 def resolve(home, *args):
     done = subprocess.run(
         [outlast_program(), "--store", "runs.db", "resolve", *args],
-        cwd=home, capture_output=True, text=True, timeout=20,
+        cwd=home, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
@@ -124,7 +124,7 @@ def test_a_person_resolves_a_step_in_doubt_and_the_run_goes_on_with_it(home, lif
 
 def journal(home):
     command = [outlast_program(), "--store", "runs.db", "journal", "r", "--json"]
-    return json.loads(subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=20).stdout)["entries"]
+    return json.loads(subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=60).stdout)["entries"]
 
 
 def test_what_cannot_be_resolved_is_said(home, life):

@@ -17,6 +17,7 @@ use std::{
     fs::File,
     io::{self, Read},
     path::PathBuf,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -84,6 +85,9 @@ pub const SHARED_SERVERS: &[&str] = &[
 pub fn is_shared_server(found: &Proc) -> bool {
     SHARED_SERVERS.contains(&found.comm.as_str())
 }
+
+/// A process without arguments and environment is believed to have none when it had none for so long.
+const LONGEST_EXEC: Duration = Duration::from_secs(5);
 
 /// What belongs to an attempt.
 #[derive(Clone, Debug)]
@@ -262,10 +266,35 @@ fn proc(stat: &Stat) -> Proc {
     Proc { pid: stat.pid, start_time: stat.start_time, comm: stat.comm.clone(), stopped: stat.is_stopped() }
 }
 
-/// Other users' environments cannot be read, nor those of non-dumpable processes: then descent must find them.
+/// Reads the environment of a process. `false`: other users' environments cannot be read, nor those of non-dumpable
+/// processes; then descent must find them.
+///
+/// While a process executes another program the kernel shows neither its environment nor its arguments, on a loaded
+/// machine for many milliseconds. Nobody may be passed over for that: an empty environment is believed only of a process
+/// that has arguments and was looked at again, for the kernel sets those a moment before.
 fn read_environ(pid: u32, buffer: &mut Vec<u8>) -> bool {
+    let began = Instant::now();
+    let mut arguments = Vec::new();
+    let mut looks_with_arguments = 0;
+    loop {
+        if !read_proc(pid, "environ", buffer) {
+            return false;
+        }
+        if !buffer.is_empty() || looks_with_arguments > 2 || began.elapsed() > LONGEST_EXEC {
+            return true;
+        }
+        let stat = proc_table::read_stat(pid).ok().flatten();
+        if !read_proc(pid, "cmdline", &mut arguments) || stat.is_none_or(|stat| stat.is_dead()) {
+            return false;
+        }
+        looks_with_arguments += u32::from(!arguments.is_empty());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn read_proc(pid: u32, name: &str, buffer: &mut Vec<u8>) -> bool {
     buffer.clear();
-    File::open(format!("/proc/{pid}/environ")).and_then(|mut file| file.read_to_end(buffer)).is_ok()
+    File::open(format!("/proc/{pid}/{name}")).and_then(|mut file| file.read_to_end(buffer)).is_ok()
 }
 
 fn may_signal(pid: u32) -> bool {
@@ -388,6 +417,38 @@ mod tests {
     fn circle_from_reused_pids_does_not_hang_the_walk() {
         check(&[(70, 71, "a", 'S', true), (71, 70, "b", 'S', true)], &[], &[70, 71]);
         check(&[(70, 71, "a", 'S', false), (71, 70, "b", 'S', false)], &[OWN], &[]);
+    }
+
+    /// Bug: a process of a dead supervisor's attempt was left running, now and then, on a loaded machine.
+    /// Consequence: it went on beside the next attempt's.
+    /// Cause: two walks in a row saw it while it executed another program, when the kernel shows no environment.
+    #[test]
+    fn process_that_executes_another_program_at_each_walk_is_found() {
+        let value = format!("test-exec-{}", std::process::id());
+        let again = "exec sh -c \"$0\" \"$0\"";
+        let mut command = std::process::Command::new("sh");
+        let mut child = command.args(["-c", again, again]).env("OUTLAST_RUN_ID", &value).spawn().unwrap();
+        let marker = Marker::of_run(&value);
+        let mut environ = Vec::new();
+        let mut missed = 0;
+        for _ in 0..2_000 {
+            missed += u32::from(!(read_environ(child.id(), &mut environ) && marker.is_in(&environ)));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(missed, 0);
+    }
+
+    #[test]
+    fn process_without_an_environment_is_known_to_have_none() {
+        let mut child = std::process::Command::new("sleep").arg("100").env_clear().spawn().unwrap();
+        let mut environ = vec![1];
+        // It may not have got as far as its program, whose environment is ours until then.
+        while !(read_environ(child.id(), &mut environ) && environ.is_empty()) {
+            assert!(child.try_wait().unwrap().is_none());
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

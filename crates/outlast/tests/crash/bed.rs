@@ -7,8 +7,8 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
-        Mutex,
-        atomic::{AtomicU32, Ordering},
+        Arc, Mutex, Once,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -54,6 +54,20 @@ pub fn each<T: Send>(cases: Vec<T>, story: impl Fn(T) + Sync) {
     });
 }
 
+/// A shell's background job ignores SIGINT, and so would all that it starts: no shell could trap it then.
+/// What is caught here begins anew in a program that is started.
+fn hear_interrupts() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+        if u64::from_str_radix(ignored, 16).unwrap() & 0b10 != 0 {
+            let ends = Arc::new(AtomicBool::new(true));
+            signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGINT, 130, ends).unwrap();
+        }
+    });
+}
+
 /// A directory with everything in it.
 pub struct Bed {
     dir: TempDir,
@@ -79,6 +93,7 @@ impl Bed {
     }
 
     pub fn without_mock() -> Bed {
+        hear_interrupts();
         let dir = tempfile::Builder::new().prefix("outlast-crash-").tempdir().unwrap();
         let bed = Bed { dir, mock: None, outputs: AtomicU32::new(0) };
         fs::create_dir(bed.path("work")).unwrap();

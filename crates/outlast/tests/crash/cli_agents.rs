@@ -11,14 +11,13 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, Proc, kill, marked, text, until};
 
-/// The program, where it could be installed.
-fn cli(name: &str) -> Option<PathBuf> {
+/// The program. These stories are part of `make test-clients`, which installs it.
+fn cli(name: &str) -> PathBuf {
     let directory = std::env::var_os("OUTLAST_TEST_CLIS").filter(|d| !d.is_empty());
-    let found = directory.map(|d| Path::new(&d).join(name)).filter(|program| program.exists());
-    if found.is_none() {
-        eprintln!("NOT TESTED: {name} is not installed (OUTLAST_TEST_CLIS, by scripts/clis.sh)");
-    }
-    found
+    let program =
+        Path::new(&directory.expect("OUTLAST_TEST_CLIS is not set: run `make test-clients`")).join(name);
+    assert!(program.exists(), "{} is not installed: run `make test-clients`", program.display());
+    program
 }
 
 /// A model that does a thing once: told to check before repeating it, it checks.
@@ -136,7 +135,7 @@ fn in_bed(bed: &Bed, pid: u32) -> bool {
 }
 
 fn claude_is_killed(when: When) {
-    let Some(program) = cli("claude") else { return };
+    let program = cli("claude");
     let bed = bed();
     let script = model("Bash", "command", when.command(), 1);
     let run = bed.start(claude(&bed, &program, &script, &[]));
@@ -155,7 +154,7 @@ fn claude_code_killed_after_its_tools_effect_is_told_so() {
 }
 
 fn codex_is_killed(when: When) {
-    let Some(program) = cli("codex") else { return };
+    let program = cli("codex");
     let bed = bed();
     // Its history has a result of the call that was cut off: one more turn of the script.
     let script = model("exec_command", "cmd", when.command(), 2);
@@ -180,7 +179,7 @@ fn codex_killed_after_its_tools_effect_is_told_so() {
 /// The person's own hook keeps Claude Code from sending the result: their settings are merged with ours.
 #[test]
 fn claude_code_killed_behind_its_tools_end_is_told_the_exit_code() {
-    let Some(program) = cli("claude") else { return };
+    let program = cli("claude");
     let bed = bed();
     let hook = json!([{"hooks": [{"type": "command", "command": "[ -e ../cli ] || { echo $PPID > ../cli; cat ../gate; }"}]}]);
     let settings = bed.write("theirs.json", &json!({"hooks": {"PostToolUse": hook}}).to_string());
@@ -197,7 +196,7 @@ fn claude_code_killed_behind_its_tools_end_is_told_the_exit_code() {
 
 #[test]
 fn claude_code_killed_with_its_supervisor_is_told_by_the_next_one() {
-    let Some(program) = cli("claude") else { return };
+    let program = cli("claude");
     let bed = bed();
     let script = model("Bash", "command", When::After.command(), 1);
     let mut run = bed.start(claude(&bed, &program, &script, &[]));
@@ -218,7 +217,7 @@ fn is_told(bed: &Bed) -> bool {
 /// model is told once the person says something.
 #[test]
 fn interactive_claude_code_that_is_killed_is_back_in_its_session_and_told() {
-    let Some(program) = cli("claude") else { return };
+    let program = cli("claude");
     let bed = bed();
     // A person who has answered its questions before.
     let directory = bed.path("work");
@@ -251,7 +250,7 @@ fn interactive_claude_code_that_is_killed_is_back_in_its_session_and_told() {
 fn claude_code_that_had_kept_no_session_is_told_in_a_new_one() {
     // Bug: about once in thirty the killed agent's tool ran a second time. Consequence: its effect came twice. Cause: an
     // agent that dies before it has kept its session begins anew, and was given the recorded answer, and no note.
-    let Some(program) = cli("claude") else { return };
+    let program = cli("claude");
     let bed = bed();
     let script = model("Bash", "command", When::After.command(), 1);
     let mut run = bed.start(claude(&bed, &program, &script, &[]));
@@ -271,7 +270,7 @@ fn claude_code_that_had_kept_no_session_is_told_in_a_new_one() {
 /// answer is replayed, and goes on with the second.
 #[test]
 fn an_agent_that_a_script_starts_goes_on_in_its_own_session() {
-    let Some(program) = cli("claude") else { return };
+    let program = cli("claude");
     let bed = bed();
     let agent = format!(
         "{} agent -- {} -p --model claude-sonnet-4-5 --allowedTools Bash --append-system-prompt",

@@ -37,6 +37,7 @@ mod leases;
 mod limits;
 mod loops;
 mod parents;
+mod pinned_schema;
 mod reads;
 mod replay;
 mod retention;

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Checks with programs of others: Claude Code and Codex as they are published, and every method of npm's clients; called by
+# `make test-clients`. A program that cannot be installed fails the tests that need it.
+#
+# Ends with the line `N passed, N failed`. OUTLAST_BIN and PYTHON name the programs.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/checks.sh
+
+trap 'rm -f "$log"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+agents() {
+    if cargo nextest --version >/dev/null 2>&1; then
+        cargo nextest run --workspace --profile clients --no-fail-fast --cargo-quiet --status-level fail --final-status-level fail
+    else
+        cargo test --workspace --quiet --no-fail-fast --test crash cli_agents::
+    fi
+}
+
+OUTLAST_TEST_CLIS=$(scripts/clis.sh "${CARGO_TARGET_DIR:-target}/clis")
+export OUTLAST_TEST_CLIS
+
+check "the program" cargo build --workspace --quiet
+tests "Claude Code and Codex" agents
+tests "npm's clients" "$PYTHON" -m pytest -q -m clients tests/python
+
+summary
