@@ -42,10 +42,8 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         LogFormat::Text => say(text),
         LogFormat::Json => tracing::info!("{text}"),
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| MachineError::Runtime(e))?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(MachineError::Runtime)?;
     runtime.block_on(async {
         let listener = listen(args.listen, "--listen").await?;
         let grpc = match args.grpc {
@@ -78,7 +76,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             tell("stopping; waiting for calls in flight (once more leaves them in doubt)");
         };
         let hangup = unix::signal(unix::SignalKind::hangup())
-            .map_err(|e| MachineError::Signals(e))?;
+            .map_err(MachineError::Signals)?;
         let store = node.store().clone();
         let following = settings::follow(proxy.clone(), store, args.clone(), context.clone(), hangup);
         let following = tokio::spawn(following);
@@ -113,7 +111,7 @@ struct Stops {
 
 impl Stops {
     fn new() -> Result<Stops, CliError> {
-        let on = |kind| unix::signal(kind).map_err(|e| MachineError::Signals(e));
+        let on = |kind| unix::signal(kind).map_err(MachineError::Signals);
         Ok(Stops { term: on(unix::SignalKind::terminate())?, int: on(unix::SignalKind::interrupt())? })
     }
 

@@ -13,7 +13,7 @@ use outlast_core::{
         op::Op,
         run::end_attempt::{EndAttempt, Then},
         state::put::{Change, Put},
-        step::{checkpoint::Checkpoint, count_loop::CountLoop, record::Record, step::BeginStep},
+        step::{begin_step::BeginStep, checkpoint::Checkpoint, count_loop::CountLoop, record::Record},
     },
     journal::{
         Role, iteration_scope,

@@ -6,7 +6,7 @@ use outlast_core::{
     engine::{
         call::keep::Keep,
         op::{Op, Outcome},
-        step::{count_loop::Turn, step::Step},
+        step::{begin_step::Step, count_loop::Turn},
     },
     envelope::unit::Unit,
     store::{self, Durability, Store},

@@ -95,7 +95,7 @@ pub fn drive(plan: Plan) -> Result<u8, CliError> {
         .worker_threads(2)
         .enable_all()
         .build()
-        .map_err(|e| MachineError::Runtime(e))?;
+        .map_err(MachineError::Runtime)?;
     let code = runtime.block_on(async {
         let mut driver = Driver::start(plan).await?;
         let code = driver.attempts().await;

@@ -52,8 +52,8 @@ use crate::{
     wire::{
         body::AnswerBody,
         refuse::Refusal,
+        socket::{Socket, Wire},
         who::{Caller, Credential, Who},
-        wire::{Socket, Wire},
     },
 };
 

@@ -45,7 +45,7 @@ use super::{
 use crate::wire::{
     body::AnswerBody,
     refuse::Refusal,
-    wire::{Client, Wire},
+    socket::{Client, Wire},
 };
 
 /// Who waits for a turn asks for it at least so often.

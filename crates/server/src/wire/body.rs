@@ -10,7 +10,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use outlast_core::call::ConnectionId;
 use tokio::sync::mpsc;
 
-use super::wire::Wire;
+use super::socket::Wire;
 
 /// The answer broke off: hyper closes the connection without a clean end.
 #[derive(Debug, thiserror::Error)]

@@ -9,8 +9,8 @@ use outlast_core::{
         },
         run::start::Start,
         step::{
+            begin_step::{BeginStep, Step},
             next_try::NextTry,
-            step::{BeginStep, Step},
         },
     },
     envelope::unit::Unit,

@@ -18,9 +18,9 @@ use outlast_core::{
             renew::{Active, Pulse, Renew},
         },
         step::{
+            begin_step::{BeginStep, Step},
             count_loop::CountLoop,
             record::Record,
-            step::{BeginStep, Step},
         },
     },
     envelope::Refusal,

@@ -5,7 +5,7 @@ use std::time::Instant;
 use outlast_core::{
     engine::{
         op::{Op, Outcome},
-        step::step::Step,
+        step::begin_step::Step,
     },
     journal::{Entry, State},
     store::Error,

@@ -5,7 +5,7 @@ use outlast_core::{
         item::claim_item::ClaimItem,
         run::{end_attempt::Then, snapshot::Snapshot},
         state::put::{Change, Put},
-        step::{checkpoint::Checkpoint, step::Step},
+        step::{begin_step::Step, checkpoint::Checkpoint},
     },
     envelope::unit::{Limits, Unit},
     journal::{

@@ -11,7 +11,7 @@ use outlast_core::{
             return_item::ReturnItem,
         },
         run::end_attempt::Then,
-        step::{next_try::NextTry, step::Step},
+        step::{begin_step::Step, next_try::NextTry},
     },
     envelope::unit::Unit,
     journal::{

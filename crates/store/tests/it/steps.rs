@@ -5,9 +5,9 @@ use outlast_core::{
         call::keep::Keep,
         run::end_attempt::Then,
         step::{
+            begin_step::{BeginStep, Step},
             record::Record,
             resolve_step::ResolveStep,
-            step::{BeginStep, Step},
         },
     },
     envelope::unit::Unit,

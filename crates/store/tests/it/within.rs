@@ -4,8 +4,8 @@ use outlast_core::{
     engine::{
         run::end_attempt::Then,
         step::{
+            begin_step::{BeginStep, Step},
             record::Record,
-            step::{BeginStep, Step},
         },
     },
     envelope::unit::Unit,

@@ -8,7 +8,7 @@ use crate::{
         actor::Actor,
         loaded::{Loaded, Need, NewPayload},
         rule::guard,
-        step::step::append,
+        step::begin_step::append,
     },
     envelope::unit::Unit,
     journal::{

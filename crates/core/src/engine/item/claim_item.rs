@@ -8,7 +8,7 @@ use crate::{
         actor::Actor,
         loaded::{Loaded, Need},
         rule::guard,
-        step::step::append,
+        step::begin_step::append,
     },
     journal::{
         Entry, Kind, State,

@@ -6,7 +6,7 @@ use crate::{
         actor::Actor,
         loaded::{Loaded, Need, NewPayload},
         rule::guard,
-        step::step::append,
+        step::begin_step::append,
     },
     journal::{Kind, Role, State, iteration_scope, payload::Payload},
     words::id::{Micros, Seq, Slot},

@@ -10,7 +10,7 @@ use crate::{
         actor::Actor,
         loaded::{Loaded, Need, NewPayload},
         rule::guard,
-        step::step::append,
+        step::begin_step::append,
     },
     envelope::unit::Unit,
     journal::{Kind, Role, State, payload::Payload},

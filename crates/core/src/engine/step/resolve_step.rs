@@ -7,7 +7,7 @@ use crate::{
         Error,
         actor::Actor,
         loaded::{Loaded, Need},
-        step::{record::Record, step::append},
+        step::{begin_step::append, record::Record},
     },
     journal::{Kind, State, StepDetail, payload::Payload},
     run::instance::Life,

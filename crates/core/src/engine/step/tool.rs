@@ -8,7 +8,7 @@ use crate::{
         actor::Actor,
         loaded::{Loaded, Need, NewPayload},
         rule::guard,
-        step::step::append,
+        step::begin_step::append,
     },
     journal::{Kind, Role, State, payload::Payload},
     words::id::{Micros, Seq, Slot},

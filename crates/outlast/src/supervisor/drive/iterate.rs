@@ -229,7 +229,7 @@ impl Driver {
     /// What the run's newest attempt was started with: it is over, and its token opens nothing.
     fn last_claims(&self) -> Result<Claims, CliError> {
         let attempts = self.store.attempts(self.view.run.no)?;
-        let last = attempts.last().ok_or_else(|| RunError::NoAttempt)?;
+        let last = attempts.last().ok_or(RunError::NoAttempt)?;
         Ok(Claims { run: last.run, attempt: last.no, slot: last.slot, fence: last.fence })
     }
 

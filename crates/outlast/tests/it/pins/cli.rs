@@ -24,10 +24,10 @@ fn commands_and_options_keep_their_names() {
     for line in script.lines().map(str::trim) {
         if let Some((parent, word)) = line.strip_suffix(')').and_then(|l| l.split_once(',')) {
             paths.push((parent.to_owned(), word.to_owned(), String::new()));
-        } else if let Some(name) = line.strip_prefix("cmd=\"").and_then(|l| l.strip_suffix('"')) {
-            if let Some(last) = paths.last_mut().filter(|p| p.2.is_empty()) {
-                last.2 = name.to_owned();
-            }
+        } else if let Some(name) = line.strip_prefix("cmd=\"").and_then(|l| l.strip_suffix('"'))
+            && let Some(last) = paths.last_mut().filter(|p| p.2.is_empty())
+        {
+            last.2 = name.to_owned();
         }
     }
     // Parents come before their children when sorted by length.

@@ -112,7 +112,10 @@ fn a_store_of_an_earlier_build_reads_as_it_did() {
 }
 
 /// The calls of `scripts/pin-fixture.py`, as it sent them.
-fn calls() -> Vec<(&'static str, Vec<(&'static str, &'static str)>, Value)> {
+/// A path, its headers and its body.
+type Asked = (&'static str, Vec<(&'static str, &'static str)>, Value);
+
+fn calls() -> Vec<Asked> {
     let text = "why tea?\nmock: reply because it is warm";
     let said = json!([{"role": "user", "content": text}]);
     let openai = || vec![("authorization", "Bearer sk-pin")];

@@ -19,7 +19,7 @@ use crate::{
     },
     wire::{
         body::{AnswerBody, Driver, Piece},
-        wire::Wire,
+        socket::Wire,
     },
 };
 
