@@ -1,6 +1,6 @@
 //! The simulator: agents, processes, a provider and a disk in one thread under one clock, all their
 //! chances drawn from one seed. It drives the real engine and the real desk, breaks
-//! everything around them, and an oracle checks the design's invariants after every step.
+//! everything around them, and an oracle checks the invariants of ARCHITECTURE.md after every step.
 //!
 //! A seed that fails fails again: `OUTLAST_SIM_SEED=n cargo nextest run -p outlast-sim one_seed`
 //! prints its whole story. `OUTLAST_SIM_SEEDS` sets how many are tried.

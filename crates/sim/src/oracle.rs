@@ -1,4 +1,4 @@
-//! The oracle: the design's invariants, checked from outside on what is stored, what the provider
+//! The oracle: the invariants of ARCHITECTURE.md, checked from outside on what is stored, what the provider
 //! saw and billed, and what agents received. It shares no code with the decisions it judges.
 
 use std::{

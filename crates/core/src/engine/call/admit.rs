@@ -1,6 +1,6 @@
 //! Admit: may this LLM request go out, and if so under which reservation?
 //!
-//! The order is design §4's: replay, queue, fits, inherits, waits, clamps, refuses.
+//! The order is that of ARCHITECTURE.md, "The proxy": replay, queue, fits, inherits, waits, clamps, refuses.
 
 use std::{collections::BTreeSet, sync::Arc};
 

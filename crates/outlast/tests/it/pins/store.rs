@@ -111,10 +111,10 @@ fn a_store_of_an_earlier_build_reads_as_it_did() {
     pin("store", &found);
 }
 
-/// The calls of `scripts/pin-fixture.py`, as it sent them.
 /// A path, its headers and its body.
 type Asked = (&'static str, Vec<(&'static str, &'static str)>, Value);
 
+/// The calls of `scripts/pin-fixture.py`, as it sent them.
 fn calls() -> Vec<Asked> {
     let text = "why tea?\nmock: reply because it is warm";
     let said = json!([{"role": "user", "content": text}]);
