@@ -184,7 +184,7 @@ def main() -> int:
     for document in args.documents or documents():
         faults = check_names(document.resolve(), rust) + check_commands(args.outlast.resolve(), document)
         if document.name == "errors.md":
-            faults += check_codes(document, sources("*/src/**/*.rs") + sources("python/python/outlast/*.py"))
+            faults += check_codes(document, sources("*/src/**/*.rs") + sources("python/python/outlast/**/*.py"))
         if document.name == "settings.md":
             faults += check_settings(document)
         if document.resolve() in old:
