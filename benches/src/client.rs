@@ -1,4 +1,4 @@
-//! A load generator: keep-alive connections that cost little themselves.
+//! Load generator with keep-alive connections that use little CPU themselves.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ pub struct Connection {
     buffer: Vec<u8>,
 }
 
-/// What came back.
+/// Answer to a request, with its timing.
 pub struct Came {
     pub status: u16,
-    /// Until the first byte of the body.
+    /// Time until the first byte of the body.
     pub first: Duration,
     pub total: Duration,
     pub replayed: bool,
@@ -31,7 +31,7 @@ impl Connection {
         Connection { stream, buffer: Vec::with_capacity(64 << 10) }
     }
 
-    /// Sends one request and reads its answer whole.
+    /// Sends one request and reads the whole answer.
     pub async fn ask(&mut self, request: &[u8]) -> Came {
         let began = Instant::now();
         self.stream.write_all(request).await.expect("sent");
@@ -94,7 +94,7 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     haystack.windows(needle.len()).position(|w| w == needle)
 }
 
-/// A chat request of about 400 bytes. `n` makes it another one.
+/// Returns a chat request of about 400 bytes. Each `n` makes a different one.
 pub fn request(host: &str, run: &str, attempt: &str, n: u64, stream: bool) -> Vec<u8> {
     let script = if stream { "mock: tokens 50\\n" } else { "" };
     let body = format!(
@@ -107,7 +107,7 @@ pub fn request(host: &str, run: &str, attempt: &str, n: u64, stream: bool) -> Ve
     .into_bytes()
 }
 
-/// What a load came to.
+/// Result of a load.
 pub struct Load {
     pub per_second: f64,
     pub total: Samples,
@@ -116,20 +116,20 @@ pub struct Load {
     pub replayed: u64,
 }
 
-/// How a load is made.
+/// Parameters of a load.
 pub struct Plan<'a> {
     pub address: &'a str,
     pub connections: usize,
     pub seconds: u64,
-    /// Runs are named `tag-connection`.
+    /// Prefix of run names, which are `tag-connection`.
     pub tag: &'a str,
     pub attempt: &'a str,
     pub stream: bool,
-    /// At most so many calls per connection, numbered from 0: a second load repeats the first.
+    /// Largest number of calls per connection, numbered from 0: a second load repeats the first.
     pub most: u64,
 }
 
-/// Drives `connections` for `seconds`.
+/// Drives the plan's connections for its number of seconds.
 pub async fn load(plan: &Plan<'_>) -> Load {
     let until = Instant::now() + Duration::from_secs(plan.seconds);
     let began = Instant::now();

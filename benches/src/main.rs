@@ -1,7 +1,7 @@
-//! `make bench`: Outlast beside the physical limit and its peers, in one run, on one machine.
+//! `make bench`: measures Outlast beside the physical limit and its peers, in one run, on one machine.
 //!
-//! Prints ratios against what was measured in the same minutes: a raw append + fdatasync loop on a
-//! growing file, the provider called directly, nginx in between. No figure here is a test.
+//! Prints ratios to measurements of the same minutes: a raw append + fdatasync loop on a growing file, the provider
+//! called directly, nginx in between. No figure here is a test.
 
 mod client;
 mod proxy;
@@ -21,10 +21,10 @@ fn main() {
     {
         return store::second_writer(Path::new(place), seconds.parse().unwrap_or(3));
     }
-    // `outlast-bench state [SECONDS]`: the state alone; `supervisor` and `proxy` likewise.
+    // `outlast-bench state [SECONDS]` measures the state alone; `supervisor` and `proxy` likewise.
     let alone = args.get(1).filter(|word| ["state", "supervisor", "proxy"].contains(&word.as_str()));
     let seconds: u64 = args.get(1 + usize::from(alone.is_some())).and_then(|s| s.parse().ok()).unwrap_or(4);
-    // On the disk that the checkout is on: a tmpfs has no fdatasync worth measuring.
+    // On the disk of the checkout: fdatasync on a tmpfs measures nothing.
     let base = PathBuf::from("target").join("bench");
     std::fs::create_dir_all(&base).expect("a directory to measure in");
     let dir = tempfile::tempdir_in(&base).expect("a directory to measure in");

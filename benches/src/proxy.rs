@@ -1,4 +1,4 @@
-//! The proxy beside the provider called directly and nginx in between.
+//! Measures the proxy, beside the provider called directly and nginx in between.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::{
     stats::{row, verdict},
 };
 
-/// Prints the proxy's figures.
+/// Measures the proxy and prints its figures.
 pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
     println!("\n-- the proxy (load generator, fake provider and proxy on the same cores)");
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -98,7 +98,7 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
         );
     }
     drop(ours);
-    // The WAL is checkpointed when it is opened and closed again.
+    // Opening and closing the store checkpoints the WAL.
     let clock = std::sync::Arc::new(outlast::program::host::SystemClock::new());
     let options = outlast_store::Options {
         durability: outlast_store::Durability::Full,

@@ -1,4 +1,4 @@
-//! The physical limit: append to a growing file, fdatasync, again.
+//! Measures the physical limit: append to a growing file, fdatasync, repeat.
 
 use std::{
     fs::File,
@@ -14,7 +14,7 @@ pub struct Raw {
     pub p50_ms: f64,
 }
 
-/// Appends 4 KiB (a WAL frame's size) and syncs, for `seconds`.
+/// Appends 4 KiB (the size of a WAL frame) and syncs, for `seconds`.
 pub fn measure(dir: &Path, seconds: u64) -> Raw {
     let mut file = File::create(dir.join("raw")).expect("a file to append to");
     let page = [7u8; 4096];

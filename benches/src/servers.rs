@@ -1,4 +1,4 @@
-//! The processes under load: the fake provider, nginx, outlast.
+//! Processes under load: the fake provider, nginx, outlast.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A server that ends with its value.
+/// A server process that is killed when the value is dropped.
 pub struct Server {
     child: Child,
     pub address: String,
@@ -22,19 +22,19 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// A process that listens nowhere.
+    /// Wraps a process that listens on no port.
     pub fn of(child: Child) -> Server {
         Server { child, address: String::new() }
     }
 
-    /// Memory that is its own or shared and resident, in KiB.
+    /// Returns the resident memory in KiB, private and shared.
     pub fn rss_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
     }
 
-    /// CPU time used so far, user and system.
+    /// Returns the CPU time used so far, user and system.
     pub fn cpu(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
@@ -62,7 +62,7 @@ fn up_within(child: Child, port: u16, longest: Duration) -> Server {
     Server { child, address }
 }
 
-/// The `outlast` of the same build, beside this program.
+/// Returns the `outlast` command of the same build, beside this program.
 pub fn outlast() -> Command {
     let me = std::env::current_exe().expect("this program");
     let mut command = Command::new(me.with_file_name("outlast"));
@@ -94,7 +94,7 @@ pub fn serve(upstream: &str, store: &Path) -> Server {
     up(child.expect("outlast serve"), port)
 }
 
-/// The state over gRPC; its address is gRPC's.
+/// Serves the state over gRPC. The server's address is that of gRPC.
 pub fn serve_state(store: &Path) -> Server {
     let port = free_port();
     let child = outlast()
@@ -104,7 +104,7 @@ pub fn serve_state(store: &Path) -> Server {
     up(child.expect("outlast serve"), port)
 }
 
-/// nginx's `proxy_pass` with upstream keep-alive; `None` where it is not installed.
+/// Starts nginx with `proxy_pass` and upstream keep-alive. `None` if it is not installed.
 pub fn nginx(upstream: &str, dir: &Path) -> Option<Server> {
     let port = free_port();
     let conf = dir.join("nginx.conf");
@@ -134,7 +134,7 @@ pub fn nginx(upstream: &str, dir: &Path) -> Option<Server> {
     Some(up(child, port))
 }
 
-/// LiteLLM's proxy as `pip install` leaves it, one worker, no database; `None` where it is not installed
+/// Starts LiteLLM's proxy as `pip install` leaves it: one worker, no database. `None` if it is not installed
 /// (`make bench-python` installs it).
 pub fn litellm(upstream: &str, dir: &Path) -> Option<Server> {
     let program = fs::canonicalize(".venv-bench/bin/litellm").ok()?;

@@ -1,4 +1,4 @@
-//! The state over gRPC: transactions of Rust clients, replay to one, and the published Python client where it is.
+//! Measures the state over gRPC: transactions and replay with Rust clients, and the published Python client if present.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use crate::{
 
 type Client = StatehouseServiceClient<Channel>;
 
-/// Prints the state's figures.
+/// Measures the state and prints its figures.
 pub fn measure(dir: &Path, seconds: u64) {
     println!("\n-- the state over gRPC (clients and server on the same cores)");
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -43,7 +43,7 @@ pub fn measure(dir: &Path, seconds: u64) {
     python(&ours.address, seconds);
 }
 
-/// A small step's record, with a key of its own: histories stay short, as those of agents do.
+/// Returns the record of a small step under its own key, so that histories stay short, as those of agents do.
 fn write(txn_id: &str, agent: usize, n: usize) -> WriteRequest {
     let text = |s: &str| Value { kind: Some(Kind::StringValue(s.to_owned())) };
     let fields = [("status", "done"), ("action", "look it up"), ("result", "there it was")];
@@ -57,7 +57,7 @@ fn write(txn_id: &str, agent: usize, n: usize) -> WriteRequest {
     }
 }
 
-/// Each client on a connection of its own, one transaction after the other. Per second, all together.
+/// Runs transactions one after the other on each client's own connection. Returns the total per second.
 async fn transactions(address: &str, clients: usize, seconds: u64) -> Result<f64, Status> {
     let done = std::sync::Arc::new(AtomicUsize::new(0));
     let until = Instant::now() + Duration::from_secs(seconds);
@@ -85,7 +85,7 @@ async fn transactions(address: &str, clients: usize, seconds: u64) -> Result<f64
     Ok(done.load(Ordering::Relaxed) as f64 / seconds as f64)
 }
 
-/// 100,000 events of one agent, in transactions of 100.
+/// Replays 100,000 events of one agent, written in transactions of 100.
 async fn replay(address: &str) -> Result<(usize, Duration), Status> {
     let mut client = connect(address).await;
     for batch in 0..1_000 {
@@ -112,7 +112,7 @@ async fn connect(address: &str) -> Client {
     Client::new(endpoint.tcp_nodelay(true).connect().await.expect("a connection"))
 }
 
-/// The published client, if `PYTHON` names a Python that has it.
+/// Measures the published client, if `PYTHON` names a Python that has it.
 fn python(address: &str, seconds: u64) {
     let Some(python) = std::env::var_os("PYTHON") else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/statehouse_client.py");
@@ -126,7 +126,7 @@ fn python(address: &str, seconds: u64) {
             &format!("{transactions:.0} transactions/s"),
             &told,
         );
-        // Its own ceiling on this kind of machine is 11,000 to 15,000.
+        // The client alone reaches 11,000 to 15,000 on this kind of machine.
         let told = verdict(events >= 9_900.0, ">= 0.9 x its ceiling of 11000-15000/s");
         row("replay to it", &format!("{events:.0} events/s"), &told);
     }

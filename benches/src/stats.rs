@@ -1,8 +1,8 @@
-//! Latencies and their quantiles.
+//! Latency samples and their quantiles.
 
 use std::time::Duration;
 
-/// Samples of one figure.
+/// Samples of one measurement.
 #[derive(Default, Clone)]
 pub struct Samples(Vec<u64>);
 
@@ -19,7 +19,7 @@ impl Samples {
         self.0.len()
     }
 
-    /// In milliseconds; 0 without samples.
+    /// Returns a quantile in milliseconds, 0 without samples.
     pub fn quantile(&mut self, q: f64) -> f64 {
         if self.0.is_empty() {
             return 0.0;
@@ -38,12 +38,12 @@ impl Samples {
     }
 }
 
-/// One row: a name, figures, and what was to be reached.
+/// Prints one row: a name, figures, and the target.
 pub fn row(name: &str, figures: &str, target: &str) {
     println!("{name:<46} {figures:<44} {target}");
 }
 
-/// A target with its verdict.
+/// Returns a target's text with its verdict.
 pub fn verdict(reached: bool, text: &str) -> String {
     format!("{} {text}", if reached { "ok  " } else { "MISS" })
 }

@@ -1,4 +1,4 @@
-//! The store alone: commits per second, a second process, opening.
+//! Measures the store alone: commits per second, a second process, opening.
 
 use std::{
     path::Path,
@@ -56,7 +56,7 @@ fn driver(store: &dyn Store, id: &str, instance: InstanceNo) -> Actor {
     }
 }
 
-/// One synced operation after the other: an entry, its 100-byte payload, the run's row.
+/// Commits one synced operation: an entry, its 100-byte payload, the run's row.
 fn commit(store: &dyn Store, actor: Actor, value: &Payload) {
     let save = Checkpoint { actor, slot: Slot::DRIVER, name: "bench".into(), value: value.clone() };
     store.run_verb(save, Durability::Synced).expect("committed");
@@ -99,7 +99,7 @@ fn hammer(
     (all.len() as f64 / began.elapsed().as_secs_f64(), all)
 }
 
-/// Prints the store's figures.
+/// Measures the store and prints its figures.
 pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
     println!("\n-- the store (SQLite, durability full)");
     let path = dir.join("store.db");
@@ -136,7 +136,7 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
     opening(dir);
 }
 
-/// The second process: a commit every 5 ms, and how long each took.
+/// Runs the second process: commits every 5 ms and reports how long each took.
 pub fn second_writer(path: &Path, seconds: u64) {
     let store = open(path);
     let instance = register(store.as_ref());

@@ -1,5 +1,5 @@
-//! The supervisor: what it adds to a short command, how soon a dead agent is back, what it costs while the
-//! agent works by itself.
+//! Measures the supervisor: its overhead on a short command, the restart of a dead agent, its cost while the agent
+//! works.
 
 use std::{
     path::Path,
@@ -28,7 +28,7 @@ fn run(dir: &Path, flags: &[&str], script: &str) -> Command {
     command
 }
 
-/// `outlast run -- sh -c true` over `sh -c true`.
+/// Compares `outlast run -- sh -c true` with `sh -c true`.
 fn overhead(dir: &Path) {
     let median = |mut command: Command| {
         let mut samples = Samples::default();
@@ -43,7 +43,7 @@ fn overhead(dir: &Path) {
     let mut direct = Command::new("sh");
     direct.args(["-c", "true"]);
     let direct = median(direct);
-    // The store is there after the first.
+    // The first run creates the store.
     let _ = run(dir, &["--new"], "true").status();
     let ours = median(run(dir, &["--new"], "true"));
     let over = ours - direct;
@@ -51,8 +51,8 @@ fn overhead(dir: &Path) {
     row("a short command, median of 20", &figures, &verdict(over <= 15.0, "<= 15 ms more"));
 }
 
-/// From the moment a death is seen to the next attempt's start, as the supervisor itself logs it; the backoff is
-/// taken off. Eight lives: the task's context gets on in each, so that they are no crash loop.
+/// Measures the time from a seen death to the next attempt's start, as the supervisor logs it, less the backoff.
+/// The agent dies eight times; the task's context advances each time, so that this is no crash loop.
 fn restart(dir: &Path) {
     for (what, leaves) in [("", ""), (", two orphans to end", "sleep 600 & setsid sleep 600 & sleep 0.05;")] {
         let lives = dir.join(format!("lives{}", leaves.len()));
@@ -80,7 +80,7 @@ fn restart(dir: &Path) {
     }
 }
 
-/// An agent that sleeps: processor time and memory of its supervisor.
+/// Measures the supervisor's CPU time and memory while its agent sleeps.
 fn at_rest(dir: &Path, seconds: u64) {
     let up = dir.join("up");
     let script = format!(": > {}; exec sleep 600", up.display());

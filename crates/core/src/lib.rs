@@ -1,5 +1,5 @@
-//! The domain of Outlast. No I/O, no clock, no entropy of its own: `now`, ids and stored rows are
-//! handed in, and what should change is handed back.
+//! The domain of Outlast, without I/O, clock or entropy of its own. Callers hand in `now`, ids and stored rows,
+//! and get back the changes to write.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod body;

@@ -1,8 +1,7 @@
-//! The strict reference store: plain maps, every operation its own commit, nothing forgiven.
+//! Strict reference store in memory: plain maps, with every operation its own commit.
 //!
-//! It checks what databases would only sometimes notice: rows inserted twice, rows updated that
-//! are not there, sums that went negative, money that was made or lost in a decision. It can lose
-//! power: what was committed and not synced is gone.
+//! Checks what databases would notice only sometimes: rows inserted twice, updates of missing rows, negative sums, and
+//! money created or lost in a decision. Can simulate a power loss: operations committed but not synced are gone.
 
 mod journal;
 mod state;
@@ -48,7 +47,7 @@ use crate::{
 
 pub use state::StateTables;
 
-/// All rows.
+/// Rows of all tables.
 #[derive(Clone, Default)]
 pub struct Tables {
     pub instances: BTreeMap<InstanceNo, Instance>,
@@ -63,7 +62,7 @@ pub struct Tables {
     pub state: StateTables,
 }
 
-/// A store in memory.
+/// Store in memory.
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     keys: Vec<TokenKey>,
@@ -73,7 +72,7 @@ pub struct MemoryStore {
 #[derive(Default)]
 struct Inner {
     committed: Tables,
-    /// What a power loss leaves.
+    /// State after a power loss.
     synced: Tables,
 }
 
@@ -83,24 +82,24 @@ impl MemoryStore {
         Self { clock, keys, inner: Mutex::default() }
     }
 
-    /// Loses what was committed and not synced, as a power loss does.
+    /// Drops operations that were committed and not synced, as a power loss does.
     pub fn lose_power(&self) {
         let mut inner = self.lock();
         inner.committed = inner.synced.clone();
     }
 
-    /// A copy of everything that is committed, for an oracle.
+    /// Returns a copy of everything that is committed, for an oracle.
     pub fn tables(&self) -> Tables {
         self.lock().committed.clone()
     }
 
-    /// Shows an oracle what is committed, and what of it a power loss would leave.
+    /// Shows an oracle the committed tables, and the tables that a power loss would leave.
     pub fn inspect<R>(&self, look: impl FnOnce(&Tables, &Tables) -> R) -> R {
         let inner = self.lock();
         look(&inner.committed, &inner.synced)
     }
 
-    /// Changes the rows behind the engine's back, synced: for simulators that plant a defect.
+    /// Changes rows without the engine, synced: for simulators that plant a defect.
     pub fn tamper<R>(&self, change: impl FnOnce(&mut Tables) -> R) -> R {
         let mut inner = self.lock();
         let out = change(&mut inner.committed);
@@ -109,13 +108,13 @@ impl MemoryStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic in a decision leaves the tables as they were: rows are put back only after it.
+        // A panic in a decision leaves the tables unchanged: rows are put back only after it.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Tables {
-    /// Loads what `needs` name, and nothing else.
+    /// Loads the rows that `needs` name, and no others.
     pub fn load(&self, needs: &[Need], now: Micros) -> Result<Loaded, Error> {
         load::load_strictly(&mut &*self, needs, now)
     }
@@ -174,7 +173,7 @@ impl Tables {
         self.entries.range((run, Seq(0))..=(run, Seq(i64::MAX))).map(|(_, e)| e)
     }
 
-    /// Writes back what was touched. Panics on what no correct decision does.
+    /// Writes touched rows back. Panics on changes that no correct decision makes.
     pub fn apply(&mut self, l: Loaded) {
         put(&mut self.instances, l.instances);
         put(&mut self.runs, l.runs);
@@ -197,19 +196,19 @@ impl Tables {
         }
         for p in l.payloads {
             let old = self.payloads.insert((p.run, p.seq, p.role, p.payload.part), p.payload);
-            // A step that is begun anew after a death may find parts of the result it did not finish to keep.
+            // A step that is begun anew after a death may find parts of a result that was not completely stored.
             let was_part = |old: Payload| old.bytes.len() == PART_LEN;
             assert!(old.is_none_or(was_part), "payload {:?} of entry {} written twice", p.role, p.seq);
         }
     }
 
-    /// Whether a call is charged to the envelope: its run's, an ancestor's, or a window it was admitted under.
+    /// Returns whether a call is charged to the envelope: its run's, an ancestor's, or a window it was admitted under.
     pub fn is_charged(&self, e: &Entry, envelope: EnvelopeNo) -> bool {
         self.runs[&e.run].charges.contains(&envelope) || e.windows().contains(&envelope)
     }
 
-    /// What is wrong with the tables, if anything: every envelope's sums are those of its entries,
-    /// no limit is passed but by an overrun, and no fence stands above its run's.
+    /// Returns an inconsistency of the tables, if any: every envelope's sums must be those of its entries, no limit may
+    /// be passed except by an overrun, and no fence may be above its run's.
     pub fn inconsistency(&self) -> Option<String> {
         let mut gone = Gone::default();
         let families: BTreeMap<EnvelopeNo, bool> =

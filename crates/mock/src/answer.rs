@@ -1,4 +1,4 @@
-//! What the provider says and bills, before a dialect writes it.
+//! An answer of the fake provider and its usage, before a dialect writes it.
 
 use outlast_core::words::usage::Usage;
 
@@ -10,24 +10,24 @@ use super::{
     script::{Script, ToolCall},
 };
 
-/// A longer word is several tokens.
+/// Longest word, in bytes, that is one token; a longer one is several tokens.
 const TOKEN_BYTES: usize = 16;
 
 /// One answer; the same request and occurrence give the same answer.
 #[derive(Debug)]
 pub(super) struct Answer<'a> {
     pub model: &'a str,
-    /// `DIGEST_OCCURRENCE`, to be prefixed by what it names.
+    /// `DIGEST_OCCURRENCE`, without the dialect's prefix for the kind of id.
     pub id: String,
     pub thinking: Option<Tokens>,
     pub content: Content,
     pub stop: Stop,
-    /// Of each choice; `usage` bills all of them.
+    /// Number of choices; `usage` bills all of them.
     pub choices: u32,
     pub usage: Usage,
-    /// As the request asked for it.
+    /// Service tier as the request asked for it.
     pub service_tier: &'a str,
-    /// Whether OpenAI's stream tells its usage.
+    /// True if OpenAI's stream reports its usage.
     pub includes_usage: bool,
     pub manner: Manner,
 }
@@ -38,7 +38,7 @@ pub(super) enum Content {
     Tool { name: String, args: Tokens },
 }
 
-/// Why an answer ends.
+/// Reason why an answer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     End,
@@ -48,7 +48,8 @@ pub(super) enum Stop {
 }
 
 impl<'a> Answer<'a> {
-    /// Answers `request` for the `occurrence`th time. `next_tool` is the call this turn makes, if it makes one.
+    /// Answers `request` for the `occurrence`th time. `next_tool` is the call that this turn makes, if it makes
+    /// one.
     pub fn new(
         request: &'a Request<'_>,
         script: &Script,
@@ -91,7 +92,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// The same answer as another server gives it.
+    /// Returns the same answer as another server gives it.
     pub fn in_manner(self, manner: Manner) -> Self {
         let includes_usage = self.includes_usage && manner != Manner::Ollama;
         Self { includes_usage, manner, ..self }
@@ -117,8 +118,8 @@ fn text(script: &Script, digest: &str, occurrence: u64) -> Tokens {
     }
 }
 
-/// What is billed: the request's `mock: usage` line to the letter, else the provider's fixed usage within the
-/// cap, else what was read and said.
+/// Returns the usage that is billed: that of the request's `mock: usage` line to the letter, else the
+/// provider's fixed usage within the cap, else the tokens read and written.
 fn usage(
     request: &Request<'_>,
     script: &Script,
@@ -135,10 +136,10 @@ fn usage(
         }
         (None, None) => (input_tokens(request.body), (thought + spoken).saturating_mul(choices)),
     };
-    // A vector is not billed.
+    // Vectors are not billed.
     let output = if request.dialect == Dialect::Embeddings { 0 } else { output };
     let reasoning = thought.saturating_mul(choices).min(output);
-    // OpenAI caches unasked: that would make a usage that was given vary.
+    // OpenAI caches unasked: that would make a fixed usage vary.
     let fixed = script.usage.is_some() || options.usage.is_some();
     let cached = if fixed && request.dialect.is_openai() { Cached::default() } else { cached };
     // Each prefix has its bytes' share of the input, rounded down, so that the columns never exceed the whole.
@@ -166,12 +167,12 @@ fn usage(
     }
 }
 
-/// A quarter of a body's bytes: less than any bound that counts a byte as a token.
+/// Returns a quarter of a body's bytes: less than any bound that counts a byte as a token.
 pub(super) fn input_tokens(body: &[u8]) -> u64 {
     (body.len() as u64).div_ceil(4)
 }
 
-/// A text and where its tokens end: words with the space behind them, long ones in parts.
+/// A text and the ends of its tokens: words with the space behind them, long ones in parts.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tokens {
     text: String,
@@ -196,7 +197,8 @@ impl Tokens {
         Self { text, ends, is_cut: false }
     }
 
-    /// `text` as exactly `count` tokens (at least 1): filled up with words, or its rest in the last token.
+    /// Makes `text` exactly `count` tokens (at least 1): padded with words, or its rest joined into the last
+    /// token.
     fn exactly(text: String, count: usize) -> Self {
         let mut tokens = Self::of(text);
         if tokens.ends.len() > count {

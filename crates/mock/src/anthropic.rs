@@ -1,4 +1,4 @@
-//! Answers as Anthropic's messages write them.
+//! Answers in the shape of Anthropic's messages.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -44,7 +44,7 @@ enum Block<'a> {
 #[serde(untagged)]
 enum Input<'a> {
     Whole(&'a RawValue),
-    /// A stream starts with it, and arguments cut by the cap are no JSON.
+    /// Empty object: a stream starts with it, and arguments cut by the cap are not JSON.
     Empty {},
 }
 
@@ -85,7 +85,7 @@ struct ServerToolUse {
     web_fetch_requests: u64,
 }
 
-/// What the provider's own tools did; absent where they did nothing.
+/// Returns the uses of the provider's own tools; absent if there were none.
 fn server_tool_use(answer: &Answer<'_>) -> Option<ServerToolUse> {
     let web_search_requests = answer.usage.web_searches;
     (web_search_requests > 0).then_some(ServerToolUse { web_search_requests, web_fetch_requests: 0 })
@@ -97,7 +97,7 @@ struct CacheCreation {
     ephemeral_1h_input_tokens: u64,
 }
 
-/// The usage of a `message_delta`: cumulative, so it replaces what `message_start` said.
+/// The usage of a `message_delta`: cumulative, so it replaces that of `message_start`.
 #[derive(Serialize)]
 struct SoFar {
     input_tokens: u64,
@@ -114,7 +114,7 @@ struct OutputDetails {
     thinking_tokens: u64,
 }
 
-/// An answer as one JSON object.
+/// Writes an answer as one JSON object.
 pub(super) fn whole(answer: &Answer<'_>) -> serde_json::Result<Bytes> {
     let (id, call_id, signature) = ids(answer);
     let mut content = Vec::new();
@@ -132,7 +132,7 @@ pub(super) fn whole(answer: &Answer<'_>) -> serde_json::Result<Bytes> {
     serde_json::to_vec(&message).map(Bytes::from)
 }
 
-/// An answer as a stream's frames, `message_stop` last.
+/// Writes an answer as the frames of a stream, `message_stop` last.
 pub(super) fn frames(answer: &Answer<'_>) -> serde_json::Result<Vec<Bytes>> {
     let (id, call_id, signature) = ids(answer);
     let mut frames = Vec::new();
@@ -141,7 +141,7 @@ pub(super) fn frames(answer: &Answer<'_>) -> serde_json::Result<Vec<Bytes>> {
         Ok::<_, serde_json::Error>(())
     };
 
-    // The real one has said a token or so when it starts: whoever adds usages up bills too much.
+    // The real API reports a token or so of output at the start: a client that adds usages up bills too much.
     let message = message(answer, &id, Vec::new(), None, answer.usage.output.min(1));
     send(&Event::MessageStart { message })?;
     let mut index = 0;
@@ -191,7 +191,7 @@ pub(super) fn frames(answer: &Answer<'_>) -> serde_json::Result<Vec<Bytes>> {
     Ok(frames)
 }
 
-/// An error in Anthropic's shape.
+/// Writes an error in Anthropic's shape.
 pub(super) fn error(status: StatusCode, message: &str) -> String {
     let kind = match status.as_u16() {
         401 => "authentication_error",
@@ -209,7 +209,7 @@ pub(super) fn error(status: StatusCode, message: &str) -> String {
     serde_json::json!({"type": "error", "error": error, "request_id": "req_mock"}).to_string()
 }
 
-/// The list of models in Anthropic's shape.
+/// Writes the list of models in Anthropic's shape.
 pub(super) fn models(ids: &[&str]) -> String {
     let model = |id: &&str| {
         serde_json::json!({
@@ -221,12 +221,12 @@ pub(super) fn models(ids: &[&str]) -> String {
         .to_string()
 }
 
-/// The answer to `count_tokens`.
+/// Writes the answer to `count_tokens`.
 pub(super) fn counted(input_tokens: u64) -> String {
     serde_json::json!({"input_tokens": input_tokens}).to_string()
 }
 
-/// Of the message, its tool call and the signature of its thinking.
+/// Returns the ids of the message and its tool call, and the signature of its thinking.
 fn ids(answer: &Answer<'_>) -> (String, String, String) {
     (format!("msg_{}", answer.id), format!("toolu_{}", answer.id), format!("sig_{}", answer.id))
 }
@@ -247,7 +247,7 @@ fn message<'a>(
             ephemeral_1h_input_tokens: answer.usage.cache_write_1h,
         },
         output_tokens,
-        // A stream tells it at its end.
+        // A stream reports it at its end.
         server_tool_use: stop_reason.and_then(|_| server_tool_use(answer)),
         service_tier: "standard",
     };

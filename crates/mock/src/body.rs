@@ -1,4 +1,4 @@
-//! The bodies of answers: whole, in frames, and in the ways a broken provider sends them.
+//! Bodies of answers: whole, in frames, and in the ways a broken provider sends them.
 
 use std::{
     io::{self, Write},
@@ -20,29 +20,29 @@ pub(super) enum Body {
     Frames(Frames),
 }
 
-/// Frames sent one by one, and what comes after the last.
+/// Frames sent one by one, and the end that follows the last.
 pub(super) struct Frames {
     left: vec::IntoIter<Bytes>,
-    /// Between a frame and the next.
+    /// Time between a frame and the next.
     gap: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
     end: End,
 }
 
-/// How a body in frames ends.
+/// End of a body in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum End {
     #[default]
     Clean,
-    /// The frames leave the buffers, then the connection breaks.
+    /// All frames are sent, then the connection breaks.
     Cut,
-    /// What `Cut` becomes once they have left.
+    /// State of `Cut` once the frames have been sent.
     Flushed,
-    /// Nothing more comes until the client leaves.
+    /// Nothing more is sent until the client leaves.
     Hang,
 }
 
-/// Why a body ended early: the request had asked for it.
+/// Error of a body that ended early, as its request had asked.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer was cut short, as its request had asked for")]
 pub(super) struct CutShort;
@@ -56,7 +56,7 @@ impl Body {
         Self::Frames(Frames { left: frames.into_iter(), gap, waiting: None, end })
     }
 
-    /// The same body, compressed; each frame can be decoded as soon as it is there.
+    /// Compresses the body; each frame can be decoded as soon as it arrives.
     pub fn gzip(self) -> io::Result<Self> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         match self {
@@ -81,7 +81,7 @@ impl Body {
     }
 }
 
-/// Whether a request's `Accept-Encoding` allows gzip.
+/// Returns whether a request's `Accept-Encoding` allows gzip.
 pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|coding| {

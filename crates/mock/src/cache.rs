@@ -1,4 +1,4 @@
-//! The prompt cache: which prefixes of requests were seen, and what reading and writing them costs.
+//! The prompt cache: prefixes of requests seen so far, and the tokens that are read from and written to it.
 
 use std::collections::HashSet;
 
@@ -7,10 +7,10 @@ use sha2::{Digest, Sha256};
 
 use super::request::Dialect;
 
-/// OpenAI caches by itself, from prompts of 1,024 tokens on.
+/// Smallest prompt, in bytes, that OpenAI caches unasked: 1,024 tokens.
 const AUTOMATIC_FROM_BYTES: usize = 4096;
 
-/// Prefixes that were written, for as long as the provider lives: no entry expires.
+/// Prefixes written so far. They are kept for the life of the provider: no entry expires.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     written: HashSet<[u8; 32]>,
@@ -24,14 +24,14 @@ pub(super) struct Prefix {
     mark: Option<Ttl>,
 }
 
-/// How long a marked prefix is kept; the price of writing it depends on this.
+/// Time for which a marked prefix is kept, on which the price of writing it depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ttl {
     FiveMinutes,
     OneHour,
 }
 
-/// Bytes of a request that the cache had, and that it now has.
+/// Bytes of a request that were in the cache, and bytes that were written to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cached {
     pub read: u64,
@@ -42,8 +42,8 @@ pub(super) struct Cached {
 impl Cache {
     /// Looks up a request's prefixes and writes its marked ones.
     ///
-    /// The longest known prefix is read even if its own mark has moved on; what follows it up to the last
-    /// mark is written. Nothing after the last mark is cached.
+    /// The longest known prefix is read even if its own mark has moved on; the blocks after it up to the last
+    /// mark are written. Nothing after the last mark is cached.
     pub fn pass(&mut self, prefixes: &[Prefix]) -> Cached {
         let Some(last) = prefixes.iter().rposition(|prefix| prefix.mark.is_some()) else {
             return Cached::default();
@@ -66,7 +66,8 @@ impl Cache {
     }
 }
 
-/// The prefixes of a request that can be cached: none, for one that neither asks for it nor is large.
+/// Returns the prefixes of a request that can be cached: none if the request does not ask for it and is not
+/// large.
 pub(super) fn prefixes(dialect: Dialect, body: &[u8]) -> Vec<Prefix> {
     let cacheable = match dialect {
         Dialect::OpenAi | Dialect::Responses => body.len() >= AUTOMATIC_FROM_BYTES,
@@ -98,7 +99,7 @@ pub(super) fn prefixes(dialect: Dialect, body: &[u8]) -> Vec<Prefix> {
     chain.prefixes
 }
 
-/// The running hash over a request's blocks, marks left out: an agent moves them from turn to turn.
+/// Running hash over a request's blocks. Marks are left out, because an agent moves them from turn to turn.
 struct Chain {
     hash: Sha256,
     bytes: u64,
@@ -135,12 +136,12 @@ impl Chain {
     }
 }
 
-/// Both APIs take a text for a list of one text block.
+/// Wraps a text in a list of one text block, as both APIs do.
 fn text_block(text: String) -> Value {
     serde_json::json!({"type": "text", "text": text})
 }
 
-/// Removes a block's mark; one on a block inside it (of a tool result) marks the block.
+/// Removes a block's mark. A mark on a block inside it (of a tool result) marks the block itself.
 fn take_mark(block: &mut Value) -> Option<Ttl> {
     let object = block.as_object_mut()?;
     let own = object.shift_remove("cache_control").filter(|mark| !mark.is_null());

@@ -1,4 +1,4 @@
-//! Vectors as OpenAI's embeddings write them.
+//! Embeddings in OpenAI's shape.
 
 use std::borrow::Cow;
 
@@ -9,12 +9,13 @@ use sha2::{Digest, Sha256};
 use super::{answer::Answer, request::Request};
 use crate::refusal::Refusal;
 
-/// The length of a vector where the request names none.
+/// Length of a vector if the request names none.
 const DIMENSIONS: usize = 16;
 
-/// The request in the words of the other dialects: each input is a message of the user.
+/// Rewrites the request in the shape shared by all dialects: each input is a message of the user.
 ///
-/// Errors: no input, or one that is empty; a body that is no object is left for its reader.
+/// Errors: no input, or an empty one. A body that is not an object is returned as it is, for its reader to
+/// refuse.
 pub(super) fn expand(body: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
     let Ok(mut whole) = serde_json::from_slice::<Value>(body) else { return Ok(body.into()) };
     if !whole.is_object() {
@@ -25,7 +26,7 @@ pub(super) fn expand(body: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
     }
     let inputs = match whole["input"].take() {
         Value::Array(all) if all.first().is_some_and(Value::is_string) => all,
-        // Lists of token ids, or one of them.
+        // Lists of token ids, or one such list.
         Value::Array(all) if all.first().is_some_and(Value::is_array) => {
             all.iter().map(|ids| ids.to_string().into()).collect()
         }
@@ -38,7 +39,7 @@ pub(super) fn expand(body: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
     Ok(whole.to_string().into_bytes().into())
 }
 
-/// The answer: a vector for each input, other ones each time it is paid for.
+/// Writes the answer: a vector for each input, different each time it is paid for.
 pub(super) fn whole(request: &Request<'_>, answer: &Answer<'_>) -> String {
     let dimensions = request.wire.dimensions.unwrap_or(DIMENSIONS);
     let in_base64 = request.wire.encoding_format.as_deref() == Some("base64");
@@ -52,14 +53,14 @@ pub(super) fn whole(request: &Request<'_>, answer: &Answer<'_>) -> String {
     json!({"object": "list", "data": data, "model": answer.model, "usage": usage}).to_string()
 }
 
-/// Numbers from -1 to 1 that follow from `seed`; exact in both encodings.
+/// Derives numbers from -1 to 1 from `seed`; they are exact in both encodings.
 fn vector(seed: &str, dimensions: usize) -> Vec<f32> {
     let bytes = (0..dimensions.div_ceil(32))
         .flat_map(|n| Sha256::new_with_prefix(seed).chain_update(n.to_le_bytes()).finalize().to_vec());
     bytes.take(dimensions).map(|byte| f32::from(byte) / 128.0 - 1.0).collect()
 }
 
-/// Little-endian floats in base64, as the SDKs ask for them by default.
+/// Encodes floats, little-endian, in base64, as the SDKs ask for them by default.
 fn base64(vector: &[f32]) -> String {
     let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
     base64::engine::general_purpose::STANDARD.encode(bytes)

@@ -1,5 +1,5 @@
-//! Gemini's `generateContent` and `streamGenerateContent`: requests into the words of the other dialects, answers
-//! out of them.
+//! Gemini's `generateContent` and `streamGenerateContent`: rewrites requests into the shape shared by all
+//! dialects, and writes answers.
 
 use std::borrow::Cow;
 
@@ -13,24 +13,25 @@ use super::{
 };
 use crate::refusal::Refusal;
 
-/// Whether a path is one of this API's.
+/// Returns whether a path belongs to this API.
 pub(super) fn is_path(path: &str) -> bool {
     path.starts_with("/v1beta/") || named(path).is_some()
 }
 
-/// Whether a path asks for content.
+/// Returns whether a path asks for content.
 pub(super) fn asks_for_content(path: &str) -> bool {
     named(path).is_some_and(|(_, verb)| ["generateContent", "streamGenerateContent"].contains(&verb))
 }
 
-/// The model and the verb of `/v1beta/models/MODEL:VERB`.
+/// Splits `/v1beta/models/MODEL:VERB` into the model and the verb.
 fn named(path: &str) -> Option<(&str, &str)> {
     path.strip_prefix("/v1beta/models/").or(path.strip_prefix("/v1/models/"))?.split_once(':')
 }
 
-/// The request in the words of the other dialects.
+/// Rewrites the request in the shape shared by all dialects.
 ///
-/// Errors: roles and members that the API does not know; a body that is no object is left for its reader.
+/// Errors: roles and members that the API does not know. A body that is not an object is returned as it is, for
+/// its reader to refuse.
 pub(super) fn expand<'b>(path: &str, query: &str, body: &'b [u8]) -> Result<Cow<'b, [u8]>, Refusal> {
     let Ok(mut whole) = serde_json::from_slice::<Value>(body) else { return Ok(body.into()) };
     let Some(object) = whole.as_object() else { return Ok(body.into()) };
@@ -91,7 +92,7 @@ fn blocks(parts: &Value) -> Value {
     parts.as_array().into_iter().flatten().map(block).collect()
 }
 
-/// An answer as one object.
+/// Writes an answer as one object.
 pub(super) fn whole(answer: &Answer<'_>) -> String {
     let part = match &answer.content {
         Content::Text(text) => json!({"text": text.text()}),
@@ -100,7 +101,7 @@ pub(super) fn whole(answer: &Answer<'_>) -> String {
     chunk(answer, &part, true).to_string()
 }
 
-/// An answer as a stream's frames: events, or the elements of one array.
+/// Writes an answer as the frames of a stream: events, or the elements of one array.
 pub(super) fn frames(request: &Request<'_>, answer: &Answer<'_>) -> Vec<Bytes> {
     let parts: Vec<Value> = match &answer.content {
         Content::Text(text) => text.pieces().map(|piece| json!({"text": piece})).collect(),
@@ -120,7 +121,7 @@ pub(super) fn frames(request: &Request<'_>, answer: &Answer<'_>) -> Vec<Bytes> {
 }
 
 fn function_call(name: &str, args: &str) -> Value {
-    // A cut-off text is no object any more; the API then has no arguments.
+    // A text cut off by the cap is not an object any more; the API then has no arguments.
     let args: Value = serde_json::from_str(args).unwrap_or_else(|_| json!({}));
     json!({"functionCall": {"name": name, "args": args}})
 }
@@ -150,7 +151,7 @@ fn chunk(answer: &Answer<'_>, part: &Value, is_last: bool) -> Value {
     })
 }
 
-/// An error's body.
+/// Writes an error's body.
 pub(super) fn error(status: StatusCode, message: &str) -> String {
     let name = match status.as_u16() {
         400 => "INVALID_ARGUMENT",
@@ -164,13 +165,13 @@ pub(super) fn error(status: StatusCode, message: &str) -> String {
     json!({"error": {"code": status.as_u16(), "message": message, "status": name}}).to_string()
 }
 
-/// The list of models.
+/// Writes the list of models.
 pub(super) fn models(ids: &[&str]) -> String {
     let model = |id: &&str| json!({"name": format!("models/{id}"), "displayName": id, "supportedGenerationMethods": ["generateContent"]});
     json!({"models": ids.iter().map(model).collect::<Vec<_>>()}).to_string()
 }
 
-/// The answer to `countTokens`.
+/// Writes the answer to `countTokens`.
 pub(super) fn counted(tokens: u64) -> String {
     json!({"totalTokens": tokens}).to_string()
 }

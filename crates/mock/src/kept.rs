@@ -1,4 +1,4 @@
-//! Responses that the provider keeps, for later requests to go on from.
+//! Responses that the provider keeps, for later requests to continue from.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -6,22 +6,23 @@ use serde_json::{Value, json};
 
 use crate::refusal::Refusal;
 
-/// Kept for the provider's life, by the response's id.
+/// Conversations by the response's id, kept for the provider's life.
 #[derive(Debug, Default)]
 pub(super) struct Kept(HashMap<String, Conversation>);
 
 #[derive(Debug)]
 struct Conversation {
     response: Value,
-    /// All that was said up to its request, and its own output.
+    /// All items up to the response's request, and its own output.
     items: Vec<Value>,
 }
 
 impl Kept {
-    /// The request in the words of the other dialects: its items, and before them all that it goes on from, as
-    /// `messages`, its instructions as `system`.
+    /// Rewrites the request in the shape shared by all dialects: the items of the conversation it continues and
+    /// then its own as `messages`, its instructions as `system`.
     ///
-    /// Errors: a response or an item that is not here, 404; a body that is no object is left for its reader.
+    /// Errors: a response or an item that is not kept here, 404. A body that is not an object is returned as it
+    /// is, for its reader to refuse.
     pub fn expand<'b>(&self, body: &'b [u8]) -> Result<Cow<'b, [u8]>, Refusal> {
         let Ok(mut whole) = serde_json::from_slice::<Value>(body) else { return Ok(body.into()) };
         if !whole.is_object() {
@@ -53,7 +54,7 @@ impl Kept {
         Ok(whole.to_string().into_bytes().into())
     }
 
-    /// Keeps `response`, which answers the expanded request `body`, unless that asks not to.
+    /// Keeps `response`, which answers the expanded request `body`, unless the request asks not to.
     pub fn keep(&mut self, body: &[u8], response: Value) {
         let Ok(mut body) = serde_json::from_slice::<Value>(body) else { return };
         let (Some(id), Value::Array(mut items)) = (response["id"].as_str(), body["messages"].take()) else {
@@ -66,12 +67,12 @@ impl Kept {
         self.0.insert(id.to_owned(), Conversation { response, items });
     }
 
-    /// The response as it was answered.
+    /// Returns the response as it was answered.
     pub fn response(&self, id: &str) -> Result<String, Refusal> {
         self.get(id).map(|kept| kept.response.to_string())
     }
 
-    /// What its request brought in, as the list that the API answers.
+    /// Returns the items that the response's request added, as the list that the API answers.
     pub fn input_items(&self, id: &str) -> Result<String, Refusal> {
         let kept = self.get(id)?;
         let output = kept.response["output"].as_array().map_or(0, Vec::len);

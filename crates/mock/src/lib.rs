@@ -1,7 +1,8 @@
-//! A fake LLM provider: what tests, demos and benchmarks talk to where money would be spent.
+//! A fake LLM provider for tests, demos and benchmarks, where the real one would cost money.
 //!
-//! It speaks OpenAI's chat completions, responses and embeddings, Anthropic's messages and Gemini's content well enough for the official
-//! SDKs, and is stricter than these: a request they would tolerate by luck is a 400 that says why.
+//! The provider implements OpenAI's chat completions, responses and embeddings, Anthropic's messages and
+//! Gemini's content well enough for the official SDKs. It is stricter than the real APIs: a request that they
+//! would tolerate by luck is a 400 that says why.
 //!
 //! | path | |
 //! |---|---|
@@ -9,7 +10,7 @@
 //! | `POST /v1/messages/count_tokens`, `GET /v1/models` | free |
 //! | `GET` and `DELETE /v1/responses/ID`, `GET …/input_items` | free; responses are kept for the provider's life |
 //!
-//! The same as other servers that speak OpenAI's API, below `/openai`, `/api` and `/ollama`: see [`manner`].
+//! Other servers that speak OpenAI's API are imitated below `/openai`, `/api` and `/ollama`: see [`manner`].
 //!
 //! **Answers are deterministic.** Text and ids follow from the request's digest (path and decoded body) and its
 //! *occurrence*: how many times this process was paid for this digest, counted from 1. So two paid answers of
@@ -62,7 +63,7 @@ pub async fn serve(listener: TcpListener, options: Options, shutdown: impl Futur
     Ok(())
 }
 
-/// Starts a provider on a free loopback port, and keeps what it receives for the test to look at.
+/// Starts a provider on a free loopback port, and records what it receives for the test to inspect.
 ///
 /// Must be called inside a tokio runtime; the provider ends with its handle.
 pub async fn start(options: Options) -> io::Result<Handle> {
@@ -86,17 +87,17 @@ impl Handle {
         self.addr
     }
 
-    /// `http://127.0.0.1:PORT`: Anthropic's base URL; OpenAI's ends in `/v1`.
+    /// Returns `http://127.0.0.1:PORT`: Anthropic's base URL; OpenAI's ends in `/v1`.
     pub fn base_url(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// How many requests this provider would put on a bill.
+    /// Returns the number of requests that this provider would bill.
     pub fn paid(&self) -> u64 {
         self.provider.paid()
     }
 
-    /// Every request in order of arrival, paid or not.
+    /// Returns every request in order of arrival, paid or not.
     pub fn requests(&self) -> Vec<Received> {
         self.provider.received()
     }
@@ -120,7 +121,8 @@ async fn accept(listener: TcpListener, provider: Arc<Provider>, shutdown: impl F
                 Ok((stream, _)) => {
                     connections.spawn(connection(stream, provider.clone()));
                 }
-                // Out of descriptors, or the peer left in the backlog: either passes, a busy loop would not help.
+                // Out of descriptors, or the peer left in the backlog: both pass, and a busy loop would not
+                // help.
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             },
         }
@@ -134,6 +136,6 @@ async fn connection(stream: TcpStream, provider: Arc<Provider>) {
         let provider = provider.clone();
         async move { Ok::<_, Infallible>(provider.respond(request).await) }
     });
-    // An error here is a peer that left, or an answer cut short on request: nobody is there to be told.
+    // An error here is a peer that left, or an answer cut short on request: there is nobody to tell.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }

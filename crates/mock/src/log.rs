@@ -1,4 +1,4 @@
-//! What the provider was paid for, on disk: the other side of the ledger in a crash test.
+//! Log of paid requests on disk, against which a crash test compares the ledger.
 
 use std::{
     fs::File,
@@ -12,7 +12,8 @@ use serde::Serialize;
 /// One paid request.
 #[derive(Debug, Serialize)]
 pub(super) struct Line<'a> {
-    /// Counts paid requests of this process from 1. Concurrent requests may be logged out of its order.
+    /// Number of the request among those this process was paid for, from 1. Concurrent requests may be logged
+    /// out of order.
     pub n: u64,
     /// Milliseconds since the Unix epoch.
     pub at_ms: u64,
@@ -21,14 +22,14 @@ pub(super) struct Line<'a> {
     pub stream: bool,
     pub digest: &'a str,
     pub occurrence: u64,
-    /// Its first 6 characters only: enough to tell two keys apart, not to use one.
+    /// First 6 characters of the credential: enough to tell two keys apart, not to use one.
     pub credential: &'a str,
-    /// Of the decoded body.
+    /// Length of the decoded body.
     pub bytes: usize,
-    /// Cached tokens included.
+    /// Input tokens, cached ones included.
     pub input_tokens: u64,
     pub output_tokens: u64,
-    /// The last user message that brings no tool results, or the beginning of it.
+    /// The last user message that carries no tool results, or the beginning of it.
     pub asked: &'a str,
 }
 
@@ -46,7 +47,7 @@ impl Log {
         Ok(Self { file: Mutex::new(file) })
     }
 
-    /// Appends a line in one write, so that it survives this process, and readers never see half of it.
+    /// Appends a line in one write, so that it survives this process and readers never see half of it.
     pub fn append(&self, line: &Line<'_>) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');

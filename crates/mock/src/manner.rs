@@ -1,16 +1,16 @@
-//! The manners of servers that speak OpenAI's API and are not OpenAI, each at a path of its own.
+//! Imitations of servers that speak OpenAI's API and are not OpenAI, each below a path of its own.
 //!
-//! | base URL | as |
+//! | base URL | imitates |
 //! |---|---|
 //! | `…/openai/v1` | Azure: the key is in `api-key`, or a token in `Authorization` |
-//! | `…/api/v1` | OpenRouter: `usage.cost` tells the cost, a millionth of a dollar for each token |
-//! | `…/ollama/v1` | Ollama: no key is wanted, and a stream never tells its usage |
+//! | `…/api/v1` | OpenRouter: `usage.cost` reports the cost, a millionth of a dollar for each token |
+//! | `…/ollama/v1` | Ollama: no key is needed, and a stream never reports its usage |
 
 use http::{Uri, uri::PathAndQuery};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Manner {
-    /// The providers' own.
+    /// The providers' own behaviour.
     #[default]
     Own,
     Azure,
@@ -19,7 +19,7 @@ pub(super) enum Manner {
 }
 
 impl Manner {
-    /// Takes what stands before `/v1/` off a target, and says what it means.
+    /// Removes the path before `/v1/` from a target, and returns the manner that it names.
     pub fn take(uri: &mut Uri) -> Manner {
         let found = [("/openai", Manner::Azure), ("/api", Manner::OpenRouter), ("/ollama", Manner::Ollama)];
         let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
@@ -34,7 +34,7 @@ impl Manner {
         Manner::Own
     }
 
-    /// What OpenRouter says that `tokens` cost, in USD.
+    /// Returns the cost that OpenRouter reports for `tokens`, in USD.
     pub fn cost(self, tokens: u64) -> Option<f64> {
         (self == Manner::OpenRouter).then(|| tokens as f64 / 1e6)
     }

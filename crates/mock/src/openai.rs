@@ -1,4 +1,4 @@
-//! Answers as OpenAI's chat completions write them.
+//! Answers in the shape of OpenAI's chat completions.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::answer::{Answer, Content, Stop};
 
-/// A constant, so that the same answer is the same bytes.
+/// Creation time of all answers: constant, so that the same answer is the same bytes.
 pub(super) const CREATED: u64 = 1_750_000_000;
 
 #[derive(Serialize)]
@@ -43,7 +43,7 @@ struct Message<'a> {
 
 #[derive(Clone, Copy, Serialize)]
 struct ToolCall<'a> {
-    /// Only streams number their calls.
+    /// Index of the call, present only in streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,7 +94,7 @@ struct Chunk<'a> {
     choices: &'a [ChunkChoice<'a>],
     service_tier: &'a str,
     system_fingerprint: &'static str,
-    /// Absent, unless asked for; then null in all chunks but the last.
+    /// Absent unless asked for; then null in all chunks but the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
 }
@@ -117,7 +117,7 @@ struct Delta<'a> {
     tool_calls: Option<[ToolCall<'a>; 1]>,
 }
 
-/// An answer as one JSON object.
+/// Writes an answer as one JSON object.
 pub(super) fn whole(answer: &Answer<'_>) -> serde_json::Result<Bytes> {
     let call_id = format!("call_{}", answer.id);
     let choice = |index| {
@@ -149,7 +149,7 @@ pub(super) fn whole(answer: &Answer<'_>) -> serde_json::Result<Bytes> {
     serde_json::to_vec(&completion).map(Bytes::from)
 }
 
-/// An answer as a stream's frames, `[DONE]` last.
+/// Writes an answer as the frames of a stream, `[DONE]` last.
 pub(super) fn frames(answer: &Answer<'_>) -> serde_json::Result<Vec<Bytes>> {
     let id = format!("chatcmpl-{}", answer.id);
     let call_id = format!("call_{}", answer.id);
@@ -200,7 +200,7 @@ pub(super) fn frames(answer: &Answer<'_>) -> serde_json::Result<Vec<Bytes>> {
     Ok(frames)
 }
 
-/// An error in OpenAI's shape.
+/// Writes an error in OpenAI's shape.
 pub(super) fn error(status: StatusCode, message: &str) -> String {
     let (kind, code) = match status.as_u16() {
         401 => ("invalid_request_error", Some("invalid_api_key")),
@@ -212,7 +212,7 @@ pub(super) fn error(status: StatusCode, message: &str) -> String {
     serde_json::json!({"error": {"message": message, "type": kind, "param": null, "code": code}}).to_string()
 }
 
-/// A plan's usage limit, as the ChatGPT backend tells it.
+/// Writes the error of a plan's usage limit, as the ChatGPT backend does.
 pub(super) fn usage_limit(message: &str, over_s: u64, limit: Duration) -> String {
     let error = serde_json::json!({
         "type": "usage_limit_reached", "message": message, "resets_at": over_s, "resets_in_seconds": limit.as_secs(),
@@ -220,7 +220,7 @@ pub(super) fn usage_limit(message: &str, over_s: u64, limit: Duration) -> String
     serde_json::json!({"error": error}).to_string()
 }
 
-/// The list of models in OpenAI's shape.
+/// Writes the list of models in OpenAI's shape.
 pub(super) fn models(ids: &[&str]) -> String {
     let model =
         |id: &&str| serde_json::json!({"id": id, "object": "model", "created": CREATED, "owned_by": "mock"});
@@ -242,7 +242,7 @@ fn finish_reason(stop: Stop) -> &'static str {
     }
 }
 
-/// The tier that was billed: never `auto`.
+/// Returns the tier that was billed: never `auto`.
 pub(super) fn service_tier<'a>(answer: &Answer<'a>) -> &'a str {
     match answer.service_tier {
         tier @ ("flex" | "priority") => tier,

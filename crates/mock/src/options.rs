@@ -1,27 +1,28 @@
-//! What the fake provider is started with, as `outlast mock` takes it from its command line.
+//! Options of the fake provider, as `outlast mock` takes them from its command line.
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use http::StatusCode;
 
-/// How the provider behaves towards every request; a request's own `mock:` lines come first.
+/// Behaviour of the provider towards every request. A request's own `mock:` lines take precedence.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Time to the first byte of a paid answer. The frames of a stream follow at a twentieth of it each.
     pub latency: Duration,
-    /// What each call uses; without it usage follows from the bytes of request and answer.
+    /// Usage of each call; without it usage follows from the bytes of request and answer.
     pub usage: Option<FixedUsage>,
-    /// How answers are compressed for clients that accept it.
+    /// Compression of answers for clients that accept it.
     pub encoding: Option<Encoding>,
-    /// Refusals by chance, unpaid. One draw decides among them: what their probabilities exceed 1 by is lost.
+    /// Random refusals, unpaid. One draw decides among them: probabilities beyond a sum of 1 have no effect.
     pub fail: Vec<Failure>,
-    /// Decides which requests `fail` hits: the same seed hits the same places of a sequence of requests.
+    /// Seed that decides which requests `fail` hits: the same seed hits the same places in a sequence of
+    /// requests.
     pub seed: u64,
-    /// Gets one JSON line for each paid request, appended.
+    /// File to which one JSON line is appended for each paid request.
     pub log: Option<PathBuf>,
 }
 
-/// An option's text that is not what the option wants.
+/// Error for an option's text that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not {wanted}: {text:?}")]
 pub struct BadOption {
@@ -35,7 +36,7 @@ impl BadOption {
     }
 }
 
-/// Tokens of every call, as `INPUT,OUTPUT`.
+/// Fixed usage of every call, as `INPUT,OUTPUT`.
 ///
 /// The input includes cached tokens. The output, reasoning included, is that of one choice, and stays within
 /// the request's own cap, as a provider's does; only a request's `mock: usage` line bills past it.
@@ -72,7 +73,7 @@ impl FromStr for Encoding {
     }
 }
 
-/// A refusal by chance, as `STATUS:PROBABILITY`.
+/// A random refusal, as `STATUS:PROBABILITY`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Failure {
     /// 400 to 599.
@@ -94,12 +95,12 @@ impl FromStr for Failure {
 }
 
 impl Options {
-    /// What request number `count` of a message is refused with, if chance has it so.
+    /// Returns the status with which request number `count` for a message is refused, if the draw refuses it.
     pub(super) fn failure(&self, count: u64) -> Option<StatusCode> {
         if self.fail.is_empty() {
             return None;
         }
-        // 53 bits are what a double holds exactly.
+        // A double holds 53 bits exactly.
         let mut drawn = (mix(self.seed, count) >> 11) as f64 / (1u64 << 53) as f64;
         for failure in &self.fail {
             if drawn < failure.probability {
@@ -111,13 +112,13 @@ impl Options {
     }
 }
 
-/// A status that a provider refuses with: 400 to 599.
+/// Parses a status that a provider refuses with: 400 to 599.
 pub(super) fn error_status(text: &str) -> Option<StatusCode> {
     let status = StatusCode::from_bytes(text.trim().as_bytes()).ok()?;
     (status.is_client_error() || status.is_server_error()).then_some(status)
 }
 
-/// A time such as `300ms`, `2s` or `0`.
+/// Parses a time such as `300ms`, `2s` or `0`.
 pub fn duration(text: &str) -> Result<Duration, BadOption> {
     let parse = |number: &str| number.trim().parse().ok();
     let found = match text.strip_suffix("ms") {
@@ -130,7 +131,7 @@ pub fn duration(text: &str) -> Result<Duration, BadOption> {
     found.ok_or_else(|| BadOption::new("a time, such as 300ms or 2s", text))
 }
 
-/// SplitMix64's output function at position `count` of the sequence that `seed` starts.
+/// Returns SplitMix64's output at position `count` of the sequence that `seed` starts.
 fn mix(seed: u64, count: u64) -> u64 {
     let mut z = seed.wrapping_add(count.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

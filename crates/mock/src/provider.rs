@@ -1,4 +1,4 @@
-//! The way of a request: is it allowed, does it fail, was it paid for, what is sent when.
+//! Handling of a request: whether it is allowed, fails or is paid, and what is sent when.
 
 use std::{
     borrow::Cow,
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::refusal::Refusal;
 
-/// What `GET /v1/models` lists. Any other model answers as well.
+/// Models that `GET /v1/models` lists. Any other model answers as well.
 const MODELS: [&str; 5] =
     ["gpt-5", "gpt-4o-mini", "claude-sonnet-4-5", "claude-haiku-4-5", "gemini-2.5-flash"];
 
@@ -46,7 +46,7 @@ pub struct Received {
     pub headers: HeaderMap,
     /// Still in its `Content-Encoding`; empty if it was too large or broke off.
     pub body: Bytes,
-    /// Its number among the paid requests, from 1.
+    /// Number of the request among the paid ones, from 1.
     pub paid: Option<u64>,
 }
 
@@ -54,24 +54,24 @@ pub struct Received {
 pub(super) struct Provider {
     options: Options,
     log: Option<Log>,
-    /// Requests for a message so far: the position in the sequence of failures.
+    /// Number of requests for a message so far: the position in the sequence of failures.
     drawn: AtomicU64,
     counts: Mutex<Counts>,
     received: Option<Mutex<Vec<Received>>>,
 }
 
-/// Grows by an entry for each distinct digest and cached prefix, for the provider's life.
+/// Counts kept for the provider's life, with an entry for each distinct digest and cached prefix.
 #[derive(Default)]
 struct Counts {
     paid: u64,
     occurrences: HashMap<Digest, u64>,
-    /// Of digests with `mock: status CODE N`.
+    /// Refusals so far of digests with `mock: status CODE N`.
     refusals: HashMap<Digest, u64>,
     cache: Cache,
     kept: Kept,
 }
 
-/// What becomes of a request.
+/// Decision about a request.
 enum Verdict {
     Respond { after: Duration, response: Response<Body> },
     Silence,
@@ -112,7 +112,7 @@ impl Provider {
         self.received.as_ref().map_or_else(Vec::new, |received| lock(received).clone())
     }
 
-    /// Answers a request, at the time it is to be answered; never, if it asked for silence.
+    /// Answers a request when it is due; never, if the request asked for silence.
     pub async fn respond(&self, request: hyper::Request<Incoming>) -> Response<Body> {
         let (mut head, body) = request.into_parts();
         let body = collect(body).await;
@@ -133,7 +133,7 @@ impl Provider {
         self.encode(&head.headers, response)
     }
 
-    /// Everything about a request that takes no time. From here on a paid request is on the log.
+    /// Decides about a request, without waiting. Once this returns, a paid request is in the log.
     fn judge(
         &self,
         dialect: Dialect,
@@ -219,7 +219,7 @@ impl Provider {
         Ok(Verdict::Respond { after, response })
     }
 
-    /// Keeps what arrived, if a test is to see it; returns its place.
+    /// Keeps the request, if a test is to see it; returns its index.
     fn keep(&self, head: &Parts, body: Option<&Bytes>) -> Option<usize> {
         let mut received = lock(self.received.as_ref()?);
         received.push(Received {
@@ -241,7 +241,7 @@ impl Provider {
         refuses
     }
 
-    /// Logs what was paid for; an answer that cannot be logged is not given.
+    /// Logs a paid request; an answer that cannot be logged is not given.
     fn record(
         &self,
         request: &Request<'_>,
@@ -291,7 +291,7 @@ impl fmt::Debug for Provider {
 }
 
 impl Counts {
-    /// Counts a paid request: its number, its digest's occurrence, and what the cache had of it.
+    /// Counts a paid request: returns its number, its digest's occurrence, and the bytes the cache had of it.
     fn pay(&mut self, digest: Digest, prefixes: &[cache::Prefix]) -> (u64, u64, cache::Cached) {
         self.paid += 1;
         let occurrence = self.occurrences.entry(digest).or_default();
@@ -300,7 +300,8 @@ impl Counts {
     }
 }
 
-/// The call that this turn of the script makes, if tools are offered and not all calls have their results.
+/// Returns the call that this turn of the script makes, if tools are offered and not all calls have their
+/// results.
 fn next_tool(request: &Request<'_>, script: &Script, results: usize) -> Result<Option<ToolCall>, Refusal> {
     let Some(call) = script.tools.get(results) else { return Ok(None) };
     let offered = request.tools();
@@ -363,7 +364,7 @@ fn write(
     Ok(response)
 }
 
-/// Half the frames, or half of the only one.
+/// Keeps half the frames, or half of the only one.
 fn halve(frames: &mut Vec<Bytes>) {
     match frames.as_mut_slice() {
         [only] => only.truncate(only.len() / 2),
@@ -390,10 +391,10 @@ fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
     response
 }
 
-/// A plan's limit, as each provider tells it.
+/// Builds the refusal for a plan's usage limit, in each provider's shape.
 fn limited(dialect: Dialect, message: &str, limit: Duration) -> Response<Body> {
     let over = SystemTime::now() + limit;
-    // Rounded up, as a moment too early would be refused again.
+    // Rounded up, because a retry that comes too early would be refused again.
     let over_s = over.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis().div_ceil(1000) as u64;
     let status = StatusCode::TOO_MANY_REQUESTS;
     let text = match dialect {
@@ -430,7 +431,8 @@ fn request_id(dialect: Dialect) -> &'static str {
     }
 }
 
-/// The path decides; where dialects share it, the header that Anthropic's clients must send.
+/// Returns the dialect of a path. Where dialects share the path, the header that Anthropic's clients must send
+/// decides.
 fn dialect(head: &Parts) -> Dialect {
     match head.uri.path() {
         "/v1/chat/completions" => Dialect::OpenAi,
@@ -470,7 +472,7 @@ fn route(head: &Parts) -> Result<Route<'_>, Refusal> {
     Ok(route)
 }
 
-/// Any credential will do, but there must be one.
+/// Returns the credential. Any will do, but there must be one.
 fn credential(manner: Manner, head: &Parts) -> Result<&str, Refusal> {
     let headers = &head.headers;
     let query = head.uri.query().unwrap_or("");
@@ -498,7 +500,8 @@ async fn collect(body: Incoming) -> Result<Bytes, Refusal> {
     }
 }
 
-/// Nothing panics while holding a lock here; if it did, counting on is better than hanging a test.
+/// Locks even if poisoned. Nothing panics while holding a lock here; if it did, counting on is better than
+/// hanging a test.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Why the fake provider gives a request no answer.
+//! Reasons why the fake provider gives a request no answer.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ pub(super) enum Refusal {
     Asked(StatusCode),
     #[error("refused by chance, as the provider was started to do")]
     ByChance(StatusCode),
-    /// A plan's usage limit, which is over after so long.
+    /// A plan's usage limit, which ends after this time.
     #[error("the usage limit has been reached")]
     UsageLimit(Duration),
-    /// The request is wrong, in a provider's own words.
+    /// The request is wrong; the message is worded as a provider would.
     #[error("{0}")]
     Bad(String),
     #[error("wanted a credential in {wanted}, had none")]

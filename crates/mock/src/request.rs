@@ -1,4 +1,4 @@
-//! A request for a message, in either dialect: read once, checked strictly.
+//! Requests for a message, in any dialect: read once, checked strictly.
 
 use std::{borrow::Cow, fmt, io::Read};
 
@@ -13,10 +13,10 @@ use sha2::{Digest as _, Sha256};
 use super::script::{self, Script};
 use crate::refusal::Refusal;
 
-/// The largest body, as received and as decoded, in bytes.
+/// Largest body, as received and as decoded, in bytes.
 pub(super) const MAX_BODY: usize = 64 << 20;
 
-/// How a request is written and wants to be answered.
+/// Shape of a request and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     /// Chat completions.
@@ -47,7 +47,7 @@ impl Dialect {
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     pub dialect: Dialect,
-    /// Decoded.
+    /// Body after decoding.
     pub body: &'a [u8],
     pub digest: Digest,
     pub wire: Wire<'a>,
@@ -74,12 +74,12 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// The fields of all dialects that an answer depends on; all others are left unread.
+/// Fields of all dialects that an answer depends on; all others are left unread.
 #[derive(Debug, Deserialize)]
 pub(super) struct Wire<'a> {
     #[serde(borrow)]
     pub model: Cow<'a, str>,
-    /// Of a response its items, expanded.
+    /// Messages; for a response, its expanded items.
     #[serde(borrow)]
     messages: Vec<Message<'a>>,
     #[serde(borrow, default)]
@@ -102,16 +102,16 @@ pub(super) struct Wire<'a> {
     pub previous_response_id: Option<Cow<'a, str>>,
     pub store: Option<bool>,
     pub service_tier: Option<Cow<'a, str>>,
-    /// A stream that is one JSON array.
+    /// True for a stream that is one JSON array.
     array: Option<bool>,
-    /// Of embeddings.
+    /// Vector length, for embeddings.
     pub dimensions: Option<usize>,
     pub encoding_format: Option<Cow<'a, str>>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Message<'a> {
-    /// Items of responses that are no messages have none.
+    /// Role; empty for items of responses that are not messages.
     #[serde(borrow, default)]
     role: Cow<'a, str>,
     #[serde(borrow, default, rename = "type")]
@@ -167,7 +167,7 @@ struct Thinking<'a> {
     budget_tokens: Option<u64>,
 }
 
-/// The text of a message's content, and how many tool results come with it.
+/// The text of a message's content, and the number of tool results in it.
 #[derive(Debug, Default)]
 struct Text<'a> {
     text: Cow<'a, str>,
@@ -187,28 +187,28 @@ impl<'a> Request<'a> {
         self.wire.stream.unwrap_or(false)
     }
 
-    /// Whether a stream is one JSON array.
+    /// Returns whether a stream is one JSON array.
     pub fn is_array(&self) -> bool {
         self.wire.array.unwrap_or(false)
     }
 
-    /// Whether a stream ends with OpenAI's usage chunk.
+    /// Returns whether a stream ends with OpenAI's usage chunk.
     pub fn includes_usage(&self) -> bool {
         self.wire.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
     }
 
-    /// How many answers are asked for; each is billed.
+    /// Returns the number of answers asked for; each is billed.
     pub fn choices(&self) -> u32 {
         self.wire.n.unwrap_or(1)
     }
 
-    /// The most tokens a choice may have, reasoning included.
+    /// Returns the largest number of tokens that a choice may have, reasoning included.
     pub fn cap(&self) -> u64 {
         let wire = &self.wire;
         wire.max_completion_tokens.or(wire.max_tokens).or(wire.max_output_tokens).unwrap_or(u64::MAX)
     }
 
-    /// Whether the answer is preceded by thinking: shown by Anthropic, only billed by OpenAI.
+    /// Returns whether the answer is preceded by thinking: shown by Anthropic, only billed by OpenAI.
     pub fn thinks(&self) -> bool {
         match self.dialect {
             Dialect::Anthropic | Dialect::Gemini => {
@@ -220,10 +220,10 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What the `mock:` lines ask for, and how many tool results came since.
+    /// Returns the script of the `mock:` lines, and the number of tool results since them.
     ///
-    /// The last user message without tool results decides (agents add reminders to those with); where it has
-    /// no `mock:` line, the system text does, for the whole conversation.
+    /// The last user message without tool results decides (agents add reminders to messages with results). If
+    /// it has no `mock:` line, the system text decides, for the whole conversation.
     pub fn script(&self) -> Result<(Script, usize), Refusal> {
         if memchr::memmem::find(self.body, b"mock:").is_none() {
             return Ok((Script::default(), 0));
@@ -236,7 +236,7 @@ impl<'a> Request<'a> {
         Ok((script, self.wire.messages[since..].iter().map(Message::tool_results).sum()))
     }
 
-    /// The last user message without tool results, up to 4,000 characters of it.
+    /// Returns the last user message without tool results, up to 4,000 characters of it.
     pub fn asked(&self) -> &str {
         const LONGEST: usize = 4000;
         let mut users =
@@ -245,23 +245,24 @@ impl<'a> Request<'a> {
         text.char_indices().nth(LONGEST).map_or(text, |(end, _)| &text[..end])
     }
 
-    /// Whether the tool of this name takes any text, and not JSON.
+    /// Returns whether the tool of this name takes any text instead of JSON.
     pub fn is_custom(&self, name: &str) -> bool {
         self.wire.tools.iter().flatten().any(|tool| tool.kind == "custom" && tool.name() == Some(name))
     }
 
-    /// How many messages there are; of embeddings, inputs.
+    /// Returns the number of messages; for embeddings, of inputs.
     pub fn messages(&self) -> usize {
         self.wire.messages.len()
     }
 
-    /// The most searches of the provider's own that the request allows; none where it offers no such tool.
+    /// Returns the largest number of the provider's own searches that the request allows; 0 if it offers no
+    /// such tool.
     pub fn max_searches(&self) -> u64 {
         let search = self.wire.tools.iter().flatten().find(|tool| tool.kind.starts_with("web_search_"));
         search.map_or(0, |tool| tool.max_uses.unwrap_or(10))
     }
 
-    /// The names of the tools the answer may call.
+    /// Returns the names of the tools that the answer may call.
     pub fn tools(&self) -> Vec<&str> {
         if self.wire.tool_choice.as_ref().is_some_and(ToolChoice::is_none) {
             return Vec::new();
@@ -275,7 +276,7 @@ impl Wire<'_> {
         self.reasoning.as_ref()?.effort.as_deref()
     }
 
-    /// What the real APIs refuse as well: a proxy that writes such a request is to find out here.
+    /// Refuses what the real APIs refuse as well, so that a proxy that writes such a request is found out here.
     fn check(&self, dialect: Dialect) -> Result<(), String> {
         if self.messages.is_empty() {
             return Err("messages: wanted at least one, had none".into());
@@ -285,7 +286,7 @@ impl Wire<'_> {
             Dialect::Responses => self.check_responses(),
             Dialect::Embeddings => self.check_embeddings(),
             Dialect::Anthropic => self.check_anthropic(),
-            // Its members were checked when they were put into these words.
+            // The members were checked when the request was rewritten.
             Dialect::Gemini => Ok(()),
         }
     }
@@ -368,7 +369,7 @@ impl Wire<'_> {
         }
     }
 
-    /// The text with the `mock:` lines, and the message they apply from.
+    /// Returns the text with the `mock:` lines, and the index of the message from which they apply.
     fn instructions(&self) -> (Cow<'_, str>, usize) {
         let user = self.messages.iter().rposition(|m| m.role == "user" && m.content.tool_results == 0);
         if let Some(at) = user
@@ -411,7 +412,7 @@ impl ToolChoice<'_> {
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    /// Content is a text, a list of blocks, or null beside tool calls.
+    /// Reads content that is a text, a list of blocks, or null beside tool calls.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(TextVisitor)
     }
@@ -466,7 +467,7 @@ struct Block<'a> {
     _content: IgnoredAny,
 }
 
-/// A body without its `Content-Encoding`.
+/// Decodes a body by its `Content-Encoding`.
 pub(super) fn decode(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Refusal> {
     let Some(encoding) = headers.get(header::CONTENT_ENCODING) else { return Ok(body) };
     let decoded = match encoding.as_bytes() {
@@ -482,7 +483,7 @@ pub(super) fn decode(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Refusal>
     if decoded.len() > MAX_BODY { Err(Refusal::TooLarge) } else { Ok(decoded.into()) }
 }
 
-/// One byte past the limit is enough to know.
+/// Reads at most one byte past the limit, which is enough to know.
 fn read(decoder: impl Read) -> std::io::Result<Vec<u8>> {
     let mut decoded = Vec::new();
     decoder.take(MAX_BODY as u64 + 1).read_to_end(&mut decoded)?;

@@ -1,4 +1,4 @@
-//! Answers as OpenAI's responses write them.
+//! Answers in the shape of OpenAI's responses.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use super::{
     request::Request,
 };
 
-/// A response at its end: what is answered, and what is kept for later requests to go on from.
+/// Builds a finished response, which is answered and kept for later requests to continue from.
 pub(super) fn response(request: &Request<'_>, answer: &Answer<'_>) -> Value {
     let (status, incomplete) = match answer.stop {
         Stop::Length => ("incomplete", json!({"reason": "max_output_tokens"})),
@@ -27,7 +27,7 @@ pub(super) fn response(request: &Request<'_>, answer: &Answer<'_>) -> Value {
     with_status(request, answer, status, incomplete, Value::Array(output(request, answer)), usage)
 }
 
-/// An answer as a stream's frames; the terminal event is the last.
+/// Writes an answer as the frames of a stream; the terminal event is the last.
 pub(super) fn frames(request: &Request<'_>, answer: &Answer<'_>) -> serde_json::Result<Vec<Bytes>> {
     let mut events = Events::default();
     let begun = with_status(request, answer, "in_progress", Value::Null, json!([]), Value::Null);
@@ -112,7 +112,7 @@ fn part(text: &str) -> Value {
     json!({"type": "output_text", "annotations": [], "logprobs": [], "text": text})
 }
 
-/// A stream's events, numbered.
+/// Events of a stream, numbered.
 #[derive(Default)]
 struct Events {
     frames: Vec<Bytes>,
@@ -134,7 +134,7 @@ impl Events {
         Ok(())
     }
 
-    /// One item of the output: added empty, filled, done.
+    /// Writes the events of one item of the output: added empty, filled, done.
     fn item(&mut self, index: usize, item: &Value, content: &Content) -> serde_json::Result<()> {
         let mut begun = item.clone();
         begun["status"] = "in_progress".into();
@@ -179,7 +179,7 @@ impl Events {
     }
 }
 
-/// `one` with the members of `more`.
+/// Returns `one` with the members of `more` added.
 fn and(one: &Value, more: Value) -> Value {
     let mut both = one.clone();
     if let (Value::Object(both), Value::Object(more)) = (&mut both, more) {

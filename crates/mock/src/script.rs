@@ -1,4 +1,4 @@
-//! What a request asks of the fake provider: lines `mock: …` in its text.
+//! Scripts for the fake provider: lines `mock: …` in a request's text that control its answer.
 //!
 //! | line | |
 //! |---|---|
@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 
 use super::options::{self, FixedUsage};
 
-/// More would be held in memory at once.
+/// Largest number of tokens: an answer is held in memory at once.
 const MAX_TOKENS: usize = 100_000;
 
 /// The `mock:` lines of one request.
@@ -41,15 +41,15 @@ pub(super) struct Script {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ToolCall {
     pub name: String,
-    /// A JSON object on one line.
+    /// Arguments: a JSON object on one line.
     pub args: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The status, and for how many requests of one digest (without: for all).
+    /// The status, and the number of requests of one digest that get it (`None`: all).
     Status(StatusCode, Option<u64>),
-    /// A usage limit that is over after so long, and for how many requests of one digest.
+    /// A usage limit that ends after this time, and the number of requests of one digest that get it.
     Limit(Duration, Option<u64>),
     Truncate,
     Garbage,
@@ -57,7 +57,7 @@ pub(super) enum Fault {
     Silent,
 }
 
-/// A `mock:` line that means nothing.
+/// Error for a `mock:` line that cannot be understood.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot follow the line {line:?}: wanted {wanted}")]
 pub(super) struct BadLine {
@@ -65,7 +65,7 @@ pub(super) struct BadLine {
     pub wanted: Cow<'static, str>,
 }
 
-/// Whether `text` has a line for us.
+/// Returns whether `text` has a `mock:` line.
 pub(super) fn is_in(text: &str) -> bool {
     lines(text).next().is_some()
 }
@@ -75,8 +75,8 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Script {
-    /// Reads the `mock:` lines of `text`; one that means nothing is an error, so that no test passes by a typo.
-    /// `said`: whether a user message has these words.
+    /// Reads the `mock:` lines of `text`. A line that cannot be understood is an error, so that no test passes
+    /// by a typo. `said` returns whether a user message contains these words.
     pub fn read(text: &str, said: impl Fn(&str) -> bool) -> Result<Self, BadLine> {
         let mut script = Self::default();
         for line in lines(text) {

@@ -1,8 +1,8 @@
-//! The product: the command line and the supervisor; the only place where the pieces meet.
+//! The product: the command line and the supervisor. The only place where the pieces meet.
 //!
-//! `main` reads the line (`cli`, with `config` for what it leaves open), makes a `Context`, and calls one
-//! command: those that look and change are in `commands`, printed by `render`; `supervisor`, `serve` and
-//! `mock` stay until they are done.
+//! `main` parses the command line (`cli`, with `settings` for what it leaves open), makes a `Context`, and
+//! calls one command. Commands that look at runs or change them are in `commands`, printed by `render`;
+//! `supervisor`, `serve` and `serve::mock` run until they are done.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod agent;
@@ -35,7 +35,7 @@ use crate::{
     settings::surroundings::Surroundings,
 };
 
-/// How often a followed journal is looked at.
+/// Interval at which a followed journal is read again.
 const FOLLOW: Duration = Duration::from_millis(200);
 
 /// Runs the command line and returns its exit code. See `exit_code`.
@@ -45,7 +45,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(exit_of(args))
 }
 
-/// What `main` does, with the code as a number: for callers that are no Rust program.
+/// Runs the command line as [`main`] does, and returns the exit code as a number, for callers outside Rust.
 pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let around = Surroundings::of_process();
@@ -55,7 +55,7 @@ pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
     };
     let code = done.unwrap_or_else(|e| {
         let code = e.report(json);
-        // A shell that evaluates nothing would go on as if it had been told something.
+        // Otherwise a shell that evaluates empty output would go on as if the command had succeeded.
         if code != exit_code::OK && args.iter().take_while(|a| *a != "--").any(|a| a == "shell-init") {
             println!("{}", loops::end_with(code));
         }
@@ -65,22 +65,23 @@ pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
     code
 }
 
-/// The program to start for another `outlast`, where this process's own file is not it: an interpreter.
+/// Program that starts another `outlast`, if this process's own file cannot: an interpreter.
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Says which program starts another `outlast`. The first word counts.
+/// Sets the program that starts another `outlast`. The first call counts.
 pub fn set_program(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-/// The program that starts another `outlast`: this one's own file, unless another was named.
+/// Returns the program that starts another `outlast`: this process's own file, unless [`set_program`] named
+/// another.
 pub fn program() -> io::Result<PathBuf> {
     PROGRAM.get().cloned().map_or_else(std::env::current_exe, Ok)
 }
 
-/// `typed`: the whole line, as it was.
+/// Runs the parsed command. `typed`: the whole command line as it was typed.
 fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, CliError> {
-    // These need no place for a store.
+    // These commands need no store.
     let command = match cli.command {
         Command::Mock(args) => return serve::mock::mock(args),
         Command::Completions(args) => {
@@ -152,21 +153,21 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             })
         }
         other => {
-            // A dump may be brought to a place where there is nothing yet; a budget may be set before the first run.
+            // A dump may be restored to a new store, and a budget may be set before the first run.
             let create = matches!(
                 &other,
                 Command::State(cli::StateArgs { command: cli::state::StateCommand::Restore(_) })
                     | Command::Budgets(cli::BudgetsArgs { verb: Some(cli::BudgetsVerb::Set(_)) })
             );
             let store = context.open(create, Default::default())?;
-            // A person who looks after a kill -9 is not told that it runs.
+            // Without this, a person who looks after a kill -9 would be told that the run is running.
             serve::proxy_setup::bury(&*store);
             on_store(other, &*store, look)
         }
     }
 }
 
-/// The commands that look at runs and change them.
+/// Runs the commands that look at runs and change them.
 fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliError> {
     match command {
         Command::Ls(args) => printed(look, |page| commands::ls::ls(store, &args, page)),

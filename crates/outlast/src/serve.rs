@@ -1,4 +1,4 @@
-//! `outlast serve`: the proxy, and the state, for agents that are started elsewhere.
+//! `outlast serve`: the proxy and the state for agents that are started elsewhere.
 
 pub mod mock;
 pub mod proxy_setup;
@@ -25,16 +25,16 @@ use crate::{
     settings::policies,
 };
 
-/// How long gRPC calls in flight may go on then.
+/// Longest time that gRPC calls in flight may go on after the stop.
 const GRPC_DRAIN: Duration = Duration::from_secs(5);
 
-/// Serves until it is told to stop. Returns the exit code.
+/// Serves until a signal stops it. Returns the exit code.
 pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
     match args.log {
         LogFormat::Text => log::start(&context.around, "info"),
         LogFormat::Json => log::start_json(&context.around, "info"),
     }
-    // Refused before anything is opened.
+    // Bad settings are refused before anything is opened.
     let config = settings::config(&args, &context)?;
     let token = config.access.api_token.clone();
     let drain = Duration::from_millis(u64::try_from(args.drain_ms).unwrap_or(0));
@@ -88,7 +88,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         beat.abort();
         let _ = stop_grpc.send(());
         if let Some(serving) = serving_grpc.filter(|_| !at_once) {
-            // A replay that nobody takes must not hold us.
+            // A replay stream that no client reads must not hold up the stop.
             let _ = tokio::time::timeout(GRPC_DRAIN, serving).await;
         }
         tokio::task::spawn_blocking(move || node.leave())
@@ -103,7 +103,7 @@ async fn listen(address: SocketAddr, flag: &'static str) -> Result<TcpListener, 
     Ok(bound.map_err(|why| MachineError::Listen { address, why, flag: Some(flag) })?)
 }
 
-/// SIGTERM and SIGINT, as they come.
+/// Stream of SIGTERM and SIGINT.
 struct Stops {
     term: unix::Signal,
     int: unix::Signal,

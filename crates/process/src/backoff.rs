@@ -1,9 +1,9 @@
-//! How long to wait before the next attempt.
+//! Waiting times between attempts.
 
 use std::time::Duration;
 
-/// Exponential backoff with full jitter: after the n-th unhealthy end in a row, between nothing and 1 s · 2^(n-1), at
-/// most 5 minutes. Full jitter, so that a hundred agents killed by one outage do not return together.
+/// Exponential backoff with full jitter: after the n-th unhealthy end in a row, a wait between nothing and
+/// 1 s · 2^(n-1), at most 5 minutes. With full jitter a hundred agents killed by one outage do not return together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     unhealthy: u32,
@@ -12,10 +12,10 @@ pub struct Backoff {
 impl Backoff {
     pub const FIRST: Duration = Duration::from_secs(1);
     pub const LONGEST: Duration = Duration::from_secs(300);
-    /// An attempt that lived this long was healthy: the row of failures ends with it.
+    /// Lifetime from which an attempt counts as healthy, which ends the row of failures.
     pub const HEALTHY: Duration = Duration::from_secs(60);
 
-    /// The wait after an attempt that lived for `lived`. `entropy`: uniform over all of u64.
+    /// Returns the wait after an attempt that lived for `lived`. `entropy` is uniform over all of u64.
     pub fn after(&mut self, lived: Duration, entropy: u64) -> Duration {
         if lived >= Self::HEALTHY {
             self.got_on();
@@ -26,12 +26,12 @@ impl Backoff {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(Self::LONGEST)
     }
 
-    /// An attempt finished something, however short it lived: the row of failures ends with it, too.
+    /// Ends the row of failures, because an attempt finished something, however short it lived.
     pub fn got_on(&mut self) {
         self.unhealthy = 0;
     }
 
-    /// The longest the next wait can be.
+    /// Returns the longest that the next wait can be.
     pub fn ceiling(&self) -> Duration {
         let factor = 1u32.checked_shl(self.unhealthy).unwrap_or(u32::MAX);
         Self::FIRST.saturating_mul(factor).min(Self::LONGEST)

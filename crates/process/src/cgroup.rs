@@ -1,8 +1,8 @@
-//! A control group (version 2) for each attempt: who is in it is known whatever became of parents and
-//! environments, all of it can be killed at once, and it can be limited.
+//! Control groups (version 2), one for each attempt. Membership is known whatever became of parents and
+//! environments, all members can be killed at once, and the group can be limited.
 //!
-//! Where the supervisor may make groups below its own it does; elsewhere the walk over `/proc` does the same
-//! work, and limits are refused.
+//! Used where the supervisor may make groups below its own. Elsewhere the walk over `/proc` does the same work,
+//! and limits are refused.
 
 use std::{
     collections::BTreeSet,
@@ -14,14 +14,14 @@ use std::{
     time::Duration,
 };
 
-/// An empty group of this age is nobody's any more.
+/// Age from which an empty group is taken to be abandoned.
 const OLD: Duration = Duration::from_secs(3600);
 
-/// What an attempt may use.
+/// Resource limits of an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     pub memory_bytes: Option<u64>,
-    /// Of one processor.
+    /// CPU time in percent of one processor.
     pub cpu_percent: Option<u32>,
 }
 
@@ -32,7 +32,7 @@ impl Limits {
     }
 }
 
-/// Why there is no group, or none with limits.
+/// Reason why there is no group, or none with limits.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("no control group (version 2) can be had here: none is mounted, or this process is in none")]
@@ -47,13 +47,13 @@ pub enum Error {
     Limit { path: PathBuf, source: io::Error },
 }
 
-/// The place below which attempts have their groups: the supervisor's own group as it was at the start.
+/// Parent group of the attempts' groups: the supervisor's own group as it was at the start.
 #[derive(Clone, Debug)]
 pub struct Ground {
     path: PathBuf,
 }
 
-/// One attempt's group. Dropped, it is removed if it is empty.
+/// One attempt's group. Dropping it removes the group if it is empty.
 #[derive(Debug)]
 pub struct Group {
     path: PathBuf,
@@ -61,17 +61,17 @@ pub struct Group {
 }
 
 impl Ground {
-    /// Errors: `None`.
+    /// Finds the group that this process is in. Errors: [`Error::None`].
     pub fn find() -> Result<Ground, Error> {
         let read = |name| fs::read_to_string(name).unwrap_or_default();
         let path = place("", &read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
         path.map(|path| Ground { path }).ok_or(Error::None)
     }
 
-    /// Makes a group.
+    /// Creates a group.
     ///
-    /// To hand controllers down, this process moves into a group of its own below: a group with processes in
-    /// it can have no limited children.
+    /// To delegate controllers, this process moves into a group of its own below: a group with processes in it
+    /// can have no limited children.
     pub fn group(&self, name: &str, limits: Limits) -> Result<Group, Error> {
         for controller in limits.controllers() {
             self.hand_down(controller)?;
@@ -115,9 +115,10 @@ impl Ground {
         enable().map_err(|source| Error::Shared { path: path(), source })
     }
 
-    /// Removes empty groups that begin so and are old: of runs whose supervisor was killed, and that nobody resumed.
+    /// Removes old empty groups whose name begins with `prefix`: those of runs whose supervisor was killed and
+    /// that nobody resumed.
     ///
-    /// A young one may be about to get its first process.
+    /// A young group may be about to get its first process.
     pub fn tidy(&self, prefix: &str) {
         for path in self.left(prefix) {
             let made = fs::metadata(&path).and_then(|m| m.modified());
@@ -128,7 +129,7 @@ impl Ground {
         }
     }
 
-    /// Groups whose name begins so: what an earlier supervisor left.
+    /// Returns the groups whose name begins with `prefix`, left by an earlier supervisor.
     pub fn left(&self, prefix: &str) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         let found = entries.filter(|e| e.file_name().to_string_lossy().starts_with(prefix));
@@ -141,7 +142,7 @@ impl Group {
         &self.path
     }
 
-    /// For the child, which writes itself into it before its program begins.
+    /// Returns `cgroup.procs`, into which the child writes itself before its program begins.
     pub fn procs(&self) -> Arc<OwnedFd> {
         self.procs.clone()
     }
@@ -149,7 +150,7 @@ impl Group {
     fn limit(&self, limits: Limits) -> io::Result<()> {
         if let Some(bytes) = limits.memory_bytes {
             fs::write(self.path.join("memory.max"), bytes.to_string())?;
-            // Swapping instead is no limit. Kernels without swap have no such file.
+            // Swapping instead would defeat the limit. Kernels without swap have no such file.
             let _ = fs::write(self.path.join("memory.swap.max"), "0");
         }
         if let Some(percent) = limits.cpu_percent {
@@ -161,12 +162,12 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Somebody who is left alone may still be in it.
+        // Processes that are left alone may still be in the group.
         remove(&self.path);
     }
 }
 
-/// Removes a group and those below it, where they are empty.
+/// Removes a group and those below it, as far as they are empty.
 pub fn remove(path: &Path) {
     for below in below(path) {
         remove(&below);
@@ -174,7 +175,7 @@ pub fn remove(path: &Path) {
     let _ = fs::remove_dir(path);
 }
 
-/// Who is in a group or in one below it. None where there is no such group.
+/// Returns the processes in a group or in one below it; none if there is no such group.
 pub fn members(path: &Path) -> BTreeSet<u32> {
     let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
     let mut found: BTreeSet<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
@@ -184,7 +185,8 @@ pub fn members(path: &Path) -> BTreeSet<u32> {
     found
 }
 
-/// Kills everybody in it at once, also those who are being forked. Kernels before 5.14 cannot: nothing happens.
+/// Kills all processes in the group at once, also those being forked. Kernels before 5.14 cannot: nothing
+/// happens.
 pub fn kill(path: &Path) {
     let _ = fs::write(path.join("cgroup.kill"), "1");
 }
@@ -194,8 +196,8 @@ fn below(path: &Path) -> Vec<PathBuf> {
     entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect()
 }
 
-/// Counts the processes that were killed for memory, in an attempt's group, or, where its memory is not
-/// accounted for alone, in the group that this process is in too.
+/// Counts processes killed for want of memory in an attempt's group. Where the attempt's memory is not
+/// accounted for alone, it counts in the group that this process is in too.
 #[derive(Clone, Debug)]
 pub struct OomKills {
     file: Option<PathBuf>,
@@ -203,7 +205,7 @@ pub struct OomKills {
 }
 
 impl OomKills {
-    /// Counts from now on.
+    /// Starts counting from now.
     pub fn begin(group: Option<&Path>) -> OomKills {
         let read = |name| fs::read_to_string(name).unwrap_or_default();
         let (cgroup, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
@@ -224,8 +226,8 @@ fn count(file: &Path) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
 }
 
-/// Where the group of a hierarchy is in the file system: of version 2 (no controller), or of one controller of
-/// version 1.
+/// Returns the directory of this process's group in a hierarchy: version 2 (no controller), or one controller
+/// of version 1.
 fn place(controller: &str, cgroup: &str, mountinfo: &str) -> Option<PathBuf> {
     let own = cgroup.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -246,7 +248,7 @@ fn place(controller: &str, cgroup: &str, mountinfo: &str) -> Option<PathBuf> {
         };
         let mut fields = mount.split(' ').skip(3);
         let (root, point) = (fields.next()?, fields.next()?);
-        // A container sees a part of the hierarchy as its root.
+        // A container sees part of the hierarchy as its root.
         let below = if root == "/" { own } else { own.strip_prefix(root).unwrap_or("/") };
         is_it.then(|| Path::new(&point.replace("\\040", " ")).join(below.trim_start_matches('/')))
     })

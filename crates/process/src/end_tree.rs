@@ -24,15 +24,17 @@ use super::{
     tree::{Found, Proc, Tree},
 };
 
-/// How often the tree is looked over while it is being killed, at the least: what forks faster than it is killed must
-/// be seen again soon.
+/// Longest time between two looks at the tree while it is being killed: processes that fork faster than they
+/// are killed must be seen again soon.
 const KILL_ROUND: Duration = Duration::from_millis(20);
-/// The same while all have been asked: for those that appear meanwhile, and for the end of those not waited for.
+/// Longest time between two looks after all have been asked: new processes may appear, and not all ends are
+/// waited for.
 const ASK_ROUND: Duration = Duration::from_millis(250);
-/// Descriptors are scarce (1,024 by default); of a large tree only some are waited for, and then all looked for again.
+/// Largest number of processes waited for at once. Descriptors are scarce (1,024 by default), so of a large
+/// tree only some are waited for, and then all are looked for again.
 const MOST_WAITED_FOR: usize = 64;
 
-/// Says "now" to an `end_tree` that is under way in another thread.
+/// Tells an `end_tree` that is under way in another thread to kill now.
 #[derive(Debug)]
 pub struct Force {
     said: AtomicBool,
@@ -45,7 +47,7 @@ impl Force {
         Ok(Force { said: AtomicBool::new(false), wake })
     }
 
-    /// Skips all graces. Idempotent; it stays said.
+    /// Skips all graces. Idempotent; it cannot be taken back.
     pub fn now(&self) -> io::Result<()> {
         self.said.store(true, Ordering::SeqCst);
         match rustix::io::write(&self.wake, &1u64.to_ne_bytes()) {
@@ -59,31 +61,34 @@ impl Force {
     }
 }
 
-/// How it went.
+/// Result of ending a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// The main process's end. `None`: there was none given, or it hangs in the kernel.
+    /// Exit of the main process. `None`: none was given, or it hangs in the kernel.
     pub main: Option<Exit>,
-    /// Nobody is left whom we may signal. Otherwise the ladder gave up.
+    /// True if no process is left that may be signalled. Otherwise the ladder gave up.
     pub all_gone: bool,
-    /// Who was seen alive at the end: it survived SIGKILL (hanging in the kernel), or belongs to another user.
+    /// Processes seen alive at the end: they survived SIGKILL (hanging in the kernel), or belong to another
+    /// user.
     pub left: Vec<Proc>,
 }
 
-/// Ends every process of the tree: `ask` says from which rung of the [`Ladder`] on.
+/// Ends every process of the tree. `ask` is the rung of the [`Ladder`] to start from.
 ///
-/// Returns when it is certain that nobody is left, or when the ladder gave up. `main` (a root without being named) is
-/// waited for and reaped; so are adopted orphans. Blocks for the sum of `graces` at most: call it beside the runtime.
-/// Idempotent: on a tree that is gone it does nothing.
+/// Returns when it is certain that no process is left, or when the ladder gave up. `main` (implicitly a root)
+/// is waited for and reaped; so are adopted orphans. Blocks for the sum of `graces` at most: call it outside
+/// the async runtime. Idempotent: on a tree that is gone it does nothing.
 ///
-/// A single empty walk proves nothing: a chain of processes that each fork the next and exit runs ahead of every walk.
-/// But where we are subreaper and a root, each link leaves us its zombie. Whoever was alive when a walk began is listed
-/// in it; if all that it lists were dead in the walk before already, nobody could have forked: that is the proof. Of a
-/// dead supervisor's strays, whom init reaps, it shrinks to two empty walks in a row. A chain without end is not caught
-/// (only a cgroup could), and is reported as not gone. Where this process began the tree and nobody is below it, that
-/// is the proof, and no walk is made ([`Tree::find`]).
+/// A single empty walk proves nothing: a chain of processes that each fork the next and exit runs ahead of
+/// every walk. But where this process is subreaper and a root, each link leaves a zombie to it. Every process
+/// alive when a walk began is listed in that walk; if all those listed were already dead in the walk before,
+/// none of them could have forked. That is the proof. For the strays of a dead supervisor, which init reaps,
+/// the proof shrinks to two empty walks in a row. An endless chain is not caught (only a cgroup could), and is
+/// reported as not gone. Where this process began the tree and has no descendant, that is the proof, and no
+/// walk is made ([`Tree::find`]).
 ///
-/// Errors: `/proc` is not readable, or the system refuses pidfds; some may then have been signalled already.
+/// Errors: `/proc` is not readable, or the system refuses pidfds; some processes may then have been signalled
+/// already.
 pub fn end_tree(
     tree: &Tree,
     main: Option<&Child>,
@@ -126,16 +131,16 @@ pub fn end_tree(
     }
 }
 
-/// The ladder's eyes and hands.
+/// Executes the ladder's actions and reports events to it.
 struct Drive<'a> {
     tree: Tree,
     main: Option<&'a Child>,
     main_exited: bool,
-    /// By the last look at the whole tree; `None` while only the main process is asked.
+    /// Result of the last look at the whole tree; `None` while only the main process is asked.
     found: Option<Found>,
-    /// Whether the last two looks prove that there is no survivor.
+    /// True if the last two looks prove that there is no survivor.
     is_certain: bool,
-    /// Who has had which signal from us. To many programs a second SIGTERM means "at once".
+    /// Signals already sent, by process. To many programs a second SIGTERM means "at once".
     signalled: HashSet<(ProcId, i32)>,
 }
 
@@ -163,7 +168,7 @@ impl Drive<'_> {
                     self.signalled.insert((main.id(), signal.as_raw()));
                     main.signal(signal)?;
                 }
-                // Whoever is stopped takes no signal but SIGKILL, and a stopped child can hold up its parent.
+                // A stopped process takes no signal but SIGKILL, and a stopped child can hold up its parent.
                 for stopped in self.tree.survivors()?.iter().filter(|found| found.stopped) {
                     send(stopped, Signal::CONT)?;
                 }
@@ -190,7 +195,7 @@ impl Drive<'_> {
         Ok(())
     }
 
-    /// True once. Without a main process: there is none to wait for.
+    /// Returns true once, when the main process has ended, or at once if there is none to wait for.
     fn main_has_just_exited(&mut self) -> io::Result<bool> {
         let before = self.main_exited;
         self.main_exited = match self.main {
@@ -200,7 +205,7 @@ impl Drive<'_> {
         Ok(self.main_exited && !before)
     }
 
-    /// Waits until one of those it waits for has ended, or force is said, or for `longest`.
+    /// Waits until one of the watched processes has ended, or force is requested, or `longest` is over.
     fn wait(&self, force: Option<&Force>, longest: Duration) -> io::Result<()> {
         let mut ends = Vec::new();
         for found in self.survivors().iter().take(MOST_WAITED_FOR) {
@@ -239,7 +244,7 @@ fn poll(watched: &mut [PollFd], longest: Duration) -> io::Result<()> {
     }
 }
 
-/// Signals this very process. One that has ended, or become another user's, gets nothing.
+/// Signals exactly this process. If it has ended, or become another user's, nothing is sent.
 fn send(found: &Proc, signal: Signal) -> io::Result<()> {
     let Some(pidfd) = open(found.id())? else { return Ok(()) };
     match rustix::process::pidfd_send_signal(&pidfd, signal) {
@@ -248,10 +253,10 @@ fn send(found: &Proc, signal: Signal) -> io::Result<()> {
     }
 }
 
-/// A pidfd of this very process; `None`: it has ended.
+/// Opens a pidfd of exactly this process; `None`: it has ended.
 ///
-/// If its start time is still right **after** the opening, the pid belonged to it all along, so the descriptor is its
-/// own; and a descriptor never comes to mean another process.
+/// If the start time is still right **after** the opening, the pid belonged to the process all along, so the
+/// descriptor is for it. A descriptor never comes to mean another process.
 fn open(id: ProcId) -> io::Result<Option<OwnedFd>> {
     let Some(pid) = proc_table::raw(id.pid) else { return Ok(None) };
     match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
@@ -272,7 +277,7 @@ mod tests {
         tree::Marker,
     };
 
-    /// So long that a test that waits for it fails.
+    /// Graces so long that a test that waits for one fails.
     const NEVER: Graces = Graces {
         main: Duration::from_secs(3600),
         all: Duration::from_secs(3600),
@@ -284,12 +289,12 @@ mod tests {
         kill: Duration::from_secs(30),
     };
 
-    /// A marker no other test has.
+    /// Returns a marker value that no other test has.
     fn marker_value(test: &str) -> String {
         format!("test-{test}-{}", std::process::id())
     }
 
-    /// The script can say `up`: it adds its pid to the list of those that run.
+    /// Builds a command from `script`, which can call `up` to add its pid to the list of running processes.
     fn marked(test: &str, script: &str, list: &Path) -> Command {
         let mut command = sh(&format!("up() {{ echo ${{1:-$$}} >> {}; }}\n{script}", list.display()));
         command.env.insert("OUTLAST_RUN_ID".into(), marker_value(test).into());
@@ -316,8 +321,8 @@ mod tests {
         assert_eq!(children, [], "{context}: everybody is reaped");
     }
 
-    /// Starts `script`, waits until `count` processes are up, ends the tree, and finds nobody left: once by walks alone,
-    /// once as a tree of ours. For a process of its own.
+    /// Starts `script`, waits until `count` processes are up, ends the tree, and finds none left: once by walks
+    /// alone, once as a tree that this process began. Needs a process of its own.
     #[track_caller]
     fn check(script: &str, count: usize, ask: Ask, graces: Graces) -> Ended {
         reap::become_subreaper().unwrap();

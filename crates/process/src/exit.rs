@@ -1,10 +1,10 @@
-//! How a process ended.
+//! Exit status of a process.
 
 use std::fmt;
 
 use rustix::process::WaitIdStatus;
 
-/// The end of a process: an exit code or a signal. Neither: the kernel did not tell.
+/// The end of a process: an exit code or a signal. Neither is set if the kernel did not report it.
 ///
 /// Shown as `exit 3` and `signal 9 (SIGKILL)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ impl Exit {
         Exit { code: status.exit_status(), signal: status.terminating_signal() }
     }
 
-    /// As a shell gives it on: the code, or 128 + the signal; 1 where neither is known.
+    /// Returns the exit code that a shell would report: the code, or 128 + the signal; 1 if neither is known.
     pub fn shell_code(&self) -> i32 {
         self.code.or(self.signal.map(|signal| 128 + signal)).unwrap_or(1)
     }

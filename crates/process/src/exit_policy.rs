@@ -1,21 +1,22 @@
-//! What an agent's exit means for its run.
+//! Policy for an agent's exit: whether its run is done, interrupted, stopped or restarted.
 
 use super::exit::Exit;
 
-/// What to do after an attempt ended.
+/// Consequence of an attempt's end for its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The task is done.
+    /// The agent exited with success: the task is done.
     Done,
-    /// It ended because we asked: the run is interrupted, whatever the code (many a handler exits 0 on SIGTERM).
+    /// The agent ended because the supervisor asked it to: the run is interrupted, whatever the code (many a
+    /// handler exits 0 on SIGTERM).
     Interrupted,
     /// Another attempt would end the same way.
     Stop(Futile),
-    /// It died; start the next attempt.
+    /// The agent died; start the next attempt.
     Restart(Death),
 }
 
-/// Why no other attempt is made.
+/// Reason why no other attempt is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Futile {
     /// Exit 2 or 64 to 78 (sysexits.h): wrong usage or configuration.
@@ -26,18 +27,18 @@ pub enum Futile {
     NotFound,
 }
 
-/// How it died.
+/// Way in which an attempt died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
     /// An exit code that says no more than "failed".
     Failed,
     /// A signal.
     Crashed,
-    /// SIGKILL, or 137 from a shell between: perhaps the kernel's, for want of memory (see `memory.events`).
+    /// SIGKILL, or 137 from a shell between: possibly the kernel's out-of-memory killer (see `memory.events`).
     Killed,
 }
 
-/// Judges an exit. `stop_asked`: we had sent this attempt a signal to stop before it ended.
+/// Judges an exit. `stop_asked`: the supervisor had sent this attempt a signal to stop before it ended.
 pub fn judge(exit: Exit, stop_asked: bool) -> Verdict {
     if stop_asked {
         return Verdict::Interrupted;

@@ -1,4 +1,4 @@
-//! Who a process is, so that another one can tell whether it still lives.
+//! Identity of a process, by which another process can tell whether it still lives.
 
 use std::{fs, io, os::unix::fs::MetadataExt};
 
@@ -7,20 +7,20 @@ use sha2::{Digest, Sha256};
 
 use super::proc_table::{self, ProcId};
 
-/// What can be said at once about a process.
+/// Immediate verdict on whether a process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// It runs.
+    /// The process runs.
     Alive,
-    /// Same boot and namespace, and its pid is free, a zombie, or somebody else's.
+    /// Same boot and namespace, and the pid is free, a zombie, or another process's.
     Gone,
-    /// It ran on this machine, in a boot that is over.
+    /// The process ran on this machine, in a boot that is over.
     BootOver,
-    /// Not to be seen from here: only its silence for a whole lease can tell.
+    /// The process cannot be seen from here: only a whole lease without a heartbeat can tell.
     Unknown,
 }
 
-/// What `/proc` shows under a pid.
+/// State that `/proc` shows under a pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Nobody,
@@ -29,13 +29,14 @@ enum Seen {
     Running {
         start_time: u64,
     },
-    /// Somebody may be there whom we may not look at (`hidepid`, a foreign `/proc`).
+    /// A process may exist that this one may not look at (`hidepid`, a foreign `/proc`).
     Hidden,
 }
 
-/// This process, without a word on what program it is. Call it again after a fork.
+/// Returns the identity of this process, which does not say what program it is. Call it again after a fork.
 ///
-/// A boot id that is empty and a namespace of 0 mean "could not be learnt" (some sandboxes show neither) and equal nothing.
+/// An empty boot id and a namespace of 0 mean "could not be learnt" (some sandboxes show neither). They equal
+/// nothing.
 /// Errors: `/proc/self` cannot be read.
 pub fn of_self() -> io::Result<Identity> {
     let ProcId { pid, start_time } = ProcId::of_self()?;
@@ -51,8 +52,8 @@ pub fn of_self() -> io::Result<Identity> {
     })
 }
 
-/// Whether `other` lives, seen from this process, which is `own`. Never wrong towards death where boot, namespace or
-/// permissions hide the other: that is `Unknown`.
+/// Returns whether `other` lives, seen from this process, which is `own`. Never wrongly reports a death: where
+/// boot, namespace or permissions hide the other, the answer is `Unknown`.
 pub fn liveness(own: &Identity, other: &Identity) -> Liveness {
     judge(own, other, look)
 }
@@ -62,7 +63,7 @@ fn judge(own: &Identity, other: &Identity, look: impl FnOnce(u32) -> Seen) -> Li
         return Liveness::Unknown;
     }
     if own.boot_id != other.boot_id {
-        // A bare node name is shared by too many machines ("localhost", "ubuntu") for a verdict of death.
+        // A bare node name is shared by too many machines ("localhost", "ubuntu") to conclude a death from it.
         let same_machine = own.host == other.host && own.host.contains('/');
         return if same_machine { Liveness::BootOver } else { Liveness::Unknown };
     }
@@ -84,7 +85,8 @@ fn look(pid: u32) -> Seen {
     match proc_table::read_stat(pid) {
         Ok(Some(stat)) if stat.is_dead() => Seen::Zombie,
         Ok(Some(stat)) => Seen::Running { start_time: stat.start_time },
-        // Under `hidepid` the living of other users are missing too; only the kernel's ESRCH proves absence.
+        // Under `hidepid` the live processes of other users are missing too; only the kernel's ESRCH proves
+        // absence.
         Ok(None) => match proc_table::raw(pid).map(rustix::process::test_kill_process) {
             Some(Err(rustix::io::Errno::SRCH)) => Seen::Nobody,
             _ => Seen::Hidden,
@@ -93,8 +95,8 @@ fn look(pid: u32) -> Seen {
     }
 }
 
-/// A digest, since machine-id(5) asks that the id itself be shown to nobody, and the host's name goes into stores and
-/// on dashboards.
+/// Returns a host name with a digest of the machine id. machine-id(5) asks that the id itself be kept secret,
+/// and the host name goes into stores and onto dashboards.
 fn host(nodename: &str, machine_id: Option<&str>) -> String {
     match machine_id {
         None => nodename.to_owned(),
@@ -111,7 +113,7 @@ fn machine_id() -> Option<String> {
         .iter()
         .find_map(|path| fs::read_to_string(path).ok())?;
     let id = id.trim();
-    // Images ship it empty or as "uninitialized", to be filled at the first boot.
+    // Images ship the file empty or as "uninitialized", to be filled at the first boot.
     (id.len() >= 32 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
 }
 

@@ -1,4 +1,5 @@
-//! The stop ladder: ask the main process, then everybody, then kill. A pure state machine; [`end_tree`] drives it.
+//! The stop ladder: ask the main process, then all processes, then kill. A pure state machine; [`end_tree`]
+//! drives it.
 //!
 //! [`end_tree`]: super::end_tree
 
@@ -6,54 +7,54 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-/// How an attempt is to be ended.
+/// Rung from which an attempt is to be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// From the first rung: ask the main process to stop, and give it the whole grace. `None`: it has been asked already
-    /// (the terminal sends its Ctrl-C to the whole foreground group), only wait.
+    /// First rung: ask the main process to stop, and give it the whole grace. `None`: it has been asked already
+    /// (the terminal sends its Ctrl-C to the whole foreground group), so only wait.
     Stop(Option<Signal>),
-    /// From the second rung: the main process is dead, end what it left.
+    /// Second rung: the main process is dead; end the processes that it left.
     EndRest,
-    /// The last rung at once (a second Ctrl-C means now).
+    /// Last rung at once (a second Ctrl-C means now).
     Force,
 }
 
-/// What happened.
+/// Event that the ladder reacts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     Asked(Ask),
-    /// The main process has ended; others of the tree may live.
+    /// The main process has ended; other processes of the tree may live.
     MainExited,
-    /// Nothing of the tree is left.
+    /// No process of the tree is left.
     AllGone,
-    /// Time has passed, or somebody new may have been forked.
+    /// Time has passed, or new processes may have been forked.
     Tick,
 }
 
-/// What to do about it.
+/// Action that the caller has to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     SignalMain(Signal),
-    /// To everybody found who has not had this signal yet: on the upper rungs it comes with each tick, for those forked
-    /// meanwhile.
+    /// Signal all processes found that have not had this signal yet. On the upper rungs it comes with each
+    /// tick, for those forked meanwhile.
     SignalAll(Signal),
-    /// Somebody survives SIGKILL (it hangs in the kernel): stop trying, and say so.
+    /// A process survives SIGKILL (it hangs in the kernel): stop trying, and report it.
     GiveUp,
 }
 
-/// How long each rung is stood on.
+/// Time spent on each rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Graces {
-    /// After the main process was asked, before all are.
+    /// Time between asking the main process and asking all.
     pub main: Duration,
-    /// After all were asked, before they are killed.
+    /// Time between asking all and killing them.
     pub all: Duration,
-    /// After all were killed, before giving up.
+    /// Time between killing all and giving up.
     pub kill: Duration,
 }
 
 impl Default for Graces {
-    /// 30 s, an agent's time to finish a turn; 5 s; 10 s.
+    /// Returns 30 s (an agent's time to finish a turn), 5 s and 10 s.
     fn default() -> Self {
         Graces { main: Duration::from_secs(30), all: Duration::from_secs(5), kill: Duration::from_secs(10) }
     }
@@ -68,7 +69,7 @@ enum Rung {
     Over,
 }
 
-/// Where on the ladder an attempt is.
+/// Position of an attempt on the ladder.
 #[derive(Clone, Debug)]
 pub struct Ladder {
     graces: Graces,
@@ -80,8 +81,9 @@ impl Ladder {
         Ladder { graces, rung: Rung::Idle }
     }
 
-    /// Takes an event and says what to do. `now`: monotonic, since any fixed moment. Only ever climbs: asked again on a
-    /// higher rung, it stays there and its grace is not prolonged.
+    /// Takes an event and returns the action to take. `now` is monotonic, since any fixed moment. The ladder
+    /// only climbs: a request for a rung already reached changes nothing and does not prolong
+    /// the grace.
     pub fn on(&mut self, event: Event, now: Duration) -> Option<Action> {
         match (self.rung, event) {
             (Rung::Over, _) => None,
@@ -97,7 +99,7 @@ impl Ladder {
             }
             (Rung::Idle | Rung::Main { .. }, Event::Asked(Ask::EndRest)) => self.ask_all(now),
             (_, Event::Asked(_)) => None,
-            // Whoever it left behind has nobody to finish for.
+            // Processes that the main process left behind have nobody to finish for.
             (Rung::Main { .. }, Event::MainExited) => self.ask_all(now),
             (_, Event::MainExited) => None,
             (Rung::Idle, Event::Tick) => None,
@@ -113,7 +115,7 @@ impl Ladder {
         }
     }
 
-    /// When the next rung is due, if nothing else happens. `None`: never.
+    /// Returns the time at which the next rung is due if nothing else happens; `None`: never.
     pub fn due(&self) -> Option<Duration> {
         match self.rung {
             Rung::Main { until } | Rung::All { until } | Rung::Kill { until } => Some(until),
@@ -121,7 +123,7 @@ impl Ladder {
         }
     }
 
-    /// Whether the whole tree is being ended, not only its main process asked.
+    /// Returns whether the whole tree is being ended, not only its main process asked.
     pub fn ends_all(&self) -> bool {
         matches!(self.rung, Rung::All { .. } | Rung::Kill { .. })
     }
@@ -130,7 +132,7 @@ impl Ladder {
         matches!(self.rung, Rung::Kill { .. })
     }
 
-    /// All gone, or given up.
+    /// Returns whether all processes are gone, or the ladder gave up.
     pub fn is_over(&self) -> bool {
         self.rung == Rung::Over
     }

@@ -1,10 +1,11 @@
-//! Linux processes for the supervisor: who lives, how a child is started, how a tree of them is ended.
+//! Linux processes for the supervisor: finding live ones, starting children, ending whole process trees.
 //!
-//! Knows nothing of stores and runs. Rules that hold throughout:
+//! This crate knows nothing of stores and runs. Rules that hold throughout:
 //!
-//! - A pid alone names nobody: it is recycled. Processes are named by [`proc_table::ProcId`] (pid and start time) and
-//!   signalled through a pidfd.
-//! - Only named children are reaped, never "any child": each status belongs to whoever started that child.
+//! - A pid alone does not identify a process: it is recycled. Processes are identified by
+//!   [`proc_table::ProcId`] (pid and start time) and signalled through a pidfd.
+//! - Only listed children are reaped, never "any child": each exit status belongs to the code that started that
+//!   child.
 //! - Signal handlers set a flag and wake a descriptor; nothing else happens in them.
 //! - Decisions ([`ladder`], [`exit_policy`], [`backoff`], [`crash_loop`]) are pure; time and entropy are handed in.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -38,7 +39,7 @@ use std::{
 
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// Lets the runtime wait until `fd` is readable, by a duplicate of its own.
+/// Lets the runtime wait until `fd` is readable, through a duplicate that it owns.
 fn readiness(fd: BorrowedFd<'_>) -> io::Result<AsyncFd<OwnedFd>> {
     let fd = fd.try_clone_to_owned()?;
     // SAFETY: the `AsyncFd` owns the descriptor, and an `OwnedFd` stays open and the same until it is dropped.

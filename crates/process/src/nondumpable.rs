@@ -6,9 +6,9 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 /// Makes this process non-dumpable: its environment and memory hold provider keys, and an agent runs as the same user.
 ///
-/// From then on others of the user can neither trace it nor read its `/proc/PID/environ` and `mem`, and it leaves no
-/// core dump. Root still can. Children are dumpable again once they exec. Call it first thing: what was read before
-/// stays read. It does not keep this process from its own `/proc/self`.
+/// From then on other processes of the user can neither trace it nor read its `/proc/PID/environ` and `mem`,
+/// and it leaves no core dump. Root still can. Children are dumpable again once they exec. Call it first:
+/// memory read before stays known. It does not keep this process from its own `/proc/self`.
 pub fn make_nondumpable() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
@@ -21,7 +21,8 @@ mod tests {
         testing,
     };
 
-    /// As another user than root, which may read everything: only so does the test show anything about `/proc`.
+    /// Runs as a user other than root, because root may read everything and the test would show nothing about
+    /// `/proc`.
     #[test]
     fn nondumpable_supervisor_hides_its_environment_and_still_starts_readable_children() {
         testing::in_own_process(
@@ -34,7 +35,8 @@ mod tests {
                 assert_eq!(rustix::process::dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
                 let spawner = crate::spawn::Spawner::start().unwrap();
                 let stdin = testing::file_with("from the first byte\n");
-                // The child reads its own environment (it is dumpable again) and fails on its parent's, unless it is root.
+                // The child reads its own environment (it is dumpable again) and fails on its parent's, unless
+                // it is root.
                 let script = "read line; [ \"$line\" = 'from the first byte' ] || exit 3; \
                 cat /proc/self/environ >/dev/null || exit 4; \
                 [ $(id -u) = 0 ] && exit 0; ! cat /proc/$PPID/environ >/dev/null 2>&1 || exit 5";

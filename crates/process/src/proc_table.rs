@@ -4,7 +4,7 @@ use std::{fs, io, io::Read};
 
 use rustix::process::Pid;
 
-/// The name of one process on this boot and in this pid namespace: a pid alone is recycled.
+/// Identity of a process on this boot and in this pid namespace. A pid alone is recycled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcId {
     pub pid: u32,
@@ -13,35 +13,36 @@ pub struct ProcId {
 }
 
 impl ProcId {
-    /// This process. Errors: `/proc` cannot be read.
+    /// Returns the identity of this process. Errors: `/proc` cannot be read.
     pub fn of_self() -> io::Result<ProcId> {
         let stat = read_stat_at("/proc/self/stat", &mut Vec::new())?.ok_or_else(no_proc)?;
-        // By the kernel's own count: the numbers in a `/proc` of another namespace are not ours.
+        // The pid is the kernel's: numbers in a `/proc` of another namespace are not valid here.
         Ok(ProcId { pid: own_pid(), start_time: stat.start_time })
     }
 
-    /// The process that has `pid` now, also as a zombie. `None`: there is none. Errors: `/proc` cannot be read.
+    /// Returns the process that has `pid` now, also as a zombie. `None`: there is none. Errors: `/proc` cannot
+    /// be read.
     pub fn of(pid: u32) -> io::Result<Option<ProcId>> {
         Ok(read_stat(pid)?.map(|stat| stat.id()))
     }
 
-    /// Whether this very process still runs. A zombie does not.
+    /// Returns whether exactly this process still runs. A zombie does not.
     pub fn is_running(&self) -> io::Result<bool> {
         Ok(read_stat(self.pid)?.is_some_and(|stat| stat.id() == *self && !stat.is_dead()))
     }
 }
 
-/// What this module needs of `/proc/PID/stat`.
+/// Fields of `/proc/PID/stat` used here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     pub pid: u32,
     pub ppid: u32,
     pub start_time: u64,
-    /// The kernel's letter: `R` running, `S` `D` waiting, `T` stopped, `Z` zombie, `X` dead …
+    /// State letter of the kernel: `R` running, `S` `D` waiting, `T` stopped, `Z` zombie, `X` dead …
     pub state: char,
     pub threads: u32,
     pub flags: u32,
-    /// At most 15 bytes; invalid UTF-8 is replaced.
+    /// Process name, at most 15 bytes; invalid UTF-8 is replaced.
     pub comm: String,
 }
 
@@ -52,7 +53,8 @@ impl Stat {
         ProcId { pid: self.pid, start_time: self.start_time }
     }
 
-    /// Whether nothing of it runs any more. A zombie leader whose other threads live on is not dead.
+    /// Returns whether none of its threads runs any more. A zombie leader whose other threads live on is not
+    /// dead.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x') && self.threads <= 1
     }
@@ -65,9 +67,9 @@ impl Stat {
         self.flags & KERNEL_THREAD != 0
     }
 
-    /// Reads one line of `/proc/PID/stat`; `None` if it is none.
+    /// Parses one line of `/proc/PID/stat`; `None` if the text is none.
     ///
-    /// `comm` is whatever the program called itself, spaces and parentheses included: it ends at the **last** `)`.
+    /// `comm` is any name the program chose, spaces and parentheses included: it ends at the **last** `)`.
     pub fn parse(line: &[u8]) -> Option<Stat> {
         let open = line.iter().position(|&b| b == b'(')?;
         let close = line.iter().rposition(|&b| b == b')')?;
@@ -89,12 +91,13 @@ impl Stat {
     }
 }
 
-/// One process. `None`: no such process. Errors: it may not be looked at, or `/proc` is not readable.
+/// Reads one process. `None`: no such process. Errors: it may not be looked at, or `/proc` is not readable.
 pub fn read_stat(pid: u32) -> io::Result<Option<Stat>> {
     read_stat_at(&format!("/proc/{pid}/stat"), &mut Vec::new())
 }
 
-/// All processes, in one pass. It is no snapshot: what forks or exits meanwhile may be missed.
+/// Reads all processes, in one pass that is not a snapshot: processes that fork or exit meanwhile may be
+/// missed.
 ///
 /// Errors: `/proc` is not readable, or shows another pid namespace, whose numbers mean nothing here.
 pub fn walk() -> io::Result<Vec<Stat>> {
@@ -107,7 +110,7 @@ pub fn walk() -> io::Result<Vec<Stat>> {
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().filter(|name| name.parse::<u32>().is_ok()) else { continue };
-        // With `hidepid` those of other users cannot be read: they are none of ours.
+        // With `hidepid`, other users' processes cannot be read: they are not part of any tree.
         if let Ok(Some(stat)) = stat_below(&proc, pid, &mut line) {
             table.push(stat);
         }
@@ -115,20 +118,23 @@ pub fn walk() -> io::Result<Vec<Stat>> {
     Ok(table)
 }
 
-/// Longer than any line of `/proc/PID/stat`: 52 numbers of at most 20 digits, and a name of 64 bytes.
+/// Buffer size, larger than any line of `/proc/PID/stat`: 52 numbers of at most 20 digits, and a name of 64
+/// bytes.
 const LINE: usize = 2048;
 
-/// Three system calls where a [`fs::File`] read to its end needs six: a machine has many processes.
+/// Reads a stat line with three system calls, where a [`fs::File`] read to its end needs six: a machine has
+/// many processes.
 fn stat_below(proc: &fs::File, pid: &str, line: &mut [u8; LINE]) -> io::Result<Option<Stat>> {
     use rustix::fs::{Mode, OFlags};
     let file =
         rustix::fs::openat(proc, format!("{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    // The kernel makes the line in one piece, and gives what fits.
+    // The kernel writes the line in one piece, cut to the buffer.
     let read = rustix::io::read(&file, &mut *line)?;
     Ok(line.get(..read).and_then(Stat::parse))
 }
 
-/// Whether `/proc` numbers processes as this process does (after `unshare --pid` without a new mount it does not).
+/// Returns whether `/proc` numbers processes as this process does (after `unshare --pid` without a new mount it
+/// does not).
 pub fn shows_our_namespace() -> bool {
     fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own_pid().to_string().as_str())
 }
@@ -137,7 +143,7 @@ pub(super) fn own_pid() -> u32 {
     std::process::id()
 }
 
-/// `pid` as the kernel's calls take it; `None` for numbers no process has.
+/// Converts `pid` to the type of the kernel's calls; `None` for numbers that no process has.
 pub(super) fn raw(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
 }
@@ -153,7 +159,7 @@ fn read_stat_at(path: &str, buffer: &mut Vec<u8>) -> io::Result<Option<Stat>> {
     }
 }
 
-/// The process can go between the opening (`ENOENT`) and the reading (`ESRCH`).
+/// A process can end between the opening (`ENOENT`) and the reading (`ESRCH`) of its file.
 fn is_no_such_process(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }

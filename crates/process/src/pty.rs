@@ -1,6 +1,6 @@
-//! A terminal of the agent's own.
+//! Pseudo-terminal for an agent.
 //!
-//! Keys are bytes that we write to it: its line discipline makes signals of Ctrl-C and Ctrl-Z, or hands them to an
+//! Keys are bytes written to it. The line discipline turns Ctrl-C and Ctrl-Z into signals, or passes them to an
 //! agent that has asked for every key.
 
 use std::{
@@ -15,36 +15,38 @@ use rustix::{
     termios::{LocalModes, Winsize},
 };
 
-/// What is shown where nobody has said a size yet.
+/// Terminal size where none has been set yet.
 pub const USUAL: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
 
-/// Our side of a terminal.
+/// The supervisor's side of a pseudo-terminal.
 #[derive(Clone, Debug)]
 pub struct Pty {
     ours: Arc<OwnedFd>,
 }
 
 impl Pty {
-    /// Opens one of this size. Returns the agent's side with it; when its last user closes that, ours ends.
+    /// Opens a pseudo-terminal of this size. Also returns the agent's side; when its last user closes that, reads
+    /// from the supervisor's side fail.
     ///
-    /// Errors: the system has no more of them.
+    /// Errors: the system has no more pseudo-terminals.
     pub fn open(size: Winsize) -> io::Result<(Pty, OwnedFd)> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = rustix::pty::openpt(flags)?;
         rustix::pty::grantpt(&ours)?;
         rustix::pty::unlockpt(&ours)?;
-        // By descriptor: /dev/pts may be another instance's here.
+        // Opened by descriptor: /dev/pts may belong to another instance here.
         let theirs = rustix::pty::ioctl_tiocgptpeer(&ours, flags)?;
         rustix::termios::tcsetwinsize(&theirs, size)?;
         Ok((Pty { ours: Arc::new(ours) }, theirs))
     }
 
-    /// A descriptor to read what is printed.
+    /// Returns a descriptor from which the agent's output is read.
     pub fn reader(&self) -> io::Result<OwnedFd> {
         self.ours.try_clone()
     }
 
-    /// Types. Blocks while the agent does not read. Errors: nobody uses the terminal any more.
+    /// Writes keys to the agent. Blocks while the agent does not read. Errors: nobody uses the terminal any
+    /// more.
     pub fn types(&self, mut keys: &[u8]) -> io::Result<()> {
         while !keys.is_empty() {
             match rustix::io::write(&self.ours, keys) {
@@ -56,20 +58,20 @@ impl Pty {
         Ok(())
     }
 
-    /// The agent gets SIGWINCH if the size changes.
+    /// Sets the size. The agent gets SIGWINCH if it changes.
     pub fn resize(&self, size: Winsize) {
         // A terminal whose agent has gone has no size that matters.
         let _ = rustix::termios::tcsetwinsize(&self.ours, size);
     }
 
-    /// Has a program that draws a whole screen draw it again.
+    /// Makes a full-screen program draw its screen again.
     pub fn redraw(&self) {
         if let Ok(front) = rustix::termios::tcgetpgrp(&self.ours) {
             let _ = rustix::process::kill_process_group(front, Signal::WINCH);
         }
     }
 
-    /// Whether Ctrl-C is a signal to the agent now, and not a key.
+    /// Returns whether Ctrl-C is currently a signal to the agent, and not a key.
     pub fn raises_signals(&self) -> bool {
         rustix::termios::tcgetattr(self.ours.as_fd())
             .is_ok_and(|modes| modes.local_modes.contains(LocalModes::ISIG))
@@ -100,7 +102,7 @@ mod tests {
         (pty, child)
     }
 
-    /// Reads until the text is there; all that was read.
+    /// Reads until the text appears; returns everything read.
     fn until_printed(pty: &Pty, wanted: &str) -> String {
         let mut file = std::fs::File::from(pty.reader().unwrap());
         let mut text = String::new();

@@ -1,8 +1,9 @@
-//! Reaping, by name: a status belongs to whoever started the child.
+//! Reaping of children by identity: a status belongs to the code that started the child.
 //!
-//! A subreaper inherits every orphan below it, and each becomes a zombie when it ends. "Wait for any child" would clear
-//! them, and steal the statuses of the children that others wait for. So the children the [`Spawner`] forked are listed
-//! here, from inside the fork until their own `wait`, and whatever else is a child of ours is an orphan.
+//! A subreaper inherits every orphan below it, and each becomes a zombie when it ends. "Wait for any child"
+//! would clear them, but also steal the statuses of children that others wait for. So the children the
+//! [`Spawner`] forked are listed here, from inside the fork until their own `wait`; every other child of this
+//! process is an orphan.
 //!
 //! [`Spawner`]: super::spawn::Spawner
 
@@ -22,33 +23,34 @@ use super::{
     proc_table::{self, ProcId, Stat},
 };
 
-/// The pids of children that somebody waits for. Held locked across fork and across reaping, so that no orphan sweep
-/// sees a child before its name is here, or a pid that was freed and given to another.
+/// Pids of children that somebody waits for. Held locked across fork and across reaping, so that no orphan
+/// sweep sees a child before its pid is listed, or a pid that was freed and given to another process.
 static AWAITED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 pub(super) fn awaited() -> MutexGuard<'static, BTreeSet<u32>> {
     AWAITED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes this process the parent of every orphan below it (`PR_SET_CHILD_SUBREAPER`), so that a process that lost its
-/// parent, and has cleared its environment, is still found among our children. Not inherited by children; lost with us.
+/// Makes this process the parent of every orphan below it (`PR_SET_CHILD_SUBREAPER`). A process that lost its
+/// parent and cleared its environment is then still found among this process's children. Not inherited by
+/// children; ends with this process.
 pub fn become_subreaper() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// Reaps the adopted orphans that have ended; returns who they were and how they ended. Call it on SIGCHLD.
+/// Reaps the adopted orphans that have ended; returns their ids and exits. Call it on SIGCHLD.
 ///
-/// Any child not started by a [`Spawner`](super::spawn::Spawner) counts as adopted: in a process that calls this, start
-/// children through one only. Errors: `/proc` cannot be read.
+/// Any child not started by a [`Spawner`](super::spawn::Spawner) counts as adopted: a process that calls this
+/// must start children only through one. Errors: `/proc` cannot be read.
 pub fn reap_adopted() -> io::Result<Vec<(ProcId, Exit)>> {
     let awaited = awaited();
     let mut reaped = Vec::new();
     loop {
-        // The kernel is asked who has ended, and nobody's status is taken by asking: a walk over `/proc` would read a
+        // Asks the kernel which child has ended, without taking its status: a walk over `/proc` would read a
         // file of every process of the machine.
         let Ok(Some(pid)) = ended_child() else { return Ok(reaped) };
         if awaited.contains(&pid) {
-            // It is named until its own `wait`, and hides whoever ended besides.
+            // An awaited child stays visible until its own `wait`, and hides other ended children.
             reaped.extend(reap_found(&awaited)?);
             return Ok(reaped);
         }
@@ -58,22 +60,23 @@ pub fn reap_adopted() -> io::Result<Vec<(ProcId, Exit)>> {
     }
 }
 
-/// As [`reap_adopted`], by a walk.
+/// Does the work of [`reap_adopted`] by a walk over `/proc`.
 fn reap_found(awaited: &BTreeSet<u32>) -> io::Result<Vec<(ProcId, Exit)>> {
     let own = proc_table::own_pid();
-    // Every kernel has the walk; `/proc/self/task/*/children` only some (CONFIG_PROC_CHILDREN).
+    // Every kernel supports the walk; `/proc/self/task/*/children` exists only on some (CONFIG_PROC_CHILDREN).
     let orphans =
         proc_table::walk()?.into_iter().filter(|stat| stat.ppid == own && !awaited.contains(&stat.pid));
     Ok(orphans.filter(Stat::is_dead).filter_map(|stat| Some((stat.id(), reap(stat.pid)?))).collect())
 }
 
-/// Whether nobody lives below this process, and nobody can come to: the kernel's word, without a walk. Reaps the
-/// adopted orphans that have ended.
+/// Returns whether this process has no descendants and can get none, as the kernel reports it, without a walk.
+/// Reaps the adopted orphans that have ended.
 ///
-/// As a subreaper we become the parent of every orphan below us, in the same instant in which it loses its own: whoever
-/// descends from us has a living or unreaped ancestor among our children, whatever sessions, environments or control
-/// groups it has left (one in a pid namespace below us goes to that namespace's init, which descends from us too, and
-/// cannot die before it). So without a child we have no descendant, and nobody is there to fork one.
+/// A subreaper becomes the parent of every orphan below it at the instant in which the orphan loses its own
+/// parent. So every descendant has a living or unreaped ancestor among this process's children, whatever
+/// sessions, environments or control groups it has left. (One in a pid namespace below goes to that namespace's
+/// init, which is a descendant too, and cannot die before it.) Without a child there is therefore no
+/// descendant, and none that could fork one.
 pub(super) fn is_nobody_below() -> io::Result<bool> {
     if rustix::process::child_subreaper()?.is_none() {
         return Ok(false);
@@ -82,11 +85,13 @@ pub(super) fn is_nobody_below() -> io::Result<bool> {
     Ok(ended_child() == Err(Errno::CHILD))
 }
 
-/// A child that has ended, and is left as it is; `None`: all of them live. Errors: `CHILD`: there is none.
+/// Returns a child that has ended, without reaping it; `None`: all children live. Errors: `CHILD`: there is
+/// none.
 fn ended_child() -> Result<Option<u32>, Errno> {
-    // Also those that were cloned without SIGCHLD: one that is not asked about would count as none.
+    // `__WALL` includes children cloned without SIGCHLD: one that is not asked about would count as none.
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
-    // SAFETY: `siginfo_t` is plain data, and waitid fills it in or leaves it; rustix's does not tell whose status it is.
+    // SAFETY: `siginfo_t` is plain data, and waitid fills it in or leaves it; rustix's does not tell whose
+    // status it is.
     let (done, pid) = unsafe {
         let mut status: libc::siginfo_t = std::mem::zeroed();
         (libc::waitid(libc::P_ALL, 0, &raw mut status, options), status.si_pid())
@@ -97,11 +102,12 @@ fn ended_child() -> Result<Option<u32>, Errno> {
     }
 }
 
-/// Reaps those of these who are adopted orphans of ours: a walk has just found them dead.
+/// Reaps those of `dead`, which a walk has just found dead, that are adopted orphans.
 pub(super) fn reap_dead<'a>(dead: impl IntoIterator<Item = &'a ProcId>) {
     let awaited = awaited();
     for id in dead {
-        // Who is no child of ours is not waited for; a pid is not reused before its zombie is reaped.
+        // A process that is no child of ours is not waited for; a pid is not reused before its zombie is
+        // reaped.
         if !awaited.contains(&id.pid) {
             reap(id.pid);
         }
@@ -111,7 +117,7 @@ pub(super) fn reap_dead<'a>(dead: impl IntoIterator<Item = &'a ProcId>) {
 fn reap(pid: u32) -> Option<Exit> {
     let id = WaitId::Pid(proc_table::raw(pid)?);
     let status = waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-    // ECHILD: its status went elsewhere; it is gone all the same.
+    // ECHILD: the status was taken elsewhere; the process is gone all the same.
     status.ok().flatten().map(|status| Exit::of(&status))
 }
 
@@ -167,7 +173,7 @@ mod tests {
                 });
                 rustix::process::kill_process(proc_table::raw(orphan).unwrap(), Signal::KILL).unwrap();
                 testing::until("nobody is below", || is_nobody_below().unwrap().then_some(()));
-                // A child that somebody waits for is one until that.
+                // A child that somebody waits for stays a zombie until then.
                 let child = spawner.spawn(sh("exit 0")).unwrap();
                 testing::until("it is a zombie", || (!child.id().is_running().unwrap()).then_some(()));
                 assert!(!is_nobody_below().unwrap());

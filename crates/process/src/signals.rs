@@ -1,6 +1,6 @@
-//! The signals a supervisor handles: a flag and a waking descriptor, nothing more.
+//! Signal handling of a supervisor: handlers set a flag and wake a descriptor, nothing more.
 //!
-//! State is written ahead, never in a handler. What each is for:
+//! State is written ahead, never in a handler. Meaning of each signal:
 //!
 //! | signal | the supervisor |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | SIGTSTP, SIGCONT | pass on, and [`suspend_self`] |
 //! | SIGCHLD | reap adopted orphans |
 //!
-//! SIGWINCH is not a supervisor's: who shares the terminal gets it from there, and a client of an agent's own
-//! terminal handles it for itself ([`Signals::of`]).
+//! SIGWINCH is not handled by a supervisor: processes that share the terminal get it from there, and a client
+//! of an agent's own terminal handles it itself ([`Signals::of`]).
 
 use std::{
     fs,
@@ -28,11 +28,11 @@ use std::{
 use rustix::process::Signal;
 use signal_hook::{SigId, low_level};
 
-/// In the order in which [`Signals::take`] tells of them: what stops before what goes on.
+/// Signals in the order in which [`Signals::take`] reports them: stopping before continuing.
 const HANDLED: [Signal; 7] =
     [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::TSTP, Signal::CONT, Signal::CHILD];
 
-/// The handlers of this process; dropped, they do nothing any more (the default action does not come back).
+/// Installed handlers of this process. Once dropped they do nothing (the default action does not come back).
 #[derive(Debug)]
 pub struct Signals {
     came: Vec<(Signal, Arc<AtomicBool>)>,
@@ -41,13 +41,13 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Installs the handlers. A signal that was ignored when we were started stays ignored (`nohup`, a script's
-    /// background job), but for SIGCHLD, without which statuses are lost, and SIGCONT.
+    /// Installs the handlers. A signal that was ignored when this process started stays ignored (`nohup`, a
+    /// script's background job), except SIGCHLD, without which statuses are lost, and SIGCONT.
     pub fn install() -> io::Result<Signals> {
         Signals::of(&HANDLED)
     }
 
-    /// As [`Signals::install`], for these; they are told of in this order.
+    /// Installs handlers for `handled`, as [`Signals::install`] does. Signals are reported in this order.
     pub fn of(handled: &[Signal]) -> io::Result<Signals> {
         let (woken, wake) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
@@ -60,7 +60,7 @@ impl Signals {
                 continue;
             }
             let flag = Arc::new(AtomicBool::new(false));
-            // Actions run in this order: whoever is woken finds the flag set.
+            // Actions run in this order: a woken reader finds the flag set.
             signals.registered.push(signal_hook::flag::register(signal.as_raw(), flag.clone())?);
             signals.registered.push(low_level::pipe::register(signal.as_raw(), wake.try_clone()?)?);
             signals.came.push((signal, flag));
@@ -68,9 +68,9 @@ impl Signals {
         Ok(signals)
     }
 
-    /// The signals that came since the last call, each once however often it came. Does not block.
+    /// Returns the signals that came since the last call, each once however often it came. Does not block.
     pub fn take(&self) -> Vec<Signal> {
-        // Emptied before the flags are read: one that comes in between wakes again.
+        // Emptied before the flags are read: a signal that comes in between wakes again.
         let mut bytes = [0; 64];
         while matches!((&self.woken).read(&mut bytes), Ok(read) if read > 0) {}
         self.came
@@ -80,7 +80,7 @@ impl Signals {
             .collect()
     }
 
-    /// Waits for at least one signal. Cancel-safe: what has come stays until it is taken.
+    /// Waits for at least one signal. Cancel-safe: a signal that has come stays until it is taken.
     ///
     /// Needs a tokio runtime with I/O enabled.
     pub async fn next(&self) -> io::Result<Vec<Signal>> {
@@ -96,7 +96,7 @@ impl Signals {
     }
 }
 
-/// Readable when a signal came.
+/// The descriptor is readable when a signal came.
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.woken.as_fd()
@@ -111,13 +111,13 @@ impl Drop for Signals {
     }
 }
 
-/// Stops this process as an unhandled SIGTSTP would have, so that the shell gets its terminal back. Returns when it is
-/// continued. Heartbeats stop meanwhile: others may declare this instance dead.
+/// Stops this process as an unhandled SIGTSTP would have, so that the shell gets its terminal back. Returns
+/// when it is continued. Heartbeats stop meanwhile: other instances may declare this one dead.
 pub fn suspend_self() -> io::Result<()> {
     low_level::raise(signal_hook::consts::SIGSTOP)
 }
 
-/// The bits of `SigIgn` in `/proc/self/status`: signal n at bit n - 1.
+/// Returns the bits of `SigIgn` in `/proc/self/status`: signal n at bit n - 1.
 fn ignored(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

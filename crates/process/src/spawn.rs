@@ -1,4 +1,4 @@
-//! Starting children, and waiting for them by name.
+//! Starting children, and waiting for each by its identity.
 
 use std::{
     collections::BTreeMap,
@@ -28,59 +28,60 @@ use super::{
     start_error::{self, Error},
 };
 
-/// What to start, in full: nothing is taken from this process but what is said to be inherited.
+/// A child to start, in full. Nothing is taken from this process except where a field says that it is
+/// inherited.
 #[derive(Clone, Debug)]
 pub struct Command {
     /// The program (looked up in `env`'s PATH if it has no slash, from `cwd` if relative) and its arguments.
     pub argv: Vec<OsString>,
     pub cwd: PathBuf,
-    /// As umask(2): the bits taken away from the modes of new files.
+    /// File mode mask as in umask(2): the bits removed from the modes of new files.
     pub umask: u32,
-    /// The whole environment.
+    /// The child's whole environment.
     pub env: BTreeMap<OsString, OsString>,
     pub stdin: Stdin,
     pub stdout: Output,
     pub stderr: Output,
-    /// A terminal that becomes its own: it leads a session on it.
+    /// A terminal that becomes the child's own: the child leads a session on it.
     pub terminal: Option<Arc<OwnedFd>>,
     pub limits: Limits,
 }
 
-/// What holds the child and all it starts, from before its first instruction on.
+/// Limits on the child and everything it starts, in force before its first instruction.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
-    /// The open `cgroup.procs` of the group it is put into.
+    /// Open `cgroup.procs` of the group that the child is put into.
     pub cgroup: Option<Arc<OwnedFd>>,
     /// RLIMIT_AS of each process, in bytes.
     pub address_space: Option<u64>,
 }
 
-/// Where a child reads from.
+/// Standard input of a child.
 #[derive(Clone, Debug)]
 pub enum Stdin {
-    /// Where we do.
+    /// The same as this process's.
     Inherit,
-    /// From the file's first byte, with a position of its own: another attempt may still be reading it. The file may
-    /// have been unlinked.
+    /// The file from its first byte, with a file position of the child's own: another attempt may still be
+    /// reading it. The file may have been unlinked.
     File(Arc<File>),
     Null,
     To(Arc<OwnedFd>),
 }
 
-/// Where a child prints to.
+/// Standard output or standard error of a child.
 #[derive(Clone, Debug, Default)]
 pub enum Output {
-    /// Where we do.
+    /// The same as this process's.
     #[default]
     Inherit,
     To(Arc<OwnedFd>),
 }
 
-/// The one thread that forks all children.
+/// Thread that forks all children.
 ///
-/// PR_SET_PDEATHSIG fires when the forking **thread** ends, and an idle thread of a runtime's pool does: from there,
-/// children would be killed at random. This one ends when the `Spawner` and every [`Child`] from it are dropped; a child
-/// that then still runs is killed.
+/// PR_SET_PDEATHSIG fires when the forking **thread** ends, and idle threads of a runtime's pool do end:
+/// children forked there would be killed at random. This thread ends when the `Spawner` and every [`Child`]
+/// from it are dropped; a child that still runs then is killed.
 #[derive(Debug)]
 pub struct Spawner {
     jobs: mpsc::Sender<Job>,
@@ -99,7 +100,7 @@ impl Spawner {
         let (jobs, queue) = mpsc::channel::<Job>();
         thread::Builder::new().name("outlast-spawn".into()).spawn(move || {
             for Job { command, reply } in queue {
-                // Whoever asked may have given up: the pidfd is dropped, the child runs on unwaited and is reaped
+                // The caller may have given up: the pidfd is dropped, the child runs on unwaited and is reaped
                 // as an orphan.
                 if let Err(mpsc::SendError(Ok((id, ..)))) = reply.send(fork_and_exec(&command)) {
                     awaited().remove(&id.pid);
@@ -109,17 +110,18 @@ impl Spawner {
         Ok(Spawner { jobs })
     }
 
-    /// Starts a child, and returns once its program runs (about a millisecond).
+    /// Starts a child, and returns once its program runs (after about a millisecond).
     ///
-    /// The kernel kills the child (SIGKILL) when this process dies; what the child forks is not covered by that, nor a
-    /// child that execs a setuid program. With a terminal as standard input the child stays in our process group: in
-    /// one of its own it would be stopped by SIGTTIN when it reads. Otherwise it leads its own.
+    /// The kernel kills the child (SIGKILL) when this process dies. That covers neither processes that the
+    /// child forks nor a child that execs a setuid program. With a terminal as standard input the child stays
+    /// in this process's group: in a group of its own, SIGTTIN would stop it when it reads. Otherwise it leads
+    /// its own group.
     ///
     /// Errors tell a command not found from one not executable, a missing directory, and a failing system.
     pub fn spawn(&self, command: Command) -> Result<Child, Error> {
         let program = start_error::program(&command.argv);
         let (reply, answer) = mpsc::sync_channel(1);
-        // A thread that ended takes the reply's sender with it: one error for both ways of its being gone.
+        // If the thread has ended, so has the reply's sender: both cases give the same error.
         let _ = self.jobs.send(Job { command, reply });
         let (id, pidfd, own_group) = answer.recv().unwrap_or_else(|_| {
             Err(Error::Start { program, source: io::Error::other("the forking thread has ended") })
@@ -128,7 +130,7 @@ impl Spawner {
     }
 }
 
-/// A started child. Dropped unwaited, it runs on, and is reaped as an orphan.
+/// A started child. If dropped unwaited, it runs on and is reaped as an orphan.
 #[derive(Debug)]
 pub struct Child {
     id: ProcId,
@@ -148,21 +150,21 @@ impl Child {
         self.id
     }
 
-    /// Whether it leads a process group of its own. If not, the terminal's signals (Ctrl-C, Ctrl-Z) reach it without us
-    /// and must not be sent a second time.
+    /// Returns whether the child leads a process group of its own. If not, the terminal's signals (Ctrl-C,
+    /// Ctrl-Z) reach it directly and must not be sent a second time.
     pub fn leads_own_group(&self) -> bool {
         self.own_group
     }
 
     /// Waits until the child has ended, and reaps it. Blocks; may be called again, and from several threads.
     ///
-    /// Errors: the status was taken by someone else (`ECHILD`).
+    /// Errors: other code took the status (`ECHILD`).
     pub fn wait(&self) -> io::Result<Exit> {
         loop {
             if let Some(exit) = self.try_wait()? {
                 return Ok(exit);
             }
-            // Not waitid itself: it would block with the lock held.
+            // Polls instead of calling waitid, which would block with the lock held.
             match rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
@@ -170,7 +172,8 @@ impl Child {
         }
     }
 
-    /// As [`Child::wait`], without blocking the runtime. Cancel-safe. Needs a tokio runtime with I/O enabled.
+    /// Waits like [`Child::wait`], without blocking the runtime. Cancel-safe. Needs a tokio runtime with I/O
+    /// enabled.
     pub async fn exited(&self) -> io::Result<Exit> {
         let ready = super::readiness(self.pidfd.as_fd())?;
         loop {
@@ -182,7 +185,7 @@ impl Child {
         }
     }
 
-    /// How it ended; `None` while it runs. Reaps it.
+    /// Reaps the child if it has ended and returns its exit; `None` while it runs.
     pub fn try_wait(&self) -> io::Result<Option<Exit>> {
         let mut exit = self.exit.lock().unwrap_or_else(PoisonError::into_inner);
         if exit.is_none() {
@@ -197,7 +200,7 @@ impl Child {
         Ok(*exit)
     }
 
-    /// Signals the child alone. One that has ended gets nothing, and that is no error.
+    /// Signals only the child. If the child has ended, nothing is sent, and that is no error.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         match rustix::process::pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -205,9 +208,10 @@ impl Child {
         }
     }
 
-    /// Signals the child's process group, as a terminal does; in our group, the child alone.
+    /// Signals the child's process group, as a terminal does; only the child if it is in this process's group.
     pub fn signal_group(&self, signal: Signal) -> io::Result<()> {
-        // While the lock is held and there is no exit, the child is unreaped: its pid, and so its group's, is not reused.
+        // While the lock is held and there is no exit, the child is unreaped, so neither its pid nor its group's
+        // is reused.
         let exit = self.exit.lock().unwrap_or_else(PoisonError::into_inner);
         match proc_table::raw(self.id.pid) {
             Some(group) if self.own_group && exit.is_none() => {
@@ -236,8 +240,8 @@ impl Drop for Child {
     }
 }
 
-/// A parent that ignores SIGCHLD hands that on to us, and the kernel then throws statuses away: a handler that does
-/// nothing keeps them. Children get the default back with exec.
+/// Keeps exit statuses. A parent that ignores SIGCHLD hands that on to this process, and the kernel then
+/// discards statuses: a handler that does nothing keeps them. Children get the default back with exec.
 fn keep_statuses() -> io::Result<()> {
     static ONCE: Once = Once::new();
     let mut result = Ok(());
@@ -300,7 +304,7 @@ fn fork_and_exec(command: &Command) -> Result<(ProcId, OwnedFd, bool), Error> {
     let pid = child.id();
     awaited.insert(pid);
     drop(awaited);
-    // It is ours and unreaped: the pid cannot have been reused.
+    // The child is ours and unreaped: the pid cannot have been reused.
     match identify(pid) {
         Ok((id, pidfd)) => Ok((id, pidfd, !reads_terminal)),
         Err(e) => {

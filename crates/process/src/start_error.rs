@@ -1,4 +1,4 @@
-//! Why a command did not start, in words its user can act on.
+//! Reasons why a command did not start, in words its user can act on.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -40,7 +40,8 @@ impl Error {
         }
     }
 
-    /// The exit code a shell would give: 127 not found, 126 not executable. `None`: the command itself may be sound.
+    /// Returns the exit code a shell would give: 127 not found, 126 not executable. `None`: the command itself
+    /// may be sound.
     pub fn exit_code(&self) -> Option<i32> {
         match self {
             Error::NotFound { .. } => Some(127),
@@ -50,7 +51,8 @@ impl Error {
     }
 }
 
-/// Whether a run's error is one of these two, which no other attempt mends: [`Error::NotFound`], [`Error::NotExecutable`].
+/// Returns whether a run's error text is [`Error::NotFound`] or [`Error::NotExecutable`], which no further
+/// attempt can mend.
 pub fn is_wrong_command(error: &str) -> bool {
     error.starts_with("command not found: ") || error.starts_with("command is not executable: ")
 }
@@ -59,8 +61,8 @@ pub(super) fn program(argv: &[OsString]) -> String {
     argv.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Says what an error of exec means: `ENOENT` stands for a missing command, directory and interpreter alike, `EACCES`
-/// for a missing command whose PATH has a closed directory in it.
+/// Explains an error of exec. `ENOENT` can mean a missing command, directory or interpreter; `EACCES` can mean
+/// a missing command whose PATH has a directory that cannot be read.
 pub(super) fn explain(command: &Command, source: io::Error) -> Error {
     let found = find(command);
     let not_found = || Error::NotFound { program: program(&command.argv), looked_in: looked_in(command) };
@@ -87,7 +89,7 @@ pub(super) fn explain(command: &Command, source: io::Error) -> Error {
     }
 }
 
-/// The first file that the command's name can mean, executable or not.
+/// Returns the first file that the command's name can mean, executable or not.
 fn find(command: &Command) -> Option<PathBuf> {
     let name = Path::new(command.argv.first()?);
     if name.as_os_str().is_empty() {
@@ -114,7 +116,7 @@ fn has_slash(name: &Path) -> bool {
     name.as_os_str().as_bytes().contains(&b'/')
 }
 
-/// What the `#!` line names.
+/// Returns the interpreter that the `#!` line names.
 fn interpreter(path: &Path) -> Option<String> {
     let mut head = [0u8; 256];
     let length = io::Read::read(&mut fs::File::open(path).ok()?, &mut head).ok()?;

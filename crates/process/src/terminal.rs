@@ -1,4 +1,4 @@
-//! The terminal as it was found, put back after an agent that died with it.
+//! Saving of the terminal's state, and restoring it after an agent that died and left it changed.
 //!
 //! A killed agent leaves the terminal in the modes it had set (no echo, raw), and, if it gave the terminal to a group
 //! of its own as shells do, in the hands of a group that is gone: the next attempt could not read.
@@ -17,27 +17,28 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// As it is now. `None`: standard input is no terminal.
+    /// Saves the current modes. `None`: standard input is no terminal.
     pub fn of_stdin() -> Option<Terminal> {
         let modes = rustix::termios::tcgetattr(io::stdin()).ok()?;
         Some(Terminal { modes })
     }
 
-    /// Hands every key on as it is typed, without echo and signals. Returns whether it does.
+    /// Delivers every key as it is typed, without echo and signals. Returns whether that worked.
     pub fn make_raw(&self) -> bool {
         let mut raw = self.modes.clone();
         raw.make_raw();
         rustix::termios::tcsetattr(io::stdin(), OptionalActions::Now, &raw).is_ok()
     }
 
-    /// Whether it is ours to read: in the background it is another's.
+    /// Returns whether this process may read the terminal: in the background it belongs to another.
     pub fn is_in_front(&self) -> bool {
         rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|front| front == rustix::process::getpgrp())
     }
 
-    /// Puts the modes back, and takes the terminal back from a group that is gone.
+    /// Restores the modes, and takes the terminal back from a group that is gone.
     ///
-    /// In the background it does nothing: the terminal is the shell's then. A terminal that is gone itself is no error.
+    /// Does nothing in the background, where the terminal belongs to the shell. A terminal that is itself gone
+    /// is no error.
     pub fn restore(&self) {
         let stdin = io::stdin();
         let own = rustix::process::getpgrp();
@@ -45,7 +46,7 @@ impl Terminal {
         if front != own && is_there(front) {
             return;
         }
-        // Whoever changes a terminal from the background is stopped by SIGTTOU, unless it is blocked.
+        // A process that changes a terminal from the background is stopped by SIGTTOU, unless it is blocked.
         let _blocked = Blocked::new(Signal::TTOU);
         if front != own {
             let _ = rustix::termios::tcsetpgrp(&stdin, own);
@@ -58,7 +59,7 @@ fn is_there(group: Pid) -> bool {
     rustix::process::test_kill_process_group(group) != Err(rustix::io::Errno::SRCH)
 }
 
-/// A signal that is blocked in this thread, until dropped.
+/// Blocks a signal in this thread until dropped.
 struct Blocked {
     before: Option<libc::sigset_t>,
 }

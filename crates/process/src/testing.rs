@@ -1,4 +1,4 @@
-//! What tests with real processes share.
+//! Shared helpers for tests with real processes.
 
 use std::{
     fs::File,
@@ -12,11 +12,11 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags};
 
-/// Nothing here takes a second; a loaded machine may.
+/// Longest wait of a test. Nothing here takes a second, but on a loaded machine it may.
 const PATIENCE: Duration = Duration::from_secs(60);
 const INNER: &str = "OUTLAST_TEST_INNER";
 
-/// Asks until there is an answer.
+/// Polls `ask` until it returns a value.
 #[track_caller]
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
@@ -37,7 +37,7 @@ pub fn until_ended(pidfd: &impl AsFd) {
     assert_eq!(ended, 1, "the process did not end in {PATIENCE:?}");
 }
 
-/// An unlinked file, its position at the end.
+/// Creates an unlinked file with `text`, its position at the end.
 pub fn file_with(text: &str) -> File {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(text.as_bytes()).unwrap();
@@ -45,15 +45,15 @@ pub fn file_with(text: &str) -> File {
     file
 }
 
-/// Writes a file that others wait for: never seen half written.
+/// Writes a file that others wait for, so that it is never seen half written.
 pub fn publish(file: &Path, text: &str) {
     let unfinished = file.with_extension("unfinished");
     std::fs::write(&unfinished, text).unwrap();
     std::fs::rename(unfinished, file).unwrap();
 }
 
-/// Runs a test's body in a process of its own: to be subreaper, to catch signals or to end all its descendants without
-/// touching the tests beside it. `test`: the test's full path.
+/// Runs a test's body in a process of its own, which can be subreaper, catch signals or end all its descendants
+/// without touching the tests beside it. `test` is the test's full path.
 #[track_caller]
 pub fn in_own_process(test: &str, body: impl FnOnce()) {
     if inner_file().is_some() {
@@ -62,7 +62,7 @@ pub fn in_own_process(test: &str, body: impl FnOnce()) {
     run(test, inner(test, Path::new("-")));
 }
 
-/// As `in_own_process`, with the process started by `sh` at the end of a script.
+/// Runs like `in_own_process`, with the process started by `sh` at the end of a script.
 #[track_caller]
 pub fn in_process_under(test: &str, script: &str, body: impl FnOnce()) {
     if inner_file().is_some() {
@@ -77,7 +77,7 @@ pub fn in_process_under(test: &str, script: &str, body: impl FnOnce()) {
 
 #[track_caller]
 fn run(test: &str, mut command: std::process::Command) {
-    // A file, not a pipe: what a failed test leaves running would hold a pipe open.
+    // A file, not a pipe: a process left over from a failed test would hold a pipe open.
     let mut output = tempfile::tempfile().unwrap();
     command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output.try_clone().unwrap());
     let status = command.status().unwrap();
@@ -90,12 +90,12 @@ fn run(test: &str, mut command: std::process::Command) {
     );
 }
 
-/// Starts this test once more, as the process that is to be killed; there `inner_file` gives `file`.
+/// Starts this test once more, as the process that is to be killed. In it, `inner_file` returns `file`.
 pub fn start_inner(test: &str, file: &Path) -> std::process::Child {
     inner(test, file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// In a test's own process: the file it was started with.
+/// Returns the file that a test's own process was started with.
 pub fn inner_file() -> Option<PathBuf> {
     std::env::var_os(INNER).map(PathBuf::from)
 }
@@ -107,11 +107,11 @@ fn inner(test: &str, file: &Path) -> std::process::Command {
     command
 }
 
-/// Grows scripts that start one another in all the ways by which a process gets away from its parent.
+/// Generates scripts that start one another in all the ways by which a process gets away from its parent.
 pub struct Forest<'a> {
     state: u64,
     dir: &'a Path,
-    /// How many scripts there are.
+    /// Number of scripts written.
     pub planted: usize,
 }
 
@@ -120,7 +120,7 @@ impl Forest<'_> {
         Forest { state: seed, dir, planted: 0 }
     }
 
-    /// A number below `bound`, by splitmix64.
+    /// Returns a number below `bound`, by splitmix64.
     pub fn below(&mut self, bound: usize) -> usize {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;

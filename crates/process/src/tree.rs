@@ -1,4 +1,4 @@
-//! Everything that is left of an attempt, found in one pass over `/proc`.
+//! Finding all processes that are left of an attempt, in one pass over `/proc`.
 //!
 //! Two traces lead to a process: its **environment** as it was at exec (the marker), and its **descent** from a root.
 //! Each covers what the other loses:
@@ -26,10 +26,11 @@ use super::{
     reap,
 };
 
-/// Entries (`NAME=value`) that all stand in the environment of an attempt's processes.
+/// Environment entries (`NAME=value`) that all processes of an attempt have.
 ///
-/// They must tell one attempt's tree from every other on the machine: ids that callers choose can repeat from store to
-/// store, so name store and slot too where that can be. A marker without entries marks nobody.
+/// The entries must tell one attempt's tree from every other on the machine. Ids that callers choose can repeat
+/// from store to store, so name the store and slot too where that can happen. A marker without entries matches
+/// no process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker(Vec<Vec<u8>>);
 
@@ -38,7 +39,7 @@ impl Marker {
         Marker(entries.into_iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect())
     }
 
-    /// `OUTLAST_RUN_ID=id`.
+    /// Creates the marker `OUTLAST_RUN_ID=id`.
     pub fn of_run(id: &str) -> Marker {
         Marker::new([("OUTLAST_RUN_ID", id)])
     }
@@ -53,11 +54,11 @@ impl Marker {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proc {
     pub pid: u32,
-    /// Clock ticks since boot.
+    /// Start time in clock ticks since boot.
     pub start_time: u64,
-    /// At most 15 bytes of its name.
+    /// Process name, at most 15 bytes.
     pub comm: String,
-    /// By a signal; it handles no other until it is continued.
+    /// True if a signal has stopped it: it handles no other signal until it is continued.
     pub stopped: bool,
 }
 
@@ -67,8 +68,9 @@ impl Proc {
     }
 }
 
-/// Servers that one agent may be the first to start and that others then use: the person's own terminals, keys and
-/// session bus. Started from an agent they carry its marker for ever, and so does all they start.
+/// Servers that an agent may be the first to start and that others then use: the person's own terminals, keys
+/// and session bus. A server started by an agent carries the agent's marker for ever, and so does everything it
+/// starts.
 pub const SHARED_SERVERS: &[&str] = &[
     "tmux: server",
     "screen",
@@ -86,55 +88,58 @@ pub fn is_shared_server(found: &Proc) -> bool {
     SHARED_SERVERS.contains(&found.comm.as_str())
 }
 
-/// A process without arguments and environment is believed to have none when it had none for so long.
+/// Time for which a process must show neither arguments nor environment before it is believed to have none.
 const LONGEST_EXEC: Duration = Duration::from_secs(5);
 
-/// What belongs to an attempt.
+/// Criteria for the processes that belong to an attempt.
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub marker: Marker,
-    /// Their descendants belong to it, and they themselves. With this process as a root ([`ProcId::of_self`]) that is
-    /// every child of ours, adopted orphans included, but never ourselves.
+    /// Root processes, which belong to the tree with all their descendants. With this process as a root
+    /// ([`ProcId::of_self`]) that is every child of this process, adopted orphans included, but never this
+    /// process itself.
     pub roots: Vec<ProcId>,
-    /// Control groups, whose members belong to it.
+    /// Control groups whose members belong to the tree.
     pub groups: Vec<PathBuf>,
-    /// This process started the first of them all: nobody carries the mark who began before it, or who does not
-    /// descend from it. Those that an earlier supervisor left are sought without.
+    /// Process that started the first process of the tree. Processes that began before it, or that do not
+    /// descend from it, cannot carry the mark. `None` when looking for processes that an earlier supervisor left.
     pub begun_by: Option<ProcId>,
-    /// Who is left alone, with all below it.
+    /// Predicate for processes that are left alone, with all their descendants.
     pub spare: fn(&Proc) -> bool,
-    /// The names of others that are.
+    /// Names of further processes that are left alone.
     pub keep: Vec<String>,
 }
 
-/// What one walk found.
+/// Result of one walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Those that can be signalled.
+    /// Processes that can be signalled.
     pub survivors: Vec<Proc>,
-    /// Those of other users, say behind sudo.
+    /// Processes of other users, say behind sudo.
     pub out_of_reach: Vec<Proc>,
-    /// Those that have ended and are not reaped yet, known by descent alone (the dead have no environment).
+    /// Processes that have ended and are not reaped yet, known by descent alone (the dead have no environment).
     pub dead: BTreeSet<ProcId>,
-    /// Groups in which nobody else lives: they can be killed as a whole.
+    /// Groups in which no other process lives: they can be killed as a whole.
     pub whole: Vec<PathBuf>,
-    /// Nobody is left, and no walk could know better: no process is below the one that began the tree.
+    /// True if no process is left and no further walk is needed: no process is below the one that began the
+    /// tree.
     pub is_certain: bool,
 }
 
 impl Tree {
-    /// The default: [`SHARED_SERVERS`] are spared.
+    /// Creates a tree with the defaults: [`SHARED_SERVERS`] are spared.
     pub fn new(marker: Marker, roots: Vec<ProcId>) -> Tree {
         Tree { marker, roots, groups: Vec::new(), begun_by: None, spare: is_shared_server, keep: Vec::new() }
     }
 
-    /// Of an attempt that this process has begun, and that no other did anything for. Errors: `/proc` cannot be read.
+    /// Creates the tree of an attempt that this process began alone. Errors: `/proc` cannot be read.
     pub fn of_ours(marker: Marker) -> io::Result<Tree> {
         let me = ProcId::of_self()?;
         Ok(Tree { begun_by: Some(me), ..Tree::new(marker, vec![me]) })
     }
 
-    /// The living processes of the tree that we may signal; never ourselves nor our ancestors. Zombies have ended.
+    /// Returns the living processes of the tree that may be signalled; never this process nor its ancestors.
+    /// Zombies count as ended.
     ///
     /// One walk is no proof of absence: a process may fork and exit while it goes on ([`end_tree`] has the proof).
     /// Errors: `/proc` is not readable.
@@ -144,16 +149,17 @@ impl Tree {
         Ok(self.find()?.survivors)
     }
 
-    /// As [`Tree::survivors`], with those we may not signal.
+    /// Finds the processes of the tree, including those that may not be signalled.
     ///
-    /// An attempt that left nothing costs no walk: there is nobody below us then, and the mark is only inherited.
-    /// (Whoever was told it otherwise, as a service manager that imports an environment, is no process of the agent's.)
+    /// An attempt that left nothing costs no walk: this process then has no descendants, and the mark is only
+    /// inherited. (A process that got the mark in another way, such as a service manager that imports an
+    /// environment, is not the agent's.)
     pub fn find(&self) -> io::Result<Found> {
         let me = proc_table::own_pid();
         if self.begun_by.is_some_and(|by| by.pid == me) && reap::is_nobody_below()? {
             return Ok(Found { is_certain: true, ..Found::default() });
         }
-        // Nobody reaps meanwhile: who dies during the walk must still be listed in it.
+        // The lock keeps others from reaping: a process that dies during the walk must still be listed in it.
         let unreaped = reap::awaited();
         let found = self.walk()?;
         drop(unreaped);
@@ -180,7 +186,7 @@ impl Tree {
         Ok(Found { survivors, out_of_reach, dead, whole, is_certain: false })
     }
 
-    /// The kernel cuts names.
+    /// Returns whether `keep` names the process. The kernel cuts names, so they are compared as cut.
     fn keeps(&self, found: &Proc) -> bool {
         self.keep
             .iter()
@@ -195,7 +201,7 @@ struct Members {
 
 /// Picks the tree's members out of a table.
 ///
-/// `marked` is asked only about those whom descent has not decided.
+/// `marked` is called only for processes that descent has not decided.
 fn select(
     table: &[Stat],
     own: u32,
@@ -205,7 +211,7 @@ fn select(
 ) -> Members {
     let by_pid: HashMap<u32, &Stat> = table.iter().map(|stat| (stat.pid, stat)).collect();
     let own_line = line_of(own, &by_pid);
-    // Only we ourselves can be a root among these: an ancestor as one would take in the whole machine.
+    // Of these, only this process can be a root: an ancestor as a root would take in the whole machine.
     let mut standing: HashMap<u32, Standing> = own_line.iter().map(|&pid| (pid, Standing::Outside)).collect();
     if by_pid.get(&own).is_some_and(|stat| roots.contains(&stat.id())) {
         standing.insert(own, Standing::Member);
@@ -244,12 +250,12 @@ enum Standing {
     Spared,
 }
 
-/// `pid` and its ancestors.
+/// Returns `pid` and its ancestors.
 fn line_of(pid: u32, by_pid: &HashMap<u32, &Stat>) -> Vec<u32> {
     undecided_line(pid, by_pid, &HashMap::new())
 }
 
-/// `pid` and its ancestors up to the first decided one, nearest first.
+/// Returns `pid` and its ancestors up to the first decided one, nearest first.
 fn undecided_line(pid: u32, by_pid: &HashMap<u32, &Stat>, decided: &HashMap<u32, Standing>) -> Vec<u32> {
     let mut line = Vec::new();
     let mut seen = HashSet::new();
@@ -266,12 +272,12 @@ fn proc(stat: &Stat) -> Proc {
     Proc { pid: stat.pid, start_time: stat.start_time, comm: stat.comm.clone(), stopped: stat.is_stopped() }
 }
 
-/// Reads the environment of a process. `false`: other users' environments cannot be read, nor those of non-dumpable
-/// processes; then descent must find them.
+/// Reads the environment of a process. Returns `false` if it cannot be read, as with other users' and
+/// non-dumpable processes: those must be found by descent.
 ///
-/// While a process executes another program the kernel shows neither its environment nor its arguments, on a loaded
-/// machine for many milliseconds. Nobody may be passed over for that: an empty environment is believed only of a process
-/// that has arguments and was looked at again, for the kernel sets those a moment before.
+/// While a process executes another program the kernel shows neither its environment nor its arguments, on a
+/// loaded machine for many milliseconds. Such a process must not be missed: an empty environment is believed
+/// only if the process has arguments and was looked at again, because the kernel sets those a moment before.
 fn read_environ(pid: u32, buffer: &mut Vec<u8>) -> bool {
     let began = Instant::now();
     let mut arguments = Vec::new();
@@ -310,7 +316,7 @@ mod tests {
     type Line = (u32, u32, &'static str, char, bool);
 
     const OWN: u32 = 50;
-    /// Who is there besides: init, a shell, ourselves, a kernel thread.
+    /// Processes outside the tree: init, a shell, this process, a kernel thread.
     const OTHERS: &[Line] = &[
         (1, 0, "init", 'S', false),
         (2, 0, "kthreadd", 'K', true),
@@ -443,7 +449,7 @@ mod tests {
     fn process_without_an_environment_is_known_to_have_none() {
         let mut child = std::process::Command::new("sleep").arg("100").env_clear().spawn().unwrap();
         let mut environ = vec![1];
-        // It may not have got as far as its program, whose environment is ours until then.
+        // The child may not have reached its program yet, and until then has this process's environment.
         while !(read_environ(child.id(), &mut environ) && environ.is_empty()) {
             assert!(child.try_wait().unwrap().is_none());
         }

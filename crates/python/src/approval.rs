@@ -1,4 +1,4 @@
-//! Asking a person, and looking whether there is an answer.
+//! Requests approvals from people, and looks up the answers.
 
 use outlast_core::{
     engine::approval::request_approval::{Asker, RequestApproval},
@@ -23,7 +23,7 @@ use crate::{
     ticket::Ticket,
 };
 
-/// An answer as Python has it: id, its place, where it stands, whether it was required, reason, who, when (µs).
+/// Answer as a Python tuple: id, seq, status, whether it was required, reason, decided by, decided at (µs).
 pub type Told =
     (Option<String>, Option<i64>, &'static str, bool, Option<String>, Option<String>, Option<i64>);
 
@@ -40,7 +40,7 @@ pub fn told(answer: Answer) -> Told {
     )
 }
 
-/// Asks in the name of the attempt: see `RequestApproval`. Synced.
+/// Requests an approval for the attempt: see `RequestApproval`. Synced.
 #[pyfunction]
 pub fn request_approval(
     seat: &Seat,
@@ -57,7 +57,7 @@ pub fn request_approval(
     Ok(seat.submit(request, Durability::Synced)?)
 }
 
-/// Whether an approval is pending still.
+/// Returns whether an approval is still pending.
 #[pyfunction]
 pub fn is_pending(py: Python<'_>, engine: &Engine, run: i64, seq: i64) -> PyResult<bool> {
     let core = engine.core()?;
@@ -70,7 +70,7 @@ pub fn is_pending(py: Python<'_>, engine: &Engine, run: i64, seq: i64) -> PyResu
     Ok(py.detach(look)?)
 }
 
-/// What a completed run was answered; None for what it never asked.
+/// Returns the answer that a completed run was given, None if it never asked.
 #[pyfunction]
 pub fn recalled_approval(
     py: Python<'_>,

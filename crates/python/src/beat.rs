@@ -1,4 +1,4 @@
-//! The process's heartbeat: one renewal a second for all attempts it drives, and what it learns by it.
+//! Heartbeat of the process: one renewal a second for all attempts it drives, and the orders it learns by that.
 
 use std::{
     collections::HashMap,
@@ -20,39 +20,39 @@ use outlast_core::{
 };
 use outlast_server::node::{HEARTBEAT, Node};
 
-/// The attempts this process has open.
+/// Attempts open in this process, and the heartbeat that renews them.
 pub struct Beat {
     open: Mutex<HashMap<(RunNo, AttemptNo), Open>>,
-    /// The store's file, and which one it was.
+    /// Path of the store's file, and its identity when it was opened.
     file: Option<(PathBuf, Option<FileId>)>,
     vanished: AtomicBool,
 }
 
-/// Device and inode.
+/// Device and inode of a file.
 type FileId = (u64, u64);
 
 struct Open {
     instance: InstanceNo,
-    /// Up to when its time is posted, by our monotonic clock. None: its supervisor posts it.
+    /// Monotonic time up to which the attempt's active time is posted. `None`: its supervisor posts it.
     posted_ms: Option<u64>,
     pulse: Option<Pulse>,
     lost: bool,
 }
 
-/// What an attempt is told.
+/// Order to an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     GoOn,
     /// A person asked the run to stop.
     Stop,
-    /// This process was declared dead, and another may drive the run.
+    /// This process was declared dead, and another one may drive the run.
     Lost,
-    /// The store's file was removed or replaced: what is written to it is lost with this process.
+    /// The store's file was removed or replaced: anything written to it is lost when this process ends.
     Vanished,
 }
 
 impl Beat {
-    /// The heart of a store's only, or one of the file `file`.
+    /// Creates the heartbeat. `file` is the store's file, `None` for a store that is not a file.
     pub fn new(file: Option<PathBuf>) -> Beat {
         let file = file.map(|path| {
             let id = id_of(&path);
@@ -61,13 +61,13 @@ impl Beat {
         Beat { open: Mutex::default(), file, vanished: AtomicBool::new(false) }
     }
 
-    /// An attempt is open from now on.
+    /// Adds an open attempt.
     pub fn open(&self, node: &Node, run: RunNo, attempt: AttemptNo, instance: InstanceNo, driven: bool) {
         let posted_ms = driven.then(|| node.clock().monotonic_ms());
         self.attempts().insert((run, attempt), Open { instance, posted_ms, pulse: None, lost: false });
     }
 
-    /// It is over: the milliseconds that were not posted yet.
+    /// Removes an attempt. Returns its active time, in milliseconds, that was not posted yet.
     pub fn close(&self, node: &Node, run: RunNo, attempt: AttemptNo) -> i64 {
         let now = node.clock().monotonic_ms();
         let open = self.attempts().remove(&(run, attempt));
@@ -86,7 +86,7 @@ impl Beat {
         }
     }
 
-    /// Beats until the runtime ends.
+    /// Sends heartbeats until the runtime ends.
     pub async fn go_on(self: Arc<Self>, node: Arc<Node>) {
         let mut sweeps = 0u32;
         loop {
@@ -102,9 +102,9 @@ impl Beat {
         }
     }
 
-    /// Whether the store's file still is the one that was opened. What once vanished stays so.
+    /// Returns whether the store's file is still the one that was opened. Once false, it stays false.
     pub fn is_there(&self) -> bool {
-        // An open file outlives its name: SQLite alone would write on, to nobody's use.
+        // An open file outlives its name: SQLite itself would go on writing to a file that no one can find.
         if let Some((path, id)) = &self.file
             && id_of(path) != *id
         {
@@ -121,7 +121,7 @@ impl Beat {
             .attempts()
             .iter_mut()
             .filter_map(|((run, attempt), open)| {
-                // A proxy in this process may have learnt of the verdict first, and registered anew.
+                // A proxy in this process may have learnt of the verdict first, and registered a new instance.
                 open.lost |= open.instance != me;
                 let ms = i64::try_from(now.saturating_sub(open.posted_ms?)).unwrap_or(0);
                 open.posted_ms = Some(now);
@@ -142,7 +142,7 @@ impl Beat {
             Err(Error::Engine(engine::Error::InstanceDead)) => {
                 self.attempts().values_mut().for_each(|open| open.lost = true);
             }
-            // The next one may succeed; nobody is judged by one missing beat.
+            // The next one may succeed: one missed heartbeat decides nothing.
             Err(e) => tracing::warn!(error = %e, "heartbeat not renewed"),
         }
     }

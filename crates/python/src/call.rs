@@ -1,4 +1,4 @@
-//! Reserve and settle for calls that do not pass the proxy: SDKs without a base URL.
+//! Reserves and settles calls that do not pass the proxy, for SDKs without a base URL.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ use crate::{
     seat::Seat,
 };
 
-/// Of one nano-USD.
+/// Picodollars in one nano-USD.
 const PICO: i128 = 1_000;
 
-/// Opens a call entry that holds the amounts. Where calls in flight hold the room, None, unless it is the `last` time that
-/// it is asked for: then that is the error. Errors: `BudgetExceeded`, and the run halts.
+/// Opens a call entry that holds the amounts. Returns None if calls in flight hold the room, unless this is the `last`
+/// try: then that is the error. Errors: `BudgetExceeded`, which halts the run.
 pub fn reserve(
     core: &Core,
     seat: &Seat,
@@ -39,7 +39,7 @@ pub fn reserve(
     last: bool,
 ) -> Result<Option<Seq>, Failure> {
     let scope = iteration_scope(seat.iteration_of());
-    // Of its own: what did not pass the proxy cannot be replayed by it.
+    // A random digest: the proxy cannot replay a call that did not pass it.
     let chance: [u8; 32] = random(core.context.entropy.as_ref());
     let digest = Digest::of(&chance);
     let admit = Admit {
@@ -81,7 +81,7 @@ pub fn reserve(
 }
 
 fn no_room(seat: &Seat, refusal: &Refusal) -> Failure {
-    // Of the run's own budget calls in flight hold the rest: that comes back by itself.
+    // The rest of the run's own budget is held by calls in flight, and comes back when they settle.
     let hint = refusal.whose.is_some().then(|| refused_hint(refusal, seat.id_of()));
     Failure::new(
         "admission_timeout",
@@ -90,7 +90,7 @@ fn no_room(seat: &Seat, refusal: &Refusal) -> Failure {
     )
 }
 
-/// Closes it at what it cost; None: it never left, and nothing is charged.
+/// Settles the call at its cost. None means that it was never sent, and nothing is charged.
 pub fn settle(core: &Core, seat: &Seat, seq: Seq, nano_usd: Option<i64>, tokens: i64) -> Result<(), Failure> {
     let actor = seat.actor();
     let close = nano_usd.map_or(Close::Void, |cost_nano_usd| {

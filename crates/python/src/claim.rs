@@ -1,4 +1,4 @@
-//! Taking a run: a new attempt of this process's own, or a part in a supervisor's.
+//! Claims a run: as a new attempt of this process, or by joining a supervisor's attempt.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use pyo3::{PyResult, Python};
 
 use crate::{engine::Core, error::Failure, orphans};
 
-/// How often a silent holder is looked at.
+/// Interval at which a silent holder is checked.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// An attempt this process acts in.
@@ -36,14 +36,14 @@ pub struct Claimed {
     pub iteration: i64,
     pub instance: InstanceNo,
     pub token: String,
-    /// False for a supervisor's attempt, which is not ours to end.
+    /// False for a supervisor's attempt, which this process must not end.
     pub driven: bool,
 }
 
-/// Claims the run's driver's slot.
+/// Claims the driver's slot of the run.
 ///
-/// Held by a process that is known to live: `RunHeld` at once, unless `force`. By one of which only its
-/// silence can tell (another container, another host): after one lease. By one that is gone: taken over at once.
+/// If the holder is known to live: `RunHeld` at once, unless `force`. If only its silence can tell (it is in another
+/// container, on another host): waits for one lease. If it is gone: takes over at once.
 pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
     let began = Instant::now();
     let patience = Duration::from_millis(LEASE_MS) + 2 * HEARTBEAT;
@@ -68,13 +68,14 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
             Err(held @ Error::Engine(engine::Error::RunHeld { .. })) => held,
             Err(e) => return Err(Failure::from(e).into()),
         };
-        // Whoever is certainly gone is found here: the claim then succeeds.
+        // The sweep finds holders that are certainly gone; the claim then succeeds.
         if core.node.sweep().map_err(Failure::from)?.iter().any(|swept| swept.ended_attempts > 0) {
             continue;
         }
         let Some(holder) = holder(core, view.run.no)? else { continue };
         if force {
-            // The user's own word that it is a forgotten one: it loses its leases, and is told so.
+            // With `force`, the user vouches that the holder is a forgotten process: it loses its leases, and
+            // learns of it.
             orphans::declare_dead(&*core.store, holder.no).map_err(Failure::from)?;
             continue;
         }
@@ -90,14 +91,14 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
             .into());
         }
         std::thread::sleep(LOOK);
-        // It is waited for a whole lease, if need be: Ctrl-C is heard meanwhile.
+        // The wait may last a whole lease, so Ctrl-C is checked meanwhile.
         Python::attach(|py| py.check_signals())?;
     }
 }
 
-/// A worker of a job: an attempt in a slot of its own, beside those of other processes.
+/// Joins a job as a worker: an attempt in its own slot, beside those of other processes.
 pub fn join(core: &Core, view: &RunView) -> Result<Claimed, Failure> {
-    // What dead workers hold is free only once their death is told.
+    // Work held by dead workers is free only once they are declared dead.
     core.node.sweep()?;
     let instance = core.node.instance();
     let claim = Claim {
@@ -117,7 +118,7 @@ pub fn join(core: &Core, view: &RunView) -> Result<Claimed, Failure> {
     }
 }
 
-/// Joins the attempt that `token` names, and whose supervisor goes on driving it.
+/// Joins the attempt that `token` names. Its supervisor goes on driving it.
 pub fn adopt(core: &Core, view: &RunView, token: &str) -> Result<Claimed, Failure> {
     let claims = token::verify(token, &core.token_keys).map_err(|e| {
         Failure::new(e.code(), e.to_string(), Some("is OUTLAST_STORE the supervisor's store?"))
@@ -134,7 +135,7 @@ pub fn adopt(core: &Core, view: &RunView, token: &str) -> Result<Claimed, Failur
     let ask = || core.store.ask(Adopt { actor }, Durability::Synced).wait();
     let mut adopted = ask();
     if matches!(adopted, Err(Error::Engine(engine::Error::RunHeld { .. }))) {
-        // Whoever had adopted it may be gone.
+        // An earlier process that joined the attempt may be gone.
         core.node.sweep()?;
         adopted = ask();
     }
@@ -169,12 +170,12 @@ fn claimed(
     }
 }
 
-/// Whether the newest attempt ended by a death: the next one counts as a restart.
+/// Returns whether the newest attempt ended by a death, so that the next one counts as a restart.
 fn died(core: &Core, run: RunNo) -> Result<bool, Failure> {
     Ok(core.store.attempts(run)?.last().is_some_and(|a| a.ended_at.is_some() && a.died()))
 }
 
-/// The live process that has the run's driver's attempt open, if it is another one than ours.
+/// Returns the live process that has the run's driver's attempt open, if it is not this one.
 fn holder(core: &Core, run: RunNo) -> Result<Option<Instance>, Failure> {
     let attempts = core.store.attempts(run)?;
     let open = attempts.iter().rev().find(|a| a.slot == Slot::DRIVER && a.is_open());
@@ -182,7 +183,7 @@ fn holder(core: &Core, run: RunNo) -> Result<Option<Instance>, Failure> {
     Ok(core.store.instance(no)?.filter(|i| i.life == Life::Live))
 }
 
-/// Whether it is known to live: same boot and namespace, and its pid is its own.
+/// Returns whether the holder is known to live: same boot and namespace, and its pid still belongs to it.
 fn lives(holder: &Instance) -> bool {
     identity::of_self().is_ok_and(|me| identity::liveness(&me, &holder.identity) == Liveness::Alive)
 }

@@ -1,4 +1,4 @@
-//! What a person says of a step in doubt.
+//! Decisions of a person on steps in doubt.
 
 use outlast_core::{
     engine::step::resolve_step::ResolveStep, journal::iteration_scope, store::Durability, words::id::Seq,
@@ -11,8 +11,8 @@ use crate::{
     ticket::Ticket,
 };
 
-/// Records what the step `key` came to. `seq` is its newest entry, None where that is this process's own. Synced.
-/// Answers the entry that says it.
+/// Records a person's decision on the step `key`. `seq` is its newest entry, None if this process itself recorded it.
+/// Returns the entry that holds the decision. Synced.
 #[pyfunction]
 pub fn resolve_step(
     py: Python<'_>,

@@ -1,4 +1,4 @@
-//! The engine of one store in this process: its instance, its heartbeat, its proxy when one is wanted.
+//! Engine of one store in this process: its instance, its heartbeat, and its proxy if one is used.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -49,10 +49,10 @@ use crate::{
     view,
 };
 
-/// What still runs beside at the end has this long.
+/// Time that background tasks have to finish when the engine closes.
 const LAST_TASKS: Duration = Duration::from_secs(2);
 
-/// What everything in this process shares.
+/// Resources that all handles of one engine share.
 pub struct Core {
     pub context: Context,
     pub store: Arc<dyn Store>,
@@ -64,14 +64,14 @@ pub struct Core {
     face: Mutex<Option<SocketAddr>>,
 }
 
-/// The core, as long as it is open and this is the process that opened it.
+/// The core while it is open, usable only in the process that opened it.
 pub struct Shared {
     pid: u32,
     core: Mutex<Option<(Arc<Core>, Runtime)>>,
 }
 
 impl Shared {
-    /// Errors: `ForkedHandle` in a child of the process that opened it.
+    /// Checks that this is the process that opened the core. Errors: `ForkedHandle` in a forked child.
     pub fn is_own(&self) -> Result<(), Failure> {
         let here = outlast_store::process::id();
         if self.pid == here {
@@ -87,9 +87,9 @@ impl Shared {
         ))
     }
 
-    /// Errors: `ForkedHandle`; `Closed`.
+    /// Returns the open core. Errors: `ForkedHandle`, `Closed`.
     pub fn core(&self) -> Result<Arc<Core>, Failure> {
-        // The pid first: a forked child must not touch a lock whose holder does not exist there.
+        // The pid is checked first: in a forked child, the holder of the lock may not exist.
         self.is_own()?;
         let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         core.as_ref().map(|(core, _)| core.clone()).ok_or_else(Failure::closed)
@@ -101,7 +101,7 @@ impl Drop for Shared {
         if self.pid != outlast_store::process::id()
             && let Ok(core) = self.core.get_mut()
         {
-            // The store's threads are the parent's: closing it here would wait for them for ever.
+            // The store's threads exist only in the parent: closing it here would wait for them forever.
             std::mem::forget(core.take());
         }
     }
@@ -119,12 +119,12 @@ impl Engine {
         self.shared.clone()
     }
 
-    /// Errors: `ForkedHandle`, `Closed`.
+    /// Returns the open core. Errors: `ForkedHandle`, `Closed`.
     pub fn core(&self) -> Result<Arc<Core>, Failure> {
         self.shared.core()
     }
 
-    /// Errors: `UnknownRun`.
+    /// Loads the run with this id. Errors: `UnknownRun`.
     pub fn view_of(core: &Core, id: &str) -> Result<RunView, Failure> {
         let unknown = || outlast_core::engine::Error::UnknownRun { id: id.chars().take(140).collect() };
         let id = RunId::new(id).map_err(|_| unknown())?;
@@ -133,29 +133,29 @@ impl Engine {
     }
 }
 
-/// See `Engine::barred`.
+/// Result of `Engine::barred`.
 type Barred = (&'static str, String, String, String);
 
 #[pymethods]
 impl Engine {
-    /// Opens the store at `place`, the default one without it, and joins it as this process.
+    /// Opens the store at `place`, by default the usual one, and registers this process as an instance.
     #[staticmethod]
     fn open(py: Python<'_>, place: Option<String>) -> PyResult<Engine> {
         py.detach(|| open(place)).map_err(PyErr::from)
     }
 
-    /// The store that `place` names, as `open` would open it; makes nothing.
+    /// Returns the place of the store that `open` would open for `place`. Creates nothing.
     #[staticmethod]
     fn resolve(place: Option<String>) -> PyResult<String> {
         Ok(embedded::context(place).map_err(Failure::from)?.0.place.to_string())
     }
 
-    /// Whether the store's file still is the one that was opened.
+    /// Returns whether the store's file is still the one that was opened.
     fn is_there(&self) -> PyResult<bool> {
         Ok(self.shared.core()?.beat.is_there())
     }
 
-    /// Says goodbye and closes the store. Idempotent; nothing in a forked child.
+    /// Deregisters the instance and closes the store. Idempotent; does nothing in a forked child.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.shared.pid != outlast_store::process::id() {
             return Ok(());
@@ -163,7 +163,7 @@ impl Engine {
         let taken = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((core, runtime)) = taken else { return Ok(()) };
         py.detach(|| {
-            // The heart first: it would register us anew when we have left.
+            // The heartbeat stops first: it would register this process anew after it has left.
             runtime.shutdown_timeout(LAST_TASKS);
             core.node.leave().inspect_err(|_| {
                 orphans::left_behind(core.context.place.to_string(), core.node.instance());
@@ -172,8 +172,8 @@ impl Engine {
         .map_err(|e| Failure::from(e).into())
     }
 
-    /// Creates the run, or finds it: (number, created, status). `limits` by unit name; `job` names a batch. Of two limits,
-    /// these and the policy's, the lower one counts; those that nobody asked for (`by_default`) give way. Synced.
+    /// Creates the run, or finds it: (number, created, status). `limits` by unit name; `job` names a batch. Of
+    /// these limits and the policy's, the lower one applies; limits set `by_default` give way. Synced.
     #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
     #[pyo3(signature = (id, limits, tags, name, on_divergence, parent, job=None, policy=None, by_default=false))]
     fn start(
@@ -199,7 +199,7 @@ impl Engine {
             policy_of_run.on_divergence = OnDivergence::Halt;
         }
         let asked = limits_of(&limits)?;
-        // A run that is there keeps what it was created with, whatever became of the policy.
+        // An existing run keeps what it was created with, even if the policy has changed.
         let named = py.detach(|| -> Result<_, Failure> {
             match policy.filter(|_| !matches!(core.store.run_no(&id), Ok(Some(_)))) {
                 Some(name) => Ok(Some(policies::named(&core.context.around, &*core.store, &name)?)),
@@ -232,7 +232,7 @@ impl Engine {
         Ok((started.run.0, id.to_string(), started.created, started.status.name()))
     }
 
-    /// Sets limits of a run by unit name; None lifts one. Returns the run's status. Synced.
+    /// Sets limits of a run by unit name; None removes one. Returns the run's status. Synced.
     fn amend(&self, py: Python<'_>, run: i64, limits: HashMap<String, i64>) -> PyResult<&'static str> {
         let core = self.shared.core()?;
         let raise = Raise {
@@ -245,7 +245,7 @@ impl Engine {
         Ok(status.name())
     }
 
-    /// The run as JSON: see `view`. Errors: `UnknownRun`.
+    /// Returns the run as JSON: see `view`. Errors: `UnknownRun`.
     fn view(&self, py: Python<'_>, id: &str) -> PyResult<String> {
         let core = self.shared.core()?;
         let text = py.detach(|| {
@@ -255,7 +255,7 @@ impl Engine {
         Ok(text?)
     }
 
-    /// Takes the run: a new attempt in its driver's slot. `force` also from a living process.
+    /// Claims the run: opens a new attempt in its driver's slot. `force` takes it even from a living process.
     fn claim(&self, py: Python<'_>, id: &str, force: bool) -> PyResult<Seat> {
         let core = self.shared.core()?;
         let claimed = py.detach(|| -> PyResult<_> {
@@ -265,7 +265,7 @@ impl Engine {
         Ok(Seat::new(self.shared.clone(), &core, claimed))
     }
 
-    /// Acts in the attempt of a supervisor, which `token` names.
+    /// Joins a supervisor's attempt, which `token` names.
     fn adopt(&self, py: Python<'_>, id: &str, token: &str) -> PyResult<Seat> {
         let core = self.shared.core()?;
         let claimed = py.detach(|| {
@@ -275,7 +275,7 @@ impl Engine {
         Ok(Seat::new(self.shared.clone(), &core, claimed))
     }
 
-    /// Works on a job: an attempt in a slot of its own. Who died is swept before.
+    /// Joins a job as a worker: opens an attempt in its own slot, after a sweep of dead instances.
     fn join(&self, py: Python<'_>, id: &str) -> PyResult<Seat> {
         let core = self.shared.core()?;
         let claimed = py.detach(|| {
@@ -285,14 +285,14 @@ impl Engine {
         Ok(Seat::new(self.shared.clone(), &core, claimed))
     }
 
-    /// Declares dead who is certainly gone: what it held can be claimed.
+    /// Declares instances dead that are certainly gone, so that their work can be claimed.
     fn sweep(&self, py: Python<'_>) -> PyResult<()> {
         let core = self.shared.core()?;
         Ok(py.detach(|| core.node.sweep()).map(drop).map_err(Failure::from)?)
     }
 
-    /// The limit or rule that is in a run's way, None while there is none: ("halted" by it, or "waiting" for a budget
-    /// above its own or of a period; code, message, hint).
+    /// Returns the limit or rule that blocks a run as (status, code, message, hint), None if there is none. The
+    /// status is "halted", or "waiting" if the run waits for a budget above its own or for a budget's next period.
     fn barred(&self, py: Python<'_>, run: i64) -> PyResult<Option<Barred>> {
         let core = self.shared.core()?;
         let Some(view) = py.detach(|| core.store.run(RunNo(run))).map_err(Failure::from)? else {
@@ -301,7 +301,7 @@ impl Engine {
         let (status, halt, id) = (view.run.status, view.run.halt, view.run.id);
         let why = match status {
             Status::Halted => halt.unwrap_or_else(|| Refusal::plain("run_halted", Micros(0))),
-            // One that waits for a person, or until a time, has none.
+            // A run that waits for a person or for a time has no such rule.
             Status::Waiting => match halt {
                 Some(why) => why,
                 None => return Ok(None),
@@ -311,14 +311,14 @@ impl Engine {
         Ok(Some((status.name(), why.code.clone(), why.message(), refused_hint(&why, id.as_str()))))
     }
 
-    /// All recorded items of a job, by key.
+    /// Returns all recorded items of a job, by key.
     fn recorded_items(&self, py: Python<'_>, run: i64) -> PyResult<Items> {
         let core = self.shared.core()?;
         let read = || Items::read(self.shared.clone(), RunNo(run), core.store.as_ref());
         Ok(py.detach(read).map_err(Failure::from)?)
     }
 
-    /// The newest entries of a job's items after `after`, at most `limit`.
+    /// Returns the newest entries of a job's items after `after`, at most `limit`.
     fn items(&self, py: Python<'_>, run: i64, after: i64, limit: usize) -> PyResult<Vec<RawItem>> {
         let core = self.shared.core()?;
         let rows = py
@@ -327,26 +327,26 @@ impl Engine {
         Ok(rows.into_iter().map(|(row, _)| job::raw(row)).collect())
     }
 
-    /// The newest entry of one item.
+    /// Returns the newest entry of one item.
     fn item(&self, py: Python<'_>, run: i64, key: &str) -> PyResult<Option<RawItem>> {
         let core = self.shared.core()?;
         let row = py.detach(|| core.store.newest(RunNo(run), &Sought::item(key))).map_err(Failure::from)?;
         Ok(row.as_ref().and_then(ItemRow::of).map(job::raw))
     }
 
-    /// Makes an item pending again. `reuse`: its paid answers are replayed. Synced.
+    /// Makes an item pending again. With `reuse`, its paid answers are replayed. Synced.
     fn reset_item(&self, run: i64, key: String, reuse: bool) -> PyResult<Ticket> {
         let core = self.shared.core()?;
         let reset = ResetItem { run: RunNo(run), key, reuse_answers: reuse };
         Ok(Ticket::new(core.store.clone(), reset.into(), Durability::Synced, core.post.clone(), ""))
     }
 
-    /// A memory of steps without any, for an item: what it recorded before is found when it is begun.
+    /// Returns an empty memory of steps for an item: a step recorded earlier is looked up when it begins.
     fn unrecorded(&self, run: i64) -> Recorded {
         Recorded::new(self.shared.clone(), RunNo(run))
     }
 
-    /// The recorded steps of a run's current iteration.
+    /// Returns the recorded steps of one iteration of a run.
     fn recorded(&self, py: Python<'_>, run: i64, iteration: i64) -> PyResult<Recorded> {
         let core = self.shared.core()?;
         let scope = outlast_core::journal::iteration_scope(iteration);
@@ -355,14 +355,14 @@ impl Engine {
         Ok(recorded)
     }
 
-    /// A recorded value: a step's result or error, a checkpoint.
+    /// Returns a recorded value: a step's result or error, or a checkpoint.
     fn value<'py>(&self, py: Python<'py>, run: i64, seq: i64) -> PyResult<Bound<'py, PyBytes>> {
         let core = self.shared.core()?;
         let value = py.detach(|| value(core.store.as_ref(), RunNo(run), Seq(seq)))?;
         Ok(PyBytes::new(py, &value))
     }
 
-    /// The newest checkpoint of this name as (seq, value), None without one.
+    /// Returns the newest checkpoint of this name as (seq, value), None if there is none.
     fn latest_checkpoint<'py>(
         &self,
         py: Python<'py>,
@@ -378,7 +378,7 @@ impl Engine {
         Ok(found.map(|(seq, v)| (seq.0, PyBytes::new(py, &v))))
     }
 
-    /// A state value with its version: None when it never was or is deleted.
+    /// Returns a state value with its version, None if the key never existed or is deleted.
     fn state<'py>(
         &self,
         py: Python<'py>,
@@ -398,7 +398,7 @@ impl Engine {
         Ok(Ticket::new(core.store.clone(), put.into(), Durability::Synced, core.post.clone(), ""))
     }
 
-    /// The address of this process's proxy, which is started when it is first asked for.
+    /// Returns the address of this process's proxy, which the first call starts.
     fn face(&self, py: Python<'_>) -> PyResult<String> {
         let core = self.shared.core()?;
         let address = py.detach(|| {
@@ -412,7 +412,7 @@ impl Engine {
     }
 }
 
-/// A state change as Python gives it: namespace, agent, key, value (None deletes), expected version.
+/// State change as Python passes it: namespace, agent, key, value (None deletes), expected version.
 pub type RawChange = (String, String, String, Option<Vec<u8>>, Option<i64>);
 
 pub fn changes_of(raw: Vec<RawChange>) -> Vec<Change> {
@@ -438,13 +438,13 @@ pub fn limits_of(by_name: &HashMap<String, i64>) -> Result<Limits, Failure> {
     Ok(limits)
 }
 
-/// A recorded value, decoded.
+/// Reads and decodes a recorded value.
 pub fn value(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failure> {
     let Some(stored) = store.payload(run, seq, Role::Value)? else { return Ok(Vec::new()) };
     decoded(&stored, run, seq)
 }
 
-/// A stored value as it was given, checked.
+/// Decodes a stored value and checks it against its digest.
 pub fn decoded(stored: &Payload, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failure> {
     let damaged = |e| {
         let what = format!("entry {seq} of run {run}: {e}");

@@ -1,10 +1,10 @@
-//! Errors of the engine as Python's: one class for each code.
+//! Engine errors as Python exceptions, one class for each code.
 
 use outlast::program::error::CliError;
 use outlast_core::{engine, envelope::Refusal, store};
 use pyo3::prelude::*;
 
-/// What went wrong, before it is an exception.
+/// Error before it becomes an exception.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub code: String,
@@ -17,12 +17,12 @@ impl Failure {
         Failure { code: code.into(), message: message.into(), hint: hint.map(str::to_owned) }
     }
 
-    /// The store was closed under its user.
+    /// Makes the error for a store that is closed.
     pub fn closed() -> Failure {
         Failure::from(store::Error::Closed)
     }
 
-    /// A limit refused something. `run` is the id for the hint.
+    /// Makes the error for a refusal by a limit. `run` is the run's id, for the hint.
     pub fn refused(refusal: &Refusal, run: &str) -> Failure {
         Failure {
             code: refusal.code.clone(),
@@ -32,7 +32,7 @@ impl Failure {
     }
 }
 
-/// What to do about a refusal, here: no command of ours started the program, unless a supervisor did.
+/// Returns the hint for a refusal. No `outlast` command started this program, unless a supervisor did.
 pub fn refused_hint(refusal: &Refusal, run: &str) -> String {
     match std::env::var_os("OUTLAST_RUN_ID") {
         Some(_) => refusal.hint(run),
@@ -59,7 +59,7 @@ impl From<CliError> for Failure {
 }
 
 impl From<Failure> for PyErr {
-    /// `outlast.errors.of` knows the class of each code.
+    /// Makes the exception. `outlast.errors.of` maps each code to its class.
     fn from(f: Failure) -> PyErr {
         let made = Python::try_attach(|py| {
             let class = py.import("outlast.errors")?.getattr("of")?;
@@ -67,7 +67,7 @@ impl From<Failure> for PyErr {
         });
         match made {
             Some(Ok(error) | Err(error)) => error,
-            // The interpreter is on its way out: nobody is left to catch it.
+            // The interpreter is shutting down, so nothing can catch the exception.
             None => pyo3::exceptions::PySystemExit::new_err(()),
         }
     }

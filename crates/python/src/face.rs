@@ -1,4 +1,4 @@
-//! The proxy in this process, for agents that nobody supervises: it dies with them.
+//! Proxy in this process, for agents without a supervisor. It ends with the process.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -9,10 +9,10 @@ use tokio::net::TcpListener;
 
 use crate::{engine::Core, error::Failure};
 
-/// Calls in flight have this long when the process ends: they are paid.
+/// Time that calls in flight have when the process ends, as they are paid for.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Starts the proxy on a free loopback port. It lets run tokens in, and nobody else.
+/// Starts the proxy on a free loopback port. It accepts run tokens only.
 pub fn start(core: &Core) -> Result<SocketAddr, Failure> {
     let entropy = core.context.entropy.as_ref();
     let secret: [u8; 32] = random(entropy);

@@ -16,7 +16,7 @@ use crate::{
     error::Failure,
 };
 
-/// Names where the run is now; answers the place in its journal. Synced. Errors: `UnknownRun`.
+/// Names the run's present point as a snapshot. Returns that place in its journal. Synced. Errors: `UnknownRun`.
 #[pyfunction]
 pub fn snapshot(py: Python<'_>, engine: &Engine, run: &str, name: String) -> PyResult<i64> {
     let core = engine.core()?;
@@ -28,8 +28,8 @@ pub fn snapshot(py: Python<'_>, engine: &Engine, run: &str, name: String) -> PyR
     Ok(seq.0)
 }
 
-/// Forks the run from a point: an attempt's number, a moment in microseconds since the Unix epoch, or a word: a
-/// snapshot's name, else a time as text. Answers the fork's id; the same one for the same point. Synced.
+/// Forks the run from a point: an attempt's number, a moment in microseconds since the Unix epoch, or a word (the name
+/// of a snapshot, else a time as text). Returns the fork's id, the same one for the same point. Synced.
 #[pyfunction]
 pub fn fork(
     py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Items of a batch job through an attempt: claimed, tried again, recorded, given back.
+//! Items of a batch job, used through an attempt: claimed, retried, recorded, returned.
 
 use outlast_core::{
     engine::{
@@ -26,7 +26,7 @@ use crate::{
     ticket::Ticket,
 };
 
-/// Claims the item `key`. Committed. Answers ("run", seq, tries, continued, deaths, scope of its steps),
+/// Claims the item `key`. Committed. Returns ("run", seq, tries, continued, deaths, scope of its steps),
 /// ("ended", seq, standing), ("held", seq), ("suspect", seq, deaths) or ("changed", seq).
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
@@ -54,17 +54,17 @@ pub fn claim_item(
     Ok(seat.submit(claim, Durability::Committed)?)
 }
 
-/// A try of the item raised, and another begins: answers its number. Committed.
+/// Records that a try of the item raised, and begins the next one. Returns its number. Committed.
 #[pyfunction]
 pub fn next_try(seat: &Seat, seq: i64) -> PyResult<Ticket> {
     let next = NextTry { actor: seat.actor(), slot: seat.slot(), seq: Seq(seq) };
     Ok(seat.submit(next, Durability::Committed)?)
 }
 
-/// Closes the item as "done" (its result), "failed" (its error) or "skipped" (the reason, as text).
-/// Synced. Answers (standing, tries, nano-USD, calls). `changes` of the state commit with it.
+/// Closes the item as "done" (with its result), "failed" (with its error) or "skipped" (with the reason, as text).
+/// Returns (standing, tries, nano-USD, calls). `changes` of the state commit with it.
 ///
-/// Only committed where `lasting` is false: what it came to is on the disk elsewhere.
+/// Synced; only committed if `lasting` is false, for a result that is on disk elsewhere.
 #[pyfunction]
 #[pyo3(signature = (seat, seq, how, value, lasting=true, changes=Vec::new()))]
 pub fn record_item(
@@ -88,7 +88,7 @@ pub fn record_item(
     Ok(seat.submit(record, durability)?.behind(parts))
 }
 
-/// Gives the item back: it is pending again, and nothing is held against it. Committed.
+/// Returns the item: it is pending again, and nothing counts against it. Committed.
 #[pyfunction]
 pub fn return_item(seat: &Seat, seq: i64) -> PyResult<Ticket> {
     let actor = seat.actor();
@@ -108,7 +108,7 @@ fn on_change_of(text: &str) -> Result<OnChange, Failure> {
     }
 }
 
-/// What became of a claim, as Python's tuple.
+/// Converts the outcome of a claim to Python's tuple.
 pub fn told<'py>(py: Python<'py>, claim: ItemClaim) -> PyResult<Bound<'py, PyTuple>> {
     match claim {
         ItemClaim::Run(r) => {

@@ -1,4 +1,4 @@
-//! Jobs of a store by their name, and their results by page.
+//! Jobs of a store by name, and their results by page.
 
 use outlast_core::{
     envelope::unit::Unit,
@@ -14,10 +14,10 @@ use crate::{
     error::Failure,
 };
 
-/// Jobs that are looked through for one of a name.
+/// Number of jobs read at once while looking for those of a name.
 const PAGE: usize = 256;
 
-/// The jobs of this name as JSON, newest first: number, id, status, and how many of its items stand where.
+/// Returns the jobs of this name as JSON, newest first: number, id, status, and the counts of items by standing.
 #[pyfunction]
 pub fn jobs(py: Python<'_>, engine: &Engine, name: &str) -> PyResult<String> {
     let core = engine.core()?;
@@ -46,8 +46,8 @@ pub fn jobs(py: Python<'_>, engine: &Engine, name: &str) -> PyResult<String> {
     Ok(serde_json::Value::Array(found).to_string())
 }
 
-/// An item's row: seq, key, attempt, closed at (microseconds since the Unix epoch), nano-USD, index, content,
-/// version (digests in hex), standing, and what was recorded.
+/// Row of an item: seq, key, attempt, closed at (microseconds since the Unix epoch), nano-USD, index, content,
+/// version (digests in hex), standing, and the recorded value.
 type Row<'py> = (
     i64,
     String,
@@ -61,7 +61,7 @@ type Row<'py> = (
     Option<Bound<'py, PyBytes>>,
 );
 
-/// The newest entry of each item after `after`, in order, at most `limit`.
+/// Returns the newest entry of each item after `after`, in order, at most `limit`.
 #[pyfunction]
 pub fn results<'py>(
     py: Python<'py>,
@@ -84,7 +84,7 @@ pub fn results<'py>(
     for (row, kept) in page {
         let kept = match kept {
             Some(kept) => Some(PyBytes::new(py, &kept)),
-            // Too large to come with its item.
+            // Too large to be read together with its item.
             None if row.closed_at.is_some() => {
                 let whole = py.detach(|| value(core.store.as_ref(), RunNo(run), row.seq))?;
                 Some(PyBytes::new(py, &whole))

@@ -1,4 +1,4 @@
-//! The recorded items of a job: read once by page, found by key.
+//! Recorded items of a job, read once in pages and found by key.
 
 use std::{
     collections::HashMap,
@@ -20,15 +20,15 @@ use pyo3::{prelude::*, types::PyBytes};
 
 use crate::engine::{Shared, decoded, value};
 
-/// Items read at once.
+/// Number of items read at once.
 const PAGE: usize = 2048;
 
-/// Stored bytes of results kept in memory; those beyond are read by page when they are asked for.
+/// Stored bytes of results kept in memory. Further results are read by page when they are asked for.
 const KEPT: u64 = 64 << 20;
 
-/// The items of a job as an earlier life left them.
+/// Items of a job as earlier attempts left them.
 ///
-/// Memory: some 150 bytes an item, and `KEPT` for results.
+/// Memory: about 150 bytes an item, plus `KEPT` for results.
 #[pyclass(frozen, module = "outlast._native")]
 pub struct Items {
     shared: Arc<Shared>,
@@ -40,9 +40,9 @@ pub struct Items {
 struct Memory {
     by_key: HashMap<String, Known>,
     values: HashMap<Seq, Payload>,
-    /// A page of results around the last one that was not in memory.
+    /// Page of results around the last one that was not in memory.
     page: HashMap<Seq, Payload>,
-    /// How many of that page were asked for: where few are, single reads are cheaper.
+    /// Number of results of that page that were asked for. If few are, single reads are cheaper.
     hits: usize,
 }
 
@@ -54,7 +54,7 @@ struct Known {
     closed_us: i64,
     cost_nano: i64,
     tries: i64,
-    /// The input of this life has it.
+    /// Whether the input of this attempt contains the item.
     wanted: bool,
 }
 
@@ -107,8 +107,8 @@ impl Known {
 
 #[pymethods]
 impl Items {
-    /// What is known of `key`: (seq, standing, tries, nano-USD, closed at in microseconds, content changed, code
-    /// changed), or None. It counts as wanted from now on.
+    /// Returns what is recorded for `key`: (seq, standing, tries, nano-USD, closed at in microseconds, content changed,
+    /// code changed), or None. The item counts as wanted from now on.
     fn find(
         &self,
         key: &str,
@@ -132,7 +132,7 @@ impl Items {
         ))
     }
 
-    /// What was recorded as entry `seq`: a result, or an error. Read by page where they are asked for in order.
+    /// Returns the result or error recorded as entry `seq`. Reads by page if results are asked for in order.
     fn value<'py>(&self, py: Python<'py>, seq: i64) -> PyResult<Bound<'py, PyBytes>> {
         let seq = Seq(seq);
         if let Some(kept) = self.found(seq) {
@@ -154,7 +154,7 @@ impl Items {
         Ok(PyBytes::new(py, &recorded))
     }
 
-    /// Items that the input of this life does not have.
+    /// Returns the number of recorded items that the input of this attempt does not contain.
     fn vanished(&self) -> usize {
         self.memory().by_key.values().filter(|known| !known.wanted).count()
     }
@@ -175,15 +175,15 @@ impl Items {
         found
     }
 
-    /// The page before was used well, or there was none.
+    /// Returns whether the last page was well used, or there was none.
     fn is_worth_a_page(&self) -> bool {
         let memory = self.memory();
         memory.hits * 4 >= memory.page.len() + memory.hits
     }
 }
 
-/// A row as Python lists it: (seq, key, standing, index, tries, deaths, failed starts, attempt, nano-USD, calls, opened,
-/// closed in microseconds, reason).
+/// Row of an item for Python: (seq, key, standing, index, (tries, deaths, failed starts), attempt, nano-USD, calls,
+/// opened, closed in microseconds, reason).
 pub type RawItem =
     (i64, String, &'static str, i64, (i64, i64, i64), i64, i64, i64, i64, Option<i64>, Option<String>);
 

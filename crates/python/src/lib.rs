@@ -1,7 +1,7 @@
-//! The Python package's native half: the engine inside the agent's own process.
+//! Native half of the Python package: the engine inside the agent's own process.
 //!
-//! As thin as it can be: bytes go in, tickets come out, and the interpreter's lock is released while a commit
-//! is awaited. What steps, budgets and retries mean is in `python/outlast/`, where people can read it.
+//! This half stays thin: bytes go in, tickets come out, and the interpreter's lock is released while a commit is
+//! awaited. The meaning of steps, budgets and retries is defined in `python/outlast/`, where people can read it.
 
 mod approval;
 mod beat;
@@ -27,10 +27,10 @@ mod view;
 
 use pyo3::prelude::*;
 
-/// The `outlast` command: runs `args`, the program's path first, and returns its exit code.
+/// Runs the `outlast` command with `args`, the program's path first, and returns its exit code.
 #[pyfunction]
 fn main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
-    // This process's own file is the interpreter; the script beside it is the command.
+    // This process's executable is the interpreter; the script beside it is the command.
     if let Some(program) = args.first() {
         outlast::set_program(program.into());
     }

@@ -1,7 +1,7 @@
-//! Instances that this process could not take leave of: their store had failed when they were closed.
+//! Instances that this process could not deregister, because their store had failed when they were closed.
 //!
-//! The process lives, so that to everybody else they seem to live, too, and hold their runs and items. Only this
-//! process knows better: it says so when it opens that store again.
+//! While the process lives, other processes take them for alive, so they keep their runs and items. Only this process
+//! knows better: it declares them dead when it opens that store again.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,15 +11,15 @@ use outlast_core::{
     words::id::InstanceNo,
 };
 
-/// Place, instance, and the process it was of: one forked from that one has not left them behind.
+/// Place, instance and process id of each. A process forked from that one does not own them.
 static ORPHANS: Mutex<Vec<(String, InstanceNo, u32)>> = Mutex::new(Vec::new());
 
-/// Nobody acts as `instance` of the store at `place` any more, and it could not be said there.
+/// Notes that `instance` of the store at `place` is no longer used, but could not be deregistered there.
 pub fn left_behind(place: String, instance: InstanceNo) {
     ORPHANS.lock().unwrap_or_else(PoisonError::into_inner).push((place, instance, std::process::id()));
 }
 
-/// Says of those that were left behind at `place` that they are dead. Synced.
+/// Declares dead the instances left behind at `place`. Synced.
 pub fn bury(store: &dyn Store, place: &str) -> Result<(), Error> {
     let mine = |orphan: &(String, InstanceNo, u32)| orphan.0 == place && orphan.2 == std::process::id();
     let orphans: Vec<_> = {
@@ -29,7 +29,7 @@ pub fn bury(store: &dyn Store, place: &str) -> Result<(), Error> {
     orphans.into_iter().try_for_each(|(_, instance, _)| declare_dead(store, instance))
 }
 
-/// Gives the verdict on an instance that may still renew its heartbeat meanwhile. Synced.
+/// Declares an instance dead, retrying if its heartbeat moves meanwhile. Synced.
 pub fn declare_dead(store: &dyn Store, no: InstanceNo) -> Result<(), Error> {
     loop {
         let Some(instance) = store.instance(no)? else { return Ok(()) };

@@ -1,6 +1,6 @@
-//! What a usual step costs most, in one call each: finding what is recorded, and writing what it came to.
+//! The costliest parts of an ordinary step, each in one call: finding its record, and writing its result.
 //!
-//! The same as `codec.py` does, for the values that most steps have; anything else is asked there.
+//! Equivalent to `codec.py` for the values that most steps have. All other values are passed to it.
 
 use pyo3::{
     exceptions::PyValueError,
@@ -11,15 +11,15 @@ use pyo3::{
 
 use crate::recorded::{Recorded, base_of};
 
-/// Characters shown of an argument, and of all of them.
+/// Characters shown of each argument, and of all arguments together.
 const EACH: usize = 80;
 const WHOLE: usize = 320;
 
-/// Key, base and value, as `enter` says.
+/// Key, base and value, as `enter` returns them.
 type Entered<'py> = (Option<String>, Option<String>, Option<Bound<'py, PyAny>>);
 
-/// What a step that is asked for is: its recorded value, as (None, None, value); else (key, base, None), with the key
-/// it has taken to begin, where that `begins` it and nothing about it is unusual.
+/// Looks up the step that is asked for. Returns (None, None, value) if it is recorded, otherwise (key, base, None). The
+/// key is set if the call `begins` the step and nothing about it is unusual; it is then taken.
 #[pyfunction]
 pub fn enter<'py>(
     py: Python<'py>,
@@ -37,7 +37,7 @@ pub fn enter<'py>(
     Ok((key, Some(base), None))
 }
 
-/// A result as it is recorded, with its arguments as they are shown. Errors: `NotSerializable`.
+/// Encodes a result for its record, with its arguments as they are shown. Errors: `NotSerializable`.
 #[pyfunction]
 pub fn written<'py>(
     py: Python<'py>,
@@ -51,7 +51,7 @@ pub fn written<'py>(
         whole.truncate(8);
         let shown = codec(py, &SHOWN, "shown")?.call1((args, kwargs))?;
         let text = codec(py, &COMPACT, "compact")?.call1((shown,))?;
-        // A lone surrogate in an argument is no reason to lose a result.
+        // A lone surrogate in an argument must not lose the result.
         let bytes = text.call_method1("encode", ("utf-8", "replace"))?;
         whole.extend_from_slice(bytes.cast::<PyBytes>()?.as_bytes());
     }
@@ -86,7 +86,7 @@ fn codec<'py>(
     once.import(py, "outlast.codec", name)
 }
 
-/// Whether all arguments are of those exact classes whose `repr` says their whole value.
+/// Returns whether all arguments are exactly of classes whose `repr` states the whole value.
 fn is_plain(args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>) -> bool {
     kwargs.is_empty()
         && args.iter_borrowed().all(|value| {
@@ -98,7 +98,7 @@ fn is_plain(args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>) -> bool {
         })
 }
 
-/// A text that is equal for equal arguments.
+/// Returns a text that is equal for equal arguments.
 fn identity<'py>(
     py: Python<'py>,
     args: &Bound<'py, PyTuple>,
@@ -110,7 +110,7 @@ fn identity<'py>(
     Ok(codec(py, &IDENTITY, "identity")?.call1((args, kwargs))?.cast_into()?)
 }
 
-/// Adds the start of each argument as a list of texts; false where one cannot be shown here.
+/// Appends the start of each argument as a list of texts. Returns false if one cannot be shown here.
 fn shown(whole: &mut Vec<u8>, args: &Bound<'_, PyTuple>) -> PyResult<bool> {
     whole.push(b'[');
     let mut left = WHOLE;
@@ -119,7 +119,7 @@ fn shown(whole: &mut Vec<u8>, args: &Bound<'_, PyTuple>) -> PyResult<bool> {
             whole.push(b',');
         }
         let text = match value.cast_exact::<PyString>() {
-            // A large text need not be printed to be cut.
+            // Cut before printing: a large text need not be printed whole.
             Ok(text) => match text.to_str().map(|s| s.char_indices().nth(EACH).map(|(end, _)| &s[..end])) {
                 Ok(Some(start)) => PyString::new(value.py(), start).repr()?,
                 Ok(None) => text.repr()?,
@@ -143,10 +143,10 @@ fn shown(whole: &mut Vec<u8>, args: &Bound<'_, PyTuple>) -> PyResult<bool> {
     Ok(true)
 }
 
-/// Adds a text as JSON, with the escapes of Python's own.
+/// Appends a text as JSON, with the same escapes as Python's encoder.
 fn quoted(whole: &mut Vec<u8>, text: &str) -> PyResult<()> {
     whole.reserve(text.len() + 2);
-    // Without an early end, so that many bytes are looked at at once.
+    // Does not stop early, so that many bytes are compared at once.
     let is_escaped = text.bytes().fold(false, |any, b| any | (b < 0x20) | (b == b'"') | (b == b'\\'));
     if is_escaped {
         return serde_json::to_writer(whole, text).map_err(|e| PyValueError::new_err(e.to_string()));
@@ -157,7 +157,7 @@ fn quoted(whole: &mut Vec<u8>, text: &str) -> PyResult<()> {
     Ok(())
 }
 
-/// The value of what was `written`.
+/// Decodes the value from what `written` encoded.
 fn read<'py>(py: Python<'py>, whole: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     let value = std::str::from_utf8(whole).ok().and_then(value_of).unwrap_or_default();
     if value.starts_with('"')
@@ -175,7 +175,7 @@ fn read<'py>(py: Python<'py>, whole: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     }
 }
 
-/// The JSON behind the arguments as `written` puts them; None where it is not certain.
+/// Returns the JSON after the arguments that `written` encoded, None if its start is not certain.
 fn value_of(whole: &str) -> Option<&str> {
     let mut rest = whole.strip_prefix("{\"args\":[")?;
     while let Some(text) = rest.strip_prefix('"') {

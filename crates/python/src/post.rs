@@ -1,4 +1,4 @@
-//! How event loops hear of commits: all that one group resolved in one call, and one wake-up of each loop.
+//! Reports commits to event loops: all tickets resolved by one group in one call, with one wake-up per loop.
 
 use std::{
     pin::Pin,
@@ -12,11 +12,11 @@ use tokio::runtime::Handle;
 
 use crate::ticket::answer;
 
-/// Who is told of a commit: an asyncio future, or whatever can be called.
+/// Recipient of a commit's outcome: an asyncio future, or a callable.
 pub struct Letter {
     to: Py<PyAny>,
     is_called: bool,
-    /// The run's id, for the hints of refusals.
+    /// Id of the run, for the hints of refusals.
     run: String,
 }
 
@@ -28,7 +28,7 @@ impl Letter {
 
 type Told = (Letter, Result<Outcome, store::Error>);
 
-/// What is to be told, by whoever holds the interpreter's lock next. Cheap to clone.
+/// Queue of outcomes, delivered by whoever holds the interpreter's lock next. Cheap to clone.
 #[derive(Clone)]
 pub struct Post {
     runtime: Handle,
@@ -44,13 +44,13 @@ impl Post {
         &self.runtime
     }
 
-    /// Tells `letter` once `ticket` is resolved.
+    /// Reports to `letter` once `ticket` is resolved.
     pub fn when(&self, ticket: store::Ticket, letter: Letter) {
         let awaited = Awaited { post: self.clone(), open: Mutex::new(Some((ticket, letter))) };
         Arc::new(awaited).look();
     }
 
-    /// Tells `letter`, from a thread of the runtime: the store's own does not wait for the interpreter.
+    /// Reports to `letter` from a runtime thread, as the store's thread must not wait for the interpreter.
     pub fn send(&self, letter: Letter, outcome: Result<Outcome, store::Error>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push((letter, outcome));
@@ -60,19 +60,19 @@ impl Post {
         }
     }
 
-    /// What comes while the interpreter is waited for goes along.
+    /// Delivers the queue, with all that was added while waiting for the interpreter.
     fn deliver(&self) {
         let take = || std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        // None: the interpreter is gone, and with it whoever waited.
+        // `None`: the interpreter is gone, and with it whoever waited.
         let told = Python::try_attach(|py| tell(py, take()));
-        // A loop that was closed meanwhile: nobody waits there any more.
+        // The loop was closed meanwhile, so no one waits there.
         if let Some(Err(e)) = told {
             tracing::debug!(error = %e, "nobody waits for a commit");
         }
     }
 }
 
-/// A ticket of which nobody has heard yet.
+/// A ticket that is not resolved yet, and its recipient.
 struct Awaited {
     post: Post,
     open: Mutex<Option<(store::Ticket, Letter)>>,
@@ -97,7 +97,7 @@ impl Wake for Awaited {
     }
 }
 
-/// Each loop is told once, with a list of (future, answer, error). What one of them raises is no other's matter.
+/// Calls each loop once, with a list of (future, answer, error). An exception from one does not affect the others.
 fn tell(py: Python<'_>, letters: Vec<Told>) -> PyResult<()> {
     static RESOLVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let resolve = RESOLVE.import(py, "outlast.waiting", "resolve")?;
@@ -112,7 +112,7 @@ fn tell(py: Python<'_>, letters: Vec<Told>) -> PyResult<()> {
     told
 }
 
-/// Puts a letter to the others of its loop, or calls who is called at once.
+/// Adds a letter to those of its loop, or calls a callable at once.
 fn sort<'py>(
     py: Python<'py>,
     loops: &mut Vec<(Bound<'py, PyAny>, Bound<'py, PyList>)>,

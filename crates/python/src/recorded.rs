@@ -1,4 +1,4 @@
-//! What a run's earlier attempts recorded of its steps, and which of it this life has used.
+//! Steps recorded by a run's earlier attempts, and which of them this attempt has already replayed.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -20,12 +20,13 @@ use crate::{
     strand::{self, Strands},
 };
 
-/// Entries read at once.
+/// Number of entries read at once.
 const PAGE: usize = 4096;
 
-/// The steps of one iteration of a run, by key: read once, in pages, when the run is opened.
+/// Steps of one iteration of a run, by key, read once in pages when the run is opened.
 ///
-/// A key is `name(digest of the arguments)`, with `#n` for the n-th of its equals after the first; or the caller's own.
+/// A key is `name(digest of the arguments)`, with `#n` for the n-th repetition of equal ones; or a key that the caller
+/// gave.
 #[pyclass(frozen, module = "outlast._native")]
 pub struct Recorded {
     shared: Arc<Shared>,
@@ -35,16 +36,16 @@ pub struct Recorded {
 
 #[derive(Default)]
 struct Memory {
-    /// Oldest first.
+    /// Steps in journal order, oldest first.
     steps: Vec<Kept>,
-    /// The newest of each key, by its place in `steps`.
+    /// Index in `steps` of the newest step of each key.
     by_key: HashMap<Arc<str>, u32>,
-    /// Names by number, and the finished steps of each that this life has not asked for yet.
+    /// Number of each name: its index in `unused`, which counts the finished steps not asked for yet.
     names: HashMap<Box<str>, u32>,
     unused: Vec<Unused>,
-    /// How many of each base this life has begun, and those that came to nothing.
+    /// Steps that this attempt has begun, by base key, and the places given back.
     begun: HashMap<String, Begun>,
-    /// Of those before this place none counts as unused: the program went on from behind them.
+    /// Index before which no step counts as unused, as the program resumed from a later checkpoint.
     passed: usize,
     strands: Strands,
 }
@@ -53,17 +54,17 @@ struct Kept {
     key: Arc<str>,
     seq: Seq,
     state: State,
-    /// Finished, of a step that has a name, and not asked for yet.
+    /// Number of the step's name, while it is finished and not asked for yet.
     unused: Option<u32>,
-    /// What was recorded, where it is short, until it is asked for.
+    /// Recorded value, if it is short, until it is asked for.
     value: Option<Payload>,
 }
 
-/// Of one name.
+/// Finished steps of one name that were not asked for yet.
 #[derive(Default)]
 struct Unused {
     count: usize,
-    /// None of this name is unused before this place.
+    /// Index in `steps` before which none of this name is unused.
     from: usize,
 }
 
@@ -78,7 +79,7 @@ impl Recorded {
         Recorded { shared, run, memory: Mutex::default() }
     }
 
-    /// Reads the steps of `scope`. The one place that reads them.
+    /// Reads the steps of `scope` from the store. No other function reads them.
     pub fn read(&self, store: &dyn Store, scope: &str) -> Result<(), Error> {
         let mut memory = self.memory();
         let mut after = Seq(0);
@@ -99,7 +100,7 @@ impl Recorded {
         }
     }
 
-    /// The recorded value of a step that is finished, whose place it takes; else its key without its place among equals.
+    /// Returns the recorded value of the next step of `base` and takes its place, if it is finished. None otherwise.
     pub fn replay(&self, py: Python<'_>, base: &str) -> PyResult<Option<Vec<u8>>> {
         let here = strand::here(py)?;
         let (seq, kept) = {
@@ -119,7 +120,7 @@ impl Recorded {
             return Ok(Some(decoded(&kept, self.run, seq)?));
         }
         let core = self.shared.core()?;
-        // A short read of a page in memory: to give the lock away would cost as much.
+        // Releasing the interpreter's lock would cost as much as this short read of a cached page.
         Ok(Some(value(core.store.as_ref(), self.run, seq)?))
     }
 
@@ -138,13 +139,13 @@ impl Memory {
     }
 
     fn push(&mut self, step: Kept) {
-        // 4 billion steps are not held in memory.
+        // More than 4 billion steps would not fit in memory.
         let at = self.steps.len() as u32;
         self.by_key.insert(step.key.clone(), at);
         self.steps.push(step);
     }
 
-    /// The number of a name.
+    /// Returns the number of a name, assigning one if it is new.
     fn name(&mut self, name: &str) -> u32 {
         if let Some(no) = self.names.get(name) {
             return *no;
@@ -155,12 +156,12 @@ impl Memory {
         no
     }
 
-    /// How many finished steps of this name were not asked for.
+    /// Returns how many finished steps of this name were not asked for.
     fn count(&self, name: &str) -> usize {
         self.names.get(name).map_or(0, |no| self.unused[*no as usize].count)
     }
 
-    /// The place among its equals of a step that begins now.
+    /// Returns the place, among steps with equal keys, of a step that begins now.
     fn next(&self, base: &str) -> u64 {
         self.begun.get(base).map_or(0, |b| b.freed.first().copied().unwrap_or(b.next))
     }
@@ -175,7 +176,7 @@ impl Memory {
         }
     }
 
-    /// Where the newest of a key is.
+    /// Returns the index of the newest step of a key.
     fn at(&self, key: &str) -> Option<usize> {
         self.by_key.get(key).map(|at| *at as usize)
     }
@@ -186,7 +187,7 @@ impl Memory {
         }
     }
 
-    /// The oldest of a name that was not asked for. What was once passed over is never looked at again.
+    /// Returns the oldest step of a name that was not asked for. A step once skipped is never looked at again.
     fn oldest_unused(&mut self, name: &str) -> Option<&Kept> {
         let no = *self.names.get(name)?;
         let unused = &mut self.unused[no as usize];
@@ -196,7 +197,7 @@ impl Memory {
     }
 }
 
-/// The name in a key that `base_of` made; a caller's own key has none.
+/// Returns the name in a key made by `base_of`, None for a caller's own key.
 fn name_of(key: &str) -> Option<&str> {
     let (name, rest) = key.rsplit_once('(')?;
     let (digest, _) = rest.split_once(')')?;
@@ -207,7 +208,7 @@ fn nth(base: &str, n: u64) -> String {
     if n == 0 { base.to_owned() } else { format!("{base}#{n}") }
 }
 
-/// A step's key but for its place among equals; `arguments` is any text that is equal for equal ones.
+/// Returns a step's key without its repetition number. `arguments` is any text that is equal for equal arguments.
 pub fn base_of(name: &str, arguments: &str) -> String {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let Digest(bytes) = Digest::of(arguments.as_bytes());
@@ -224,8 +225,8 @@ pub fn base_of(name: &str, arguments: &str) -> String {
 
 #[pymethods]
 impl Recorded {
-    /// The key of a usual step that begins. None, and nothing taken, where it has to be looked at closely: it is finished,
-    /// or finished ones of its name are there instead.
+    /// Takes and returns the key of a step that begins. Returns None and takes nothing if the step needs a closer
+    /// look: it is finished, or finished steps of its name are there instead.
     pub fn begin(&self, py: Python<'_>, base: &str) -> PyResult<Option<String>> {
         let here = strand::here(py)?;
         let mut memory = self.memory();
@@ -233,7 +234,7 @@ impl Recorded {
         let key = nth(base, memory.next(base));
         let usual = match memory.at(&key) {
             Some(at) => memory.steps[at].state != State::Done,
-            // Where several strands do steps, one may well be ahead of what another has yet to replay.
+            // With several strands, one may well be ahead of steps that another has yet to replay.
             None => !memory.strands.is_one() || name_of(base).is_none_or(|name| memory.count(name) == 0),
         };
         if usual {
@@ -242,7 +243,7 @@ impl Recorded {
         Ok(usual.then_some(key))
     }
 
-    /// The key of a step that begins: its base, or the next of its equals.
+    /// Takes and returns the key of a step that begins: its base, or the next repetition of it.
     fn take(&self, py: Python<'_>, base: &str) -> PyResult<String> {
         let here = strand::here(py)?;
         let mut memory = self.memory();
@@ -252,9 +253,9 @@ impl Recorded {
         Ok(nth(base, n))
     }
 
-    /// The step came to nothing: the next of its equals stands in its place. `key` is what it took.
+    /// Gives `key` back, as its step came to nothing: the next step with an equal key takes its place.
     fn give_back(&self, key: &str) {
-        // A base ends in a bracket; what is behind it is the place.
+        // A base ends in a bracket, followed by the repetition number.
         let (base, place) = key.split_at(key.rfind(')').map_or(key.len(), |at| at + 1));
         let n = place.strip_prefix('#').map_or(Ok(0), str::parse);
         if let (Ok(n), Some(begun)) = (n, self.memory().begun.get_mut(base)) {
@@ -262,25 +263,25 @@ impl Recorded {
         }
     }
 
-    /// A step of a key of its own begins: which strand it comes from is noted.
+    /// Records which strand a step with the caller's own key comes from.
     fn note_strand(&self, py: Python<'_>) -> PyResult<()> {
         let here = strand::here(py)?;
         self.memory().strands.note(here);
         Ok(())
     }
 
-    /// Whether one thread or task did all steps so far, so that their order is no matter of timing.
+    /// Returns whether one thread or task did all steps so far, so that their order does not depend on timing.
     #[getter]
     fn is_sequential(&self) -> bool {
         self.memory().strands.is_one()
     }
 
-    /// From now on the order of steps counts for nothing.
+    /// Marks the order of steps as meaningless from now on.
     fn be_concurrent(&self) {
         self.memory().strands.be_several();
     }
 
-    /// The newest entry of `key`, as (seq, state), or None; a finished one counts as used from now on.
+    /// Returns the newest entry of `key` as (seq, state), or None. A finished one counts as used from now on.
     fn find(&self, key: &str) -> Option<(i64, &'static str)> {
         let mut memory = self.memory();
         let at = memory.at(key)?;
@@ -291,7 +292,7 @@ impl Recorded {
         Some((step.seq.0, step.state.name()))
     }
 
-    /// The oldest finished step of this name that was not asked for, as (seq, key), and how many there are.
+    /// Returns the oldest finished step of this name that was not asked for, as (seq, key), and how many there are.
     fn unused(&self, name: &str) -> Option<(i64, String, usize)> {
         let mut memory = self.memory();
         let count = memory.count(name);
@@ -299,7 +300,7 @@ impl Recorded {
         Some((step.seq.0, step.key.to_string(), count))
     }
 
-    /// The program goes on from what it saved at `seq`: it need not ask for what it did before.
+    /// Marks all steps before `seq` as used: the program resumes from what it saved there.
     fn pass_over(&self, seq: i64) {
         let mut memory = self.memory();
         while memory.steps.get(memory.passed).is_some_and(|step| step.seq.0 < seq) {
@@ -309,18 +310,18 @@ impl Recorded {
         }
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     fn __len__(&self) -> usize {
         self.memory().by_key.len()
     }
 
-    /// Notes what this life has recorded itself.
+    /// Adds a step that this attempt has recorded itself.
     fn note(&self, key: String, seq: i64, done: bool) {
         let state = if done { State::Done } else { State::Failed };
         self.memory().push(Kept { key: key.into(), seq: Seq(seq), state, unused: None, value: None });
     }
 
-    /// A key without its place among equals; `arguments` is any text that is equal for equal ones.
+    /// Returns a key without its repetition number. `arguments` is any text that is equal for equal arguments.
     #[staticmethod]
     fn base(name: &str, arguments: &str) -> String {
         base_of(name, arguments)

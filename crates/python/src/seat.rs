@@ -1,4 +1,4 @@
-//! An attempt this process acts in: what steps, loops, checkpoints and state are opened through.
+//! An attempt this process acts in, through which steps, loops, checkpoints and state are written.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ use crate::{
     ticket::Ticket,
 };
 
-/// Beyond this a value is compressed without the interpreter's lock.
+/// Size in bytes above which a value is compressed without the interpreter's lock.
 const LARGE: usize = 32 << 10;
 
 #[pyclass(frozen, module = "outlast._native")]
@@ -42,20 +42,20 @@ pub struct Seat {
     shared: Arc<Shared>,
     actor: Actor,
     slot: Slot,
-    /// The run's number in its store.
+    /// Number of the run in its store.
     #[pyo3(get)]
     run: i64,
     #[pyo3(get)]
     id: String,
-    /// The attempt's number, from 1.
+    /// Number of the attempt, from 1.
     #[pyo3(get)]
     attempt: i64,
     #[pyo3(get)]
     iteration: i64,
-    /// The run token of this attempt.
+    /// Run token of this attempt.
     #[pyo3(get)]
     token: String,
-    /// False for a supervisor's attempt, which is not ours to end.
+    /// False for a supervisor's attempt, which this process must not end.
     #[pyo3(get)]
     driven: bool,
 }
@@ -109,7 +109,7 @@ impl Seat {
         Ok(Ticket::new(core.store.clone(), op.into(), durability, core.post.clone(), &self.id))
     }
 
-    /// The ticket, after which the file that shows the context is made anew.
+    /// Returns the ticket with an action that rewrites the file that mirrors the context.
     fn with_mirror(&self, ticket: Ticket) -> Result<Ticket, Failure> {
         let (core, run, attempt) = (self.shared.core()?, self.actor.run, self.actor.attempt);
         Ok(ticket.and_then(move || {
@@ -118,7 +118,7 @@ impl Seat {
                 let mirror = Mirror::of(&core.context.place, &view, &core.context.around)?;
                 mirror.renew(core.store.as_ref(), &view, attempt)
             };
-            // The context is in the store, and it was only its copy.
+            // The file is only a copy: the context itself is in the store.
             if let Err(e) = renew() {
                 tracing::warn!(error = %e, "the context's mirror is not renewed");
             }
@@ -126,7 +126,7 @@ impl Seat {
     }
 }
 
-/// Whether it changes what the file shows of a run.
+/// Returns whether the change affects the context file of a run.
 fn is_of_context(change: &Change) -> bool {
     [task_context::CONTEXT, task_context::MEMORY].contains(&change.name.agent.as_str())
         && change.name.namespace.starts_with("run:")
@@ -134,10 +134,10 @@ fn is_of_context(change: &Change) -> bool {
 
 #[pymethods]
 impl Seat {
-    /// Opens the step `key`, or finds it. `intent`: on disk before it is begun, for steps that must not
-    /// run twice; else committed, which survives kill -9. Answers (seq, begun before, done, tries); the tries are
-    /// -1 for one in doubt, which is not opened.
-    /// `scope` and `within` are those of the item it is begun in.
+    /// Opens the step `key`, or finds it. Returns (seq, begun before, done, tries); the tries are -1 for a step in
+    /// doubt, which is not opened. With `intent`, synced before the step begins, for steps that must not run twice;
+    /// otherwise committed, which survives kill -9. `scope` and `within` are those of the item that the step
+    /// belongs to.
     #[pyo3(signature = (key, intent=false, retries=false, scope=None, within=None))]
     fn begin(
         &self,
@@ -154,7 +154,7 @@ impl Seat {
         Ok(self.submit(step, if intent { Durability::Synced } else { Durability::Committed })?)
     }
 
-    /// Closes the step `seq` with its result, or with its error; `again`: its next try follows. Synced.
+    /// Closes the step `seq` with its result or error. With `again`, its next try follows. Synced.
     #[pyo3(signature = (seq, value, failed=false, changes=Vec::new(), again=false))]
     fn record(
         &self,
@@ -174,13 +174,13 @@ impl Seat {
         Ok(if is_of_context { self.with_mirror(ticket)? } else { ticket })
     }
 
-    /// Saves a value under a name; the newest counts. Synced.
+    /// Saves a value under a name. The newest one counts. Synced.
     fn checkpoint(&self, py: Python<'_>, name: String, value: &[u8]) -> PyResult<Ticket> {
         let value = encode(py, value)?;
         Ok(self.submit(Checkpoint { actor: self.actor, slot: self.slot, name, value }, Durability::Synced)?)
     }
 
-    /// Counts a turn of the agent's loop, a key once. Answers how many there are. Synced.
+    /// Counts a turn of the agent's loop, once per key. Returns the count. Synced.
     #[pyo3(signature = (key=None))]
     fn count_loop(&self, key: Option<String>) -> PyResult<Ticket> {
         let turn = CountLoop { actor: self.actor, slot: self.slot, iteration: self.iteration, key };
@@ -196,8 +196,8 @@ impl Seat {
         Ok(if is_of_context { self.with_mirror(ticket)? } else { ticket })
     }
 
-    /// Reserves money for a call that cannot go through the proxy: answers its entry's number. None where calls in
-    /// flight hold the room, unless it is asked for the `last` time. Synced.
+    /// Reserves money for a call that cannot go through the proxy, and returns its entry's number. Returns None if
+    /// calls in flight hold the room, unless this is the `last` try. Synced.
     fn reserve(
         &self,
         py: Python<'_>,
@@ -211,13 +211,13 @@ impl Seat {
         Ok(reserved.map(|seq| seq.0))
     }
 
-    /// Replaces a reservation by what it came to; None: it never left. Synced.
+    /// Settles a reservation at its actual cost. None means that the call was never sent. Synced.
     fn settle(&self, py: Python<'_>, seq: i64, nano_usd: Option<i64>, tokens: i64) -> PyResult<()> {
         let core = self.shared.core()?;
         Ok(py.detach(|| call::settle(&core, self, Seq(seq), nano_usd, tokens))?)
     }
 
-    /// What the attempt is told: "go on", "stop", "lost" or "vanished".
+    /// Returns what the attempt should do: "go on", "stop", "lost" or "vanished".
     fn word(&self) -> PyResult<&'static str> {
         let core = self.shared.core()?;
         Ok(match core.beat.word(self.run_no(), self.actor.attempt) {
@@ -228,8 +228,8 @@ impl Seat {
         })
     }
 
-    /// Ends the attempt: "complete", "interrupt", "stopped" (by a person) or "fail". Answers the run's
-    /// status. A supervisor's attempt goes on. Synced.
+    /// Ends the attempt: "complete", "interrupt", "stopped" (by a person) or "fail". Returns the run's status. A
+    /// supervisor's attempt stays open. Synced.
     fn end(&self, py: Python<'_>, how: &str) -> PyResult<&'static str> {
         let core = self.shared.core()?;
         let active_ms = core.beat.close(&core.node, self.run_no(), AttemptNo(self.attempt));
@@ -240,7 +240,7 @@ impl Seat {
             "complete" => Then::Complete,
             _ => Then::Interrupt { by_person: how == "stopped" },
         };
-        // An exception is no death: the agent lives, and says itself that it stops here.
+        // An exception is no death: the agent is alive and reports itself that it stops here.
         let exit =
             Exit { code: (how == "complete").then_some(0), stopped: how != "complete", ..Exit::default() };
         let end = EndAttempt {
@@ -256,7 +256,7 @@ impl Seat {
     }
 }
 
-/// Compressed on the caller's thread, never the writer's.
+/// Encodes a value, compressing it on the caller's thread and never on the writer's.
 pub fn encode(py: Python<'_>, value: &[u8]) -> Result<Payload, Failure> {
     if value.len() as u64 > MAX_LEN {
         let had = value.len();

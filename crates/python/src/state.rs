@@ -1,4 +1,4 @@
-//! The state for Python: what is committed, and the transactions that are open in this process.
+//! State for Python: reads of committed data, and the transactions open in this process.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -28,21 +28,21 @@ use crate::{
     seat::Seat,
 };
 
-/// How often expired transactions are freed while some are open.
+/// Interval at which expired transactions are freed while some are open.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Beyond this a value is compressed without the interpreter's lock.
+/// Size in bytes above which a value is compressed without the interpreter's lock.
 const LARGE: usize = 32 << 10;
 
-/// A version as Python sees it: key, version, value (None: deleted), commit, time in microseconds since
-/// the Unix epoch, and the number of the run and of the attempt that wrote it.
+/// A version as Python sees it: key, version, value (None if deleted), commit, time in microseconds since the Unix
+/// epoch, and the numbers of the run and of the attempt that wrote it.
 type RawItem<'py> = (String, i64, Option<Bound<'py, PyBytes>>, i64, i64, Option<i64>, Option<i64>);
 
-/// What a transaction sees of a key: how many changes of its own, the last one's value, and what stood
-/// when it began.
+/// View of a key inside a transaction: the number of its own changes, the last one's value, and the version that was
+/// current when it began.
 type RawSeen<'py> = (i64, Option<Bound<'py, PyBytes>>, Option<RawItem<'py>>);
 
-/// A version in the order of all writes: its position there, and the transaction that made it.
+/// A version in the order of all writes: its position, the transaction that made it, and the version itself.
 type RawEvent<'py> = (i64, Option<String>, RawItem<'py>);
 
 /// The state of one store.
@@ -55,7 +55,7 @@ pub struct States {
 #[derive(Default)]
 struct Open {
     transactions: Transactions,
-    /// A task frees what expires.
+    /// Whether a task is freeing expired transactions.
     watched: bool,
 }
 
@@ -77,7 +77,7 @@ impl States {
         locked(&self.open)
     }
 
-    /// Frees what expires, as long as something is open: in a process where nothing else happens, too.
+    /// Frees expired transactions while any are open, even in a process that does nothing else.
     fn watch(&self, core: &Core) {
         let mut open = self.open();
         if std::mem::replace(&mut open.watched, true) {
@@ -100,15 +100,15 @@ impl States {
 
 #[pymethods]
 impl States {
-    /// The state of the engine's store.
+    /// Returns the state of the engine's store.
     #[staticmethod]
     fn of(engine: &Engine) -> States {
         States { shared: engine.shared(), open: Arc::default() }
     }
 
-    // --- what is committed
+    // --- committed data
 
-    /// The newest version of a key: of a deleted one its tombstone, of an unknown one None.
+    /// Returns the newest version of a key: its tombstone if it is deleted, None if the key is unknown.
     fn get<'py>(
         &self,
         py: Python<'py>,
@@ -120,7 +120,8 @@ impl States {
         Ok(item.map(|i| raw(py, i)))
     }
 
-    /// What stood at `moment`: a "version", or after a "commit", a "time" (microseconds), a "position".
+    /// Returns the version current at `moment`: a "version", or after a "commit", a "time" (microseconds), a
+    /// "position".
     fn at<'py>(
         &self,
         py: Python<'py>,
@@ -143,7 +144,7 @@ impl States {
         Ok(item.map(|i| raw(py, i)))
     }
 
-    /// Versions of a key above `after`, oldest first: (oldest that is kept, versions).
+    /// Returns versions of a key above `after`, oldest first: (oldest that is kept, versions).
     fn history<'py>(
         &self,
         py: Python<'py>,
@@ -157,17 +158,17 @@ impl States {
         Ok((history.oldest, history.items.into_iter().map(|i| raw(py, i)).collect()))
     }
 
-    /// The store's newest position: pages of one scan are read at one.
+    /// Returns the store's newest position. All pages of one scan are read at one position.
     fn position(&self, py: Python<'_>) -> PyResult<i64> {
         Ok(self.read(py, |s| s.state_position())?.0)
     }
 
-    /// The namespace's newest commit, 0 before the first.
+    /// Returns the namespace's newest commit, 0 before the first.
     fn head(&self, py: Python<'_>, namespace: &str) -> PyResult<i64> {
         Ok(self.read(py, |s| s.namespace(namespace))?.map_or(0, |n| n.commit))
     }
 
-    /// A page of live keys, without reading values.
+    /// Returns a page of live keys, without reading values.
     #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
     fn keys(
         &self,
@@ -184,7 +185,7 @@ impl States {
         Ok(page.into_iter().map(|listed| listed.key).collect())
     }
 
-    /// A page of live keys with their values.
+    /// Returns a page of live keys with their values.
     #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
     fn scan<'py>(
         &self,
@@ -201,8 +202,8 @@ impl States {
         Ok(page.into_iter().map(|i| raw(py, i)).collect())
     }
 
-    /// A page of what an agent's keys went through, behind the position `after`: (some were removed by
-    /// compaction, events as (position, transaction, version)). Ends are a (what, moment) as in `at`.
+    /// Returns a page of the changes of an agent's keys behind the position `after`: (whether compaction removed some,
+    /// events as (position, transaction, version)). The end is a (kind, moment) as in `at`.
     #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
     fn events<'py>(
         &self,
@@ -232,7 +233,7 @@ impl States {
         Ok((page.compacted, events))
     }
 
-    /// Where a loop over `prefix0`, `prefix1`, … goes on: (the last that is done, -1 without one; the
+    /// Returns where a loop over `prefix0`, `prefix1`, … resumes: (the last index that is done, -1 if none; the
     /// last that is pending).
     fn resume_point(
         &self,
@@ -245,7 +246,7 @@ impl States {
         Ok((done, pending))
     }
 
-    /// The id of the run with this number.
+    /// Returns the id of the run with this number.
     fn run_id(&self, py: Python<'_>, run: i64) -> PyResult<Option<String>> {
         let view = self.read(py, |s| s.run(RunNo(run)))?;
         Ok(view.map(|v| v.run.id.to_string()))
@@ -253,7 +254,7 @@ impl States {
 
     // --- transactions
 
-    /// Begins a transaction that reads what stands now; its id is never used twice.
+    /// Begins a transaction that reads the present state, and returns its id. Ids are never reused.
     fn begin(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<String> {
         let core = self.shared.core()?;
         let snapshot = py.detach(|| core.store.state_position()).map_err(Failure::from)?;
@@ -265,7 +266,7 @@ impl States {
         Ok(id)
     }
 
-    /// Adds a change to an open transaction; `value` None deletes.
+    /// Adds a change to an open transaction. A `value` of None deletes the key.
     #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
     fn change(
         &self,
@@ -289,7 +290,7 @@ impl States {
         Ok(self.open().transactions.change(id, change, now).map_err(Failure::from)?)
     }
 
-    /// What an open transaction sees of a key.
+    /// Returns an open transaction's view of a key.
     fn see<'py>(
         &self,
         py: Python<'py>,
@@ -316,9 +317,8 @@ impl States {
         Ok((changes, value.map(|v| PyBytes::new(py, &v)), before))
     }
 
-    /// Commits all of a transaction or nothing, under the run of `seat`, and returns its commit number: 0
-    /// when there was nothing to commit. `first_committer`: fails with `Conflict` when a key it writes was
-    /// written since it began. Synced.
+    /// Commits a transaction as a whole under the run of `seat`, and returns its commit number, 0 if it was empty.
+    /// Synced. With `first_committer`, fails with `Conflict` if a key that it writes was written since it began.
     #[pyo3(signature = (id, seat=None, first_committer=false))]
     fn commit(&self, py: Python<'_>, id: &str, seat: Option<&Seat>, first_committer: bool) -> PyResult<i64> {
         let core = self.shared.core()?;
@@ -333,8 +333,8 @@ impl States {
         Ok(committed.map_err(Failure::from)?.commit)
     }
 
-    /// Ends a transaction without a commit, and returns where it read and what it would have changed: an
-    /// open step commits that with its result.
+    /// Ends a transaction without a commit. Returns the position it read at and its changes, which an open step commits
+    /// with its result.
     fn take(&self, id: &str) -> PyResult<(i64, Vec<RawChange>)> {
         let core = self.shared.core()?;
         let now = core.context.clock.monotonic_ms();
@@ -351,13 +351,13 @@ impl States {
         Ok((snapshot.0, put.changes.into_iter().map(raw).collect::<PyResult<_>>()?))
     }
 
-    /// Ends a transaction without a commit. False when it was over.
+    /// Ends a transaction without a commit. Returns false if it was already over.
     fn abort(&self, id: &str) -> bool {
         self.open().transactions.abort(id)
     }
 
-    /// The commit number of a transaction that was committed; None of any other. An error of one that is older than
-    /// that is known.
+    /// Returns the commit number of a committed transaction, None for any other. Errors if the transaction is older
+    /// than the ids that are kept.
     fn outcome(&self, py: Python<'_>, id: &str) -> PyResult<Option<i64>> {
         let (found, now) = self.read(py, |s| Ok((s.transaction_outcome(id)?, s.now()?)))?;
         match (found, transaction::unknown(id, now)) {
@@ -366,7 +366,7 @@ impl States {
         }
     }
 
-    /// How many transactions are open, and the bytes they hold.
+    /// Returns the number of open transactions and the bytes they hold.
     fn held(&self) -> (usize, usize) {
         self.open().transactions.held()
     }

@@ -1,15 +1,15 @@
-//! Which thread or task steps come from: another one makes their order a matter of timing.
+//! Threads and tasks that steps come from. With more than one, the order of steps depends on timing.
 
 use pyo3::{prelude::*, sync::PyOnceLock};
 
-/// A thread, and the task of its running event loop; 0 without one.
+/// A thread, and the current task of its running event loop, 0 if there is none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Strand {
     thread: usize,
     task: usize,
 }
 
-/// Where the caller runs.
+/// Returns the caller's thread and task.
 pub fn here(py: Python<'_>) -> PyResult<Strand> {
     static RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static CURRENT_TASK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -23,7 +23,7 @@ pub fn here(py: Python<'_>) -> PyResult<Strand> {
     Ok(Strand { thread, task: task.as_ptr() as usize })
 }
 
-/// Those that steps came from so far.
+/// Strands that steps came from so far.
 #[derive(Default)]
 pub struct Strands {
     first: Option<Strand>,
@@ -35,7 +35,7 @@ impl Strands {
         self.several |= *self.first.get_or_insert(strand) != strand;
     }
 
-    /// Whether one did all steps so far.
+    /// Returns whether one strand did all steps so far.
     pub fn is_one(&self) -> bool {
         !self.several
     }

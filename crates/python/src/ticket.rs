@@ -1,4 +1,4 @@
-//! A commit on its way, for Python: waited for, or told to a callback.
+//! Pending commit for Python, to be waited for or reported to a callback.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,22 +20,22 @@ use crate::{
     post::{Letter, Post},
 };
 
-/// One operation whose commit has not been heard of yet. It happens also when nobody waits.
+/// One operation and its pending commit. Dropping the ticket still submits the operation.
 ///
-/// It is submitted when it is known how it is waited for: a thread that blocks does the store's work itself
-/// where nobody else is at work.
+/// The operation is submitted once it is known how the caller waits: a thread that blocks runs the store's work itself
+/// if no other thread is doing so.
 #[pyclass(frozen, module = "outlast._native")]
 pub struct Ticket {
     asked: Mutex<Option<(Op, Durability)>>,
-    /// Parts of a long value, in order: committed before it, each in a commit of its own.
+    /// Parts of a long value, in order. Each is committed before the operation, in its own commit.
     parts: Mutex<Vec<Keep>>,
     store: Arc<dyn Store>,
     post: Post,
-    /// For the hints of refusals.
+    /// Id of the run, for the hints of refusals.
     run: String,
-    /// What else is done once it is committed.
+    /// Action to run once the operation is committed.
     after: Mutex<Option<After>>,
-    /// Whose it is: a process forked from that one leaves it alone.
+    /// Id of the process that made the ticket. A process forked from it leaves the ticket alone.
     pid: u32,
 }
 
@@ -54,7 +54,7 @@ impl Ticket {
         }
     }
 
-    /// The same, with something to do for whoever waits once it is committed.
+    /// Returns the ticket with an action that the waiter runs once it is committed.
     pub fn and_then(self, after: impl FnOnce() + Send + 'static) -> Ticket {
         *self.after.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(after));
         self
@@ -65,7 +65,7 @@ impl Ticket {
         after.unwrap_or_else(|| Box::new(|| {}))
     }
 
-    /// The same, when `parts` are committed. One that cannot be is the answer.
+    /// Returns the ticket with parts to commit first. If one fails, its error is the answer.
     pub fn behind(self, parts: Vec<Keep>) -> Ticket {
         *self.parts.lock().unwrap_or_else(PoisonError::into_inner) = parts;
         self
@@ -84,11 +84,11 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.pid != outlast_store::process::id() {
-            // The other process submits it. A store cannot be closed in this one.
+            // The other process submits it. A store cannot be closed in this process.
             return std::mem::forget(self.store.clone());
         }
         if let Ok((op, durability)) = self.take() {
-            // In this order they are committed.
+            // Submitted in the order in which they must be committed.
             for part in self.parts() {
                 drop(self.store.submit(part.into(), Durability::Committed));
             }
@@ -99,7 +99,7 @@ impl Drop for Ticket {
 
 #[pymethods]
 impl Ticket {
-    /// Blocks until the commit, without the interpreter's lock, and gives its answer.
+    /// Blocks until the commit, without the interpreter's lock, and returns the answer.
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let (op, durability) = self.take()?;
         let after = self.after();
@@ -112,11 +112,11 @@ impl Ticket {
         answer(py, outcome, &self.run)
     }
 
-    /// Blocks like `wait`, but not for a commit where nobody else is at work: the opening is answered from what
-    /// is committed, and written with the next commit, or within 100 ms.
+    /// Blocks like `wait`, but not for the commit if the store is idle: the opening is answered from committed
+    /// data, and written with the next commit or within 100 ms.
     fn wait_ahead(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let (op, durability) = self.take()?;
-        // Microseconds, or not at all: the interpreter's lock is not worth giving away.
+        // Takes microseconds or returns at once, so the interpreter's lock is not released.
         let outcome = match self.store.ahead(op) {
             Ok(outcome) => outcome,
             Err(op) => py.detach(|| self.store.submit_here(op, durability).wait()),
@@ -124,14 +124,14 @@ impl Ticket {
         answer(py, outcome, &self.run)
     }
 
-    /// Resolves a future of a running event loop when it is committed. Or calls `done(answer, error)` from another
-    /// thread; one of the two is None.
+    /// Resolves a future of a running event loop once the operation is committed. Given a callable instead, calls
+    /// `done(answer, error)` from another thread; one of the two is None.
     fn then(&self, done: Bound<'_, PyAny>) -> PyResult<()> {
         let (op, durability) = self.take()?;
         let letter = Letter::to(&done, &self.run);
         let parts = self.parts();
         if parts.is_empty() && self.after.lock().is_ok_and(|after| after.is_none()) {
-            // At once: nothing has to be there before, or to be done behind it.
+            // Submitted at once: no parts come first, and no action follows.
             self.post.when(self.store.submit(op, durability), letter);
             return Ok(());
         }
@@ -156,8 +156,10 @@ async fn behind(
     store.submit(op, durability).await
 }
 
-/// What an operation answered, as Python values:
-/// an item as `Seat.claim_item` and `record_item` say; a step `(seq, begun before, done, tries)`; a loop its count; anything else with a number that number.
+/// Converts an operation's outcome to Python values.
+///
+/// An item: as in `Seat.claim_item` and `record_item`. A step: `(seq, begun before, done, tries)`. A loop: its count.
+/// Any other outcome with a number: that number.
 pub fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str) -> PyResult<Py<PyAny>> {
     let number = |n: i64| Ok(n.into_pyobject(py)?.into_any().unbind());
     match outcome.map_err(Failure::from)? {

@@ -1,4 +1,4 @@
-//! A run as people read it, as JSON: what `rt.get(id)` shows.
+//! JSON view of a run, as `rt.get(id)` shows it.
 
 use outlast_core::{
     envelope::unit::{Amounts, Limits, Unit},
@@ -10,22 +10,22 @@ use serde_json::{Map, Value, json};
 
 use crate::error::refused_hint;
 
-/// Units: nano-USD, tokens, counts, milliseconds; times in microseconds since the Unix epoch.
+/// Returns the run as JSON. Units: nano-USD, tokens, counts, milliseconds; times in microseconds since the Unix epoch.
 pub fn json(view: &RunView, now_us: i64) -> String {
     let run = &view.run;
     let mut spent = view.envelope.spent;
-    // It is not kept: it is the time since the run began.
+    // Wall time is not stored: it is the time since the run began.
     spent[Unit::WallMs] = run.wall_ms(run.ended_at.unwrap_or(Micros(now_us)));
     json!({
         "no": run.no.0,
         "id": run.id.as_str(),
         "parent": run.parent.map(|no| no.0),
-        // Its own envelope first, then those above it.
+        // Own envelope first, then those above it.
         "charges": run.charges.iter().map(|no| no.0).collect::<Vec<_>>(),
         "name": view.spec.name,
         "tags": view.spec.tags,
         "status": run.status.name(),
-        // What a run waits for is told by `outlast show`: it is no halt.
+        // A waiting run is not halted: `outlast show` tells what it waits for.
         "halt": run.halt.as_ref().filter(|_| run.status == Status::Halted).map(|halt| json!({
             "code": halt.code, "message": halt.message(), "hint": refused_hint(halt, run.id.as_str()),
         })),

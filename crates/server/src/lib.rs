@@ -1,5 +1,5 @@
-//! The faces over Outlast's engine: the LLM proxy, the state over gRPC and REST, and the routes of other systems'
-//! clients. `door` accepts a request and hands it to one of them.
+//! The network interfaces of Outlast's engine: the LLM proxy, the state over gRPC and REST, and the routes of other
+//! systems' clients. `door` accepts each request and hands it to one of them.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod compat;

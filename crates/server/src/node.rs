@@ -1,6 +1,6 @@
-//! This process on the store: its instance, its heartbeat, and the verdict on others.
+//! This process as an instance of the store: registration, heartbeat, and the sweep of dead instances.
 //!
-//! What is decided stands in [`Membership`]; here it is read, asked and waited for.
+//! [`Membership`] decides; this file reads the store and the clock, submits the commands and waits.
 
 use std::{
     sync::{
@@ -30,30 +30,32 @@ use outlast_core::{
 
 pub use outlast_core::call::membership::LEASE_MS;
 
-/// How often the one heartbeat of a process is renewed.
+/// Interval between two heartbeats of a process.
 pub const HEARTBEAT: Duration = Duration::from_millis(HEARTBEAT_MS);
 
-/// What can be known at once of another process: on the same boot and in the same pid namespace its
-/// pid and start time, on the same host whether its boot is over.
+/// Tells whether another process is gone without waiting for its lease.
+///
+/// Within the same boot and pid namespace by pid and start time; on the same host by whether its boot is over.
 pub trait Census: Send + Sync {
-    /// `Some(true)`: it is certainly gone. `Some(false)`: it certainly lives. `None`: wait out its lease.
+    /// Returns `Some(true)` for a process that is certainly gone, `Some(false)` for one that certainly lives, and
+    /// `None` where only its lease can tell.
     fn is_gone(&self, identity: &Identity) -> Option<bool>;
 }
 
-/// A registered process.
+/// A process that is registered as an instance of a store.
 pub struct Node {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     census: Arc<dyn Census>,
     identity: Identity,
-    /// Its number now, or its last one while it registers anew: every call reads it.
+    /// Current instance number, or the last one while the process registers again. Every call reads it.
     instance: AtomicI64,
     registering: tokio::sync::Mutex<()>,
     membership: Mutex<Membership>,
 }
 
 impl Node {
-    /// Registers this process and sweeps what the dead left open. Blocks on the store.
+    /// Registers this process and sweeps what dead instances left open. Blocks on the store.
     pub fn join(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
@@ -77,15 +79,15 @@ impl Node {
         &self.clock
     }
 
-    /// Its number now: another one after it was declared dead.
+    /// Returns the current instance number. It changes when the process was declared dead and registered again.
     pub fn instance(&self) -> InstanceNo {
         InstanceNo(self.instance.load(Ordering::Acquire))
     }
 
-    /// Renews the heartbeat, posts active time, and learns what its runs are told.
+    /// Renews the heartbeat, posts active time, and returns what the store tells the runs of this process.
     ///
-    /// Declared dead (a suspended machine, a stopped process), or after a commit in doubt, it registers anew and says
-    /// so with `InstanceDead`: what it drove has to be claimed again.
+    /// Errors: `InstanceDead` when the process was declared dead (a suspended machine, a stopped process) or a commit
+    /// is in doubt. The process has then registered again, and the runs that it drove have to be claimed again.
     pub async fn renew(&self, active: Vec<Active>) -> Result<Vec<Pulse>, Error> {
         let instance = self.instance();
         let mut renewed = Err(engine::Error::InstanceDead.into());
@@ -104,19 +106,20 @@ impl Node {
         renewed
     }
 
-    /// Whether the store took a heartbeat within the last lease. Asks nobody: a probe costs no write.
+    /// Returns whether the store took a heartbeat within the last lease. Reads memory only, so a probe costs no write.
     pub fn is_writing(&self) -> bool {
         self.membership().is_writing(self.now_ms())
     }
 
-    /// An operation of `instance` failed so that it cannot go on under that number: it was declared dead, or a commit of
-    /// it is in doubt. It goes on under another one, at the latest with its next heartbeat.
+    /// Registers the process again after `why` ended `instance`: declared dead, or a commit in doubt.
+    ///
+    /// When that fails here, the next heartbeat tries again.
     pub async fn goes_on_after(&self, why: &Error, instance: InstanceNo) -> Result<(), Error> {
         self.membership().failed(instance, why);
         self.register_anew(instance).await
     }
 
-    /// Registers again, unless somebody did meanwhile.
+    /// Registers the process under a new number, unless another task has already replaced `dead`.
     pub async fn register_anew(&self, dead: InstanceNo) -> Result<(), Error> {
         let _one_by_one = self.registering.lock().await;
         if self.instance() != dead {
@@ -129,7 +132,7 @@ impl Node {
         self.farewell().await
     }
 
-    /// Declares an instance of ours left whose open entries nobody knows any more.
+    /// Closes a former instance of this process whose open entries no task knows any more.
     async fn farewell(&self) -> Result<(), Error> {
         let goodbye = self.membership().farewell(|no| self.store.instance(no))?;
         match goodbye {
@@ -138,7 +141,7 @@ impl Node {
         }
     }
 
-    /// Declares dead who is certainly gone, or was not seen to renew for a whole lease.
+    /// Declares instances dead that are certainly gone, or that did not renew for a whole lease. Blocks on the store.
     pub fn sweep(&self) -> Result<Vec<Swept>, Error> {
         let live = self.store.live_instances()?;
         let is_gone = |who: &Identity| self.census.is_gone(who);
@@ -150,10 +153,10 @@ impl Node {
         Ok(swept)
     }
 
-    /// Waits until all are judged of whom only their silence can tell (those of other containers and
-    /// hosts): each was seen to renew, or its lease is over and it is declared dead.
+    /// Waits until every instance that only its lease can judge (in other containers, on other hosts) has either
+    /// renewed or been declared dead.
     ///
-    /// Blocks for little more than a lease at most, and not at all where there is nobody of that kind.
+    /// Blocks for little more than one lease, and returns at once when there is no such instance.
     pub fn await_verdicts(&self) -> Result<(), Error> {
         let mut inquest = Inquest::new(self.now_ms());
         loop {
@@ -162,26 +165,26 @@ impl Node {
             if inquest.is_over(me, &live, |who| self.census.is_gone(who), self.now_ms()) {
                 return Ok(());
             }
-            // Nobody is to take us for dead meanwhile.
+            // Keeps other processes from declaring this one dead meanwhile.
             let renew = Renew { instance: me, active: Vec::new() };
             self.store.ask(renew, Durability::Committed).wait()?;
             std::thread::sleep(HEARTBEAT / 4);
         }
     }
 
-    /// Says goodbye: what is still open becomes unknown at once, and nobody waits out a lease.
+    /// Unregisters the process. Entries still open become `unknown` at once, and no other process waits for its lease.
     pub fn leave(&self) -> Result<(), Error> {
         loop {
             let row = self.store.instance(self.instance())?;
             let Some(goodbye) = row.as_ref().and_then(goodbye) else { return Ok(()) };
-            // A renewal of our own may be on its way.
+            // A renewal of this process may have moved the heartbeat in between: then read it again.
             if moved(self.store.ask(goodbye, Durability::Synced).wait())?.is_some() {
                 return Ok(());
             }
         }
     }
 
-    /// Heartbeats and sweeps for ever: for a server, which drives no attempt itself.
+    /// Renews the heartbeat and sweeps, for ever. For a server, which drives no attempt itself.
     pub async fn keep_alive(self: Arc<Self>) {
         loop {
             tokio::time::sleep(HEARTBEAT).await;
@@ -214,7 +217,7 @@ impl Node {
     }
 }
 
-/// A verdict on somebody who has renewed meanwhile is none.
+/// Turns `HeartbeatMoved` into `None`: an instance that has renewed meanwhile is not declared dead.
 fn moved(verdict: Result<Swept, Error>) -> Result<Option<Swept>, Error> {
     match verdict {
         Err(Error::Engine(engine::Error::HeartbeatMoved { .. })) => Ok(None),

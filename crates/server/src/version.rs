@@ -1,24 +1,25 @@
-//! What this is a build of.
+//! Version, commit and date of this build.
 
 use std::sync::LazyLock;
 
-/// The package's version.
+/// Version of the package, such as `0.1.0`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The commit, in hex. `None` in a developer's build, and where neither git nor `OUTLAST_BUILD_COMMIT` told the build.
+/// Commit of the build, in hex. `None` in a developer's build, and where neither git nor `OUTLAST_BUILD_COMMIT` names
+/// it.
 pub const COMMIT: Option<&str> = option_env!("OUTLAST_BUILD_COMMIT");
 
-/// The commit's day, `2026-11-20`.
+/// Day of the commit, such as `2026-11-20`.
 pub const DATE: Option<&str> = option_env!("OUTLAST_BUILD_DATE");
 
-/// `0.1.0`, or `0.1.0 (3f2a9c1d04 2026-11-20)` where that is known.
+/// Returns `0.1.0`, or `0.1.0 (3f2a9c1d04 2026-11-20)` where commit and date are known.
 pub fn line() -> &'static str {
     static LINE: LazyLock<String> = LazyLock::new(|| said(COMMIT, DATE));
     &LINE
 }
 
 fn said(commit: Option<&str>, date: Option<&str>) -> String {
-    // Whole where it is short, or no hash.
+    // A commit name that is shorter than ten bytes (a tag, for example) is shown whole.
     let short = commit.map(|commit| commit.get(..10).unwrap_or(commit));
     let of: Vec<&str> = short.into_iter().chain(date).collect();
     if of.is_empty() { VERSION.to_owned() } else { format!("{VERSION} ({})", of.join(" ")) }

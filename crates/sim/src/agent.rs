@@ -1,4 +1,4 @@
-//! An agent: a program of requests, an SDK that retries, and a habit of dying.
+//! Simulated agent: a program of requests, an SDK that retries, and a habit of dying.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,14 +13,14 @@ use crate::{
     world::Outside,
 };
 
-/// What happens to an agent. Of an earlier life it is ignored.
+/// Event for an agent. The world drops an event for an earlier life.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// Start another attempt.
     Begin,
-    /// The claim of a supervised attempt came to this.
+    /// Result of the claim of a supervised attempt.
     Claimed(Option<(AttemptNo, i64)>),
-    /// Send the step at hand.
+    /// Send the current step.
     Next,
     Resend(Logical),
     Answer {
@@ -43,23 +43,23 @@ pub enum Input {
     },
 }
 
-/// One request of the program, however often it is sent.
+/// One request of the program, across all its retries.
 #[derive(Clone, Copy, Debug)]
 pub struct Logical {
     pub ask: Ask,
-    /// The same for all its tries, and no other's.
+    /// Idempotency key, shared by all tries of this request and by no other.
     pub key: Option<u64>,
     pub retry: u32,
 }
 
-/// How an agent names its attempt.
+/// Way in which an agent names its attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
     Label(String),
     Token(AttemptNo),
 }
 
-/// A request as it arrives at a process.
+/// Request as it arrives at a process.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub agent: usize,
@@ -86,7 +86,7 @@ pub enum Mood {
     GaveUp,
 }
 
-/// One agent.
+/// State of one agent.
 #[derive(Clone, Debug)]
 pub struct Agent {
     pub index: usize,
@@ -95,22 +95,22 @@ pub struct Agent {
     pub cast: Cast,
     pub life: u32,
     pub mood: Mood,
-    /// It should be dead and is not: it asks on as an attempt that is over.
+    /// Whether the agent should be dead but is not: it keeps asking as an attempt that is over.
     pub ghost: bool,
     pub process: usize,
     credential: Option<Credential>,
     iteration: i64,
-    /// Asks for a fresh turn at its next claim.
+    /// Whether the next claim asks for a fresh turn.
     fresh: bool,
     turns_left: u32,
     attempts_left: u32,
     raises_left: u32,
-    /// Keeps its own notes, and goes on after its last finished step.
+    /// Whether the agent keeps its own notes, and resumes after its last finished step.
     takes_notes: bool,
     position: usize,
     notes: usize,
     open: BTreeMap<u64, Logical>,
-    /// Requests of the step at hand that have no answer yet.
+    /// Number of the current step's requests that have no answer yet.
     missing: usize,
 }
 
@@ -139,7 +139,7 @@ impl Agent {
         }
     }
 
-    /// The one way in.
+    /// Handles an event. Nothing else changes the agent.
     pub fn on(&mut self, input: Input, out: &mut Outside) {
         match input {
             Input::Begin => self.begin(out),
@@ -176,7 +176,7 @@ impl Agent {
         }
     }
 
-    /// Its twin that goes on as if nothing had happened.
+    /// Returns a twin that goes on as if nothing had happened.
     pub fn ghost(&self, index: usize) -> Agent {
         let mood = if self.credential.is_some() { self.mood } else { Mood::GaveUp };
         let open = BTreeMap::new();
@@ -217,7 +217,7 @@ impl Agent {
                 self.fresh = false;
                 out.to_agent(5, self.index, self.life, Input::Next);
             }
-            // Held by a process that is dead or asleep: somebody will notice.
+            // The holder is dead or asleep: the claim is tried again later, once that has been noticed.
             None => self.restart_in(out.rng.between(4_000, 9_000), out),
         }
     }
@@ -253,7 +253,7 @@ impl Agent {
         out.to_process(delay, self.process, process::Input::Request { connection, request });
         if out.rng.chance(7) && !out.provider.behaves {
             let vanish = Input::Vanish { connection, marked: out.rng.chance(50) };
-            // Some leave while they are admitted.
+            // Some clients leave while they are being admitted.
             let after = if out.rng.chance(30) { out.rng.between(1, 15) } else { out.rng.between(5, 8_000) };
             out.to_agent(after, self.index, self.life, vanish);
         }
@@ -280,7 +280,7 @@ impl Agent {
         self.restart_in(100, out);
     }
 
-    /// It raises what its SDK raised, and dies of it.
+    /// Raises the exception of the SDK, which ends the agent's attempt.
     fn fail(&mut self, code: &str, out: &mut Outside) {
         if self.ghost || code == "price_unknown" {
             self.mood = Mood::GaveUp;
@@ -313,7 +313,7 @@ impl Agent {
         }
     }
 
-    /// The process learns of it at once, or late.
+    /// Drops a connection. The process notices at once, or late.
     fn hang_up(&self, connection: u64, out: &mut Outside) {
         let delay = if out.rng.chance(80) { out.rng.between(0, 5) } else { out.rng.between(5, 4_000) };
         out.to_process(delay, self.process, process::Input::ClientGone(connection));

@@ -1,5 +1,5 @@
-//! The oracle: the invariants of ARCHITECTURE.md, checked from outside on what is stored, what the provider
-//! saw and billed, and what agents received. It shares no code with the decisions it judges.
+//! Oracle: checks the invariants of ARCHITECTURE.md from outside, on stored data, on what the provider saw and
+//! billed, and on what agents received. It shares no code with the decisions it judges.
 
 use std::{
     cell::RefCell,
@@ -27,18 +27,18 @@ use crate::{
 
 type Key = (RunNo, Seq);
 
-/// What it remembers, and the first thing it found.
+/// State of the oracle, and the first violation found.
 #[derive(Default)]
 pub struct Oracle {
     found: RefCell<Option<String>>,
     states: BTreeMap<Key, State>,
-    /// Deliveries whose mark was lost with its process: they may be given once more.
+    /// Deliveries whose mark was lost with its process, so that they may be repeated once.
     unmarked: HashSet<Key>,
-    /// Answers that reached an attempt by a first try.
+    /// Answers that each attempt received at a first try.
     received: HashMap<(RunNo, AttemptNo), HashSet<u64>>,
-    /// Whose clients are receiving which answers: a client that left, or has its answer whole, is receiving nothing.
+    /// Entry whose answer each connection is receiving. A client that left or has the whole answer receives nothing.
     receiving: BTreeMap<u64, (RunNo, AttemptNo, Seq)>,
-    /// When something last changed that waiters wait for.
+    /// Time of the last change that waiters may wait for.
     moved_at: Micros,
 }
 
@@ -51,23 +51,23 @@ impl Oracle {
         self.unmarked.insert((run, seq));
     }
 
-    /// The client of `connection` is there, and receives the answer of an entry.
+    /// Notes that the client of `connection` is receiving the answer of an entry.
     pub fn receives(&mut self, connection: u64, run: RunNo, attempt: AttemptNo, seq: Seq) {
         self.receiving.insert(connection, (run, attempt, seq));
     }
 
-    /// It does not any more: it left, has the answer whole, or asks anew.
+    /// Notes that the client no longer receives it: it left, has the whole answer, or asks anew.
     pub fn gives_back(&mut self, connection: u64) {
         self.receiving.remove(&connection);
     }
 
-    /// What clients of the attempt are receiving.
+    /// Returns the entries that clients of the attempt are receiving.
     pub fn receiving(&self, run: RunNo, attempt: AttemptNo) -> Vec<Seq> {
         let own = self.receiving.values().filter(|r| (r.0, r.1) == (run, attempt));
         own.map(|r| r.2).collect()
     }
 
-    /// 9: a process that waits for nothing carries every entry that it has open.
+    /// Invariant 9: a process that waits for nothing carries every entry that it has open.
     pub fn carries(&self, disk: &MemoryStore, instance: InstanceNo, carried: impl Fn(Key) -> bool) {
         disk.inspect(|t, _| {
             let own = |e: &&Entry| e.instance == Some(instance) && e.state == State::Open;
@@ -77,12 +77,12 @@ impl Oracle {
         });
     }
 
-    /// The upstream was asked more often within a minute than its rate allows.
+    /// Reports that the upstream was asked more often within a minute than its rate allows.
     pub fn asked_too_fast(&self, key: Key, rate: Rate) {
         self.find(format!("entry {key:?} left, and its upstream takes {rate}"));
     }
 
-    /// Before the power goes: marks that are committed and not synced go with it.
+    /// Notes, before a loss of power, the delivery marks that are committed but not synced: they will be lost.
     pub fn power_lost(&mut self, disk: &MemoryStore) {
         let lost: Vec<Key> = disk.inspect(|committed, synced| {
             let marked = |t: &Tables, k: &Key| t.entries.get(k).and_then(|e| e.delivered_to);
@@ -91,14 +91,14 @@ impl Oracle {
         self.unmarked.extend(lost);
     }
 
-    /// 1: intent before effect; 8: fail closed.
+    /// Invariants 1 (intent before effect) and 8 (fail closed).
     pub fn sent(&mut self, disk: &MemoryStore, asked: &Asked) {
         disk.inspect(|_, synced| {
             let Some(e) = synced.entries.get(&(asked.run, asked.seq)) else {
                 return self.find(format!("1: {:?} left without an entry on disk", asked.seq));
             };
-            // A process that slept between its commit and its send was swept meanwhile: the entry
-            // is charged as unknown, and that covers it.
+            // A process that slept between its commit and its send was swept meanwhile: the entry is charged as
+            // unknown, which covers the call.
             let swept = e.state == State::Unknown
                 || is_refunded(synced, e)
                 || e.call.as_ref().is_some_and(|c| c.correction.is_some());
@@ -120,7 +120,7 @@ impl Oracle {
         });
     }
 
-    /// 2: durable before visible.
+    /// Invariant 2: durable before visible.
     pub fn shown(
         &mut self,
         disk: &MemoryStore,
@@ -155,7 +155,7 @@ impl Oracle {
         });
     }
 
-    /// An agent has an answer whole: it is to its own request, and no other request's.
+    /// Checks that an answer received whole belongs to the agent's own request.
     pub fn received(&mut self, provider: &Provider, request: &Request, attempt: AttemptNo, answer: u64) {
         let Some((key, served)) = provider.served.iter().find(|(_, s)| s.answer == answer) else {
             return self.find(format!("an answer {answer} that was never made"));
@@ -167,7 +167,7 @@ impl Oracle {
                 request.run, asked.scope, request.scope
             ));
         }
-        // A marked retry may be given what an earlier try was given; a first try may not.
+        // A marked retry may be given an earlier try's answer; a first try may not.
         let attempts = self.received.entry((request.run, attempt)).or_default();
         let first = attempts.insert(answer);
         if !first && request.retry == 0 && request.key.is_none() && !self.unmarked.contains(key) {
@@ -175,9 +175,9 @@ impl Oracle {
         }
     }
 
-    /// A waiter was served only when its wait was over: nobody had told it, in good time.
+    /// Checks that a waiter was served at the end of its wait only if nothing could have woken it earlier.
     pub fn overslept(&mut self, now: Micros, run: RunNo, seq: Seq) {
-        // With the hour the named budget begins anew, which tells nobody: the proxy polls, as for other processes.
+        // The named budget starts anew each hour without an event: the proxy polls, as it does for other processes.
         let hour = |at: Micros| at.0.div_euclid(3_600_000_000);
         if hour(now) == hour(self.moved_at) && now.ms_since(self.moved_at) > 1_000 {
             self.find(format!(
@@ -186,7 +186,7 @@ impl Oracle {
         }
     }
 
-    /// What an admission was answered. `receiving`: what its attempt was receiving when it was asked.
+    /// Checks an admission's answer. `receiving`: entries that its attempt was receiving when it asked.
     pub fn decided(
         &mut self,
         disk: &MemoryStore,
@@ -207,14 +207,14 @@ impl Oracle {
         });
     }
 
-    /// 4: paid once; 6: one driver.
+    /// Invariants 4 (paid once) and 6 (one driver).
     fn new_call(&mut self, t: &Tables, admit: &Admit, receiving: &[Seq], seq: Seq) {
         let run = admit.actor.run;
         let same: Vec<&Entry> = t.entries_of(run).filter(|e| e.seq != seq && is_same(e, admit)).collect();
         if let Some(e) = same.iter().find(|e| is_free(t, e, admit, receiving)) {
             self.find(format!("4: entry {seq} was bought, and entry {} would have served", e.seq));
         }
-        // A retry that stands for an error may be a new call; one that lost an answer is given it again.
+        // A retry after an error may be a new call; a retry after a lost answer is given that answer again.
         let stands_for_an_error = admit.answered_with_error || same.iter().any(|e| is_error(e, admit));
         let lost = same.iter().find(|e| was_lost(e, admit, receiving));
         if let Some(e) = lost.filter(|_| admit.retry_count > 0 && !stands_for_an_error) {
@@ -247,7 +247,7 @@ impl Oracle {
         }
     }
 
-    /// 3, 5, 9, and the sums.
+    /// Invariants 3, 5 and 9, and the sums.
     pub fn check_tables(&mut self, disk: &MemoryStore, provider: &Provider) {
         let states = disk.inspect(|t, _| {
             self.limits(t, provider);
@@ -259,7 +259,7 @@ impl Oracle {
         self.states = states;
     }
 
-    /// 3: spent and reserved pass no limit, but by what was billed beyond a bound.
+    /// Invariant 3: spent and reserved exceed no limit, except by amounts billed beyond a bound.
     fn limits(&self, t: &Tables, provider: &Provider) {
         for envelope in t.envelopes.values() {
             let own = |e: &&Entry| t.is_charged(e, envelope.no);
@@ -270,7 +270,7 @@ impl Oracle {
             for (key, served) in &provider.served {
                 let Some(e) = t.entries.get(key).filter(own) else { continue };
                 over += served.overrun_tokens;
-                // A lost call whose hold went to its retry, and whose truth came all the same.
+                // A lost call whose hold went to its retry, and whose actual usage arrived all the same.
                 over += if e.retried_by.is_some() { e.spent.tokens() } else { 0 };
             }
             for (unit, over) in [(Unit::CostNanoUsd, over_cost), (Unit::Tokens, over), (Unit::Calls, 0)] {
@@ -285,7 +285,7 @@ impl Oracle {
         }
     }
 
-    /// 5: nothing in doubt is free; and an entry closes once.
+    /// Invariant 5: nothing in doubt is free. An entry closes once.
     fn entries(&self, t: &Tables, provider: &Provider) {
         for (key, e) in &t.entries {
             let before = self.states.get(key).copied().unwrap_or(State::Open);
@@ -302,7 +302,7 @@ impl Oracle {
                 self.find(format!("5: entry {key:?} is void, and the provider saw it"));
             }
             let covered = e.spent.cost() + e.held.cost();
-            // Unbacked doubt: its hold went to its retry.
+            // Unbacked doubt: the hold went to the retry.
             let corrected = e.call.as_ref().is_some_and(|c| c.correction.is_some());
             let lost = e.retried_by.is_some() && (e.state == State::Unknown || corrected);
             let owed = served.billed_nano_usd - covered - served.overrun_nano_usd;
@@ -315,7 +315,7 @@ impl Oracle {
         }
     }
 
-    /// 9: what a dead instance had open is swept with it.
+    /// Invariant 9: entries that a dead instance had open are swept with it.
     fn owners(&self, t: &Tables) {
         let live = |i| t.instances.get(&i).is_some_and(|i| i.life == Life::Live);
         for (key, e) in &t.entries {
@@ -337,7 +337,7 @@ impl Oracle {
         }
     }
 
-    /// When everybody has finished, nothing is open.
+    /// Returns what is still open when everybody has finished, `None` if nothing is.
     pub fn at_rest(&self, disk: &MemoryStore) -> Option<String> {
         disk.inspect(|t, _| {
             let open = t.entries.values().find(|e| e.state == State::Open)?;
@@ -354,12 +354,12 @@ impl Oracle {
     }
 }
 
-/// The same request: by what it says and where, not by the key it is looked up with.
+/// Returns whether the entry is the same request, judged by its content and scope and not by its match key.
 fn is_same(e: &Entry, admit: &Admit) -> bool {
     e.scope == admit.scope && e.call.as_ref().is_some_and(|c| c.digest == Some(admit.digest))
 }
 
-/// A lost call of a run whose policy is not to charge it: the user bears what the provider bills.
+/// Returns whether the entry is a lost call of a run that does not charge those: the user bears the provider's bill.
 fn is_refunded(t: &Tables, e: &Entry) -> bool {
     t.runs[&e.run].policy.in_doubt == InDoubt::Refund && matches!(e.state, State::Failed | State::Unknown)
 }
@@ -368,7 +368,7 @@ fn is_marked(admit: &Admit) -> bool {
     admit.retry_count > 0 || admit.idempotency_key.is_some()
 }
 
-/// A candidate that nobody of the attempt has or receives.
+/// Returns whether the entry can serve the request, as no client of the attempt has or receives it.
 fn is_free(t: &Tables, e: &Entry, admit: &Admit, receiving: &[Seq]) -> bool {
     let serves = e.state == State::Open || e.state == State::Done && e.replayable;
     let own = e.attempt == admit.actor.attempt;
@@ -376,13 +376,13 @@ fn is_free(t: &Tables, e: &Entry, admit: &Admit, receiving: &[Seq]) -> bool {
     serves && (own || ended) && e.delivered_to != Some(admit.actor.attempt) && !receiving.contains(&e.seq)
 }
 
-/// The attempt's answer to an earlier try, which nobody receives now.
+/// Returns whether the entry is the attempt's answer to an earlier try, which no client receives now.
 fn was_lost(e: &Entry, admit: &Admit, receiving: &[Seq]) -> bool {
     let delivered = e.delivered_to == Some(admit.actor.attempt) && e.delivered_count < admit.retry_count;
     delivered && e.state == State::Done && e.replayable && !receiving.contains(&e.seq)
 }
 
-/// An error of the attempt that no retry stands for yet.
+/// Returns whether the entry is an error of the attempt.
 fn is_error(e: &Entry, admit: &Admit) -> bool {
     let failed = matches!(e.state, State::Failed | State::Void | State::Unknown);
     failed && e.attempt == admit.actor.attempt

@@ -1,4 +1,4 @@
-//! The desk with a defect in it: the real one, and what its machines share is tampered with around each event.
+//! Desk with a planted defect: the real one, whose shared state is tampered with around each event.
 
 use outlast_core::call::{
     Desk, connection,
@@ -9,7 +9,7 @@ use outlast_core::call::{
 
 use crate::Bug;
 
-/// A process's desk.
+/// Desk of a process, with the defect to plant.
 pub struct Planted {
     desk: Desk,
     bug: Option<Bug>,

@@ -1,4 +1,4 @@
-//! A process: a server that hosts a desk on its handle of the store, as the proxy does.
+//! Simulated process: a server that hosts a desk on its own handle of the store, as the proxy does.
 
 mod clients;
 mod exchanges;
@@ -37,14 +37,14 @@ use crate::{
     world::Outside,
 };
 
-/// What happens to a process. While it is paused all of it waits.
+/// Event for a process. All events wait while it is paused.
 #[derive(Clone, Debug)]
 pub enum Input {
     Start,
     Tick,
-    /// The writer's next group.
+    /// Commit the writer's next group.
     Commit,
-    /// The oldest ticket that is committed resolves.
+    /// Resolve the oldest committed ticket.
     Resolve,
     Reopen,
     Request {
@@ -52,13 +52,13 @@ pub enum Input {
         request: Request,
     },
     ClientGone(u64),
-    /// The planted defect: a client's end is noticed when its driver gets to it.
+    /// Planted defect: the end of a client is noticed only when its driver gets to it.
     ClientGoneLate(u64),
     WaitOver {
         connection: u64,
         wait: u64,
     },
-    /// It asks for its turn at its upstream again.
+    /// The client asks for its turn at its upstream again.
     AskTurn {
         connection: u64,
         asked: u64,
@@ -72,7 +72,7 @@ pub enum Input {
         seq: Seq,
     },
     Flushed(u64),
-    /// Its driver gets to the delivery mark.
+    /// The client's driver gets to the delivery mark.
     Mark(u64),
     Upstream {
         run: RunNo,
@@ -94,7 +94,7 @@ pub enum Input {
     },
 }
 
-/// What a ticket was for.
+/// Purpose of a ticket.
 #[derive(Clone, Debug)]
 enum Then {
     Registered,
@@ -114,9 +114,9 @@ struct Pending {
     durability: Durability,
     then: Then,
     as_whom: InstanceNo,
-    /// What the attempt of an admission was receiving when it was asked, as the oracle saw it.
+    /// Entries that the attempt of an admission was receiving when it asked, as the oracle saw it.
     receiving: Vec<Seq>,
-    /// For the defect that decides on what was read too early.
+    /// Tables read too early, for the defect that decides on them.
     stale: Option<Box<Tables>>,
 }
 
@@ -128,7 +128,7 @@ pub struct Process {
     pub paused_until_ms: u64,
     desk: Planted,
     membership: Membership,
-    /// Its last instance, also while it registers anew.
+    /// Last instance of this process, kept while it registers anew.
     instance: InstanceNo,
     store: FaultStore,
     pub clients: BTreeMap<u64, Client>,
@@ -165,12 +165,12 @@ impl Process {
         self.clients.is_empty() && self.exchanges.is_empty() && self.desk.is_empty()
     }
 
-    /// Its connections and exchanges, for people.
+    /// Returns its connections and exchanges, as text for people.
     pub fn business(&self) -> String {
         format!("connections {:?}, exchanges {:?}", self.clients.keys(), self.exchanges.keys())
     }
 
-    /// Its delivery marks that are not committed: a crash loses them.
+    /// Returns delivery marks that are not committed: a crash loses them.
     pub fn pending_marks(&self) -> Vec<(RunNo, Seq)> {
         let queued = self.pending.iter().filter_map(|p| match &p.op {
             Op::Delivered(d) => Some((d.run, d.seq)),
@@ -180,7 +180,7 @@ impl Process {
         queued.chain(not_yet).collect()
     }
 
-    /// The one way in.
+    /// Handles an event. Nothing else changes the process.
     pub fn on(&mut self, input: Input, out: &mut Outside) {
         if !self.is_up && !matches!(input, Input::Start) {
             return self.nobody_there(input, out);
@@ -274,7 +274,7 @@ impl Process {
         self.desk_on(desk::Event::Client(ConnectionId(c), event), out);
     }
 
-    /// Feeds the desk, and carries out what it leaves to do.
+    /// Passes an event to the desk and carries out the deeds it returns.
     fn desk_on(&mut self, event: desk::Event, out: &mut Outside) {
         let at = At { now_ms: out.now_ms(), instance: self.instance };
         let mut events = VecDeque::from([event]);

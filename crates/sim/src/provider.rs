@@ -1,5 +1,4 @@
-//! A provider that answers, refuses, breaks off, loses its answers after billing them, and keeps
-//! the one true bill.
+//! Simulated provider: it answers, refuses, breaks off, loses answers after billing them, and keeps the one true bill.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,7 +19,7 @@ use outlast_core::{
 
 use crate::rng::Rng;
 
-/// A request as it arrives upstream.
+/// Request as it arrives upstream.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub run: RunNo,
@@ -29,25 +28,25 @@ pub struct Asked {
     pub scope: Arc<str>,
     pub stream: bool,
     pub bound: Bound,
-    /// The output cap it was sent with.
+    /// Output cap the request was sent with.
     pub cap: u64,
     pub priced: bool,
 }
 
-/// What it was billed, and which answer was made for it.
+/// Billed amounts of a request, and the answer made for it.
 #[derive(Clone, Debug)]
 pub struct Served {
     pub asked: Asked,
-    /// Unique: tells one bought answer from another.
+    /// Unique number of the answer, which tells one paid answer from another.
     pub answer: u64,
     pub billed_nano_usd: i64,
     pub billed_tokens: i64,
-    /// Billed beyond the bound.
+    /// Amount billed beyond the bound.
     pub overrun_nano_usd: i64,
     pub overrun_tokens: i64,
 }
 
-/// What comes back, in order, with the milliseconds before each.
+/// Part of an answer. Parts come in order, each after a number of milliseconds.
 #[derive(Clone, Debug)]
 pub enum Piece {
     Head {
@@ -55,29 +54,29 @@ pub enum Piece {
         streamed: bool,
     },
     Frame(Frame),
-    /// The body of what is no stream.
+    /// Body of an answer that is not a stream.
     Body {
         readable: bool,
     },
     End,
     Failed(Failure),
     Silent(Silence),
-    /// The usage that the dialect reads, priced.
+    /// Usage as the dialect reads it, with its price.
     Usage(Bill),
 }
 
-/// All requests it ever saw.
+/// The provider, with all requests it ever received.
 #[derive(Default)]
 pub struct Provider {
     pub served: BTreeMap<(RunNo, Seq), Served>,
-    /// No more faults: the world is coming to rest.
+    /// Whether faults have ended, because the world is coming to rest.
     pub behaves: bool,
     answers: u64,
-    /// When each process, in one of its lives, asked for the first time for a call.
+    /// Times at which each process, per life, first asked for a call.
     asked_at: BTreeMap<(usize, u64), Vec<u64>>,
 }
 
-/// How a request fares.
+/// Outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Answer,
@@ -85,12 +84,12 @@ enum Fate {
     Overrun,
     Unreadable,
     Status(u16),
-    /// Nothing comes back; a status would have.
+    /// Nothing comes back, not even a status.
     Lost {
         billed: bool,
         silent: bool,
     },
-    /// It begins and does not end. `after_stop`: even its stop reason was seen.
+    /// The answer begins and does not end. `after_stop`: even its stop reason was sent.
     Cut {
         after_stop: bool,
         silent: bool,
@@ -99,12 +98,12 @@ enum Fate {
 }
 
 impl Provider {
-    /// Never reached: what an unreachable upstream looks like.
+    /// Returns the pieces of an unreachable upstream.
     pub fn unreachable() -> Vec<(u64, Piece)> {
         vec![(20, Piece::Failed(Failure::BeforeSend))]
     }
 
-    /// Counts a call that `who` asks for the first time; true when that are more within a minute than `rate` allows.
+    /// Counts a new call by `who`. Returns true if that exceeds `rate` within a minute.
     pub fn counts(&mut self, who: (usize, u64), now_ms: u64, rate: Rate) -> bool {
         let asked = self.asked_at.entry(who).or_default();
         asked.retain(|at| at + 60_000 > now_ms);
@@ -112,7 +111,7 @@ impl Provider {
         rate.requests.is_some_and(|limit| asked.len() as u64 > limit)
     }
 
-    /// Takes a request, bills it, and says what will come back. Once per (run, seq).
+    /// Takes a request, bills it, and returns the pieces that will come back. Called once per (run, seq).
     pub fn receive(&mut self, asked: Asked, rng: &Rng) -> Vec<(u64, Piece)> {
         let fate = if self.behaves { Fate::Answer } else { draw(rng) };
         self.answers += 1;
@@ -156,7 +155,7 @@ fn draw(rng: &Rng) -> Fate {
     }
 }
 
-/// Within the bound, unless it overruns.
+/// Draws a usage within the bound, unless the fate is an overrun.
 fn draw_usage(asked: &Asked, fate: Fate, rng: &Rng) -> Usage {
     let output = match fate {
         Fate::Overrun => asked.cap + rng.between(1, 50),

@@ -1,8 +1,8 @@
-//! Chance, drawn from the seed.
+//! Random numbers drawn from the seed.
 
 use outlast_core::words::clock::SeededEntropy;
 
-/// A source of small numbers. Biased by less than 2^-50, which no test of ours can see.
+/// Source of small random numbers. Biased by less than 2^-50, which no test can see.
 pub struct Rng(SeededEntropy);
 
 impl Rng {
@@ -10,17 +10,17 @@ impl Rng {
         Rng(SeededEntropy::new(seed))
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub fn below(&self, n: u64) -> u64 {
         self.0.next_u64() % n.max(1)
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True in so many cases of a hundred.
+    /// Returns true with a probability of `percent` in a hundred.
     pub fn chance(&self, percent: u64) -> bool {
         self.below(100) < percent
     }

@@ -1,4 +1,4 @@
-//! What a seed sets up: runs with their limits, programs, and the troubles to come.
+//! Setup drawn from a seed: runs with their limits, programs, and the troubles to come.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::rng::Rng;
 /// One request of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Which of a few prompts: equal numbers are identical requests.
+    /// Number of the prompt, one of a few. Equal numbers make identical requests.
     pub prompt: u64,
-    /// 0: the iteration's scope; else an item's.
+    /// Number of the item whose scope the request is in, 0 for the iteration's scope.
     pub item: u64,
     pub stream: bool,
     pub priced: bool,
 }
 
 impl Ask {
-    /// What the request can cost at most: a nano-dollar an input token, two an output token.
+    /// Returns the bound of the request: one nano-dollar per input token, two per output token.
     pub fn bound(&self) -> Bound {
         let (input, cap) = (20 + 10 * self.prompt, 100 + 60 * self.prompt);
         Bound {
@@ -45,27 +45,27 @@ impl Ask {
     }
 }
 
-/// The requests of a step go out together; the next step follows when all have their answers.
+/// Steps of requests. The requests of a step are sent together; the next step follows when all are answered.
 pub type Program = Vec<Vec<Ask>>;
 
-/// One run and the agent that works in it.
+/// A run and the agent that works in it.
 #[derive(Clone, Debug)]
 pub struct Cast {
     pub program: Program,
     pub limits: Limits,
-    /// Driven by a process that claims it; else it names its attempts itself, in a header.
+    /// Whether a process claims and drives the run. Otherwise the agent names its attempts itself, in a header.
     pub supervised: bool,
     pub under_parent: bool,
-    /// Of the named budget's tag.
+    /// Whether the run has the tag of the named budget.
     pub of_team: bool,
     pub in_doubt: InDoubt,
-    /// Its SDK sends an `Idempotency-Key`, the same for every try of a request.
+    /// Whether the SDK sends an `Idempotency-Key`, the same for every try of a request.
     pub sends_keys: bool,
-    /// Does its program twice, the second time as a deliberate fresh turn.
+    /// Whether the agent runs its program twice, the second time as a deliberate fresh turn.
     pub two_turns: bool,
 }
 
-/// Something that goes wrong, at a time in milliseconds.
+/// Failure to cause, at a time in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     KillProcess(usize),
@@ -78,14 +78,14 @@ pub struct Scene {
     pub processes: usize,
     pub casts: Vec<Cast>,
     pub parent_limits: Limits,
-    /// Of the named budget, which begins anew with each hour.
+    /// Limits of the named budget, which starts anew every hour.
     pub team_limits: Limits,
-    /// When the first hour ends.
+    /// Time at which the first hour ends.
     pub hour_ends_ms: u64,
     pub troubles: Vec<(u64, Trouble)>,
-    /// Chance in a hundred that an operation meets a fault.
+    /// Chance, in percent, that an operation meets a fault.
     pub faults: u64,
-    /// How often the upstream may be asked by one process.
+    /// Rate at which one process may ask the upstream.
     pub rate: Rate,
 }
 
@@ -138,7 +138,7 @@ fn cast(rng: &Rng) -> Cast {
     }
 }
 
-/// One request, the same several times over, or a few different ones.
+/// Draws a step: one request, the same one several times, or a few different ones.
 fn step(rng: &Rng) -> Vec<Ask> {
     let ask = || Ask {
         prompt: rng.below(3),

@@ -1,7 +1,7 @@
-//! A store that fails as disks and processes do, over the strict memory store.
+//! Store with injected faults of disks and processes, over the strict memory store.
 //!
-//! Each process has its own handle on the one disk. A crash is the process's; a power loss is
-//! everybody's (`MemoryStore::lose_power`).
+//! Each process has its own handle on the one disk. A crash affects one process; a loss of power affects all
+//! (`MemoryStore::lose_power`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,18 +16,18 @@ use outlast_core::{
     store::{Durability, Error, Store, Ticket},
 };
 
-/// What happens to one operation.
+/// Fault that an operation meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Rolled back: nothing was written, and the store works on.
+    /// Rolled back: nothing was written, and the store goes on working.
     Full,
-    /// The commit's outcome is not seen; the handle refuses everything until it is reopened.
+    /// The commit's outcome is unknown, and the handle refuses everything until it is reopened.
     Unclear { committed: bool },
-    /// The process dies before the commit, or after it and before it learns of it.
+    /// The process dies before the commit, or after it but before learning of it.
     Crash { committed: bool },
 }
 
-/// One process's handle.
+/// Store handle of one process.
 pub struct FaultStore {
     disk: Arc<MemoryStore>,
     state: Mutex<State>,
@@ -45,7 +45,7 @@ impl FaultStore {
         FaultStore { disk, state: Mutex::default() }
     }
 
-    /// The next operation meets this.
+    /// Sets the fault that the next operation meets.
     pub fn plan(&self, fault: Fault) {
         self.lock().next = Some(fault);
     }
@@ -62,7 +62,7 @@ impl FaultStore {
         *self.lock() = State::default();
     }
 
-    /// Reads go past the faults.
+    /// Returns the disk itself: reads meet no faults.
     pub fn disk(&self) -> &MemoryStore {
         &self.disk
     }
@@ -71,7 +71,7 @@ impl FaultStore {
         self.meet(|| self.disk.submit(op, durability))
     }
 
-    /// The planted defect: whether a call fits is decided on `stale`; the write goes through.
+    /// Plants a defect: decides on `stale` whether the call fits, and writes it regardless.
     pub fn submit_on_stale(&self, stale: &Tables, op: Op) -> Ticket {
         let now = self.disk.now().unwrap_or_default();
         let decided = stale.load(&op.needs(), now).map(|mut l| op::decide(&op, &mut l, now));

@@ -1,4 +1,4 @@
-//! The world: one clock, one queue of what happens when, everybody in it.
+//! World of the simulation: one clock, one queue of events, all agents and processes.
 
 use std::{
     collections::BTreeMap,
@@ -37,23 +37,23 @@ use crate::{
     store::Fault,
 };
 
-/// From here on nothing new goes wrong: everything has to come to rest.
+/// Time from which nothing new goes wrong, so that everything has to come to rest.
 const CALM_MS: u64 = 150_000;
-/// A world that has not come to rest by then never will.
+/// Time by which a world that will ever come to rest has done so.
 const END_MS: u64 = 3_600_000;
-/// 20 November 2026, 09:00 UTC.
+/// Time at which the first simulated hour ends: 20 November 2026, 09:00 UTC.
 const AN_HOUR: Micros = Micros(1_795_165_200_000_000);
-/// So long nothing has to happen before a world counts as at rest: several ticks and a lease.
+/// Time without events after which a world counts as at rest: several ticks and a lease.
 const REST_MS: u64 = 30_000;
 
-/// What a seed came to.
+/// Result of playing a seed.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub seed: u64,
-    /// What the oracle found, and what happened until then if it was asked for.
+    /// Violation that the oracle found, with the story up to it if that was asked for.
     pub violation: Option<String>,
     pub story: Vec<String>,
-    /// What happened how often: a world in which nothing happens proves nothing.
+    /// Number of times each thing happened: a world in which nothing happens proves nothing.
     pub seen: BTreeMap<&'static str, u64>,
 }
 
@@ -63,7 +63,7 @@ enum Happening {
     Trouble(Trouble),
 }
 
-/// All that is not a process or an agent, handed to both.
+/// Everything but the processes and agents, which are given access to it.
 pub struct Outside {
     pub clock: Arc<ManualClock>,
     pub disk: Arc<MemoryStore>,
@@ -72,7 +72,7 @@ pub struct Outside {
     pub oracle: Oracle,
     pub bug: Option<Bug>,
     pub processes: usize,
-    /// How often the upstream may be asked by one process.
+    /// Rate at which one process may ask the upstream.
     pub rate: Rate,
     pub seen: BTreeMap<&'static str, u64>,
     queue: BTreeMap<(u64, u64), Happening>,
@@ -101,17 +101,17 @@ impl Outside {
         self.connections
     }
 
-    /// A waiter was served when its wait was over.
+    /// Notes that a waiter was served only when its wait was over.
     pub fn overslept(&mut self, run: RunNo, seq: Seq) {
         self.oracle.overslept(self.clock.now(), run, seq);
     }
 
-    /// Counts something that a simulation should meet.
+    /// Counts an occurrence that a simulation should meet.
     pub fn saw(&mut self, what: &'static str) {
         *self.seen.entry(what).or_default() += 1;
     }
 
-    /// Whether the next operation fails, and how. The void of a call that was never sent fails often.
+    /// Draws whether the next operation fails, and how. The void of a call that was never sent fails often.
     pub fn draw_fault(&mut self, op: &Op) -> Option<Fault> {
         if let Op::Settle(settle) = op
             && settle.close == Close::Void
@@ -131,12 +131,12 @@ impl Outside {
         })
     }
 
-    /// A process ended at a commit: the world buries it when the step is over.
+    /// Notes that a process ended at a commit. The world removes it when the step is over.
     pub fn process_died(&mut self, process: usize) {
         self.died.push(process);
     }
 
-    /// A line of the story, if it is wanted.
+    /// Adds a line to the story, if one is kept.
     pub fn say(&self, line: impl FnOnce() -> String) {
         if let Some(story) = &self.story {
             let line = format!("{:>8} ms  {}", self.now_ms(), line());
@@ -154,7 +154,7 @@ struct World {
     out: Outside,
     processes: Vec<Process>,
     agents: Vec<Agent>,
-    /// Since when nobody had anything to do.
+    /// Time since which nobody has had anything to do.
     quiet_since_ms: Option<u64>,
 }
 
@@ -214,7 +214,7 @@ impl World {
         World { out, processes, agents, quiet_since_ms: None }
     }
 
-    /// Returns what the oracle found.
+    /// Plays until the world is at rest. Returns the violation that the oracle found.
     fn play(&mut self) -> Option<String> {
         while let Some(((ms, order), what)) = self.out.queue.pop_first() {
             self.out.clock.advance_ms(ms - self.out.now_ms());
@@ -244,7 +244,7 @@ impl World {
             Happening::Process(i, input) => {
                 let until = self.processes[i].paused_until_ms;
                 if until > self.out.now_ms() {
-                    // In the order they were sent in: the network keeps it.
+                    // Delivered in the order in which they were sent: the network keeps it.
                     self.out.queue.insert((until, order), Happening::Process(i, input));
                 } else {
                     self.processes[i].on(input, &mut self.out);
@@ -292,8 +292,8 @@ impl World {
         }
     }
 
-    /// Ends a process and all it had in memory; its clients see their connections reset, and the
-    /// agents it supervised end with it. It comes back.
+    /// Ends a process with all that it had in memory. Its clients see their connections reset, the agents it supervised
+    /// end with it, and it restarts later.
     fn kill(&mut self, i: usize) {
         if !self.processes[i].is_up {
             return;
@@ -326,7 +326,7 @@ impl World {
         self.out.to_process(down, i, process::Input::Start);
     }
 
-    /// Who still has something to do.
+    /// Returns who still has something to do.
     fn unrest(&self) -> String {
         let agents =
             self.agents.iter().filter(|a| a.mood == Mood::Working).map(|a| format!("agent {}", a.index));
@@ -349,7 +349,7 @@ impl World {
     }
 }
 
-/// A named budget for the runs of a tag, by the hour.
+/// Creates an hourly named budget for the runs of a tag.
 fn team(out: &Outside, limits: Limits) {
     let terms = Terms { limits, per: Per::Hour, tag: Some(team_tag()) };
     let set = Name::new("team").map(|name| {

@@ -1,4 +1,4 @@
-//! One database, as the writer thread sees it.
+//! The interface between the writer thread and one database.
 
 use outlast_core::{
     engine::loaded::Loaded,
@@ -6,25 +6,26 @@ use outlast_core::{
     words::id::{InstanceNo, Micros},
 };
 
-/// Why a commit did not succeed.
+/// Reason why a commit did not succeed.
 pub enum CommitFailed {
-    /// Nothing of the group is there.
+    /// Nothing of the group was written.
     RolledBack(Error),
-    /// It may be there.
+    /// The group may or may not have been committed.
     Unclear(Error),
 }
 
-/// One database, as the writer thread sees it.
+/// One database connection, as the writer thread uses it.
 pub trait Backend: Fetch + Send {
     /// Begins a write transaction and returns the store's `now`.
     fn begin(&mut self, synced: bool) -> Result<Micros, Error>;
-    /// Begins a transaction that only reads, and returns the store's `now`.
+    /// Begins a read-only transaction and returns the store's `now`.
     fn begin_read(&mut self) -> Result<Micros, Error>;
-    /// What is loaded now: another one once anything is written, here or elsewhere. `None`: it cannot be told.
+    /// Returns the state that loaded rows stand on. Any write, here or by another process, changes it.
+    /// `None` if the backend cannot tell.
     fn ground(&self) -> Option<Ground> {
         None
     }
-    /// Writes back the touched rows, at the latest with the commit.
+    /// Writes back the touched rows: at once, or at the latest with the commit.
     fn apply(&mut self, loaded: Loaded) -> Result<(), Error>;
     /// Writes the highest operation counter of the group into the instance's row.
     fn count(&mut self, instance: InstanceNo, counter: i64) -> Result<(), Error>;
@@ -34,20 +35,20 @@ pub trait Backend: Fetch + Send {
     fn release(&mut self) {
         self.rollback();
     }
-    /// Whether the group that ended with `counter` is committed, asked on a fresh connection.
-    /// `None`: it cannot be told.
+    /// Returns whether the group that ended with `counter` is committed, asked on a fresh connection.
+    /// `None` if nobody can tell.
     fn is_committed(&mut self, instance: InstanceNo, counter: i64) -> Option<bool>;
-    /// Room was short: what may still be written? Called after `Error::Full`.
+    /// Frees disk space that was kept in reserve, after `Error::Full`. Returns whether there was any.
     fn free_ballast(&mut self) -> bool {
         false
     }
-    /// Whether room is still short, and only closings are taken.
+    /// Returns whether disk space is still short, so that only operations that close open work are accepted.
     fn is_short_of_room(&mut self) -> bool {
         false
     }
 }
 
-/// What decisions stand on: the other writers' commits, and our own writes.
+/// Version of the data that a decision was made on: commits by other connections and our own writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ground {
     pub version: i64,

@@ -1,4 +1,4 @@
-//! A file beside the store that is given up when the disk is full, so that settlements land.
+//! A file beside the store, deleted when the disk is full so that settlements still have room.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -7,10 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Bytes kept in reserve.
+/// Size of the ballast file, in bytes.
 const SIZE: usize = 4 << 20;
 
-/// Free bytes from which on the ballast is made anew.
+/// Free bytes on the disk from which the ballast is recreated.
 const ROOM: u64 = 64 << 20;
 
 pub struct Ballast {
@@ -19,7 +19,7 @@ pub struct Ballast {
 }
 
 impl Ballast {
-    /// Makes the file if there is room. Its absence is no error: it is a reserve.
+    /// Creates the file if there is room. A missing file is no error: it is only a reserve.
     pub fn make(store: &Path) -> Ballast {
         let mut path = store.as_os_str().to_owned();
         path.push(".ballast");
@@ -39,13 +39,13 @@ impl Ballast {
         written
     }
 
-    /// Gives its room up. False when there was none left to give.
+    /// Deletes the file. Returns false if there was none.
     pub fn release(&mut self) -> bool {
         self.released = true;
         fs::remove_file(&self.path).is_ok()
     }
 
-    /// Whether room is short; makes the file anew when it is not any more.
+    /// Returns whether disk space is short. Recreates the file once there is enough space again.
     pub fn is_released(&mut self) -> bool {
         if !self.released {
             return false;

@@ -1,15 +1,15 @@
-//! The number of the stored format, one for every kind of store, and which of them can be read.
+//! Number of the stored format, shared by all kinds of store, and the range this program can read.
 
 use outlast_core::store::Error;
 
-/// The format this program writes. A change of what is stored makes a new one, with a step from the one
-/// before it once a release has written that.
+/// Format that this program writes. A change of the stored data needs a new number, and a migration step from the
+/// previous one if a release has written that.
 pub const FORMAT: i64 = 3;
 
-/// The oldest format this program reads. What was written before the first release has no steps.
+/// Oldest format that this program reads. Formats from before the first release have no migration.
 pub const OLDEST: i64 = 3;
 
-/// Whether a store of format `found` can be read.
+/// Checks that a store of format `found` can be read.
 ///
 /// Errors: `Newer` and `Older` name both numbers.
 pub fn readable(found: i64, place: &str) -> Result<(), Error> {

@@ -1,7 +1,7 @@
-//! Group commit: one writer thread decides whatever is queued inside one transaction.
+//! Group commit: one writer decides all queued operations inside one transaction.
 //!
-//! Operations fail only in their decision, before any write, so a group needs no savepoints. When
-//! a write fails, the whole group is rolled back and each operation is tried once more, alone.
+//! An operation fails only in its decision, before any write, so a group needs no savepoints. When a write fails,
+//! the whole group is rolled back and each operation is tried once more, alone.
 
 use std::{
     collections::VecDeque,
@@ -22,18 +22,18 @@ use outlast_core::{
 
 use crate::backend::{Backend, CommitFailed, Ground};
 
-/// At most this many operations share a commit.
+/// Largest number of operations that share a commit.
 const LARGEST_GROUP: usize = 512;
 
-/// A lazy operation waits this long for a commit to ride with.
+/// Longest time that a lazy operation waits for another commit to join.
 const LAZY_AFTER: Duration = Duration::from_millis(100);
 
-/// Who may do the work.
+/// Threads that may run an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Hands {
-    /// The writer thread.
+    /// The writer thread only.
     Writers,
-    /// The calling thread too.
+    /// The calling thread too, if no group is running.
     Mine,
 }
 
@@ -42,18 +42,18 @@ struct Job {
     durability: Durability,
     promise: Option<Promise>,
     queued: Instant,
-    /// It was answered ahead.
+    /// Whether the operation was already answered by `Writer::ahead`.
     is_foreseen: bool,
 }
 
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// How many of `jobs` somebody waits for.
+    /// Number of `jobs` that are not lazy, so that somebody waits for them.
     eager: usize,
-    /// A group is being run: what comes meanwhile is the next one.
+    /// A group is running. Jobs queued meanwhile form the next group.
     busy: bool,
-    /// The writer thread sleeps until it is woken; else it looks again by itself.
+    /// The writer thread sleeps without a timeout and must be woken; otherwise it looks at the queue by itself.
     asleep: bool,
     closing: bool,
 }
@@ -61,28 +61,27 @@ struct Queue {
 struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
-    /// Held by whoever set `busy`: the writer thread, or a caller that found it idle.
-    /// Taken away when the store closes.
+    /// Held by whoever set `busy`: the writer thread, or a caller that found it idle. `None` once the store is closed.
     turn: Mutex<Option<Box<dyn Run>>>,
 }
 
-/// Runs groups, one after the other.
+/// Runs groups one after the other.
 trait Run: Send {
     fn run(&mut self, group: Vec<Job>);
-    /// What `op` would answer now. Writes nothing.
+    /// Returns the outcome `op` would have now. Writes nothing.
     fn foresee(&mut self, op: &Op) -> Result<Outcome, Error>;
 }
 
-/// The writer thread's handle. Dropping it commits what is queued and joins the thread.
+/// Handle of the writer thread. Dropping it commits what is queued and joins the thread.
 pub struct Writer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// Whose thread it is: a process forked from that one has none.
+    /// Id of the process that started the thread. A forked child has no such thread.
     process: u32,
 }
 
 impl Writer {
-    /// Starts the writer on `backend`.
+    /// Starts the writer thread on `backend`.
     pub fn start(backend: impl Backend + 'static) -> std::io::Result<Writer> {
         let turn = Turn { backend, instance: None, counter: 0, refused: None, foreseen: None };
         let shared = Arc::new(Shared {
@@ -95,18 +94,18 @@ impl Writer {
             while let Some(group) = theirs.next_group() {
                 theirs.run(group);
             }
-            // On this thread: a backend with a runtime of its own cannot be dropped within another.
+            // Dropped on this thread: a backend with its own runtime cannot be dropped inside another runtime.
             drop(lock(&theirs.turn).take());
         })?;
         Ok(Writer { shared, thread: Some(thread), process: crate::process::id() })
     }
 
-    /// Whether this is a copy of another process's writer, made by fork: it must not be used or ended.
+    /// Returns whether this is a forked copy of another process's writer, which must not be used or closed.
     pub fn is_forked(&self) -> bool {
         self.process != crate::process::id()
     }
 
-    /// Queues `op`, or does it on this thread where `hands` allows and nobody is at work.
+    /// Queues `op`. Runs it on the calling thread if `hands` allows that and no group is running.
     pub fn submit(&self, op: Op, durability: Durability, hands: Hands) -> Ticket {
         let (promise, ticket) = Ticket::new();
         let mut queue = lock(&self.shared.queue);
@@ -134,10 +133,11 @@ impl Writer {
         ticket
     }
 
-    /// Answers `op` at once and queues it to ride with the next group; gives it back where somebody is at work.
+    /// Answers `op` at once and queues it for the next group.
+    /// Gives `op` back if a group is running or other work is queued.
     pub fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
         let mut queue = lock(&self.shared.queue);
-        // What rides already was answered on the same ground: two answers may not name one entry.
+        // Jobs answered ahead saw the same rows: two answers could name the same entry.
         if queue.closing || queue.busy || !queue.jobs.iter().all(|j| matches!(j.op, Op::Delivered(_))) {
             return Err(op);
         }
@@ -150,7 +150,7 @@ impl Writer {
         let mut queue = lock(&self.shared.queue);
         queue.busy = false;
         if foreseen.is_ok() {
-            // Before what others queued meanwhile: they were not there when it was answered.
+            // Placed before jobs queued meanwhile: they did not exist when `op` was answered.
             queue.jobs.push_front(Job {
                 op,
                 durability: Durability::Lazy,
@@ -171,7 +171,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if self.is_forked() {
-            // Its thread is the other process's; so are the locks it may have held at the fork.
+            // The thread belongs to the other process, as do the locks it may have held at the fork.
             return std::mem::forget(self.thread.take());
         }
         lock(&self.shared.queue).closing = true;
@@ -188,7 +188,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Waits for work; `None` when the store is closed and everything is done.
+    /// Waits for work. `None` when the store is closed and the queue is empty.
     fn next_group(&self) -> Option<Vec<Job>> {
         let mut queue = lock(&self.queue);
         loop {
@@ -219,7 +219,7 @@ impl Shared {
         queue
     }
 
-    /// Runs a group that was taken, and leaves the turn to the next.
+    /// Runs a group taken from the queue, then clears `busy` and wakes the writer thread if it is needed.
     fn run(&self, group: Vec<Job>) {
         if let Some(turn) = lock(&self.turn).as_mut() {
             turn.run(group);
@@ -240,12 +240,12 @@ impl Queue {
         self.jobs.push_back(job);
     }
 
-    /// Whether the writer thread has to be woken. What nobody waits for it finds by itself while it is about.
+    /// Returns whether the writer thread has to be woken. Lazy jobs do not wake it while it is awake or on a timer.
     fn wants_the_writer(&self) -> bool {
         !self.busy && (self.eager > 0 || (self.asleep && !self.jobs.is_empty()))
     }
 
-    /// Takes the next group: whoever does, runs it.
+    /// Takes the next group and sets `busy`. The caller must run the group.
     fn take(&mut self) -> Vec<Job> {
         let n = self.jobs.len().min(LARGEST_GROUP);
         let group: Vec<Job> = self.jobs.drain(..n).collect();
@@ -255,22 +255,22 @@ impl Queue {
     }
 }
 
-/// The writer thread's own state.
+/// State of the writer: the backend and what it remembers between groups.
 struct Turn<B> {
     backend: B,
-    /// This process's instance, once it has registered through this store.
+    /// Instance of this process, once it has registered through this store.
     instance: Option<InstanceNo>,
     counter: i64,
-    /// After an I/O error everything is refused until the store is opened anew.
+    /// Reason why all operations are refused until the store is reopened: an I/O error or an unclear commit.
     refused: Option<String>,
-    /// The decision that was answered ahead last: it is not made anew where the ground is the same.
+    /// Last decision answered ahead. It is reused if the ground is unchanged.
     foreseen: Option<(Ground, Loaded, Outcome)>,
 }
 
-/// What became of a group.
+/// Outcome of a group's transaction.
 enum Fate {
     Committed(Vec<Result<Outcome, Error>>),
-    /// Nothing of it is there.
+    /// Nothing of the group was written.
     RolledBack(Error),
     Unclear(Error),
 }
@@ -346,7 +346,7 @@ impl<B: Backend> Turn<B> {
         group.iter_mut().for_each(|job| answer(job, Err(unknown.clone())));
     }
 
-    /// The rows as `job` leaves them, and its outcome.
+    /// Decides `job` and returns the rows as it leaves them, with its outcome.
     fn decide(&mut self, job: &Job, now: Micros) -> Result<Result<(Loaded, Outcome), engine::Error>, Error> {
         if job.is_foreseen
             && let Some((ground, loaded, outcome)) = self.foreseen.take()
@@ -432,7 +432,7 @@ fn short_of_room() -> Error {
     Error::Full { why: "only what closes open work is taken until there is room".into() }
 }
 
-/// Operations that close what is open: the last room on a full disk is theirs.
+/// Returns whether `op` closes open work. Such operations are accepted even on a full disk.
 fn closes(op: &Op) -> bool {
     matches!(
         op,
@@ -449,7 +449,7 @@ fn closes(op: &Op) -> bool {
 
 fn answer(job: &mut Job, outcome: Result<Outcome, Error>) {
     if let Some(promise) = job.promise.take() {
-        // Nobody waits for a ticket that was dropped.
+        // The receiver is gone if its ticket was dropped.
         let _ = promise.send(outcome);
     }
 }

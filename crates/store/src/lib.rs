@@ -1,4 +1,4 @@
-//! SQLite (the embedded default) and PostgreSQL behind the one store trait.
+//! Storage backends: SQLite (the embedded default) and PostgreSQL, both behind the `Store` trait.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod backend;
@@ -21,30 +21,30 @@ use outlast_core::{
 
 pub use format::{FORMAT, OLDEST};
 
-/// What an acknowledged operation survives.
+/// Failures that an acknowledged operation survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Power loss.
+    /// Power loss of the machine.
     #[default]
     Full,
-    /// The death of every process, not of the machine.
+    /// Death of every process, but not a loss of power.
     Process,
 }
 
-/// How to open a store. Clock and entropy are the caller's.
+/// Options for opening a store. The caller provides the clock and the source of entropy.
 #[derive(Clone)]
 pub struct Options {
     pub durability: Durability,
-    /// SQLite's `now`; PostgreSQL has its own.
+    /// Source of `now` for SQLite. PostgreSQL uses the database's clock.
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
-    /// Make it if it is not there. Otherwise a missing store is an error.
+    /// Creates the store if it is missing. Otherwise a missing store is an error.
     pub create: bool,
 }
 
-/// Opens the store at `place`: a file's path, or a `postgres://` or `postgresql://` URL.
+/// Opens the store at `place`: a file path, or a `postgres://` or `postgresql://` URL.
 ///
-/// Does not depend on how much the store holds. Errors: `Open`, `Newer`, `Older`, `Corrupt`.
+/// The time taken does not depend on how much the store holds. Errors: `Open`, `Newer`, `Older`, `Corrupt`.
 pub fn open(place: &str, options: Options) -> Result<Arc<dyn Store>, Error> {
     let store: Arc<dyn Store> = if place.starts_with("postgres://") || place.starts_with("postgresql://") {
         Arc::new(postgres::PostgresStore::open(place, options)?)

@@ -1,16 +1,16 @@
-//! This process's number, asked of the kernel once in each process.
+//! Id of the current process, cached, and asked of the kernel anew after a fork.
 //!
-//! Handles tell by it whether they were carried into a forked child, several times in each step.
+//! Handles compare it several times in each step to notice that a fork carried them into a child.
 
 use std::sync::{
     Once,
     atomic::{AtomicU32, Ordering},
 };
 
-/// 0: to be asked.
+/// Cached id. 0 means not asked yet.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// This process's number. A child has its own from its `fork` on.
+/// Returns the id of this process. A forked child gets its own.
 pub fn id() -> u32 {
     match NUMBER.load(Ordering::Relaxed) {
         0 => ask(),
@@ -28,7 +28,7 @@ fn ask() -> u32 {
     // SAFETY: what runs in the child does no more than store a number.
     REGISTERED.call_once(|| match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
         0 => {}
-        // No memory: it is asked each time.
+        // Without the fork handler, the id is asked for each time.
         _ => FORGETS.store(0, Ordering::Relaxed),
     });
     let number = std::process::id();

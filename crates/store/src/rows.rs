@@ -1,7 +1,7 @@
-//! How a struct becomes a row and comes back, said once for both databases.
+//! Conversion of structs to rows and back, defined once for both databases.
 //!
-//! `tables` tells the columns of each table. A database binds a `Cell` and reads a column in its own types; the SQL
-//! that writes a row is put together here.
+//! `tables` lists the columns of each table. Each database binds `Cell`s and reads columns in its own types. The SQL
+//! that writes a row is built here.
 
 use std::{
     borrow::Cow,
@@ -13,14 +13,14 @@ use serde::{Serialize, de::DeserializeOwned};
 
 pub type Json<T> = serde_json::Result<T>;
 
-/// A value of a column.
+/// Value of one column.
 #[derive(PartialEq)]
 pub enum Cell<'a> {
     Int(Option<i64>),
     Bool(bool),
-    /// Ids and JSON.
+    /// Ids and JSON documents.
     Text(Option<Cow<'a, str>>),
-    /// What people or agents name. Bytes in PostgreSQL, whose text cannot hold a NUL.
+    /// Names chosen by people or agents. Stored as bytes in PostgreSQL, whose text cannot hold a NUL.
     Name(Option<&'a str>),
     Blob(Option<&'a [u8]>),
 }
@@ -50,24 +50,24 @@ pub fn maybe_json<'a, T: Serialize + ?Sized>(value: Option<&T>) -> Json<Cell<'a>
     Ok(Cell::Text(text.map(Cow::Owned)))
 }
 
-/// A list, absent where it is empty.
+/// Encodes a list as JSON; an empty list is NULL.
 pub fn list<'a, T: Serialize>(values: &[T]) -> Json<Cell<'a>> {
     maybe_json((!values.is_empty()).then_some(values))
 }
 
-/// When a column is written.
+/// Rule for when a column is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Write {
-    /// It tells the row: it is never changed.
+    /// Part of the row's key, never changed.
     Key,
-    /// With the row.
+    /// Written when the row is inserted, never changed.
     Once,
-    /// With each change of the row.
+    /// Written with each change of the row.
     Always,
-    /// With each change, too, but seldom other than before. SQLite writes it only where it differs: a status that is
-    /// written rewrites its index, a page more in each commit.
+    /// Written with each change, though the value rarely differs. SQLite writes it only if it does: writing a status
+    /// rewrites its index, which costs each commit one more page.
     Seldom,
-    /// With the row; queries ask for it, and no struct has it.
+    /// Written when the row is inserted. Queries filter by it; no struct has a field for it.
     Aside,
 }
 
@@ -77,10 +77,10 @@ pub struct Column<T: 'static> {
     pub cell: fn(&T) -> Json<Cell<'_>>,
 }
 
-/// A struct that is a row of a table.
+/// A struct that is stored as a row of a table.
 pub trait Stored: Sized + 'static {
     const TABLE: &'static str;
-    /// The names of the columns that `read` reads, as SQL.
+    /// Names of the columns that `read` reads, as SQL.
     const NAMES: &'static str;
     const COLUMNS: &'static [Column<Self>];
 
@@ -88,20 +88,20 @@ pub trait Stored: Sized + 'static {
     fn read<R: Columns>(row: &mut Cursor<'_, R>) -> Result<Self, R::Error>;
 }
 
-/// The cells of `row` that are written as `write` says.
+/// Returns the cells of `row` whose `Write` rule satisfies `write`.
 pub fn cells<T: Stored>(row: &T, write: impl Fn(Write) -> bool) -> Json<Vec<Cell<'_>>> {
     T::COLUMNS.iter().filter(|column| write(column.write)).map(|column| (column.cell)(row)).collect()
 }
 
-/// How a database spells what both do.
+/// SQL dialect of a database.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     Sqlite,
     Postgres,
 }
 
-/// The statements that write a table's rows. `insert` and `upsert` bind all cells in order; `update` binds those of
-/// the key and then those that `Dialect::rewrites`.
+/// Statements that write a table's rows. `insert` and `upsert` bind all cells in order. `update` binds the key's cells
+/// and then those for which `Dialect::rewrites` holds.
 pub struct Texts {
     pub insert: String,
     pub update: String,
@@ -125,7 +125,7 @@ impl Dialect {
         })
     }
 
-    /// Whether an update of a row writes such a column.
+    /// Returns whether an update of a row writes a column with this rule.
     pub fn rewrites(self, write: Write) -> bool {
         write == Write::Always || write == Write::Seldom && self == Dialect::Postgres
     }
@@ -141,13 +141,13 @@ impl Dialect {
         format!("{}{i}", if self == Dialect::Sqlite { '?' } else { '$' })
     }
 
-    /// `INSERT INTO table (names) VALUES (1, …, n)`.
+    /// Returns `INSERT INTO table (names) VALUES (1, …, n)`.
     pub fn insert(self, table: &str, names: &[&str]) -> String {
         let places: Vec<String> = (1..=names.len()).map(|i| self.place(i)).collect();
         format!("INSERT INTO {} ({}) VALUES ({})", self.table(table), names.join(", "), places.join(", "))
     }
 
-    /// `UPDATE table SET changes WHERE keys`, the keys bound first.
+    /// Returns `UPDATE table SET changes WHERE keys`. The keys are bound first.
     pub fn update(self, table: &str, keys: &[&str], changes: &[&str]) -> String {
         let set = |names: &[&str], from: usize| -> Vec<String> {
             names.iter().zip(from..).map(|(name, i)| format!("{name} = {}", self.place(i))).collect()
@@ -156,13 +156,13 @@ impl Dialect {
         format!("UPDATE {} SET {} WHERE {}", self.table(table), changed.join(", "), found.join(" AND "))
     }
 
-    /// `SELECT columns of T FROM table rest`.
+    /// Returns `SELECT columns of T FROM table rest`.
     pub fn select<T: Stored>(self, rest: &str) -> String {
         format!("SELECT {} FROM {} {rest}", T::NAMES, self.table(T::TABLE))
     }
 }
 
-/// A row that a database answered.
+/// A row returned by a database.
 pub trait Columns {
     type Error;
 
@@ -171,11 +171,11 @@ pub trait Columns {
     fn maybe_text(&self, i: usize) -> Result<Option<&str>, Self::Error>;
     fn maybe_name(&self, i: usize) -> Result<Option<&str>, Self::Error>;
     fn maybe_blob(&self, i: usize) -> Result<Option<&[u8]>, Self::Error>;
-    /// A value that is not what we wrote.
+    /// Makes the error for a column whose value is not one that Outlast writes.
     fn bad(&self, i: usize, why: String) -> Self::Error;
 }
 
-/// Reads the columns of a row one after the other.
+/// Reads the columns of a row in order.
 pub struct Cursor<'a, R> {
     pub row: &'a R,
     pub next: usize,
@@ -197,7 +197,7 @@ impl<'a, R: Columns> Cursor<'a, R> {
         self.next - 1
     }
 
-    /// The column that was read last is not what we wrote.
+    /// Makes the error for the column read last, whose value is not one that Outlast writes.
     pub fn bad(&self, why: impl std::fmt::Display) -> R::Error {
         self.row.bad(self.next - 1, why.to_string())
     }
@@ -216,7 +216,7 @@ impl<'a, R: Columns> Cursor<'a, R> {
         self.wanted(value)
     }
 
-    /// A number that is never negative.
+    /// Reads an integer that fits `T`, usually one that is never negative.
     pub fn small<T: TryFrom<i64, Error: std::fmt::Display>>(&mut self) -> Read<T, R> {
         T::try_from(self.int()?).map_err(|e| self.bad(e))
     }
@@ -271,13 +271,13 @@ impl<'a, R: Columns> Cursor<'a, R> {
         Ok(self.maybe_json::<Vec<T>>()?.unwrap_or_default().into())
     }
 
-    /// A value of an enum by its stored number.
+    /// Reads an enum value by its stored number.
     pub fn code<T>(&mut self, what: &str, of: impl Fn(i64) -> Option<T>) -> Read<T, R> {
         let code = self.int()?;
         of(code).ok_or_else(|| self.bad(format!("no {what} {code}")))
     }
 
-    /// Cost, tokens, calls: what an entry can hold and spend.
+    /// Reads cost, tokens and calls: the amounts an entry can hold and spend.
     pub fn amounts(&mut self) -> Read<Amounts, R> {
         Ok(Amounts::of(self.int()?, self.int()?).with(Unit::Calls, self.int()?))
     }

@@ -1,4 +1,4 @@
-//! The columns of each table, in the one order in which both databases write and read them.
+//! Columns of each table, in the order in which both databases write and read them.
 
 use std::sync::OnceLock;
 
@@ -33,7 +33,7 @@ use crate::rows::{
     maybe_name, name,
 };
 
-// Stored numbers that stand in the text of a query, because an index with a condition is found by them.
+// Stored numbers, written into the text of queries: a partial index is used only if its condition is literal.
 pub const CALL: i64 = Kind::Call as i64;
 pub const STEP: i64 = Kind::Step as i64;
 pub const ITEM: i64 = Kind::Item as i64;
@@ -69,7 +69,7 @@ stored! { Instance = "instances":
     Key no |i| int(i.no.0),
     Always life |i| int(i.life as i64),
     Always heartbeat |i| int(i.heartbeat),
-    // Written by the group, last.
+    // The group updates this column last.
     Once op_counter |i| int(i.op_counter),
     Once registered_at |i| int(i.registered_at.0),
     Always last_seen |i| int(i.last_seen.0),
@@ -112,7 +112,7 @@ stored! { Run = "runs":
     Always halt |r| maybe_json(r.halt.as_ref()),
     Always error |r| maybe_name(&r.error),
     Once command_key |r| maybe_name(&r.command_key),
-    // Apart: the name is indexed and never changes, the counts do with each item.
+    // Kept apart: the name is indexed and never changes, the counts change with each item.
     Once job |r| Ok(Cell::Name(r.job.as_ref().map(|j| j.name.as_str()))),
     Always counts |r| maybe_json(r.job.as_ref().map(|j| &j.counts)),
     Once origins |r| list(&r.origins),
@@ -313,7 +313,7 @@ stored! { Entry = "entries":
     }
 }
 
-/// What only an entry of its kind has.
+/// Returns the JSON detail that depends on the entry's kind.
 fn detail(e: &Entry) -> Json<Cell<'_>> {
     if let Some(approval) = &e.approval {
         return json(approval);
@@ -325,14 +325,14 @@ fn detail(e: &Entry) -> Json<Cell<'_>> {
     }
 }
 
-/// `SELECT columns FROM rest`.
+/// Returns `SELECT columns FROM rest`.
 pub fn select(columns: &str, rest: &str) -> String {
     format!("SELECT {columns} FROM {rest}")
 }
 
-/// The columns of a payload.
+/// Columns of a payload.
 pub const PAYLOAD: &str = "codec, key_id, len, sha256, bytes";
-/// Those of one that is joined to its entry.
+/// Columns of a payload that is joined to its entry as `p`.
 pub const VALUE: &str = "p.codec, p.key_id, p.len, p.sha256, p.bytes";
 
 pub fn payload<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Payload, R> {
@@ -349,13 +349,13 @@ pub fn payload<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Payload, R> {
     })
 }
 
-/// A joined payload that may be absent.
+/// Reads a joined payload that may be absent.
 pub fn maybe_payload<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Option<Payload>, R> {
     let codec = Cursor::at(row.row, row.next).maybe_int()?;
     codec.map(|_| payload(row)).transpose()
 }
 
-/// The columns of an item for a resume: less than an entry.
+/// Columns of an item as a resume needs them, fewer than those of an entry.
 pub const ITEM_ROW: &str = "e.seq, e.key, e.attempt, e.opened_at, e.closed_at, e.spent_cost, e.spent_tokens, e.spent_calls, e.detail";
 
 pub fn item_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<ItemRow, R> {
@@ -370,7 +370,7 @@ pub fn item_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<ItemRow, R> {
     })
 }
 
-/// The columns of a step for a resume.
+/// Columns of a step as a resume needs them.
 pub const STEP_ROW: &str = "e.seq, e.scope, e.key, e.state, e.closed_at";
 
 pub fn step_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<StepRow, R> {
@@ -383,7 +383,7 @@ pub fn step_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<StepRow, R> {
     })
 }
 
-/// run, upstream, model, day, calls, tokens, spent, doubt.
+/// Reads a ledger line from the columns run, upstream, model, day, calls, tokens, spent, doubt.
 pub fn ledger_line<R: Columns>(row: &mut Cursor<'_, R>) -> Read<LedgerLine, R> {
     Ok(LedgerLine {
         run: RunNo(row.int()?),

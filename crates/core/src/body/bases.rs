@@ -1,16 +1,16 @@
-//! The bodies a run's next one may be stored against: its last few, kept in memory.
+//! Bases: the last few bodies of a run, kept in memory, against which the next one may be stored.
 
 use bytes::Bytes;
 
 use super::BodyRecord;
 use crate::words::id::Seq;
 
-/// How many bodies are kept: several agents of one run take turns.
+/// Largest number of bodies kept. Several, because agents of one run take turns.
 pub const MAX_BASES: usize = 8;
-/// How many bytes they may have together: 16 MiB.
+/// Largest size of the kept bodies together: 16 MiB.
 pub const MAX_BASES_LEN: usize = 16 << 20;
 
-/// A body that others can be stored against, with its place in its own chain.
+/// Body that others can be stored against, with its place in its own chain.
 #[derive(Clone, Debug)]
 pub struct Base {
     pub seq: Seq,
@@ -20,18 +20,18 @@ pub struct Base {
 }
 
 impl Base {
-    /// `body` is what `record`, stored with entry `seq`, restores to.
+    /// Makes a base of `body`, which must be what `record`, stored with entry `seq`, restores to.
     pub fn new(seq: Seq, record: &BodyRecord, body: Bytes) -> Base {
         Base { seq, depth: record.depth, chain_len: record.chain_len, body }
     }
 }
 
-/// One run's last bodies, at most [`MAX_BASES`] and [`MAX_BASES_LEN`] bytes in all.
+/// Last bodies of one run, at most [`MAX_BASES`] and [`MAX_BASES_LEN`] bytes in all.
 ///
-/// Push a body when its record is committed, not before: what is stored against it must find it.
+/// Push a body only after its record is committed: a record stored against it must find it.
 #[derive(Clone, Debug, Default)]
 pub struct BodyBases {
-    /// Oldest first.
+    /// Bases, oldest first.
     bases: Vec<Base>,
     len: usize,
 }
@@ -41,10 +41,10 @@ impl BodyBases {
         BodyBases::default()
     }
 
-    /// Makes `base` the newest, and lets the oldest go until all fit again.
+    /// Makes `base` the newest, and drops the oldest until all fit again.
     ///
-    /// The body of an entry that is already here (it was replayed) is only moved to the front. A
-    /// body over [`MAX_BASES_LEN`] is not kept and drives none out.
+    /// A body whose entry is already here (it was replayed) only becomes the newest again. A body over
+    /// [`MAX_BASES_LEN`] is not kept and drives none out.
     pub fn push(&mut self, base: Base) {
         if base.body.len() > MAX_BASES_LEN {
             return;
@@ -67,7 +67,7 @@ impl BodyBases {
         self.bases.iter().find(|base| base.seq == seq)
     }
 
-    /// Oldest first, as [`super::diff`] takes them.
+    /// Returns the bases, oldest first, as [`super::diff`] takes them.
     pub fn as_slice(&self) -> &[Base] {
         &self.bases
     }

@@ -1,18 +1,19 @@
-//! Which base a body is stored against, and what is left to store.
+//! Choice of the base a body is stored against, and the part left to store.
 
 use super::{Base, BodyRecord, MAX_DEPTH};
 use crate::{journal::payload::Payload, words::digest::Digest};
 
-/// A base must save at least this and an eighth of the body: it costs a read for ever.
+/// Least number of bytes a base must save, or an eighth of the body if that is more: a base costs a read for
+/// ever.
 const MIN_SHARED: usize = 128;
-/// What a chain may hold beyond four times its body: lets small bodies share a base, too.
+/// Number of bytes a chain may hold beyond four times its body: lets small bodies share a base, too.
 const CHAIN_SLACK: u64 = 64 << 10;
 
-/// Stores `body` against the one of `bases` (oldest first) with which it has most in common at its
-/// start and end, or whole, where none saves enough or the chain would get too long.
+/// Stores `body` against the base (of `bases`, oldest first) that shares the most bytes at its start and end.
+/// Stores it whole if no base saves enough or the chain would get too long.
 ///
-/// Costs a comparison of memory with each base that could still win: 8 bases of 500 KB are well
-/// under a millisecond. Panics over 1 GiB, like [`Payload::encode`].
+/// Costs one memory comparison with each base that could still win: 8 bases of 500 KB take well under a
+/// millisecond. Panics over 1 GiB, like [`Payload::encode`].
 pub fn diff(body: &[u8], bases: &[Base]) -> BodyRecord {
     let Some((base, common)) = choose(body, bases) else {
         return BodyRecord::whole(body);
@@ -31,7 +32,7 @@ pub fn diff(body: &[u8], bases: &[Base]) -> BodyRecord {
     }
 }
 
-/// What a body and a base have in common, without overlap in either.
+/// Bytes that a body and a base share, without overlap in either.
 #[derive(Clone, Copy)]
 struct Common {
     prefix: usize,
@@ -44,8 +45,8 @@ impl Common {
     }
 }
 
-/// Newest first: it is nearly always the best, and a good first makes the others quick to reject.
-/// Of equals the one with the shortest chain wins, so that requests made from one template hang
+/// Chooses the best base. Tries the newest first: it is nearly always the best, and a good first one makes the
+/// others quick to reject. Among equals the shortest chain wins, so that requests made from one template hang
 /// side by side and not one below the other.
 fn choose<'a>(body: &[u8], bases: &'a [Base]) -> Option<(&'a Base, Common)> {
     let mut best: Option<(&Base, Common)> = None;
@@ -63,14 +64,14 @@ fn choose<'a>(body: &[u8], bases: &'a [Base]) -> Option<(&'a Base, Common)> {
     best
 }
 
-/// What two bodies have in common, if that is `at_least` so many bytes.
+/// Returns the shared bytes of two bodies, if there are at least `at_least`.
 fn common(body: &[u8], base: &[u8], at_least: usize) -> Option<Common> {
     let shorter = body.len().min(base.len());
     if shorter < at_least {
         return None;
     }
     let suffix = common_suffix(body, base);
-    // The prefix would have to reach `needed`: a glance just before there spares most comparisons.
+    // The prefix would have to reach `needed`: a look at the bytes just before it spares most comparisons.
     let needed = at_least.saturating_sub(suffix);
     let glance = needed.saturating_sub(64)..needed;
     if body[glance.clone()] != base[glance] {
@@ -139,7 +140,7 @@ mod tests {
         // An older base may have more in common, at either end.
         check(&cat(&[&a, &b]), &[base(1, 0, &cat(&[&a, &b])), base(2, 0, &a)], Some(1), 0);
         check(&cat(&[&a, &b]), &[base(1, 0, &cat(&[&c, &b])), base(2, 0, &a[..300])], Some(1), 400);
-        // What a prefix and a suffix share is counted once.
+        // Bytes shared by both a prefix and a suffix are counted once.
         check(&[b'x'; 500], &[base(1, 0, &[b'x'; 400])], Some(1), 100);
         check(&[b'x'; 400], &[base(1, 0, &[b'x'; 500])], Some(1), 0);
     }
@@ -177,7 +178,7 @@ mod tests {
         check(Base { chain_len: limit + 1, ..base(1, 9, &a) }, false);
     }
 
-    /// What `common` must find, byte by byte.
+    /// The result expected of `common`, found byte by byte.
     fn slow_common(body: &[u8], base: &[u8]) -> (usize, usize) {
         let prefix = body.iter().zip(base).take_while(|(a, b)| a == b).count();
         let suffix = body[prefix..].iter().rev().zip(base[prefix..].iter().rev());

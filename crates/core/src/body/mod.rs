@@ -1,8 +1,8 @@
 //! Request bodies, each stored against an earlier one of its run.
 //!
-//! A conversation sends all it said before with every turn. So a body is stored as what differs
-//! from a *base*: the length of their common prefix, that of their common suffix, and the middle.
-//! A conversation that grows by a message costs a message.
+//! A conversation sends all its earlier messages with every turn. So a body is stored as its difference from a
+//! *base*: the length of their common prefix, that of their common suffix, and the middle. A conversation that
+//! grows by a message costs a message.
 //!
 //! # Why chains may be long
 //!
@@ -57,13 +57,13 @@ use crate::{
     words::{digest::Digest, id::Seq},
 };
 
-/// The longest chain of bases. Far more turns than any model's context holds.
+/// Longest chain of bases, in records. Far more turns than any model's context holds.
 pub const MAX_DEPTH: u32 = 4096;
 
 const VERSION: u8 = 1;
 const CHECKED: usize = 86;
 const CHECK: usize = 8;
-/// Length of what [`BodyRecord::to_bytes`] writes before the middle.
+/// Length of the header that [`BodyRecord::to_bytes`] writes before the middle.
 pub const HEADER_LEN: usize = CHECKED + CHECK;
 
 /// One request body as it is stored.
@@ -72,28 +72,28 @@ pub const HEADER_LEN: usize = CHECKED + CHECK;
 /// the base. [`diff`] makes such records; others are refused wherever they are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyRecord {
-    /// The entry of the same run whose body this one is stored against; None when it is stored whole.
+    /// Entry of the same run whose body is the base; `None` if this body is stored whole.
     pub base: Option<Seq>,
-    /// Length of the base's body; 0 when there is none.
+    /// Length of the base's body; 0 if there is none.
     pub base_len: u64,
-    /// How many records lie below this one: 0 when it is stored whole.
+    /// Number of records below this one: 0 if the body is stored whole.
     pub depth: u32,
     /// Decoded bytes of all middles that restoring may read: this one's and those below.
     pub chain_len: u64,
-    /// How many bytes the body and its base have in common at their start.
+    /// Number of bytes that the body and its base share at their start.
     pub prefix: u64,
-    /// How many more they have in common at their end.
+    /// Number of further bytes that the body and its base share at their end.
     pub suffix: u64,
     /// Length of the body.
     pub len: u64,
-    /// Of the body.
+    /// SHA-256 of the body.
     pub sha256: [u8; 32],
-    /// What lies between prefix and suffix.
+    /// Bytes between prefix and suffix.
     pub middle: Payload,
 }
 
-/// Why a body is not given back. All but `BaseMissing` and `NotWanted`, which are the caller's
-/// mistakes, mean corruption, or a newer Outlast's data.
+/// Reason why a body cannot be restored. `BaseMissing` and `NotWanted` are the caller's mistakes; all others
+/// mean corruption, or data of a newer Outlast.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
     #[error("request body's middle: {0}")]
@@ -127,7 +127,7 @@ impl BodyError {
 }
 
 impl BodyRecord {
-    /// Stores `body` by itself.
+    /// Returns a record that stores `body` whole, without a base.
     pub fn whole(body: &[u8]) -> BodyRecord {
         let middle = Payload::encode(body);
         let len = middle.len;
@@ -164,7 +164,7 @@ impl BodyRecord {
         out
     }
 
-    /// Reads a BLOB; the middle stays shared with it, and is checked when the body is restored.
+    /// Reads a BLOB. The middle shares its bytes, and is checked when the body is restored.
     pub fn from_bytes(mut blob: Bytes) -> Result<BodyRecord, BodyError> {
         // The version first: a newer layout may be shorter.
         match blob.first() {
@@ -198,7 +198,7 @@ impl BodyRecord {
         Ok(record)
     }
 
-    /// Holds the record to its own invariants, so that what restores it can compute without fear.
+    /// Checks the record's own invariants, so that restoring can compute with its lengths safely.
     fn check(&self) -> Result<(), BodyError> {
         let short = |len: u64| len <= MAX_LEN;
         let rules = [

@@ -1,12 +1,12 @@
-//! Getting a body back from its record and those below it.
+//! Restoring of a body from its record and the records below it.
 
 use super::{BodyError, BodyRecord};
 use crate::words::{digest::Digest, id::Seq};
 
-/// Restores a body whose base's body is at hand; `base` is not looked at when it is stored whole.
+/// Restores a body whose base's body is at hand; `base` is ignored if the record is stored whole.
 ///
-/// Errors: `BaseMissing` when a base is wanted and none given; the others mean that what was stored,
-/// or the base, is not what it was. Never gives back a body whose SHA-256 is not the recorded one.
+/// Errors: `BaseMissing` if a base is needed and none given; the others mean that the stored bytes, or the
+/// base, were altered. Never returns a body whose SHA-256 differs from the recorded one.
 pub fn restore(record: &BodyRecord, base: Option<&[u8]>) -> Result<Vec<u8>, BodyError> {
     let mut restoring = Restoring::new(record)?;
     if let (Some(_), Some(base)) = (restoring.wants(), base) {
@@ -15,23 +15,23 @@ pub fn restore(record: &BodyRecord, base: Option<&[u8]>) -> Result<Vec<u8>, Body
     restoring.finish()
 }
 
-/// Restores a body from a chain of records, one read at a time, whoever does the reading: while it
-/// [`wants`](Restoring::wants) an entry, [`give`](Restoring::give) it that entry's record (or its
-/// body, where that is at hand), then [`finish`](Restoring::finish).
+/// Restores a body from a chain of records, read one at a time by the caller. While it
+/// [`wants`](Restoring::wants) an entry, [`give`](Restoring::give) it that entry's record (or its body, where
+/// that is at hand), then [`finish`](Restoring::finish).
 ///
-/// Ends after at most [`super::MAX_DEPTH`] records: each must lie one deeper than the one before.
-/// Holds the body once, and per record that was given at most one more piece to look for.
+/// Ends after at most [`super::MAX_DEPTH`] records: the depth of each must be one less than that of the one
+/// before. Holds the body once, and at most one more piece per record given.
 #[derive(Debug)]
 pub struct Restoring {
     body: Vec<u8>,
     sha256: [u8; 32],
-    /// What is still missing; in order, disjoint, none empty.
+    /// Pieces of the body still missing; in order, disjoint, none empty.
     pieces: Vec<Piece>,
-    /// Where it is missing from; only asked for while there are pieces.
+    /// Record in which the pieces are to be found. Only asked for while there are pieces.
     below: Option<Below>,
 }
 
-/// `body[at..at + len]` is `[from..from + len]` of the body below.
+/// One missing piece: `body[at..at + len]` is `[from..from + len]` of the body below.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     at: usize,
@@ -39,7 +39,7 @@ struct Piece {
     len: usize,
 }
 
-/// What the record above says about the one below.
+/// Properties of the next record below, as stated by the record above it.
 #[derive(Clone, Copy, Debug)]
 struct Below {
     seq: Seq,
@@ -62,7 +62,7 @@ impl Restoring {
         Ok(restoring)
     }
 
-    /// The entry whose record, or body, is needed next; None when the body is complete.
+    /// Returns the entry whose record, or body, is needed next; `None` if the body is complete.
     pub fn wants(&self) -> Option<Seq> {
         self.below.filter(|_| !self.pieces.is_empty()).map(|below| below.seq)
     }
@@ -97,9 +97,9 @@ impl Restoring {
         Ok(())
     }
 
-    /// Gives back the body.
+    /// Returns the restored body.
     ///
-    /// Errors: `BaseMissing` while one is wanted; `WrongHash`.
+    /// Errors: `BaseMissing` while a record is still wanted; `WrongHash`.
     pub fn finish(self) -> Result<Vec<u8>, BodyError> {
         if let Some(base) = self.wants() {
             return Err(BodyError::BaseMissing { base });
@@ -115,9 +115,9 @@ impl Restoring {
         self.below.filter(|_| !self.pieces.is_empty()).ok_or(BodyError::NotWanted)
     }
 
-    /// Fills in what `record`'s middle holds and turns the rest into pieces of its base.
+    /// Copies the bytes in `record`'s middle, and turns the rest into pieces of its base.
     ///
-    /// `record` was checked, so that all lengths fit memory and each other: with no base, prefix
+    /// `record` must have been checked, so that all its lengths fit memory and each other. With no base, prefix
     /// and suffix are empty and no piece is left.
     fn place(&mut self, record: &BodyRecord) -> Result<(), BodyError> {
         let middle = record.middle.decode()?;
@@ -148,7 +148,7 @@ impl Restoring {
 }
 
 impl Piece {
-    /// What of the piece lies before `place` of the body below, and what from there on.
+    /// Splits the piece at `place` of the body below: the part before it, and the part from there on.
     fn split(self, place: usize) -> (Piece, Piece) {
         let before = place.saturating_sub(self.from).min(self.len);
         (

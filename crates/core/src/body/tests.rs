@@ -25,7 +25,7 @@ impl Run {
         BodyRecord::from_bytes(self.stored[&seq].clone()).unwrap()
     }
 
-    /// Restores from what is stored alone, and counts the records that took.
+    /// Restores from the stored records alone, and counts the records read.
     fn restore(&self, seq: Seq) -> (Vec<u8>, usize) {
         let mut restoring = Restoring::new(&self.load(seq)).unwrap();
         let mut reads = 1;
@@ -53,7 +53,7 @@ fn conversation(messages: &[String]) -> Vec<u8> {
     format!(r#"{{"model":"m","messages":[{}],"max_tokens":1024,"stream":true}}"#, list.join(",")).into_bytes()
 }
 
-// What `Why chains may be long` promises. Seed: 7.
+// The bound promised in `Why chains may be long`. Seed: 7.
 #[test]
 fn two_hundred_turns_are_stored_in_little_more_than_their_unique_bytes() {
     let entropy = SeededEntropy::new(7);
@@ -241,7 +241,7 @@ proptest! {
         }
     }
 
-    // As with payloads: a few bits of a zstd frame mean nothing.
+    // A few bits of a zstd frame mean nothing, as with payloads.
     #[test]
     fn a_flipped_bit_is_found_or_changes_nothing(at: prop::sample::Index, against_base: bool) {
         let (base, body) = long_pair();

@@ -1,7 +1,7 @@
-//! A connection: one client's request, from its arrival to its last byte.
+//! Connection: one client's request, from its arrival to its last byte.
 //!
-//! It asks for admission, waits where it must, and receives an answer: of a call it opened, of one
-//! in flight, or a recorded one. Its client may go at any time; what was opened goes on without it.
+//! A connection asks for admission, waits where it must, and receives an answer: of a call it opened, of one in
+//! flight, or a recorded one. The client may leave at any time; a call that was opened goes on without it.
 
 use crate::{
     call::{
@@ -15,52 +15,52 @@ use crate::{
     words::id::{InstanceNo, Seq},
 };
 
-/// What the host reports.
+/// Event that the host reports to a connection.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The request was read whole. `stuck`: an answer of this process waits to be recorded.
     Arrived {
         stuck: bool,
     },
-    /// Its turn among identical requests came (`Taken::line_up`, `Taken::leave_line`).
+    /// The connection has its turn among identical requests (`Taken::line_up`, `Taken::leave_line`).
     Turn,
     Admitted(Result<Admission, store::Error>),
-    /// Room or a candidate may have come back, or it is the first of its queue now.
+    /// Room or a candidate may have come back, or the connection is now the first of its queue.
     MayRetry,
     /// `--admit-wait` is over.
     WaitOver,
-    /// Of the exchange it is attached to; once at attaching, then at every change.
+    /// Progress of the exchange the connection is attached to: once when it attaches, then at every change.
     Progress(Progress),
-    /// The exchange it was to attach to is over already: its entry tells more.
+    /// The exchange to attach to is over already: the entry in the store tells more.
     NotHere,
-    /// Where the entry it polls stands now.
+    /// State of the entry that the connection polls.
     Polled(Result<State, store::Error>),
-    /// The recorded answer is in memory, or cannot be had.
+    /// The recorded answer is in memory, or cannot be read.
     Loaded(Result<(), store::Error>),
-    /// Everything, with a clean end, was flushed to the client.
+    /// The whole answer, with a clean end, was flushed to the client.
     Delivered,
     ClientGone,
 }
 
-/// What the desk does, in this order: itself what concerns the registries, through its host the rest.
+/// Action of a connection. The desk carries out those on the registries itself, the others through its host, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// `Taken::line_up`; `Turn` when it has it.
+    /// `Taken::line_up`; feed `Turn` when the connection has it.
     LineUp,
-    /// `Taken::leave_line`; whoever it returns gets `Turn`.
+    /// `Taken::leave_line`; feed `Turn` to the connection it returns.
     LeaveLine,
-    /// Submit `Admit`, `Synced`, with what the registries say at this moment; `Waiters::decides`.
+    /// Submit `Admit`, `Synced`, with the registries' state at this moment; `Waiters::decides`.
     Admit,
     /// `Waiters::enqueue`, and arm the admit-wait.
     Enqueue,
-    /// `Waiters::dequeue`; whoever it returns gets `MayRetry`. Disarm the admit-wait.
+    /// `Waiters::dequeue`; feed `MayRetry` to the connections it returns. Disarm the admit-wait.
     Dequeue,
     /// `Taken::take`.
     Take {
         seq: Seq,
         replays: bool,
     },
-    /// `Taken::give_back`; whoever `Waiters::wake_identical` returns gets `MayRetry`.
+    /// `Taken::give_back`; feed `MayRetry` to the connections that `Waiters::wake_identical` returns.
     GiveBack,
     /// `Taken::mark_error`: a retry is to be an ordinary request.
     MarkError,
@@ -72,19 +72,19 @@ pub enum Action {
         seq: Seq,
         cap: Option<u64>,
     },
-    /// The client left before it went out: open an `Exchange` that is told `NotSent` at once, so
-    /// that the entry is settled as `void`, and again if the store fails. Nothing is sent.
+    /// The client left before the request went out: open an `Exchange` that is told `NotSent` at once, so that the
+    /// entry is settled as `void`, with repeats if the store fails. Nothing is sent.
     Drop(Seq),
     /// Attach to this process's exchange of the entry: `Progress`, or `NotHere`.
     Attach(Seq),
     /// Look at the entry after a pause: it is in flight in another process.
     Poll(Seq),
     LoadAnswer(Seq),
-    /// Forward what became visible: the head first, swallowed frames left out.
+    /// Forward the part that became visible: the head first, swallowed frames left out.
     Send(Visible),
     /// End the answer cleanly; `Delivered` once it is flushed.
     Finish,
-    /// Answer with this; no byte was sent.
+    /// Answer with this refusal; no byte was sent.
     Refuse(Refused),
     /// End the begun answer with an error frame in its dialect, and never cleanly.
     BreakOff(Broken),
@@ -96,13 +96,13 @@ pub enum Action {
     },
 }
 
-/// The machine. See the module.
+/// State machine of one client's request. See the module.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// The process's own instance.
+    /// Instance of this process.
     instance: InstanceNo,
     retry_count: u32,
-    /// `x-stainless-retry-count` above 0, or an `Idempotency-Key`.
+    /// Whether `x-stainless-retry-count` is above 0 or an `Idempotency-Key` is set.
     marked: bool,
     phase: Phase,
 }
@@ -110,7 +110,7 @@ pub struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     New,
-    /// Its turn is to come. `queued`: in its run's queue, too.
+    /// Waits for its turn. `queued`: the connection is in its run's queue, too.
     InLine {
         queued: bool,
         expired: bool,
@@ -121,11 +121,11 @@ enum Phase {
         woken: bool,
         expired: bool,
     },
-    /// The client went meanwhile.
+    /// The client left while its admission was being decided.
     AdmittingForNobody {
         queued: bool,
     },
-    /// In its run's queue.
+    /// Waits in its run's queue.
     Waiting,
     Receiving {
         seq: Seq,
@@ -134,7 +134,7 @@ enum Phase {
     },
     Polling(Seq),
     Loading(Seq),
-    /// Everything is sent: whether it arrives is to be seen. `mark` is what a delivery means.
+    /// The whole answer is sent, and its delivery is not known yet. `mark` is the mark of a delivery.
     Flushing {
         mark: Option<(Seq, bool)>,
     },
@@ -142,7 +142,7 @@ enum Phase {
 }
 
 impl Connection {
-    /// A request that came with this retry count, and perhaps an idempotency key.
+    /// Creates the connection of a request with this retry count and, if it has one, an idempotency key.
     pub fn new(instance: InstanceNo, retry_count: u32, has_idempotency_key: bool) -> Connection {
         Connection {
             instance,
@@ -152,12 +152,12 @@ impl Connection {
         }
     }
 
-    /// Nothing more will happen.
+    /// Returns whether nothing more will happen.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
-    /// The one way in. Events that come too late change nothing.
+    /// Feeds an event: the only entry point. Events that come too late change nothing.
     pub fn on(&mut self, event: Event) -> Vec<Action> {
         match (self.phase, event) {
             (_, Event::ClientGone) => self.client_gone(),
@@ -188,7 +188,7 @@ impl Connection {
             }
             (Phase::Waiting, Event::MayRetry) => self.line_up(true),
             (Phase::Waiting, Event::WaitOver) => {
-                // One last decision: room that came back unnoticed elsewhere still serves.
+                // Decide once more: room that came back unnoticed elsewhere still serves.
                 self.phase = Phase::InLine { queued: true, expired: true };
                 vec![Action::LineUp]
             }
@@ -212,7 +212,7 @@ impl Connection {
                     self.phase = Phase::Flushing { mark: Some((seq, true)) };
                     vec![Action::Send(Visible::Whole), Action::Finish]
                 }
-                // What cannot be read is never bought again in silence.
+                // An answer that cannot be read is never bought again silently.
                 Err(e) => self.lose(Refused::of(e)),
             },
             (Phase::Flushing { mark }, Event::Delivered) => self.delivered(mark),
@@ -250,7 +250,7 @@ impl Connection {
         actions
     }
 
-    /// Taken before the line moves, so that the next identical request sees it.
+    /// Takes an answer before the line moves, so that the next identical request sees it.
     fn take(&mut self, what: (Seq, bool), phase: Phase, queued: bool, then: Action) -> Vec<Action> {
         self.phase = phase;
         let (seq, replays) = what;
@@ -268,7 +268,7 @@ impl Connection {
         let mut actions = Vec::new();
         actions.extend((!queued).then_some(Action::Enqueue));
         if woken {
-            // Room came back while this was being decided: it keeps its turn and asks again.
+            // Room came back while this was being decided: the connection keeps its turn and asks again.
             self.phase = Phase::Admitting { queued: true, woken: false, expired };
             actions.push(Action::Admit);
         } else {
@@ -300,7 +300,7 @@ impl Connection {
             return self.start_again();
         }
         let mut actions = Vec::new();
-        // Of a broken answer nothing is begun: a plain error can be retried.
+        // A broken answer is not begun for the client: a plain error can be retried.
         let broken = matches!(p.end, Some(End::Broken { .. }));
         if p.visible > sent && !(broken && unsent) {
             self.phase = Phase::Receiving { seq, opened, sent: p.visible };
@@ -325,7 +325,7 @@ impl Connection {
         actions
     }
 
-    /// Only what arrived whole counts as delivered.
+    /// Marks the answer as delivered, which only an answer that arrived whole is.
     fn delivered(&mut self, mark: Option<(Seq, bool)>) -> Vec<Action> {
         self.phase = Phase::Over;
         let mark =
@@ -333,7 +333,7 @@ impl Connection {
         mark.into_iter().chain([Action::GiveBack]).collect()
     }
 
-    /// What it was to receive came to nothing.
+    /// Lines up again after the answer to receive came to nothing.
     fn start_again(&mut self) -> Vec<Action> {
         let mut actions = vec![Action::GiveBack];
         actions.extend(self.line_up(false));
@@ -346,9 +346,9 @@ impl Connection {
         actions
     }
 
-    /// It came to nothing and left no entry that its retry could stand for: without a mark the retry
-    /// would be given the answer of a twin. A retry that comes to nothing itself leaves what it stood
-    /// for as it was, and is no second error.
+    /// Returns the mark of an error that left no entry for a retry to stand for. Without the mark the retry would
+    /// be given the answer of an identical request. A retry that comes to nothing leaves the entry it stood for as it
+    /// was, and is no second error.
     fn no_entry(&self) -> Option<Action> {
         (self.retry_count == 0).then_some(Action::MarkError)
     }

@@ -1,9 +1,9 @@
-//! The desk: the call machines of one process, and all that they share.
+//! Desk: the call machines of one process, and the registries that they share.
 //!
-//! Every request is a [`Connection`], every call that this process opened an [`Exchange`]. The desk takes what happens
-//! to them, does at once whatever concerns several of them (turns, answers that are taken, queues, delivery marks,
-//! rates), and returns what is left to do outside, as [`Deed`]s. It waits for nothing, sends nothing and looks at no
-//! clock. The proxy and the simulator drive the same desk.
+//! Every request is a [`Connection`], every call that this process opened an [`Exchange`]. The desk takes their events,
+//! does at once whatever concerns several of them (turns, taken answers, queues, delivery marks, rates), and returns
+//! the rest as [`Deed`]s for its host. It never waits, sends or reads a clock. The proxy and the simulator drive the
+//! same desk.
 //!
 //! Three rules bind the host:
 //! - The deeds of one connection, and those of one exchange, are carried out in the order in which they were returned.
@@ -38,34 +38,34 @@ use crate::{
     words::id::{AttemptNo, InstanceNo, RunNo, Seq},
 };
 
-/// An entry, as exchanges are named.
+/// Key of an exchange: its entry.
 pub type Key = (RunNo, Seq);
 
-/// When something happens, and as whom the process acts then.
+/// Time of an event, and the instance as which the process acts then.
 #[derive(Clone, Copy, Debug)]
 pub struct At {
-    /// From a clock that never goes back.
+    /// Monotonic time, in milliseconds.
     pub now_ms: u64,
     pub instance: InstanceNo,
 }
 
-/// A request that was read whole.
+/// Request that was read whole.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub place: Place,
     pub retry_count: u32,
     pub has_idempotency_key: bool,
-    /// How often its call is tried.
+    /// Limits on the tries of its call.
     pub patience: Patience,
-    /// Its call's part of the upstream's minute.
+    /// Requests and tokens of the upstream's minute that its call needs.
     pub wants: Arc<Wants>,
 }
 
-/// What the host reports.
+/// Event that the host reports to the desk.
 #[derive(Clone, Debug)]
 pub enum Event {
     Arrived(ConnectionId, Request),
-    /// `Arrived`, `Turn`, `Progress` and `NotHere` are for the desk alone to feed.
+    /// Event of a connection. Only the desk itself feeds `Arrived`, `Turn`, `Progress` and `NotHere`.
     Client(ConnectionId, connection::Event),
     /// The mark of [`ForClient::Mark`] is submitted.
     Marked(ConnectionId),
@@ -74,15 +74,15 @@ pub enum Event {
     Leaves(Key),
     /// The tokens of the answer, once its usage is known.
     Used(Key, u64),
-    /// The upstream's answer to the call says so much of its limits.
+    /// The upstream's answer to the call tells these levels of its limits.
     Told(Key, Levels),
-    /// A limit was raised, a run cancelled, a process swept: room may have come back.
+    /// Room may have come back: a limit was raised, a run was cancelled, or a process was swept.
     Moved,
-    /// Time passed: room may have come back in another process, which tells nobody here.
+    /// Time passed: room may have come back in another process, which reports nothing here.
     Look,
 }
 
-/// What the machines of a process share.
+/// Registries that the machines of a process share.
 #[derive(Debug)]
 pub struct Shared {
     pub taken: Taken,
@@ -92,7 +92,7 @@ pub struct Shared {
     pub unrecorded: Unrecorded,
 }
 
-/// The desk of one process. See the module.
+/// Call machines of one process. See the module.
 #[derive(Debug)]
 pub struct Desk {
     clients: HashMap<ConnectionId, Client>,
@@ -100,14 +100,14 @@ pub struct Desk {
     shared: Shared,
 }
 
-/// A machine's event that is fed once the machine at hand is through.
+/// Event for a machine, fed after the current machine is done.
 #[derive(Debug)]
 enum Next {
     Client(ConnectionId, connection::Event),
     Exchange(Key, exchange::Event),
 }
 
-/// One call of [`Desk::on`].
+/// State of one call of [`Desk::on`].
 struct Round {
     at: At,
     next: VecDeque<Next>,
@@ -115,7 +115,7 @@ struct Round {
 }
 
 impl Desk {
-    /// An empty desk, which keeps up to `max_unrecorded` bytes of answers that cannot be recorded.
+    /// Creates an empty desk that keeps up to `max_unrecorded` bytes of answers that cannot be recorded.
     pub fn new(max_unrecorded: u64) -> Desk {
         let shared = Shared {
             taken: Taken::default(),
@@ -127,7 +127,7 @@ impl Desk {
         Desk { clients: HashMap::new(), exchanges: HashMap::new(), shared }
     }
 
-    /// The one way in. What comes too late, for a machine that is over, changes nothing.
+    /// Feeds an event: the only entry point. Late events, for a machine that is over, change nothing.
     pub fn on(&mut self, event: Event, at: At) -> Vec<Deed> {
         let mut round = Round { at, next: VecDeque::new(), deeds: Vec::new() };
         match event {
@@ -150,27 +150,27 @@ impl Desk {
         round.deeds
     }
 
-    /// The attempt is over: nobody retries its errors.
+    /// Forgets the errors of an attempt that is over: nobody retries them.
     pub fn forget(&mut self, run: RunNo, attempt: AttemptNo) {
         self.shared.taken.forget(run, attempt);
     }
 
-    /// Whether answers wait to be recorded: until they are, new calls are refused.
+    /// Returns whether answers wait to be recorded. Until they are, new calls are refused.
     pub fn is_stuck(&self) -> bool {
         self.shared.unrecorded.any()
     }
 
-    /// Requests whose clients are served, and calls on their way.
+    /// Returns the numbers of requests being served and of calls under way.
     pub fn len(&self) -> (usize, usize) {
         (self.clients.len(), self.exchanges.len())
     }
 
-    /// Nobody is served and nothing is on its way.
+    /// Returns whether no request is served and no call is under way.
     pub fn is_empty(&self) -> bool {
         self.len() == (0, 0)
     }
 
-    /// For simulators that plant defects in what the machines share.
+    /// Changes the shared registries: for simulators that plant a defect.
     pub fn tamper(&mut self, with: impl FnOnce(&mut Shared)) {
         with(&mut self.shared);
     }

@@ -1,8 +1,8 @@
-//! An exchange: the upstream's side of one entry this process opened, from sending to settled.
+//! Exchange: the upstream's side of one entry that this process opened, from sending to settled.
 //!
-//! It runs to its end whatever becomes of the clients: the answer outlives the agent. It decides
-//! how the entry closes and how much of the answer may be seen meanwhile, and whether a request that was refused,
-//! or did not arrive, is sent once more under the same entry.
+//! An exchange runs to its end whatever happens to the clients: the answer outlives the agent. It decides how the
+//! entry closes, how much of the answer is visible meanwhile, and whether a request that was refused or did not
+//! arrive is sent once more under the same entry.
 
 use crate::{
     call::{Broken, Patience, Told, Visible},
@@ -17,43 +17,43 @@ use crate::{
     store,
 };
 
-/// What a stream's frame is, as its dialect reads it.
+/// Kind of a stream's frame, as its dialect reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// A piece of the answer.
     Data,
-    /// Keeps the connection open; says nothing.
+    /// A frame that only keeps the connection open.
     Ping,
-    /// Not for the client: usage that it had not asked for.
+    /// A frame that is not forwarded: usage that the client had not asked for.
     Swallowed,
-    /// It says why the answer stops. A client may act on it as on the end.
+    /// A frame that says why the answer stops. A client may act on it as on the end.
     Stop,
-    /// The event after which the answer is whole. May be a stop at once.
+    /// The event after which the answer is whole. It can be the stop as well.
     Terminal,
     /// The provider's own error event after a 2xx, or a terminal event that says the answer failed.
     Error,
 }
 
-/// When the upstream's connection failed.
+/// Point at which the upstream's connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Before a byte of the request left: the provider cannot have seen it.
+    /// No byte of the request had left: the provider cannot have seen it.
     BeforeSend,
     AfterSend,
 }
 
-/// Which wait was over.
+/// Wait that timed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// No head.
+    /// No head came.
     FirstByte,
-    /// Nothing more after some of it.
+    /// Nothing more came after a part of the answer.
     Idle,
-    /// Nothing for 30 s after the machine woke up: the connection is dead, and nobody was told.
+    /// Nothing came for 30 s after the machine woke up: the connection is dead without notice.
     Suspend,
 }
 
-/// What the host reports.
+/// Event that the host reports to an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The final head. `streamed`: the answer is of frames (an event stream, NDJSON, a JSON array
@@ -67,7 +67,7 @@ pub enum Event {
         frame: Frame,
         len: u64,
     },
-    /// The whole body of what is no stream, `len` bytes; `readable` when the dialect could parse it.
+    /// The whole body of an answer that is no stream, `len` bytes; `readable` when the dialect could parse it.
     BodyEnd {
         len: u64,
         readable: bool,
@@ -76,76 +76,76 @@ pub enum Event {
     StreamEnd,
     UpstreamError(Failure),
     Timeout(Silence),
-    /// Its client left before it was sent, and it will not be.
+    /// The client left before the request was sent, and it will not be sent.
     NotSent,
-    /// No connection was made, and another try may.
+    /// No connection was made, and another try is possible.
     Unreachable(Told),
-    /// The whole body, `len` bytes, of an answer that is no 2xx, and another try may bring one.
+    /// The whole body, `len` bytes, of an answer other than 2xx, after which another try is possible.
     Refused {
         len: u64,
         told: Told,
     },
     /// The pause of `Rest` is over.
     Rested,
-    /// The ticket of `AskAgain`: whether the next try may leave.
+    /// Outcome of `AskAgain`: whether the next try may leave.
     MayLeave(Result<bool, store::Error>),
-    /// While it rests: nobody waits for it any more.
+    /// Nobody waits for the call any more while it rests.
     Abandoned,
-    /// The ticket of the last `Settle` or `SettleAgain`.
+    /// Outcome of the last `Settle` or `SettleAgain`.
     Settled(Result<(), store::Error>),
     /// The settlement takes longer than `--settle-wait`.
     SettleSlow,
 }
 
-/// What the host does, in this order.
+/// Action that the host carries out for an exchange, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Submit the settlement, `Synced`, and arm the settle-wait. `error` is the entry's.
+    /// Submit the settlement, `Synced`, and arm the settle-wait. `error` is the entry's error.
     Settle { ending: Ending, error: Option<&'static str> },
-    /// The store failed: submit the same again after a pause.
+    /// The store failed: submit the same settlement again after a pause.
     SettleAgain { ending: Ending, error: Option<&'static str> },
-    /// Give every attached connection the progress.
+    /// Feed the progress to every attached connection.
     Tell(Progress),
     /// Drop the upstream's connection.
     Abort,
     /// Submit `Retry { resting: true }`, `Committed`; feed `Rested` after the pause, or `Abandoned` if the last client
-    /// leaves before. What came is kept: it may be the answer.
+    /// leaves before. Keep what the upstream sent: it may be the final answer.
     Rest { tries: Vec<Option<u16>>, pause_ms: u64 },
     /// Submit `Retry { resting: false }`, `Synced`; feed `MayLeave`.
     AskAgain { tries: Vec<Option<u16>> },
-    /// Forget what came, and send the request again.
+    /// Drop what the upstream sent, and send the request again.
     SendAgain,
 }
 
-/// What the entry of a call says that was never sent.
+/// Error recorded in the entry of a call that was never sent.
 const NOT_SENT: Option<&str> = Some("its client left before it was sent");
 
-/// How the entry closes.
+/// Outcome with which the entry closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// A whole answer.
+    /// The answer is whole.
     Done,
-    /// An error status, or an answer that is not whole.
+    /// The upstream sent an error status, or an answer that is not whole.
     Failed(Charge),
-    /// It never left.
+    /// The request never left.
     Void,
-    /// It may have happened.
+    /// The call may have happened.
     Unknown,
 }
 
-/// What a failed call is charged.
+/// Amount that a failed call is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// Its usage if there is some, else its reservation.
+    /// The usage, if some arrived, or else the reservation.
     Metered,
     Nothing,
 }
 
 impl Ending {
-    /// The engine's word for it. `metered` is what the provider's usage comes to, if some arrived
-    /// that covers all of the answer so far: Anthropic's `message_start` alone does not.
+    /// Converts to the engine's `Close`. `metered` is the bill of the provider's usage, if usage arrived that covers
+    /// the whole answer so far: Anthropic's `message_start` alone does not.
     pub fn close(self, metered: Option<Bill>) -> Close {
-        // Without usage the reservation stands: bytes seen miss hidden reasoning. Never zero.
+        // Without usage the reservation stands, never zero: visible bytes miss hidden reasoning.
         let bill = || metered.unwrap_or(Bill::Reservation);
         match self {
             Ending::Done => Close::Done(bill()),
@@ -156,7 +156,7 @@ impl Ending {
         }
     }
 
-    /// The entry's state after it.
+    /// Returns the state of the entry after this ending.
     pub fn state(self) -> State {
         match self {
             Ending::Done => State::Done,
@@ -167,33 +167,33 @@ impl Ending {
     }
 }
 
-/// What connections may know of an exchange at a time.
+/// Part of an exchange that connections may know at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub visible: Visible,
     pub end: Option<End>,
 }
 
-/// The end of an exchange for its clients.
+/// End of an exchange, as its clients see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All that is visible is the provider's answer to its end: `Done`, or `Failed` for an error
-    /// status, the provider's own error event, or a body nobody can read.
+    /// The visible part is the provider's whole answer: `Done`, or `Failed` for an error status, the provider's own
+    /// error event, or an unreadable body.
     Answered(State),
-    /// Ours to say. `state` is how the entry closed; `None` while that is not recorded.
+    /// Outlast reports the error. `state` is how the entry closed; `None` while that is not recorded.
     Broken { why: Broken, state: Option<State> },
 }
 
-/// The machine. See the module.
+/// State machine of an upstream call. See the module.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     phase: Phase,
     status: Option<u16>,
     patience: Patience,
-    /// What came of the tries that are over: their statuses, `None` where the upstream was not reached.
+    /// Statuses of the tries that are over; `None` where the upstream was not reached.
     tries: Vec<Option<u16>>,
     frames: usize,
-    /// The frame from which on all is held until the settlement is durable.
+    /// First frame that is held, with all later ones, until the settlement is durable.
     held_from: Option<usize>,
     bytes: u64,
     progress: Progress,
@@ -202,11 +202,11 @@ pub struct Exchange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Sent,
-    /// A head came; `streamed` only with a 2xx.
+    /// The head came. `streamed` is set only for 2xx.
     Answering {
         streamed: bool,
     },
-    /// Between two tries.
+    /// Rests between two tries.
     Resting,
     /// The next try is being put on disk.
     Asking,
@@ -214,20 +214,20 @@ enum Phase {
     Over,
 }
 
-/// A settlement that is on its way.
+/// Settlement that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Settling {
     ending: Ending,
     error: Option<&'static str>,
-    /// What clients get once it is durable.
+    /// Outcome for the clients once the settlement is durable.
     then: Then,
-    /// An earlier try may have been committed.
+    /// Whether an earlier submission may have been committed.
     unclear: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
-    /// All of it.
+    /// Makes this part of the answer visible.
     Reveal(Visible),
     Say(Broken),
 }
@@ -239,12 +239,12 @@ impl Default for Exchange {
 }
 
 impl Exchange {
-    /// An exchange whose request is about to be sent, once. Its entry is open and durable.
+    /// Creates the exchange of a request that is about to be sent, once. Its entry is open and durable.
     pub fn new() -> Exchange {
         Exchange::patient(Patience::NONE)
     }
 
-    /// The same, and what came to nothing is tried again.
+    /// Creates an exchange that retries failed tries as `patience` allows.
     pub fn patient(patience: Patience) -> Exchange {
         Exchange {
             phase: Phase::Sent,
@@ -258,32 +258,32 @@ impl Exchange {
         }
     }
 
-    /// What a connection that attaches now may know.
+    /// Returns the progress for a connection that attaches now.
     pub fn progress(&self) -> Progress {
         self.progress
     }
 
-    /// The upstream's status, once its head came.
+    /// Returns the upstream's status, once its head came.
     pub fn status(&self) -> Option<u16> {
         self.status
     }
 
-    /// Bytes of the answer so far: what it holds in memory.
+    /// Returns the bytes of the answer so far, which are held in memory.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Recorded, or never to be: the host forgets it.
+    /// Returns whether the exchange is recorded, or never will be: the host forgets it.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
-    /// It has its answer and cannot record it: while one is stuck, new calls get 503.
+    /// Returns whether the answer is there and cannot be recorded. While one is stuck, new calls get 503.
     pub fn is_stuck(&self) -> bool {
         matches!(self.phase, Phase::Settling(_)) && self.progress.end.is_some()
     }
 
-    /// The one way in. Events that come too late (a frame after the end) change nothing.
+    /// Feeds an event: the only entry point. Late events, such as a frame after the end, change nothing.
     pub fn on(&mut self, event: Event) -> Vec<Action> {
         match (self.phase, event) {
             (Phase::Sent, Event::Head { status, streamed }) => self.head(status, streamed),
@@ -305,7 +305,7 @@ impl Exchange {
                 self.settle(Ending::Unknown, Then::Say(Broken::NoAnswer), false)
             }
             (Phase::Sent, Event::Unreachable(told)) => self.try_over(None, told),
-            // What may have been billed is no refusal, whatever a host takes it for.
+            // An answer that may have been billed is no refusal, whatever the host reports.
             (Phase::Answering { streamed: false }, Event::Refused { len, .. })
                 if self.status.is_some_and(is_answer) =>
             {
@@ -320,7 +320,7 @@ impl Exchange {
                 vec![Action::AskAgain { tries: self.tries.clone() }]
             }
             (Phase::Asking, Event::MayLeave(Ok(true))) => self.again(),
-            // Fail closed: what cannot be put on disk does not leave.
+            // Fail closed: a try that cannot be recorded on disk does not leave.
             (Phase::Asking, Event::MayLeave(_)) | (Phase::Resting | Phase::Asking, Event::Abandoned) => {
                 self.give_up()
             }
@@ -339,8 +339,8 @@ impl Exchange {
         self.status = Some(status);
         // An error is held like a JSON answer, however it is framed.
         self.phase = Phase::Answering { streamed: streamed && is_answer(status) };
-        // Nothing is told: the head goes with the first frame, so that an upstream that breaks
-        // before it is a clean error to the opener, and a joiner can start again.
+        // Clients are told nothing yet: the head goes with the first frame. An upstream that breaks before it
+        // is thus a clean error to the opener, and a joiner can start again.
         Vec::new()
     }
 
@@ -360,8 +360,8 @@ impl Exchange {
                 self.settle(Ending::Done, Then::Reveal(Visible::Whole), false)
             }
             Frame::Error => {
-                // After a stop the provider's own error cannot be shown: what is held before it
-                // would read as a clean end.
+                // After a stop, the provider's own error cannot be shown: the held frames before it would read as a
+                // clean end.
                 let then = match self.held_from {
                     None => Then::Reveal(Visible::Frames(self.frames)),
                     Some(_) => Then::Say(Broken::Cut),
@@ -375,14 +375,14 @@ impl Exchange {
         self.bytes += len;
         let ending = match self.status {
             Some(status) if !is_answer(status) => Ending::Failed(Charge::Nothing),
-            // It was billed, and what it said nobody can tell: delivered as it came, not replayed.
+            // The answer was billed but cannot be parsed: it is delivered as it came, and not replayed.
             _ if !readable => Ending::Failed(Charge::Metered),
             _ => Ending::Done,
         };
         self.settle(ending, Then::Reveal(Visible::Whole), false)
     }
 
-    /// The request was not sent, or refused with `status`.
+    /// Handles a try that was not sent, or was refused with `status`.
     fn try_over(&mut self, status: Option<u16>, told: Told) -> Vec<Action> {
         self.tries.push(status);
         let tried = u32::try_from(self.tries.len()).unwrap_or(u32::MAX);
@@ -402,7 +402,7 @@ impl Exchange {
         vec![Action::SendAgain]
     }
 
-    /// The last try counts. A call that was refused once is no `void`: the upstream has seen it.
+    /// Closes the call by its last try. A call that was refused once is not `void`: the upstream has seen it.
     fn give_up(&mut self) -> Vec<Action> {
         let ending = match retry::close(&self.tries) {
             Close::Void => Ending::Void,
@@ -415,7 +415,7 @@ impl Exchange {
         self.settle(ending, then, false)
     }
 
-    /// The answer began and will not end.
+    /// Settles an answer that began and will not end.
     fn cut(&mut self, abort: bool) -> Vec<Action> {
         let refused = self.status.is_some_and(|s| !is_answer(s));
         let charge = if refused { Charge::Nothing } else { Charge::Metered };
@@ -441,7 +441,7 @@ impl Exchange {
     fn settled(&mut self, s: Settling, result: Result<(), store::Error>) -> Vec<Action> {
         match result {
             Ok(()) => self.recorded(s),
-            // The try whose outcome was unclear had been committed: this entry has no other closer,
+            // The submission with the unclear outcome had been committed: this entry has no other closer,
             // and a sweep or a correction leaves another state.
             Err(store::Error::Engine(engine::Error::AlreadySettled { state, .. }))
                 if s.unclear && state == s.ending.state().name() =>
@@ -462,7 +462,7 @@ impl Exchange {
         }
     }
 
-    /// Durable: now it may be visible. Clients that were told an error before keep it.
+    /// Makes a durable answer visible. Clients that were told an error before keep it.
     fn recorded(&mut self, s: Settling) -> Vec<Action> {
         self.phase = Phase::Over;
         let state = s.ending.state();
@@ -495,7 +495,7 @@ impl Exchange {
     }
 }
 
-/// Other statuses are no answer and are not billed: errors, and redirects, which are never followed.
+/// Returns whether the status is an answer. Others are not billed: errors, and redirects, which are never followed.
 fn is_answer(status: u16) -> bool {
     (200..300).contains(&status)
 }

@@ -1,31 +1,32 @@
 //! Delivery marks under way: answers that are flushed to their clients, and not yet marked as delivered in the store.
 //!
-//! A client that lost an answer after its last byte was flushed may ask again at once, and so may an agent that has
-//! the answer and wants another one. The replay rule reads off the mark which of the two a request is. So identical
-//! requests are decided behind it.
+//! After the last byte was flushed, a client that lost the answer may ask again at once, and so may an agent that has
+//! the answer and wants another one. The replay rule tells the two apart by the mark. Identical requests are therefore
+//! decided after it.
 
 use std::collections::HashMap;
 
 use crate::call::{ConnectionId, taken::Place};
 
-/// The marks of one process.
+/// Delivery marks under way in one process.
 #[derive(Debug, Default)]
 pub struct Marks(HashMap<Place, Marking>);
 
 #[derive(Debug, Default)]
 struct Marking {
     under_way: usize,
-    /// Identical requests, in their order.
+    /// Identical requests that wait, in order of arrival.
     waiting: Vec<ConnectionId>,
 }
 
 impl Marks {
-    /// An answer of `place` is to be marked as delivered.
+    /// Notes that an answer of `place` is about to be marked as delivered.
     pub fn begin(&mut self, place: Place) {
         self.0.entry(place).or_default().under_way += 1;
     }
 
-    /// Whether a request of `place` has to wait for a mark. The last [`Marks::end`] of the place returns it then.
+    /// Returns whether a request of `place` has to wait for a mark. The last [`Marks::end`] of the place then returns
+    /// the connection.
     #[must_use]
     pub fn holds(&mut self, place: Place, connection: ConnectionId) -> bool {
         let Some(marking) = self.0.get_mut(&place) else { return false };
@@ -33,7 +34,7 @@ impl Marks {
         true
     }
 
-    /// One mark of `place` is with the store. Returns who waited for the last one.
+    /// Notes that one mark of `place` is stored. Returns the connections that waited for the last one.
     #[must_use = "those returned are to be admitted now"]
     pub fn end(&mut self, place: Place) -> Vec<ConnectionId> {
         let Some(marking) = self.0.get_mut(&place) else { return Vec::new() };

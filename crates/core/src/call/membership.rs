@@ -1,11 +1,11 @@
-//! A process's standing on its store: its instance, its heartbeat, and its verdicts on others.
+//! Membership: a process's instance in its store, its heartbeat, and its verdicts on other instances.
 //!
-//! Nobody is judged by a timestamp. A process is dead when that is certain (its pid is gone), or when its heartbeat was
-//! not seen to move for a whole lease, by the observer's own clock.
+//! No verdict relies on a timestamp. A process is dead when that is certain (its pid is gone), or when its heartbeat
+//! did not move for a whole lease by the observer's own clock.
 //!
-//! A store that answered an operation with `CommitUnknown` may hold an open entry that no machine knows. So the process
-//! registers anew and declares its old instance left: what that one had open becomes `unknown`, and what its exchanges
-//! still bring is settled under the old instance, as the truth.
+//! A store that answered `CommitUnknown` may hold an open entry that no machine knows. The process then registers
+//! anew and declares its old instance left: the open calls of that instance become `unknown`, and what its exchanges
+//! still bring is settled under it.
 
 use std::collections::HashMap;
 
@@ -16,43 +16,43 @@ use crate::{
     words::id::InstanceNo,
 };
 
-/// How often the one heartbeat of a process is renewed.
+/// Interval between two heartbeats of a process, in milliseconds.
 pub const HEARTBEAT_MS: u64 = 1_000;
 
-/// Who was not seen to renew for this long, by the observer's own monotonic clock, is dead.
+/// Time without a heartbeat after which an instance is dead, in milliseconds of the observer's monotonic clock.
 pub const LEASE_MS: u64 = 5_000;
 
-/// The standing of one process. Pure: what was read and the time (monotonic, in milliseconds) are handed in.
+/// Membership of one process. Pure: rows read and monotonic milliseconds are passed in.
 #[derive(Debug, Default)]
 pub struct Membership {
     instance: Option<InstanceNo>,
-    /// An instance of ours whose open entries nobody knows any more. It is to be declared left.
+    /// Own earlier instance whose open entries no machine knows any more. It is to be declared left.
     abandoned: Option<InstanceNo>,
-    /// When a heartbeat was last written.
+    /// Time at which a heartbeat was last written.
     written_ms: u64,
-    /// The heartbeats of others, and since when each stands still.
+    /// Heartbeats of other instances, and the time since which each has stood still.
     seen: HashMap<InstanceNo, (i64, u64)>,
 }
 
 impl Membership {
-    /// The instance to act as. `None`: the process has to register first.
+    /// Returns the instance to act as; `None` when the process has to register first.
     pub fn instance(&self) -> Option<InstanceNo> {
         self.instance
     }
 
-    /// The store gave the process this number.
+    /// Notes the instance number that the store gave the process.
     pub fn registered(&mut self, no: InstanceNo, now_ms: u64) {
         self.instance = Some(no);
         self.written_ms = now_ms;
     }
 
-    /// The store took a heartbeat.
+    /// Notes that the store took a heartbeat.
     pub fn renewed(&mut self, now_ms: u64) {
         self.written_ms = now_ms;
     }
 
-    /// An operation of `as_whom` failed. Declared dead (a suspended machine, a stopped process), the process has to
-    /// register anew, and what it drove has to be claimed again; so it has when a commit is in doubt.
+    /// Notes that an operation of `as_whom` failed. If the instance was declared dead (a suspended machine, a stopped
+    /// process) or a commit is in doubt, the process has to register anew and claim again what it drove.
     pub fn failed(&mut self, as_whom: InstanceNo, why: &store::Error) {
         let is_in_doubt = matches!(why, store::Error::CommitUnknown { .. });
         let is_dead = matches!(why, store::Error::Engine(engine::Error::InstanceDead));
@@ -62,9 +62,9 @@ impl Membership {
         }
     }
 
-    /// The instance of ours that is to be declared left, once another one is registered. `row` reads it.
+    /// Returns the declaration that the process's old instance left, once another is registered. `row` reads its row.
     ///
-    /// Asked again until it is gone: an attempt to declare it may fail.
+    /// Returned again until the old instance is gone, because declaring it may fail.
     pub fn farewell<E>(
         &mut self,
         row: impl FnOnce(InstanceNo) -> Result<Option<Instance>, E>,
@@ -77,13 +77,13 @@ impl Membership {
         Ok(goodbye)
     }
 
-    /// Whether the store took a heartbeat within the last lease.
+    /// Returns whether the store took a heartbeat within the last lease.
     pub fn is_writing(&self, now_ms: u64) -> bool {
         now_ms.saturating_sub(self.written_ms) < LEASE_MS
     }
 
-    /// Observes the heartbeats of `live`, and gives the verdict on who is certainly gone, or was not seen to renew for
-    /// a whole lease. `is_gone` is what can be known at once of a process.
+    /// Observes the heartbeats of `live`, and returns verdicts on instances that are certainly gone or did not renew
+    /// for a whole lease. `is_gone` tells what can be known at once of a process.
     pub fn verdicts(
         &mut self,
         live: &[Instance],
@@ -111,13 +111,13 @@ impl Membership {
     }
 }
 
-/// What a process says when it leaves, of its own row.
+/// Returns the declaration with which a process leaves, from its own row.
 pub fn goodbye(row: &Instance) -> Option<DeclareDead> {
     let verdict = DeclareDead { instance: row.no, heartbeat_seen: row.heartbeat, left: true };
     (row.life == Life::Live).then_some(verdict)
 }
 
-/// The wait until all others are judged of whom only their silence can tell (those of other containers and hosts).
+/// Wait until all other instances are judged that only their silence can tell of (other containers and hosts).
 #[derive(Debug)]
 pub struct Inquest {
     began_ms: u64,
@@ -129,8 +129,8 @@ impl Inquest {
         Inquest { began_ms: now_ms, first_seen: HashMap::new() }
     }
 
-    /// Whether each of `live` but `me` was seen to renew, or all had the time to be declared dead: a lease and a little
-    /// more.
+    /// Returns whether each of `live` but `me` was seen to renew, or all had time enough to be declared dead: a little
+    /// more than a lease.
     pub fn is_over(
         &mut self,
         me: InstanceNo,

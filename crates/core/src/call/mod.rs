@@ -1,14 +1,14 @@
-//! The call machine: what happens to an LLM request, as pure state machines.
+//! The call machine: pure state machines for an LLM request.
 //!
 //! An [`Exchange`] is the upstream's side of one entry that this process opened, a [`Connection`]
 //! one client's request. Both take events and return actions. The [`Desk`] holds the machines of a
-//! process and the registries that they share; its host (the proxy, the simulator) reports what
-//! happens and does what needs the world. A process's standing on its store, its heartbeat and its
-//! verdicts on others, is its [`Membership`]. Nothing here waits, sends or looks at a clock.
+//! process and the registries that they share; its host (the proxy, the simulator) reports events and
+//! carries out actions. [`Membership`] tracks a process's instance, its heartbeat and its verdicts on
+//! others. Nothing here waits, sends or reads a clock.
 //!
-//! What the two rules of visibility come to, in one place:
-//! of a JSON answer a client sees nothing, its status included, until it is settled; of a stream
-//! it sees all before the first frame that says it stops, and the rest once it is settled.
+//! The two rules of visibility, in one place: a client sees nothing of a JSON answer, not even its status,
+//! until it is settled; of a stream it sees everything before the first frame that says the stream stops,
+//! and the rest once it is settled.
 
 pub mod connection;
 pub mod desk;
@@ -32,18 +32,18 @@ pub use refused::{Broken, Refused};
 pub use taken::Taken;
 pub use waiters::Waiters;
 
-/// A client's connection, as its process numbers them. Never used again in a process.
+/// Number of a client's connection in its process. Never used again in that process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// How much of an answer clients may see. Only grows.
+/// Part of an answer that clients may see. Only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Visible {
-    /// Not even the status.
+    /// Nothing, not even the status.
     #[default]
     Nothing,
-    /// The head and the first so many frames, counted as the host fed them: swallowed ones too.
+    /// The head and this many frames, counted as the host fed them, swallowed frames included.
     Frames(usize),
-    /// The head and everything.
+    /// The head and the whole answer.
     Whole,
 }

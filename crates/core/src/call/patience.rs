@@ -1,45 +1,45 @@
-//! Patience: whether an upstream that refused a call, or was not reached, is asked again, and when.
+//! Patience: decides whether and when to retry an upstream that refused a call or was not reached.
 //!
-//! Only where nothing can have been billed: no connection was made, or the answer is a refusal that says that it
-//! will pass. Pure: the time and the chance are handed in.
+//! Retries only where nothing can have been billed: no connection was made, or the answer is a refusal that says
+//! that it will pass. Pure: time and randomness are passed in.
 
-/// The first pause is at most so long; each one after it twice as long as the one before.
+/// Longest first pause, in milliseconds. Each later pause may be twice as long as the one before.
 const FIRST_MS: u64 = 500;
 
-/// No pause is longer than this, but where the upstream asks for it.
+/// Longest pause, in milliseconds, unless the upstream asks for more.
 const LONGEST_MS: u64 = 8_000;
 
-/// An upstream that asks for more is taken at its word: the client is told, and decides itself.
+/// Longest `Retry-After` that is waited for, in milliseconds. Beyond it the client is told, and decides itself.
 const LONGEST_ASKED_MS: u64 = 20_000;
 
-/// How long and how often one call is tried.
+/// Limits on the tries of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// In all, the first one counted.
+    /// Largest number of tries, including the first.
     pub tries: u32,
-    /// No try begins later than this after the first.
+    /// Time after the first try, in milliseconds, beyond which no try begins.
     pub within_ms: u64,
-    /// Chance, so that many who were refused together do not come back together.
+    /// Seed of the jitter, so that calls refused together do not come back together.
     pub seed: u64,
 }
 
-/// What is known of a try that came to nothing.
+/// Facts about a failed try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// Since the first try was sent.
+    /// Time since the first try was sent, in milliseconds.
     pub elapsed_ms: u64,
-    /// What the upstream asks to wait.
+    /// Wait that the upstream asks for, in milliseconds.
     pub retry_after_ms: Option<u64>,
-    /// It refuses everything for long (a usage limit), or this process is about to end.
+    /// Whether the upstream refuses everything for long (a usage limit), or this process is about to end.
     pub lasting: bool,
 }
 
 impl Patience {
-    /// One try.
+    /// Allows a single try.
     pub const NONE: Patience = Patience { tries: 1, within_ms: 0, seed: 0 };
 
-    /// The pause before the next try, or `None`: the last one counts. `tried` tries came to nothing, the last one
-    /// with `status`, or `None` where the upstream was not reached.
+    /// Returns the pause before the next try in milliseconds, or `None` when the last try counts. `tried` tries failed,
+    /// the last one with `status`, or with `None` where the upstream was not reached.
     pub fn pause_ms(&self, tried: u32, status: Option<u16>, told: Told) -> Option<u64> {
         let passes = status.is_none_or(|status| matches!(status, 429 | 503 | 529));
         let asked = told.retry_after_ms.unwrap_or(0);
@@ -47,13 +47,13 @@ impl Patience {
             return None;
         }
         let most = LONGEST_MS.min(FIRST_MS << tried.saturating_sub(1).min(10));
-        // Full jitter, on top of what was asked for: never before that.
+        // Full jitter on top of the requested wait, never before it.
         let pause = asked + chance(self.seed, tried) % (most + 1);
         (told.elapsed_ms.saturating_add(pause) <= self.within_ms).then_some(pause)
     }
 }
 
-/// A number that looks like chance (splitmix64).
+/// Returns a pseudo-random number (splitmix64).
 fn chance(seed: u64, n: u32) -> u64 {
     let mut z = seed.wrapping_add(u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

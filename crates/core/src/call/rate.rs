@@ -1,7 +1,7 @@
-//! How fast an upstream may be asked: requests and tokens of a minute, and who goes next.
+//! Rate limits of an upstream: requests and tokens per minute, and which call goes next.
 //!
-//! A lane is what calls share: all of one upstream under a configured rate, or all of one account's model under what
-//! the provider's answers tell. Pure: the time (in milliseconds, from anywhere) is handed in.
+//! A lane is shared by calls: all calls of one upstream under a configured rate, or all of one account's model under
+//! the limits in the provider's answers. Pure: the time is passed in, in milliseconds from any start.
 
 use std::{collections::VecDeque, fmt, str::FromStr};
 
@@ -9,7 +9,7 @@ use crate::call::ConnectionId;
 
 const MINUTE_MS: u64 = 60_000;
 
-/// At most so many in any minute. `None`: any number.
+/// Largest numbers of requests and tokens in any minute. `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
     pub requests: Option<u64>,
@@ -33,7 +33,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A text that is no rate.
+/// Error for a text that is no rate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not a rate: {text:?} (wanted for example 500rpm, 200000tpm or 500rpm,200000tpm: requests and tokens a minute)"
@@ -65,25 +65,25 @@ impl FromStr for Rate {
     }
 }
 
-/// What a provider says of one of its limits.
+/// State of one limit, as a provider reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
     pub remaining: u64,
     pub limit: Option<u64>,
-    /// From when it was said until all of it is there again.
+    /// Milliseconds from the report until the whole limit is available again.
     pub reset_ms: u64,
 }
 
-/// What a provider says of a lane.
+/// State of a lane's limits, as a provider reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Levels {
     pub requests: Option<Level>,
     pub tokens: Option<Level>,
-    /// For so long it refuses everything.
+    /// Milliseconds for which the provider refuses everything.
     pub refuses_ms: Option<u64>,
 }
 
-/// A call on its way: to correct or to take back what it was counted as.
+/// Handle of a call in a lane, to correct or take back what it was counted as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
@@ -94,21 +94,21 @@ struct Went {
     tokens: u64,
 }
 
-/// A lane. See the module.
+/// Lane: a line of calls that share rate limits. See the module.
 #[derive(Debug, Default)]
 pub struct Lane {
     rate: Rate,
-    /// What went within the last minute, the oldest first.
+    /// Calls that left within the last minute, oldest first.
     went: VecDeque<Went>,
-    /// What may go and has not left yet, however long ago it was let go: it counts as if it left now.
+    /// Calls that may go and have not left yet, however long ago they were admitted. Each counts as if it left now.
     leaving: Vec<Went>,
     tickets: u64,
     levels: Levels,
     told_at_ms: u64,
-    /// What went since then.
+    /// Requests that went since the last report.
     requests_since: u64,
     tokens_since: u64,
-    /// Who waits, the first to go first: one connection of each run, so that no run passes by the others.
+    /// Waiting connections, next one first: one of each run, so that no run overtakes the others.
     line: VecDeque<ConnectionId>,
 }
 
@@ -117,23 +117,23 @@ impl Lane {
         self.rate = rate;
     }
 
-    /// The provider said this now.
+    /// Records the limits that the provider reported now.
     pub fn tell(&mut self, levels: Levels, now_ms: u64) {
         self.levels = levels;
         self.told_at_ms = now_ms;
         (self.requests_since, self.tokens_since) = (0, 0);
     }
 
-    /// Whether `who` may go now with so many tokens; else after how many milliseconds to ask again at the earliest.
+    /// Checks whether `who` may go now with this many tokens; the error is the milliseconds until it may ask again.
     ///
-    /// What is more than a whole minute's tokens goes when nothing else does.
+    /// A call that needs more than a whole minute's tokens goes when nothing else does.
     pub fn may_go(&mut self, who: ConnectionId, tokens: u64, now_ms: u64) -> Result<(), u64> {
         let ready_ms = self.ready_at(tokens, now_ms).saturating_sub(now_ms);
         let is_next = self.line.front().is_none_or(|first| *first == who);
         if ready_ms == 0 && is_next { Ok(()) } else { Err(ready_ms) }
     }
 
-    /// It may go, and counts from here on.
+    /// Counts a call that may go from here on.
     pub fn go(&mut self, tokens: u64, now_ms: u64) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
@@ -145,7 +145,7 @@ impl Lane {
         ticket
     }
 
-    /// It leaves: its minute begins.
+    /// Notes that the call leaves: its minute begins.
     pub fn leaves(&mut self, ticket: Ticket, now_ms: u64) {
         if let Some(at) = self.leaving.iter().position(|w| w.ticket == ticket) {
             let leaving = self.leaving.swap_remove(at);
@@ -153,14 +153,14 @@ impl Lane {
         }
     }
 
-    /// What it came to in the end.
+    /// Sets the tokens that the call used in the end.
     pub fn used(&mut self, ticket: Ticket, tokens: u64) {
         if let Some(went) = self.went.iter_mut().find(|w| w.ticket == ticket) {
             went.tokens = tokens;
         }
     }
 
-    /// It did not go after all, with the tokens it was to go with.
+    /// Takes back a call that did not go after all, with the tokens it was counted with.
     pub fn take_back(&mut self, ticket: Ticket, tokens: u64) {
         self.went.retain(|w| w.ticket != ticket);
         self.leaving.retain(|w| w.ticket != ticket);
@@ -168,14 +168,14 @@ impl Lane {
         self.tokens_since = self.tokens_since.saturating_sub(tokens);
     }
 
-    /// Lines up, where it is not in the line.
+    /// Adds a connection to the line, unless it is there already.
     pub fn line_up(&mut self, who: ConnectionId) {
         if !self.line.contains(&who) {
             self.line.push_back(who);
         }
     }
 
-    /// Leaves the line. Returns who is the first now, if that has changed.
+    /// Removes a connection from the line. Returns the new first one, if that has changed.
     #[must_use = "whoever is returned has to be told"]
     pub fn leave(&mut self, who: ConnectionId) -> Option<ConnectionId> {
         let at = self.line.iter().position(|w| *w == who)?;
@@ -183,7 +183,7 @@ impl Lane {
         self.line.front().copied().filter(|_| at == 0)
     }
 
-    /// Nothing is known of it that counts, and nobody waits.
+    /// Returns whether no report is still in force and nobody waits.
     pub fn is_idle(&self, now_ms: u64) -> bool {
         let over = |level: Option<Level>| level.is_none_or(|l| now_ms >= self.told_at_ms + 2 * l.reset_ms);
         self.line.is_empty() && over(self.levels.requests) && over(self.levels.tokens)
@@ -205,7 +205,7 @@ impl Lane {
         .fold(0, u64::max)
     }
 
-    /// The times and tokens of what counts, the oldest first.
+    /// Returns the times and tokens of the calls that count, oldest first.
     fn counted(&self, now_ms: u64) -> impl Iterator<Item = (u64, u64)> {
         let leaving = self.leaving.iter().map(move |w| (now_ms, w.tokens));
         self.went.iter().map(|w| (w.at_ms, w.tokens)).chain(leaving)
@@ -233,8 +233,9 @@ impl Lane {
         at
     }
 
-    /// When so much of a level is there, beyond what went since it was told: it comes back evenly up to its limit; where
-    /// that is not known, one at least is there at its reset. What was told twice a reset ago is forgotten.
+    /// Returns the time at which the wanted amount of a level is available, beyond what went since the report. The
+    /// level refills evenly up to its limit; if the limit is unknown, at least one is available at the reset. A report
+    /// older than two resets is ignored.
     fn level_at(&self, level: Option<Level>, wanted: u64, since: u64) -> u64 {
         let Some(Level { remaining, limit, reset_ms }) = level else { return 0 };
         let most = limit.unwrap_or(1).max(remaining);
@@ -266,7 +267,7 @@ mod tests {
         lane
     }
 
-    /// It goes, and leaves at once.
+    /// Counts a call that leaves at once.
     fn leave(lane: &mut Lane, tokens: u64, now_ms: u64) -> Ticket {
         let ticket = lane.go(tokens, now_ms);
         lane.leaves(ticket, now_ms);
@@ -383,7 +384,7 @@ mod tests {
         // More than there ever is waits for all there is.
         check(tokens(level(100, Some(700))), 9_000, 1_000, Err(60_000));
         check(Levels { refuses_ms: Some(5_000), ..Levels::default() }, 1, 2_000, Err(4_000));
-        // What goes is taken from it, also of what has come back, until it is told anew.
+        // A call that goes is taken from the level, also from what has come back, until the next report.
         let mut lane = Lane::default();
         lane.tell(requests(level(1, None)), 0);
         lane.go(1, 0);

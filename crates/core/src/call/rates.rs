@@ -1,7 +1,7 @@
-//! Whose turn it is at an upstream that takes only so many requests and tokens a minute, over all runs of a process.
+//! Turns at upstreams with limits on requests and tokens per minute, over all runs of a process.
 //!
-//! A call waits for its turn before it is admitted: it holds neither a reservation nor a transaction meanwhile, a
-//! client that leaves is dropped without a trace, and what the journal has is given again without a turn.
+//! A call waits for its turn before it is admitted. It then holds neither a reservation nor a transaction, a client
+//! that leaves is dropped without a trace, and recorded answers are replayed without a turn.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -13,13 +13,13 @@ use crate::{
     words::digest::Digest,
 };
 
-/// Beyond so many lanes of one upstream, those that say nothing any more are forgotten.
+/// Number of lanes of one upstream beyond which idle lanes are dropped.
 const MANY: usize = 256;
 
-/// Assumed bytes per token of a text: near a provider's own count of it.
+/// Assumed bytes per token of a text, close to a provider's own count.
 const BYTES_A_TOKEN: u64 = 4;
 
-/// The lanes of every upstream.
+/// Lanes of all upstreams.
 #[derive(Debug, Default)]
 pub struct Rates {
     upstreams: HashMap<String, Upstream>,
@@ -27,39 +27,39 @@ pub struct Rates {
 
 #[derive(Debug, Default)]
 struct Upstream {
-    /// All its calls, under the configured rate.
+    /// All calls of the upstream, under the configured rate.
     all: Lane,
-    /// The calls of each account, under what the provider tells.
+    /// Calls of each account, under the limits that the provider reports.
     told: HashMap<Account, Lane>,
 }
 
-/// Whose limits they are: providers count by key and by model.
+/// Owner of provider limits: providers count by key and by model.
 pub type Account = (Option<Digest>, String);
 
-/// What a call takes of its upstream's minute.
+/// Amounts that a call takes of its upstream's minute.
 #[derive(Clone, Debug)]
 pub struct Wants {
     pub upstream: String,
     pub account: Account,
-    /// The rate that is configured for the upstream.
+    /// Rate configured for the upstream.
     pub rate: Rate,
-    /// At most so many tokens.
+    /// Largest number of tokens of the call.
     pub bound: u64,
-    /// At most so many tokens of input; part of `bound`.
+    /// Largest number of input tokens; part of `bound`.
     pub input_bound: u64,
-    /// How long the call would wait. Where a provider refuses for longer it is asked all the same: its own words tell
-    /// more.
+    /// Time the call would wait, in milliseconds. If a provider refuses for longer, it is asked all the same: its own
+    /// error tells more.
     pub patience_ms: u64,
 }
 
-/// When to ask for a turn again, and what stands in the way.
+/// Time to ask for a turn again, and the limit that stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Later {
     pub after_ms: u64,
     pub why: Why,
 }
 
-/// What keeps a call from its turn.
+/// Limit that keeps a call from its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     Configured(Rate),
@@ -81,14 +81,14 @@ impl fmt::Display for Why {
 pub struct Turn {
     wants: Arc<Wants>,
     ticket: Ticket,
-    /// The same in the lane of its account, where the provider told its limits: the ticket, and the tokens counted.
+    /// Ticket and counted tokens in the lane of the account, where the provider has reported limits.
     told: Option<(Ticket, u64)>,
     left: bool,
 }
 
 impl Rates {
-    /// The turn of `who`, or when to ask again: then it has lined up. Whoever is the first of a line by this is
-    /// returned, and has to be told.
+    /// Returns the turn of `who`, or the time to ask again, for which it has then lined up. Also returns the
+    /// connections that became the first of a line and have to be told.
     pub fn turn(
         &mut self,
         who: ConnectionId,
@@ -121,7 +121,7 @@ impl Rates {
         }
     }
 
-    /// `who` waits no more. Whoever is the first of a line by this is returned, and has to be told.
+    /// Removes `who` from its lines. Returns the connections that became the first of a line and have to be told.
     #[must_use = "those returned have to be told `MayRetry`"]
     pub fn leave(&mut self, who: ConnectionId, wants: &Wants) -> Vec<ConnectionId> {
         let Some(Upstream { all, told }) = self.upstreams.get_mut(&wants.upstream) else { return Vec::new() };
@@ -129,7 +129,7 @@ impl Rates {
         all.leave(who).into_iter().chain(told).collect()
     }
 
-    /// The provider's answer to a call said this.
+    /// Records the limits that the provider reported in its answer to a call.
     pub fn learn(&mut self, wants: &Wants, levels: Levels, now_ms: u64) {
         if levels == Levels::default() {
             return;
@@ -141,7 +141,7 @@ impl Rates {
         told.entry(wants.account.clone()).or_default().tell(levels, now_ms);
     }
 
-    /// The call leaves, or leaves once more: then it counts once more, and waits for nobody.
+    /// Notes that the call leaves. A call that leaves once more is counted once more, without waiting.
     pub fn leaves(&mut self, turn: &mut Turn, now_ms: u64) {
         let Some(Upstream { all, .. }) = self.upstreams.get_mut(&turn.wants.upstream) else { return };
         if std::mem::replace(&mut turn.left, true) {
@@ -151,7 +151,7 @@ impl Rates {
         all.leaves(turn.ticket, now_ms);
     }
 
-    /// The call is over and came to so many tokens. `None`: nobody knows how many, and its bound stands.
+    /// Ends a turn with the tokens that the call used. `None`: nobody knows, and its bound stands.
     pub fn over(&mut self, turn: Turn, tokens: Option<u64>) {
         if !turn.left {
             self.give_back(turn);
@@ -161,7 +161,7 @@ impl Rates {
         }
     }
 
-    /// The call did not reach its upstream.
+    /// Takes back the turn of a call that did not reach its upstream.
     pub fn give_back(&mut self, turn: Turn) {
         let Some(upstream) = self.upstreams.get_mut(&turn.wants.upstream) else { return };
         upstream.all.take_back(turn.ticket, turn.wants.bound);

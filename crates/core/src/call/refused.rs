@@ -1,17 +1,17 @@
-//! What a client is told when it does not get an answer: statuses, codes, whether to come again.
+//! Refusals: statuses, codes and retry hints for clients that get no answer.
 //!
-//! The official SDKs retry 408, 409, 429 and 5xx by themselves, and 402 and 403 never: a status
+//! The official SDKs retry 408, 409, 429 and 5xx by themselves, and never 402 and 403: a status
 //! here decides whether money is spent again.
 
 use crate::{engine, envelope, store};
 
-/// Why an answer that had been asked for upstream cannot be given, or not to its end.
+/// Reasons why an answer that was requested upstream cannot be given, or not completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Broken {
     /// No connection was made: nothing was sent, nothing is charged.
     #[error("the upstream cannot be reached; nothing was sent")]
     Unreachable,
-    /// It was sent, and no answer began. It may have been billed.
+    /// The request was sent, and no answer began. It may have been billed.
     #[error("the upstream did not answer; the call stays charged at its reservation")]
     NoAnswer,
     /// The answer began and did not end.
@@ -20,13 +20,13 @@ pub enum Broken {
     /// The answer is there and could not be recorded: it is kept and recorded later.
     #[error("the answer could not be recorded yet; it is kept, and given to a later retry")]
     NotRecorded,
-    /// The entry was closed by another meanwhile (this process had been declared dead).
+    /// Another process closed the entry meanwhile (this process had been declared dead).
     #[error("the call was closed by another process meanwhile")]
     Overtaken,
 }
 
 impl Broken {
-    /// The stable code, the same in every face.
+    /// Returns the stable code, the same in HTTP, gRPC and Python.
     pub fn code(self) -> &'static str {
         match self {
             Broken::Unreachable => "upstream_unreachable",
@@ -37,7 +37,7 @@ impl Broken {
         }
     }
 
-    /// The status, where none was sent yet.
+    /// Returns the HTTP status, for an answer of which none was sent yet.
     pub fn status(self) -> u16 {
         match self {
             Broken::Unreachable | Broken::Cut => 502,
@@ -47,7 +47,7 @@ impl Broken {
     }
 }
 
-/// Why a request got no answer at all: sent instead of one, in the caller's dialect.
+/// Reasons why a request got no answer at all. Sent instead of one, in the caller's dialect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// A limit, or a rule of the run: 402, and never retried.
@@ -68,13 +68,13 @@ pub enum Refused {
     /// This process was declared dead; it registers anew.
     #[error("this process was declared dead and has to register anew")]
     Dead,
-    /// The upstream's side came to nothing, and no byte had been sent.
+    /// The call upstream failed, and no byte had been sent to the client.
     #[error(transparent)]
     Upstream(#[from] Broken),
 }
 
 impl Refused {
-    /// What an admission that failed comes to.
+    /// Converts the error of a failed admission.
     pub fn of(error: store::Error) -> Refused {
         match error {
             store::Error::Engine(engine::Error::InstanceDead) => Refused::Dead,
@@ -95,7 +95,7 @@ impl Refused {
         }
     }
 
-    /// The stable code, the same in every face.
+    /// Returns the stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &str {
         match self {
             Refused::Budget(refusal) => &refusal.code,
@@ -108,7 +108,7 @@ impl Refused {
         }
     }
 
-    /// What `x-should-retry` says. A retry of a refusal by a limit would storm.
+    /// Returns the value of `x-should-retry`. Retries of a refusal by a limit would flood.
     pub fn should_retry(&self) -> bool {
         match self {
             Refused::Budget(_) | Refused::NotAllowed(_) => false,
@@ -117,7 +117,7 @@ impl Refused {
         }
     }
 
-    /// `Retry-After`, in seconds.
+    /// Returns the value of `Retry-After`, in seconds.
     pub fn retry_after_s(&self) -> Option<u32> {
         match self {
             Refused::AdmissionTimeout(_) | Refused::Stuck => Some(5),
@@ -128,7 +128,7 @@ impl Refused {
     }
 }
 
-/// Whether the store may work again by itself. What is damaged stays so.
+/// Returns whether the store may work again by itself. A damaged one does not.
 fn may_pass(e: &store::Error) -> bool {
     !matches!(e, store::Error::Corrupt { .. } | store::Error::Newer { .. } | store::Error::Engine(_))
 }

@@ -1,11 +1,10 @@
-//! Which candidates live connections are receiving, and whose turn it is to be admitted.
+//! Taken candidates: the answers that live connections are receiving, and the line of requests to be admitted.
 //!
-//! Replay gives a request the lowest candidate that is not taken. "Delivered whole" is in the
-//! store; "being received" is only here, in the process that has the connections. Two things
-//! make it exact: identical requests of an attempt are admitted one after the other (so that the
-//! second sees what the first took, and five identical parallel requests are five calls), and a
-//! connection gives its candidate back only after it submitted its delivery mark, which the store
-//! decides before any later admission.
+//! Replay gives a request the lowest candidate that is not taken. The store knows which answers were delivered whole;
+//! only the process with the connections knows which are being received. Two rules make it exact. Identical requests
+//! of an attempt are admitted one after the other, so that the second sees what the first took, and five identical
+//! parallel requests are five calls. A connection gives its candidate back only after it submitted its delivery mark,
+//! which the store decides before any later admission.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +16,7 @@ use crate::{
     },
 };
 
-/// Where identical requests meet.
+/// Key of identical requests: run, attempt and match key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     pub run: RunNo,
@@ -25,7 +24,7 @@ pub struct Place {
     pub key: MatchKey,
 }
 
-/// The registry of one process.
+/// Registry of taken candidates in one process.
 #[derive(Debug, Default)]
 pub struct Taken {
     places: BTreeMap<Place, Meeting>,
@@ -34,10 +33,10 @@ pub struct Taken {
 #[derive(Debug, Default)]
 struct Meeting {
     receiving: Vec<Receiving>,
-    /// Requests that came to nothing and left no entry (answered with an error of ours, or gone
-    /// before they were admitted), and not retried since.
+    /// Requests that left no entry (answered with an error of Outlast's own, or gone before they were admitted), and
+    /// were not retried since.
     errors: usize,
-    /// The first has the turn.
+    /// Requests waiting for admission; the first has the turn.
     line: VecDeque<ConnectionId>,
 }
 
@@ -45,7 +44,7 @@ struct Meeting {
 struct Receiving {
     connection: ConnectionId,
     seq: Seq,
-    /// It was recorded before: nothing is paid for it again.
+    /// Whether the answer was recorded before, so that it is not paid for again.
     replays: bool,
 }
 
@@ -56,15 +55,14 @@ impl Meeting {
 }
 
 impl Taken {
-    /// Lines up for admission. True when it is `connection`'s turn at once.
+    /// Lines up for admission. Returns whether it is `connection`'s turn at once.
     pub fn line_up(&mut self, place: Place, connection: ConnectionId) -> bool {
         let line = &mut self.places.entry(place).or_default().line;
         line.push_back(connection);
         line.len() == 1
     }
 
-    /// Leaves the line, from its head or from the middle. Returns whose turn it is now, if that
-    /// changed.
+    /// Leaves the line, from its head or from the middle. Returns the connection whose turn it is now, if that changed.
     pub fn leave_line(&mut self, place: Place, connection: ConnectionId) -> Option<ConnectionId> {
         let meeting = self.places.get_mut(&place)?;
         let at = meeting.line.iter().position(|c| *c == connection)?;
@@ -74,12 +72,12 @@ impl Taken {
         next
     }
 
-    /// `connection` receives the answer of `seq`.
+    /// Notes that `connection` receives the answer of `seq`.
     pub fn take(&mut self, place: Place, connection: ConnectionId, seq: Seq, replays: bool) {
         self.places.entry(place).or_default().receiving.push(Receiving { connection, seq, replays });
     }
 
-    /// It does not any more.
+    /// Notes that `connection` receives its answer no longer.
     pub fn give_back(&mut self, place: Place, connection: ConnectionId) {
         if let Some(meeting) = self.places.get_mut(&place) {
             meeting.receiving.retain(|r| r.connection != connection);
@@ -87,29 +85,29 @@ impl Taken {
         self.tidy(place);
     }
 
-    /// What is taken, for `Admit::taken`.
+    /// Returns the taken candidates, for `Admit::taken`.
     pub fn seqs(&self, place: Place) -> Vec<Seq> {
         self.places.get(&place).map_or_else(Vec::new, |m| m.receiving.iter().map(|r| r.seq).collect())
     }
 
-    /// Recorded answers that the attempt is receiving, wherever, for `Admit::in_hand`.
+    /// Returns the recorded answers that the attempt is receiving under any key, for `Admit::in_hand`.
     pub fn in_hand(&self, run: RunNo, attempt: AttemptNo) -> Vec<Seq> {
         let place = |byte| Place { run, attempt, key: MatchKey([byte; 16]) };
         let of_attempt = self.places.range(place(0)..=place(u8::MAX));
         of_attempt.flat_map(|(_, m)| &m.receiving).filter(|r| r.replays).map(|r| r.seq).collect()
     }
 
-    /// A request came to nothing, and left no entry.
+    /// Notes a request that came to nothing and left no entry.
     pub fn mark_error(&mut self, place: Place) {
         self.places.entry(place).or_default().errors += 1;
     }
 
-    /// For `Admit::answered_with_error`.
+    /// Returns whether an error without entry is noted, for `Admit::answered_with_error`.
     pub fn has_error(&self, place: Place) -> bool {
         self.places.get(&place).is_some_and(|m| m.errors > 0)
     }
 
-    /// A marked retry was admitted: it stands for one such request.
+    /// Notes that a marked retry was admitted: it stands for one noted error.
     pub fn retried(&mut self, place: Place) {
         if let Some(meeting) = self.places.get_mut(&place) {
             meeting.errors = meeting.errors.saturating_sub(1);
@@ -117,7 +115,7 @@ impl Taken {
         self.tidy(place);
     }
 
-    /// The attempt is over: nobody retries its errors.
+    /// Forgets the errors of an attempt that is over: nobody retries them.
     pub fn forget(&mut self, run: RunNo, attempt: AttemptNo) {
         self.places.retain(|place, meeting| {
             if (place.run, place.attempt) == (run, attempt) {
@@ -127,7 +125,7 @@ impl Taken {
         });
     }
 
-    /// Memory is bounded by live connections and unretried errors.
+    /// Removes an empty place, so that memory is bounded by live connections and unretried errors.
     fn tidy(&mut self, place: Place) {
         if self.places.get(&place).is_some_and(Meeting::is_empty) {
             self.places.remove(&place);

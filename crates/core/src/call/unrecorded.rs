@@ -1,8 +1,8 @@
-//! Answers that came and are not recorded: how many, and what they hold in memory.
+//! Unrecorded answers: the number of answers that came and are not recorded, and the memory they hold.
 //!
 //! While there is one, new calls are refused. Beyond a bound for all of them, only an answer's usage is kept.
 
-/// The count of one process.
+/// Unrecorded answers of one process.
 #[derive(Debug)]
 pub struct Unrecorded {
     max_bytes: u64,
@@ -10,28 +10,28 @@ pub struct Unrecorded {
     bytes: u64,
 }
 
-/// One answer's part. To be given back by [`Unrecorded::recorded`].
+/// Share of one unrecorded answer. Must be given back to [`Unrecorded::recorded`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Held {
-    /// Bytes of it that may stay in memory. `None`: none of it may, only its usage.
+    /// Bytes of the answer that may stay in memory; `None` if only its usage may.
     kept: Option<u64>,
 }
 
 impl Held {
-    /// Whether the answer itself may stay in memory.
+    /// Returns whether the answer itself may stay in memory.
     pub fn keeps_answer(&self) -> bool {
         self.kept.is_some()
     }
 }
 
 impl Unrecorded {
-    /// Keeps up to `max_bytes` of answers in all.
+    /// Creates a count that keeps up to `max_bytes` of answers in all.
     pub fn new(max_bytes: u64) -> Unrecorded {
         Unrecorded { max_bytes, answers: 0, bytes: 0 }
     }
 
-    /// An answer of `bytes` could not be recorded.
+    /// Adds an answer of `bytes` that could not be recorded.
     pub fn add(&mut self, bytes: u64) -> Held {
         self.answers += 1;
         let all = self.bytes.saturating_add(bytes);
@@ -42,7 +42,7 @@ impl Unrecorded {
         Held { kept: Some(bytes) }
     }
 
-    /// An answer is recorded, or never will be.
+    /// Removes an answer that is recorded, or never will be.
     pub fn recorded(&mut self, held: Held) {
         self.answers = self.answers.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(held.kept.unwrap_or(0));

@@ -1,8 +1,7 @@
-//! Who waits for room in a run's budget: first come, first served, holding neither reservation nor
-//! transaction.
+//! Waiters for room in a run's budget: first come, first served, holding neither reservation nor transaction.
 //!
-//! Only a run's first waiter decides again; when it leaves, the next one does. So a settlement
-//! costs one decision per run, not one per waiter, and no small call overtakes a large one for ever.
+//! Only a run's first waiter decides again; when it leaves, the next one does. A settlement thus costs one
+//! decision per run, not one per waiter, and small calls do not overtake a large one for ever.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,27 +10,27 @@ use crate::{
     words::id::RunNo,
 };
 
-/// The waiters of one process.
+/// Waiters of one process.
 #[derive(Debug, Default)]
 pub struct Waiters {
     runs: BTreeMap<RunNo, VecDeque<(ConnectionId, Place)>>,
-    /// Whose admission is being decided. Room may come back between the decision and its arrival
+    /// Connections whose admission is being decided. Room may come back between the decision and its arrival
     /// here: that wake-up must not be lost.
     deciding: BTreeMap<ConnectionId, Place>,
 }
 
 impl Waiters {
-    /// Its admission is submitted.
+    /// Notes that the connection's admission is submitted.
     pub fn decides(&mut self, place: Place, connection: ConnectionId) {
         self.deciding.insert(connection, place);
     }
 
-    /// Its admission's outcome arrived: call it before the machine is given the outcome.
+    /// Notes that the admission's outcome arrived. Call it before the machine is given the outcome.
     pub fn decided(&mut self, connection: ConnectionId) {
         self.deciding.remove(&connection);
     }
 
-    /// Whether an earlier call of the run waits here: for `Admit::behind`.
+    /// Returns whether an earlier call of the run waits here, for `Admit::behind`.
     pub fn is_behind(&self, run: RunNo, connection: ConnectionId) -> bool {
         self.first(run).is_some_and(|first| first != connection)
     }
@@ -40,8 +39,8 @@ impl Waiters {
         self.runs.entry(place.run).or_default().push_back((connection, place));
     }
 
-    /// Leaves the queue. Returns who may decide again now: whoever became the first, and whoever
-    /// of the run is deciding as one that was behind.
+    /// Leaves the queue. Returns the connections that may decide again now: the new first one, and those of the run
+    /// that are being decided as behind it.
     #[must_use = "those returned have to be told `MayRetry`"]
     pub fn dequeue(&mut self, run: RunNo, connection: ConnectionId) -> Vec<ConnectionId> {
         let Some(line) = self.runs.get_mut(&run) else { return Vec::new() };
@@ -57,15 +56,15 @@ impl Waiters {
         sorted(self.first(run).into_iter().chain(deciding))
     }
 
-    /// Something was settled, voided, raised or cancelled: who decides again. Every run's first,
-    /// because runs share their ancestors' envelopes.
+    /// Returns the connections that decide again after something was settled, voided, raised or cancelled: those
+    /// being decided, and every run's first, because runs share their ancestors' envelopes.
     #[must_use = "those returned have to be told `MayRetry`"]
     pub fn wake(&self) -> Vec<ConnectionId> {
         sorted(self.firsts().chain(self.deciding.keys().copied()))
     }
 
-    /// A candidate of this place was given back: who may be served by it now. A replay passes the
-    /// queue, so all who wait for the same, wherever they stand.
+    /// Returns the connections that a candidate of this place may serve after it was given back. A replay passes the
+    /// queue, so these are all that wait for the same answer, wherever they stand.
     #[must_use = "those returned have to be told `MayRetry`"]
     pub fn wake_identical(&self, place: Place) -> Vec<ConnectionId> {
         let queued = self.runs.get(&place.run).into_iter().flatten();
@@ -73,8 +72,8 @@ impl Waiters {
         sorted(queued.copied().chain(deciding).filter(|(_, p)| *p == place).map(|(c, _)| c))
     }
 
-    /// Every run's first waiter, to be told now and then (with jitter): room can come back in
-    /// another process, which tells nobody here.
+    /// Returns every run's first waiter, to be told from time to time with jitter: room can come back in another
+    /// process, which reports nothing here.
     pub fn firsts(&self) -> impl Iterator<Item = ConnectionId> + '_ {
         self.runs.values().filter_map(|line| line.front()).map(|(c, _)| *c)
     }

@@ -1,6 +1,6 @@
-//! Why an operation was not decided. Nothing was written.
+//! Errors of the engine. An operation that fails with one wrote nothing.
 
-/// The engine's errors. A refusal by a limit is no error but an outcome: it is recorded.
+/// Errors of the engine. A refusal by a limit is not an error but a recorded outcome.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("unknown run: {id}")]
@@ -89,7 +89,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The stable code, the same in every face.
+    /// Returns the stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &'static str {
         match self {
             Error::UnknownRun { .. } => "unknown_run",
@@ -131,7 +131,7 @@ impl Error {
         }
     }
 
-    /// What to do about it.
+    /// Returns a hint about what to do, if there is one.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::UnknownRun { .. } => "list runs with `outlast ls`".into(),

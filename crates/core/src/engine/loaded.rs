@@ -1,8 +1,8 @@
-//! What a store loads for one operation, and what the decision changed in it.
+//! Rows that a store loads for one operation, and the changes that the decision made to them.
 //!
-//! An operation names its `Need`s; `store::load` fetches them inside the write transaction; `decide`
-//! changes the rows in place; the store writes back the rows that were touched. A decision can
-//! only see what it named: the strict memory store refuses one that looks for anything else.
+//! An operation names its `Need`s; `store::load` fetches them inside the write transaction; `decide` changes the rows
+//! in place; the store writes the touched rows back. A decision sees only the rows that it named: the strict memory
+//! store refuses a decision that looks for any other.
 
 use std::{cell::RefCell, collections::BTreeSet, sync::Arc};
 
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// One thing to load.
+/// Rows that an operation needs, with the rows they lead to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The next free run, envelope and instance numbers.
@@ -32,38 +32,38 @@ pub enum Need {
     RunById(RunId),
     /// The run, its own envelope and every ancestor's, in the order of their numbers.
     Run(RunNo),
-    /// Every named budget, those that were removed among them.
+    /// Every named budget, including removed ones.
     Budgets,
     Budget(BudgetNo),
-    /// The named budgets of a run, which another need loads, or of all; with the envelopes of their newest windows,
-    /// and the next free envelope number where one has no window now.
+    /// Named budgets of a run that another need loads, or all named budgets for `None`; with the envelopes of their
+    /// newest windows, and the next free envelope number where a budget has no current window.
     Windows(Option<RunNo>),
     Attempt(RunNo, AttemptNo),
-    /// What was said of the run when it was created.
+    /// The run's spec, as given when the run was created.
     Spec(RunNo),
     OpenAttempts(RunNo),
     Labelled(RunNo, String),
-    /// The lease and the instance that holds it.
+    /// The lease of a slot and the instance that holds it.
     Lease(RunNo, Slot),
-    /// Every lease of the run, and the instances that hold them.
+    /// Every lease of the run and the instances that hold them.
     Leases(RunNo),
-    /// The entry, the lost calls it is a retry of, and the items and steps that any of them was made in.
+    /// The entry, the lost calls that it retries, and the items and steps around each of them.
     Entry(RunNo, Seq),
-    /// The newest entry of the item with this key, and the instance that has it.
+    /// Newest entry of the item with this key, and the instance that works on it.
     Item(RunNo, String),
-    /// Every call with this key, oldest first.
+    /// Every call with this match key, oldest first.
     Matching(RunNo, MatchKey),
-    /// The newest entry of this kind, scope and key.
+    /// Newest entry of this kind, scope and key.
     Keyed(RunNo, Kind, String, String),
-    /// Open calls of an instance with what they repeat and were made in, its leases, the open attempts it drives, and all their runs.
+    /// Everything a process owns: its open calls with the calls they retry and the items and steps around them, its
+    /// leases, the open attempts that it drives, and the runs of all these.
     OwnedBy(InstanceNo),
-    /// A key of the state as it stands, its namespace, and the store's newest position.
+    /// Newest version of a state key, its namespace, and the store's newest position.
     State(Arc<Name>),
-    /// What the transaction with this id came to.
+    /// Recorded outcome of the transaction with this id.
     Transaction(Arc<str>),
     Namespace(String),
-    /// Keys of a namespace that have older versions, behind the key of number `after`, in the order of
-    /// their numbers.
+    /// Keys of a namespace that have older versions, after key number `after`, in the order of their numbers.
     Compactable {
         namespace: String,
         before: Option<i64>,
@@ -72,7 +72,7 @@ pub enum Need {
     },
 }
 
-/// The next free numbers of a store.
+/// Next free numbers of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
     pub run: RunNo,
@@ -80,7 +80,7 @@ pub struct Numbers {
     pub instance: InstanceNo,
 }
 
-/// A table whose rows an operation loads.
+/// Table whose rows an operation loads.
 pub trait Table: Sized {
     type Id: Copy + Ord;
     fn id(&self) -> Self::Id;
@@ -105,12 +105,12 @@ macro_rules! tables {
         })+
 
         impl Loaded {
-            /// Puts the rows of each table in the order of their keys, whatever the order of their loading.
+            /// Sorts the rows of each table by key, whatever the order in which they were loaded.
             pub fn sort(&mut self) {
                 $(self.$rows.sort_by_key(|row| row.value.id());)+
             }
 
-            /// Whether a row is to be written back.
+            /// Returns whether any row is to be written back.
             fn has_touched_rows(&self) -> bool {
                 $(self.$rows.iter().any(|row| row.touch != Touch::Read))||+
             }
@@ -128,7 +128,7 @@ tables! {
     entries: Entry, (RunNo, Seq) = |r| (r.run, r.seq);
 }
 
-/// What a decision may ask for by its key. Rows that the decision makes itself need no declaration.
+/// Row or set of rows that a decision looks up by key. Rows that the decision itself creates need no declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Named {
     Instance(InstanceNo),
@@ -142,7 +142,7 @@ pub enum Named {
     Entry(RunNo, Seq),
 }
 
-/// What was asked of a strict store, and what a decision looked for beside it.
+/// Lookups that an operation declared to a strict store, and the lookups that its decision made beyond them.
 #[derive(Clone, Debug, Default)]
 pub struct Declared {
     named: BTreeSet<Named>,
@@ -155,7 +155,7 @@ impl Declared {
     }
 }
 
-/// Stored bytes to be added; or put in the place of what a dead process had left there.
+/// Stored bytes to add, or to overwrite where a dead process left some.
 #[derive(Clone, Debug)]
 pub struct NewPayload {
     pub run: RunNo,
@@ -164,15 +164,15 @@ pub struct NewPayload {
     pub payload: Payload,
 }
 
-/// The rows of one operation.
+/// Rows of one operation.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
     pub numbers: Option<Numbers>,
     pub instances: Vec<Row<Instance>>,
     pub runs: Vec<Row<Run>>,
-    /// Written when a run is created, and when it is given other prices.
+    /// Specs to write: of a run that is created or repriced.
     pub specs: Vec<(RunNo, Spec)>,
-    /// As they stand, for the decision only.
+    /// Specs as stored, read by the decision and not written back.
     pub known_specs: Vec<(RunNo, Spec)>,
     pub envelopes: Vec<Row<Envelope>>,
     pub budgets: Vec<Row<Budget>>,
@@ -181,14 +181,14 @@ pub struct Loaded {
     pub entries: Vec<Row<Entry>>,
     pub payloads: Vec<NewPayload>,
     pub state: state::rows::Rows,
-    /// To be deleted with all that is theirs: the run, its envelope, its namespace.
+    /// Runs to delete with everything that belongs to them: (run, envelope, namespace).
     pub forgotten: Vec<(RunNo, EnvelopeNo, String)>,
-    /// Kept by a strict store only.
+    /// Declared lookups; only a strict store keeps them.
     pub declared: Option<Box<Declared>>,
 }
 
 impl Loaded {
-    /// Whether anything is to be written.
+    /// Returns whether anything is to be written.
     pub fn is_touched(&self) -> bool {
         self.has_touched_rows()
             || self.state.is_touched()
@@ -197,7 +197,7 @@ impl Loaded {
             || !self.forgotten.is_empty()
     }
 
-    /// Adds the rows of one query, as they stand in the store. A row that is there already stays as it is.
+    /// Adds the rows of one query, as stored. A row that was loaded before is kept unchanged.
     pub fn extend<T: Table>(&mut self, values: impl IntoIterator<Item = T>) {
         let before = T::rows(self).len();
         for value in values {
@@ -211,13 +211,13 @@ impl Loaded {
         T::rows(self).iter().map(|row| &row.value).find(|value| value.id() == id)
     }
 
-    /// The row, to be changed: it will be written back.
+    /// Returns the row for a change and marks it to be written back.
     fn find_mut<T: Table>(&mut self, id: T::Id) -> Option<&mut T> {
         T::rows_mut(self).iter_mut().find(|row| row.value.id() == id).map(Row::touched)
     }
 
-    /// Notes that a decision found no row where none of its needs had looked. `covers` names the needs that would
-    /// have found it.
+    /// Notes that a decision found no row and that none of the operation's needs had looked for it. `covers` names the
+    /// needs that would have found it.
     fn missed(&self, covers: &[Named]) {
         if let Some(declared) = &self.declared
             && !covers.iter().any(|named| declared.named.contains(named))
@@ -226,7 +226,7 @@ impl Loaded {
         }
     }
 
-    /// The rows that the decision looked for and no need of its operation names; empty where nobody keeps count.
+    /// Returns the lookups that no need of the operation declared; empty for a store that is not strict.
     pub fn undeclared(&self) -> Vec<Named> {
         self.declared.as_ref().map(|d| d.missed.borrow().clone()).unwrap_or_default()
     }
@@ -299,12 +299,12 @@ impl Loaded {
         self.find_mut((run, no))
     }
 
-    /// Whether an attempt is open. Needs the attempt, or the run's open ones.
+    /// Returns whether an attempt is open. Needs the attempt, or the run's open attempts.
     pub fn is_open(&self, run: RunNo, no: AttemptNo) -> bool {
         self.attempt(run, no).is_some_and(Attempt::is_open)
     }
 
-    /// Whether the run has an open attempt. Needs `OpenAttempts`.
+    /// Returns whether the run has an open attempt. Needs `OpenAttempts`.
     pub fn has_open_attempt(&self, run: RunNo) -> bool {
         self.missed(&[Named::OpenAttempts(run)]);
         self.attempts.iter().any(|a| a.value.run == run && a.value.is_open())
@@ -317,7 +317,7 @@ impl Loaded {
         })
     }
 
-    /// Sets the lease of (run, slot).
+    /// Sets the lease of the slot in the run.
     pub fn put_lease(&mut self, lease: Lease) {
         match self.lease(lease.run, lease.slot).is_some() {
             true => self.find_mut::<Lease>(lease.id()).into_iter().for_each(|held| *held = lease),

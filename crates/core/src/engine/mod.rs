@@ -1,4 +1,4 @@
-//! The engine: one verb, one file. Each verb names what it needs and decides on it, purely.
+//! The engine: one file per verb. Each verb names the rows it needs and decides on them as a pure function.
 
 mod error;
 

@@ -1,6 +1,6 @@
-//! The operations: what can be asked of the engine, and what it answers.
+//! The engine's operations and their outcomes.
 //!
-//! Each verb has its own file in `engine/`. `Op` is their sum, so that a store handles one type.
+//! Each verb has its own file in `engine/`. `Op` is the sum of all verbs, so that a store handles one type.
 
 use crate::{
     engine::{
@@ -71,16 +71,16 @@ use crate::{
 
 macro_rules! ops {
     ($($verb:ident => $outcome:ident($answer:ty)),* $(,)?) => {
-        /// Any operation.
+        /// Operation on the engine: one variant per verb.
         #[derive(Clone, Debug)]
         pub enum Op { $($verb(Box<$verb>)),* }
 
-        /// What an operation answered.
+        /// Answer of an operation.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Outcome { $($outcome($answer)),* }
 
         impl Op {
-            /// What the store has to load before the decision.
+            /// Lists the rows that the store has to load before the decision.
             pub fn needs(&self) -> Vec<Need> {
                 match self { $(Op::$verb(v) => v.needs()),* }
             }
@@ -101,7 +101,7 @@ macro_rules! ops {
             }
         )*
 
-        /// Decides `op` on what was loaded for it. Pure: `now` is the store's.
+        /// Decides `op` on the rows that were loaded for it. Pure: `now` is the store's clock.
         pub fn decide(
             op: &Op,
             loaded: &mut crate::engine::loaded::Loaded,
@@ -112,10 +112,10 @@ macro_rules! ops {
     };
 }
 
-/// A verb with the type of its answer.
+/// A verb with its answer type.
 pub trait Verb: Into<Op> {
     type Answer;
-    /// Unwraps the answer; `None` when `outcome` is another verb's.
+    /// Unwraps the answer; `None` when `outcome` belongs to another verb.
     fn answer(outcome: Outcome) -> Option<Self::Answer>;
 }
 

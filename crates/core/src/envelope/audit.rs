@@ -1,4 +1,4 @@
-//! Audit: an envelope against the entries that were charged to it.
+//! Audit: compares an envelope with the entries that were charged to it.
 
 use crate::{
     envelope::{
@@ -10,21 +10,21 @@ use crate::{
     words::id::RunNo,
 };
 
-/// What calls are charged to every envelope of their run.
+/// Units that calls charge to every envelope of their run.
 const SHARED: [Unit; 3] = [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls];
 
-/// What the entries charged to an envelope come to.
+/// Sums of the entries charged to an envelope.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sums {
     pub held: Amounts,
     pub doubt: Amounts,
     pub spent: Amounts,
-    /// By how much providers billed more than was reserved, in nano-USD.
+    /// Amount that providers billed beyond the reservations, in nano-USD.
     pub overrun: i64,
 }
 
 impl Sums {
-    /// Adds a call. Items and steps repeat what the calls in them were charged.
+    /// Adds a call. Other entries are ignored: items and steps repeat the charges of the calls made in them.
     pub fn add(&mut self, e: &Entry) {
         if e.kind != Kind::Call {
             return;
@@ -37,10 +37,10 @@ impl Sums {
         self.overrun += e.call.as_ref().map_or(0, |call| call.overrun_nano_usd);
     }
 
-    /// The first sum of the envelope that is not that of its entries, in words.
+    /// Describes the first sum of the envelope that differs from the sum of its entries.
     ///
-    /// `forgotten`: some of its entries may be gone with their run. What they spent, and what they left in doubt, stays
-    /// charged: then it may be more than the rest adds up to, and never less.
+    /// `forgotten`: some entries may be gone with their run. Their `spent` and `doubt` stay charged, so the
+    /// envelope may then exceed the sums of the remaining entries, but never fall below them.
     pub fn differ(&self, e: &Envelope, forgotten: bool) -> Option<String> {
         let said = |unit: Unit, what: &str, has: i64, adds: i64| {
             format!("{what} {has} {}, and its entries add up to {adds}", unit.name())
@@ -48,7 +48,7 @@ impl Sums {
         let wrong = |has: i64, adds: i64| if forgotten { has < adds } else { has != adds };
         let differs = |u: Unit| {
             let (spent, doubt, held) = (self.spent[u], self.doubt[u], self.held[u]);
-            // What calls in flight hold is never of a run that is gone.
+            // Calls in flight never belong to a forgotten run, so their holds must add up exactly.
             let held = if forgotten { e.doubt[u] + held - doubt } else { held };
             if wrong(e.spent[u], spent) {
                 Some(said(u, "spent", e.spent[u], spent))
@@ -64,8 +64,8 @@ impl Sums {
     }
 }
 
-/// Tells, from the newest run down to the oldest, where runs are gone: numbers are given without a gap, and the newest
-/// run is never forgotten.
+/// Detects forgotten runs in a walk from the newest run down to the oldest. Run numbers are given without a
+/// gap, and the newest run is never forgotten.
 #[derive(Clone, Debug, Default)]
 pub struct Gone {
     last: Option<RunNo>,
@@ -73,15 +73,15 @@ pub struct Gone {
 }
 
 impl Gone {
-    /// The next older run that is there. Answers whether a child of it may be gone, and entries with it that were
-    /// charged to its envelope: a run that can go on has all its children (see `forget`).
+    /// Takes the next older run that exists. Returns whether a child of it may be gone, with entries that were
+    /// charged to its envelope. A run that can go on has all its children (see `forget`).
     pub fn child_of(&mut self, run: &Run) -> bool {
         self.gap |= self.last.is_some_and(|last| last.0 != run.no.0 + 1);
         self.last = Some(run.no);
         self.gap && run.status.is_ended()
     }
 
-    /// Whether any run is gone, when all that are there were told.
+    /// Tells whether any run is gone, once all existing runs were passed to `child_of`.
     pub fn any(&self) -> bool {
         self.gap || self.last.is_some_and(|last| last.0 != 1)
     }

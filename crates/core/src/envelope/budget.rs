@@ -1,7 +1,7 @@
-//! A named budget: what all runs of a tag may spend together, in a period or for ever.
+//! Named budgets: limits shared by all runs of a tag, over a period or for ever.
 //!
 //! Each period has an envelope of its own, its window, made at the first call of the period. A call is charged
-//! to the windows it was admitted under, whenever its outcome comes.
+//! to the windows it was admitted under, even if it settles in a later period.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -17,12 +17,12 @@ use crate::{
     words::id::{BudgetNo, EnvelopeNo, Micros},
 };
 
-/// A budget's name: 1 to 64 of `[A-Za-z0-9._-]`.
+/// Name of a budget: 1 to 64 characters of `[A-Za-z0-9._-]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(Arc<str>);
 
-/// What was wrong with a name.
+/// Error for a text that is not the name of a budget.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not the name of a budget: {text:?} (wanted 1 to 64 of A-Z a-z 0-9 . _ -)")]
 pub struct BadName {
@@ -69,65 +69,65 @@ impl From<Name> for String {
     }
 }
 
-/// What a person decides of a budget.
+/// Terms of a budget, as a person sets them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// Of cost, tokens and calls: what else a run spends is its own.
+    /// Limits of cost, tokens and calls. Other units belong to each run alone.
     pub limits: Limits,
     pub per: Per,
-    /// Whose calls count: runs of this tag, and all below them. `None`: every run's.
+    /// Tag of the runs whose calls count, along with all runs below them. `None`: every run.
     pub tag: Option<(String, String)>,
 }
 
 impl Terms {
-    /// Whether a run of these tags is charged by itself.
+    /// Tells whether a run with these tags is charged directly, not through an ancestor.
     pub fn covers<'a>(&self, tags: impl IntoIterator<Item = (&'a String, &'a String)>) -> bool {
         let Some((key, value)) = &self.tag else { return true };
         tags.into_iter().any(|(k, v)| k == key && v == value)
     }
 }
 
-/// The envelope of a period.
+/// Envelope of one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
-    /// When its period began: windows never go back, whatever the clock does.
+    /// Start of the window's period. Windows never go back, whatever the clock does.
     pub since: Micros,
     pub envelope: EnvelopeNo,
 }
 
-/// A named budget's row.
+/// Row of a named budget.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
     pub no: BudgetNo,
     pub name: Name,
     pub terms: Terms,
-    /// What a file of settings said of it last. A file that says the same again changes nothing: what a person
-    /// did since by a command stays.
+    /// Terms last given by a settings file. A file that repeats them changes nothing, so that changes made by a
+    /// command since then stay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configured: Option<Terms>,
-    /// Of the newest period with a call.
+    /// Window of the newest period with a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
-    /// Nothing is charged to it any more. Its row stays, because runs name it.
+    /// Whether the budget was removed. Nothing is charged to it any more; the row stays, because runs name it.
     pub removed: bool,
-    /// The runs that were there before it are charged to it, too.
+    /// Whether runs that existed before the budget are charged to it, too.
     pub applied: bool,
 }
 
 impl Budget {
-    /// The period that counts at `now`. A clock that went back does not open an old window again.
+    /// Returns the period that counts at `now`. A clock that went back does not open an old window again.
     pub fn period(&self, now: Micros) -> Period {
         let since = self.window.map_or(now, |w| w.since.max(now));
         self.terms.per.period(since)
     }
 
-    /// The window that counts at `now`, if there is one yet.
+    /// Returns the window that counts at `now`, if there is one yet.
     pub fn current(&self, now: Micros) -> Option<Window> {
         self.window.filter(|w| w.since == self.period(now).since)
     }
 }
 
-/// A budget as committed, with the envelope of its newest window.
+/// Budget as committed, with the envelope of its newest window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetView {
     pub budget: Budget,
@@ -135,7 +135,7 @@ pub struct BudgetView {
 }
 
 impl BudgetView {
-    /// What counts at `now`: the window's envelope, or an empty one where the period had no call yet.
+    /// Returns the envelope that counts at `now`: the window's, or an empty one if the period had no call yet.
     pub fn envelope_at(&self, now: Micros) -> Envelope {
         let current = self.envelope.clone().filter(|_| self.budget.current(now).is_some());
         current.unwrap_or_else(|| self.budget.opening(EnvelopeNo::default(), now))
@@ -143,7 +143,7 @@ impl BudgetView {
 }
 
 impl Budget {
-    /// The envelope of the period of `now`, with nothing spent.
+    /// Returns an envelope for the period of `now`, with nothing spent.
     pub fn opening(&self, no: EnvelopeNo, now: Micros) -> Envelope {
         let owner =
             crate::envelope::Owner::Window { name: self.name.to_string(), period: self.period(now).name };
@@ -151,7 +151,7 @@ impl Budget {
     }
 }
 
-/// The units a named budget can limit.
+/// Units that a named budget can limit.
 pub const UNITS: [Unit; 3] = [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls];
 
 #[cfg(test)]

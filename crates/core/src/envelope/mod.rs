@@ -1,7 +1,7 @@
-//! What a run may spend: limit, reserved, spent, per unit.
+//! Envelopes: what a run may spend, as limit, reserved and spent per unit.
 //!
-//! A call reserves before it leaves and posts what it cost when it is settled. What a lost call
-//! reserved stays reserved, marked `doubt`, until truth replaces it: nothing in doubt is free.
+//! A call reserves before it leaves and posts its cost when it is settled. The reservation of a lost call stays
+//! reserved, marked `doubt`, until its true cost replaces it: nothing in doubt is free.
 
 pub mod audit;
 pub mod budget;
@@ -18,7 +18,7 @@ use crate::{
     words::id::{EnvelopeNo, Micros, RunNo},
 };
 
-/// Whose budget it is.
+/// Owner of an envelope.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Owner {
@@ -30,18 +30,18 @@ pub enum Owner {
     },
 }
 
-/// One budget. Invariant (the store's tests check it): for every unit with a limit,
-/// `spent + reserved ≤ limit`, except by an overrun that is recorded in full.
+/// One budget. Invariant (the store's tests check it): for every unit with a limit, `spent + reserved ≤ limit`,
+/// except by an overrun that is recorded in full.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope {
     pub no: EnvelopeNo,
     pub owner: Owner,
     pub limits: Limits,
-    /// Held by open entries and by entries in doubt.
+    /// Amounts held by open entries and by entries in doubt.
     pub reserved: Amounts,
-    /// The part of `reserved` that is held by entries whose outcome is unknown.
+    /// Part of `reserved` that is held by entries whose outcome is unknown.
     pub doubt: Amounts,
-    /// `wall_ms` is not kept here: it is the time since the run began.
+    /// Amounts posted. `wall_ms` is not kept here: it is the time since the run began.
     pub spent: Amounts,
 }
 
@@ -51,36 +51,39 @@ impl Envelope {
         Self { no, owner, limits, reserved: zero, doubt: zero, spent: zero }
     }
 
-    /// What is left under the limit; `None` without a limit. Negative after an overrun.
+    /// Returns the amount left under the limit; `None` without a limit. Negative after an overrun.
     pub fn free(&self, unit: Unit) -> Option<i64> {
         self.limits[unit].map(|l| l - self.spent[unit] - self.reserved[unit])
     }
 
-    /// Whether calls that are in flight hold some of `unit`: it may come back.
+    /// Returns the part of `reserved` that calls in flight hold. It may come back.
     pub fn live(&self, unit: Unit) -> i64 {
         self.reserved[unit] - self.doubt[unit]
     }
 
-    /// The first unit of which `want` does not fit, after `extra` came free.
+    /// Returns the first unit of which `want` does not fit, even after `extra` comes free.
     pub fn shortfall(&self, want: &Amounts, extra: &Amounts) -> Option<Unit> {
         Unit::ALL.into_iter().find(|&u| {
             want[u] > 0 && self.free(u).is_some_and(|free| free.saturating_add(extra[u]) < want[u])
         })
     }
 
+    /// Adds `amounts` to `reserved`.
     pub fn reserve(&mut self, amounts: &Amounts) {
         self.reserved += *amounts;
     }
 
+    /// Takes `amounts` off `reserved`.
     pub fn release(&mut self, amounts: &Amounts) {
         self.reserved -= *amounts;
     }
 
+    /// Adds `amounts` to `spent`.
     pub fn post(&mut self, amounts: &Amounts) {
         self.spent += *amounts;
     }
 
-    /// Marks what an entry holds as doubtful.
+    /// Marks `amounts`, which an entry holds, as doubtful. They stay reserved.
     pub fn doubt(&mut self, amounts: &Amounts) {
         self.doubt += *amounts;
     }
@@ -90,7 +93,7 @@ impl Envelope {
         self.doubt -= *amounts;
     }
 
-    /// What is wrong with the sums, if anything: no sum is negative, doubt is reserved.
+    /// Returns what is wrong with the sums, if anything: no sum may be negative, and doubt must be reserved.
     pub fn inconsistency(&self) -> Option<String> {
         for u in Unit::ALL {
             let (r, d, s) = (self.reserved[u], self.doubt[u], self.spent[u]);
@@ -106,35 +109,36 @@ impl Envelope {
     }
 }
 
-/// Why a call, a loop or a restart was refused: the fact a face turns into 402 and people read.
+/// Refusal of a call, a loop or a restart. A face turns it into HTTP 402; people read its message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     pub code: String,
     pub unit: Option<Unit>,
-    /// What the operation needed at least, in the unit.
+    /// Least amount the operation needed, in the unit.
     pub needs: i64,
-    /// What was left of the limit.
+    /// Amount that was left under the limit.
     pub free: i64,
     pub limit: i64,
-    /// The part of what is not left that is held by calls whose outcome is unknown.
+    /// Part of the missing amount that is held by calls whose outcome is unknown.
     pub doubt: i64,
     pub at: Micros,
-    /// Whose budget it is, where it is not the run's own: then the run waits, and is not halted.
+    /// Owner of the budget, where it is not the run's own. The run then waits and is not halted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whose: Option<Whose>,
 }
 
-/// Another's budget that a run's calls are charged to.
+/// Budget of another owner that a run's calls are charged to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Whose {
-    /// An ancestor's.
+    /// Budget of an ancestor run.
     Parent(RunNo),
+    /// Named budget.
     Named {
         name: String,
-        /// Empty where it has no end.
+        /// Name of the period; empty if the budget has no end.
         period: String,
-        /// The next one begins here.
+        /// Time at which the next period begins.
         until: Option<Micros>,
     },
 }
@@ -153,17 +157,17 @@ impl Refusal {
         }
     }
 
-    /// The same, of another's budget.
+    /// Returns the refusal as one of another owner's budget.
     pub fn by(self, whose: Whose) -> Self {
         Self { whose: Some(whose), ..self }
     }
 
-    /// A refusal that is no limit: `price_unknown`, `diverged`, `cancelled`.
+    /// Returns a refusal that is no limit: `price_unknown`, `diverged`, `cancelled`.
     pub fn plain(code: &str, at: Micros) -> Self {
         Self { code: code.into(), unit: None, needs: 0, free: 0, limit: 0, doubt: 0, at, whose: None }
     }
 
-    /// The values that decided it.
+    /// Returns a message with the values that decided the refusal.
     pub fn message(&self) -> String {
         match self.unit {
             Some(u @ (Unit::WallMs | Unit::ActiveMs)) => {
@@ -193,12 +197,12 @@ impl Refusal {
         }
     }
 
-    /// What lets the run go on.
+    /// Returns the hint that tells how the run can go on.
     pub fn hint(&self, run: &str) -> String {
         self.hint_then(run, &format!("`outlast resume {run}`"))
     }
 
-    /// The same, with what else goes on with the run, once it may.
+    /// Returns the hint with `resume` as the command that lets the run go on.
     pub fn hint_then(&self, run: &str, resume: &str) -> String {
         match self.unit {
             Some(u) => {

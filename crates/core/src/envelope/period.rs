@@ -7,25 +7,25 @@ use crate::words::{
     id::Micros,
 };
 
-/// How often a budget begins anew.
+/// Length of a budget's period: how often the budget begins anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Per {
     Hour,
     Day,
     Month,
-    /// Never: one window for ever.
+    /// Never ends: one window for ever.
     None,
 }
 
-/// One period.
+/// One period of a budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Period {
-    /// Its first moment.
+    /// First moment of the period.
     pub since: Micros,
-    /// The first moment of the next one.
+    /// First moment of the next period; `None` if there is no next one.
     pub until: Option<Micros>,
-    /// `2026-11-20T08`, `2026-11-20`, `2026-11`; empty for the one that never ends.
+    /// Name of the period: `2026-11-20T08`, `2026-11-20` or `2026-11`; empty if it never ends.
     pub name: String,
 }
 
@@ -47,7 +47,7 @@ impl Per {
         Per::ALL.into_iter().find(|p| p.name() == text)
     }
 
-    /// The period in which `at` lies, in UTC.
+    /// Returns the period in which `at` lies, in UTC.
     pub fn period(self, at: Micros) -> Period {
         let date = calendar::utc(at).date();
         match self {

@@ -4,7 +4,7 @@ use std::ops::{Index, IndexMut};
 
 use serde::{Deserialize, Serialize};
 
-/// What an envelope counts.
+/// Unit that an envelope counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -12,9 +12,9 @@ pub enum Unit {
     Tokens,
     Calls,
     Loops,
-    /// Since the run began, downtime included.
+    /// Time since the run began, downtime included.
     WallMs,
-    /// While an attempt is open; a suspended machine does not count.
+    /// Time while an attempt is open; a suspended machine does not count.
     ActiveMs,
     Restarts,
 }
@@ -30,7 +30,7 @@ impl Unit {
         Unit::Restarts,
     ];
 
-    /// The stable name: a column prefix, a JSON key.
+    /// Returns the stable name: a column prefix, a JSON key.
     pub fn name(self) -> &'static str {
         match self {
             Unit::CostNanoUsd => "cost_nano_usd",
@@ -43,7 +43,7 @@ impl Unit {
         }
     }
 
-    /// The `code` of a refusal for this unit, the same in every face.
+    /// Returns the `code` of a refusal for this unit, the same in every face.
     pub fn refusal_code(self) -> &'static str {
         match self {
             Unit::CostNanoUsd => "dollar_budget_exceeded",
@@ -55,7 +55,7 @@ impl Unit {
         }
     }
 
-    /// The flag of `outlast budget` that raises it.
+    /// Returns the flag of `outlast budget` that raises this unit's limit.
     pub fn raise_flag(self) -> &'static str {
         match self {
             Unit::CostNanoUsd => "--add-usd",
@@ -68,12 +68,12 @@ impl Unit {
         }
     }
 
-    /// Whether a run's use of this unit also counts in its ancestors and windows.
+    /// Tells whether a run's use of this unit also counts in its ancestors and windows.
     pub fn propagates(self) -> bool {
         matches!(self, Unit::CostNanoUsd | Unit::Tokens | Unit::Calls)
     }
 
-    /// A value of this unit as people read it: `0.25 usd`, `12 calls`, `90.0 s`.
+    /// Formats a value of this unit for people: `0.25 usd`, `12 calls`, `90.0 s`.
     pub fn show(self, value: i64) -> String {
         match self {
             Unit::CostNanoUsd => format!("{} usd", crate::words::money::NanoUsd(value)),
@@ -106,14 +106,14 @@ impl<T> IndexMut<Unit> for PerUnit<T> {
     }
 }
 
-/// The limits of an envelope: `None` is no limit.
+/// Limits of an envelope: `None` is no limit.
 pub type Limits = PerUnit<Option<i64>>;
 
 /// Amounts of every unit.
 pub type Amounts = PerUnit<i64>;
 
 impl Amounts {
-    /// Cost and tokens only: what a call's bound and bill are made of.
+    /// Returns amounts of cost and tokens only, as in a call's bound and bill.
     pub fn of(cost_nano_usd: i64, tokens: i64) -> Self {
         let mut a = Self::default();
         a[Unit::CostNanoUsd] = cost_nano_usd;
@@ -126,7 +126,7 @@ impl Amounts {
         self
     }
 
-    /// The lesser of both, unit by unit.
+    /// Returns the lesser of both, unit by unit.
     pub fn least(mut self, other: &Self) -> Self {
         for (a, b) in self.0.iter_mut().zip(other.0) {
             *a = (*a).min(b);
@@ -145,7 +145,7 @@ impl Amounts {
     pub fn tokens(&self) -> i64 {
         self[Unit::Tokens]
     }
-    /// The part that also counts in ancestors and windows.
+    /// Returns the part that also counts in ancestors and windows.
     pub fn propagating(mut self) -> Self {
         for u in Unit::ALL {
             if !u.propagates() {

@@ -1,7 +1,7 @@
-//! Approvals: a person's word on a tool call, before the agent makes it.
+//! Approvals: a person's decision on a tool call, before the agent makes it.
 //!
-//! An approval is an entry of its run's journal: open while it is pending, `done` once it is approved, `failed` once
-//! it is denied. It is bound to the SHA-256 of the call's arguments, in canonical JSON.
+//! An approval is an entry of its run's journal: open while it is pending, `done` once it is approved, `failed`
+//! once it is denied. It is bound to the SHA-256 of the call's arguments, in canonical JSON.
 
 use crate::{journal::Entry, words::id::Micros};
 pub use crate::{
@@ -9,34 +9,34 @@ pub use crate::{
     run::awaited::Awaited,
 };
 
-/// How long one waits for a decision where nobody says: a day.
+/// Default time to wait for a decision, in milliseconds: a day.
 pub const EXPIRES_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// At most this many of a run are pending at once: its row names each.
+/// Largest number of a run's approvals pending at once. The run's row names each.
 pub const MOST_PENDING: usize = 100;
 
-/// Arguments of a tool call are at most this long, as canonical JSON.
+/// Greatest length of a tool call's arguments as canonical JSON, in bytes.
 pub const MOST_ARGUMENTS: usize = 256 << 10;
 
-/// What an asker, or who decides, is answered.
+/// Answer to a request for approval or to a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// None where nobody has to be asked.
+    /// Id of the approval; `None` if nobody has to be asked.
     pub id: Option<ApprovalId>,
     pub status: Status,
-    /// False where the run's policy lets the tool be called without a word.
+    /// Whether an approval is required; false if the run's policy allows the tool call without one.
     pub required: bool,
     pub expires_at: Option<Micros>,
     pub decision: Option<Decision>,
 }
 
 impl Answer {
-    /// The run's policy wants nobody asked.
+    /// Returns the answer for a tool call that needs no approval under the run's policy.
     pub fn not_required() -> Answer {
         Answer { id: None, status: Status::Approved, required: false, expires_at: None, decision: None }
     }
 
-    /// Of an entry that is an approval.
+    /// Returns the answer for an approval's entry; `None` for any other entry.
     pub fn of(entry: &Entry, now: Micros) -> Option<Answer> {
         let detail = entry.approval.as_deref()?;
         Some(Answer {

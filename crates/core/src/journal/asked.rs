@@ -1,4 +1,4 @@
-//! What a journal keeps of an approval: the question, where it stands, and what a person said.
+//! Approval data in the journal: the request, its status and a person's decision.
 
 use std::{fmt, str::FromStr};
 
@@ -10,7 +10,7 @@ use crate::words::{
     id::{Micros, RunNo, Seq},
 };
 
-/// What an approval is called, over all runs of a store: `apr_<run's number>_<entry's number>`.
+/// Id of an approval, unique in its store: `apr_<run's number>_<entry's number>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ApprovalId {
     pub run: RunNo,
@@ -37,19 +37,19 @@ impl FromStr for ApprovalId {
     }
 }
 
-/// A text that names no approval.
+/// Error for a text that is not the id of an approval.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not an approval: {text:?} (wanted apr_<number>_<number>, as `outlast approvals` prints it)")]
 pub struct BadApprovalId {
     pub text: String,
 }
 
-/// The name of a question that has none of its own.
+/// Returns the default key of an approval that was requested without one.
 pub fn key_of(tool: &str, arguments: &Digest) -> String {
     format!("{tool}#{arguments}")
 }
 
-/// Where an approval stands.
+/// Status of an approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -57,11 +57,11 @@ pub enum Status {
     Pending,
     Approved,
     Denied,
-    /// Nobody decided in time: as good as denied.
+    /// Nobody decided in time. Counts as denied.
     Timeout,
-    /// The run's policy has no such tool: nobody was asked.
+    /// The run's policy does not allow the tool: nobody was asked.
     Blocked,
-    /// Its run ended before anybody decided.
+    /// The run ended before anybody decided.
     Void,
 }
 
@@ -85,33 +85,33 @@ impl Status {
     }
 }
 
-/// What a person said.
+/// Decision of a person.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     pub approve: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Who said it, in their own words.
+    /// Name of the person, as given with the decision.
     pub by: String,
     pub at: Micros,
 }
 
-/// What only an approval has.
+/// Details of an approval entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalDetail {
     pub tool: String,
-    /// What the call does to the world, in the agent's words: `write`, `external`, ….
+    /// Side effect of the tool call, in the agent's words: `write`, `external`, ….
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub side_effect: Option<String>,
-    /// The SHA-256 of the arguments, in canonical JSON.
+    /// SHA-256 of the arguments, in canonical JSON.
     pub digest: Digest,
-    /// The iteration it was asked in: it is said for that one only.
+    /// Iteration in which the approval was requested. A decision holds for that iteration only.
     #[serde(default)]
     pub iteration: i64,
-    /// The run's count of loops when it was asked.
+    /// Run's count of loops when the approval was requested.
     pub at_loop: i64,
     pub expires_at: Micros,
-    /// The run's policy has no such tool.
+    /// Whether the run's policy does not allow the tool.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blocked: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,7 +119,7 @@ pub struct ApprovalDetail {
 }
 
 impl ApprovalDetail {
-    /// Where it stands at `now`, as long as its run goes on.
+    /// Returns the status at `now`, for a run that has not ended.
     pub fn status(&self, state: State, now: Micros) -> Status {
         match &self.decision {
             _ if self.blocked => Status::Blocked,

@@ -1,4 +1,4 @@
-//! What only a call has.
+//! Details of call entries.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,19 +11,19 @@ use crate::{
     },
 };
 
-/// One correction of an entry whose outcome had been unknown.
+/// Correction of an entry whose outcome had been unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Correction {
     pub at: Micros,
-    /// What was posted: its own bill where that came late; else its retry's cost or the headroom left,
-    /// whichever is less.
+    /// Amounts posted: the call's own bill if it arrived late, else the lesser of the retry's cost and the
+    /// headroom left.
     pub posted: Amounts,
-    /// What the retry cost beyond that: unbacked doubt.
+    /// Part of the retry's cost that no headroom covered (unbacked doubt), in nano-USD.
     pub unbacked_nano_usd: i64,
     pub why: String,
 }
 
-/// What only a call has; most of it for people.
+/// Details of a call entry; most of them are for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CallDetail {
@@ -31,43 +31,45 @@ pub struct CallDetail {
     pub path: String,
     pub model: String,
     pub stream: bool,
-    /// The digest in hex.
+    /// Digest of the request, stored in hex.
     pub digest: Option<Digest>,
     pub idempotency_key: Option<String>,
-    /// The output cap put into the request, when the client's did not fit.
+    /// Output cap put into the request, when the client's own did not fit.
     pub clamped_to: Option<u64>,
-    /// The lost call this one repeats.
+    /// Lost call that this call repeats.
     pub retry_of: Option<Seq>,
-    /// What it reserved: its charge when no usage arrives, also when its hold was passed on.
+    /// Amounts reserved for the call. They are its charge when no usage arrives, even if its hold was passed
+    /// on.
     pub reserved: Amounts,
-    /// What it took over from that call's reservation.
+    /// Amounts taken over from the reservation of `retry_of`.
     pub inherited: Amounts,
-    /// How many inheritances lie behind it.
+    /// Number of inheritances behind the call, one after the other.
     pub inheritances: u8,
     pub http_status: Option<u16>,
     pub usage: Option<Usage>,
     pub tier: ServiceTier,
     pub price_hash: Option<String>,
-    /// No usage arrived: charged at the reservation.
+    /// Whether no usage arrived and the call was charged at its reservation.
     pub estimated: bool,
-    /// Billed beyond its bound, recorded in full.
+    /// Amount billed beyond the call's bound, recorded in full.
     pub overrun_nano_usd: i64,
     pub upstream_request_id: Option<String>,
-    /// The counted loop it brought with it (a run without loops of its own).
+    /// Whether the call was counted as a loop, in a run that registers no loops of its own.
     pub implicit_loop: bool,
     pub correction: Option<Correction>,
     pub error: Option<String>,
-    /// The tries before its last one, the oldest first: the upstream's status, `None` where it was not reached. While
-    /// it rests, all of them.
+    /// HTTP statuses of the tries before the last one, oldest first; `None` where the upstream was not reached.
+    /// While the call rests, all of its tries.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tries: Vec<Option<u16>>,
-    /// It waits for its next try: nothing of it is on its way.
+    /// Whether the call waits for its next try: nothing of it is on its way.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub resting: bool,
-    /// The item or step it was made in.
+    /// Item or step in which the call was made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<Seq>,
-    /// The windows of named budgets it was admitted under: whenever its outcome comes, it is charged to these.
+    /// Windows of named budgets the call was admitted under. The outcome is charged to these, whenever it
+    /// comes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<EnvelopeNo>,
 }

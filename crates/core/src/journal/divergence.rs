@@ -1,4 +1,5 @@
-//! Where a restarted agent left its recorded past: which two requests part, and at which place.
+//! Divergence: the first new call a restarted agent made instead of a recorded one, and where the two requests
+//! differ.
 
 use serde_json::Value;
 
@@ -8,17 +9,18 @@ use crate::{
     words::id::Seq,
 };
 
-/// One attempt's first new call while recorded answers were left.
+/// First new call of one attempt while recorded answers were left.
 #[derive(Clone, Copy, Debug)]
 pub struct Parting<'a> {
     pub attempt: &'a Attempt,
     pub new: &'a Entry,
-    /// The recorded call that it stands in place of: the first that the attempt had not taken. `None` where
-    /// all were taken later.
+    /// Recorded call replaced by `new`: the first one that the attempt had not taken. `None` if all were taken
+    /// later.
     pub recorded: Option<&'a Entry>,
 }
 
-/// The partings of a run, in the order of its attempts. `entries` in the order of their numbers.
+/// Returns the partings of a run, in the order of its attempts. `entries` must be in the order of their
+/// numbers.
 pub fn partings<'a>(attempts: &'a [Attempt], entries: &'a [Entry]) -> Vec<Parting<'a>> {
     let find = |seq: Seq| entries.iter().find(|e| e.seq == seq);
     let of = |attempt: &'a Attempt| {
@@ -31,8 +33,8 @@ pub fn partings<'a>(attempts: &'a [Attempt], entries: &'a [Entry]) -> Vec<Partin
                 && e.attempt < attempt.no
                 && e.seq < new.seq
         };
-        // An answer remembers the last attempt it was delivered to: what a later one took, this one may have
-        // taken before. So what nobody took since comes first.
+        // An answer remembers only the last attempt it was delivered to, so an answer taken by a later attempt
+        // may have been taken by this one before. Answers that nobody took since come first.
         let recorded = entries
             .iter()
             .filter(left)
@@ -43,18 +45,20 @@ pub fn partings<'a>(attempts: &'a [Attempt], entries: &'a [Entry]) -> Vec<Partin
     attempts.iter().filter_map(of).collect()
 }
 
-/// The first place in which two values differ.
+/// First place in which two values differ.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference<'a> {
-    /// A JSON pointer (RFC 6901); empty: the values as a whole.
+    /// JSON pointer (RFC 6901) to the place; empty for the values as a whole.
     pub path: String,
-    /// `None`: it is not there.
+    /// Recorded value; `None` if there is none at that place.
     pub recorded: Option<&'a Value>,
     pub new: Option<&'a Value>,
 }
 
-/// Compares two requests, member by member in the order of `new`, then what only `recorded` has. Not compared is what
-/// `left_out` and the run's own rules point to; strings that its masks make the same are the same. `None`: they are.
+/// Compares two requests, member by member in the order of `new`, then the members only `recorded` has.
+///
+/// Ignores the places that `left_out` and the run's own rules point to. Strings that the run's masks make equal
+/// are equal. Returns `None` if nothing differs.
 pub fn first_difference<'a>(
     recorded: &'a Value,
     new: &'a Value,
@@ -72,7 +76,7 @@ type Sides<'a> = (Option<&'a Value>, Option<&'a Value>);
 struct Comparison<'r> {
     left_out: Vec<&'r str>,
     rules: &'r Rules,
-    /// The pointer to the values in hand; at the end, to those that differ.
+    /// Pointer to the values being compared; at the end, to those that differ.
     path: String,
 }
 
@@ -143,7 +147,8 @@ mod tests {
             Some(("/x/a~1b~0", some(json!(null)), some(json!(0)))),
         );
         check(json!({"a": 1}), json!({"a": 1.0}), Some(("/a", some(json!(1)), some(json!(1.0)))));
-        // Who asks is not what is asked; below the top it is a word like others.
+        // A left-out pointer names a place at the top: `/user` is ignored there, and compared like any other
+        // below.
         check(json!({"user": "a"}), json!({"user": "b"}), None);
         check(
             json!({"x": {"user": 1}}),

@@ -1,11 +1,11 @@
-//! What only an item has.
+//! Details and standing of item entries.
 
 use serde::{Deserialize, Serialize};
 
 use super::State;
 use crate::words::digest::Digest;
 
-/// Where an item stands.
+/// Standing of a batch item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
@@ -13,11 +13,11 @@ pub enum Standing {
     #[default]
     Open,
     Done,
-    /// Runs again at the next start.
+    /// Failed. The item runs again at the next start.
     Failed,
-    /// Runs again only when a person resets it.
+    /// Dead. The item runs again only when a person resets it.
     Dead,
-    /// The function refused it with a reason: a tombstone, so that no resume pays for it again.
+    /// Refused by the function with a reason. Kept as a tombstone, so that no resume pays for the item again.
     Skipped,
 }
 
@@ -35,7 +35,7 @@ impl Standing {
         }
     }
 
-    /// The state of the item's entry.
+    /// Returns the state of the item's entry.
     pub fn state(self) -> State {
         match self {
             Standing::Open => State::Open,
@@ -45,48 +45,49 @@ impl Standing {
     }
 }
 
-/// What only an item's entry has.
+/// Details of an item entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ItemDetail {
-    /// Its place in the input of the start that claimed it, from 0.
+    /// Position in the input of the start that claimed the item, from 0.
     pub index: i64,
-    /// Of its content, to see that the same key means something else now.
+    /// Digest of the item's content. Shows that a key now means something else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<Digest>,
-    /// Of the code that ran it.
+    /// Digest of the code that ran the item.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<Digest>,
     pub standing: Standing,
-    /// The number of its current try, over all entries of its key: the scope of its calls.
+    /// Number of the current try, counted over all entries of the key. Names the scope of its calls.
     pub try_no: i64,
-    /// The number of this entry's first try.
+    /// Number of this entry's first try.
     pub first_try: i64,
-    /// Starts in which it failed, this entry's own included.
+    /// Number of starts in which the item failed, this entry's own included.
     #[serde(skip_serializing_if = "is_zero")]
     pub failed_starts: i64,
-    /// Deaths of processes while it was open.
+    /// Number of process deaths while the item was open.
     #[serde(skip_serializing_if = "is_zero")]
     pub deaths: i64,
-    /// Grows when its finished steps no longer count: it was done, and runs anew.
+    /// Generation of the item's steps. Grows when finished steps no longer count, because the item runs anew.
     #[serde(skip_serializing_if = "is_zero")]
     pub generation: i64,
-    /// The generation whose paid answers its steps with retries replay.
+    /// Generation whose paid answers are replayed to the item's steps with retries.
     #[serde(skip_serializing_if = "is_zero")]
     pub root: i64,
-    /// Why it was skipped, or what made it dead.
+    /// Reason why the item was skipped or is dead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl ItemDetail {
-    /// The tries of this entry; one that was cut off or given back and then continued is one.
+    /// Returns the number of tries of this entry. A try that was cut off or given back and then continued
+    /// counts once.
     pub fn tries(&self) -> i64 {
         self.try_no - self.first_try + 1
     }
 }
 
-/// Most items have nothing of it: their rows stay small.
+/// Tells whether a count is zero, so that rows of ordinary items stay small.
 fn is_zero(n: &i64) -> bool {
     *n == 0
 }

@@ -1,4 +1,4 @@
-//! A batch job is a run of items: what its row counts, and what an item's entry keeps.
+//! Batch jobs: a run of items, the counts kept in its row, and the outcomes of claiming and recording an item.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,16 +9,16 @@ use crate::{
     words::id::{AttemptNo, Micros, Seq},
 };
 
-/// The scope of all items: a key names one item of its job, over all attempts.
+/// Scope of all items: a key names one item of its job, over all attempts.
 pub const SCOPE: &str = "items";
 
-/// An item that was open at this many deaths of its process is dead: it kills what runs it.
+/// Number of process deaths after which an item that was open at each is dead: it kills whatever runs it.
 pub const MOST_DEATHS: i64 = 3;
 
-/// An item that failed in this many starts is dead.
+/// Number of starts after which an item that failed in each is dead.
 pub const MOST_FAILED_STARTS: i64 = 3;
 
-/// What makes a run a job.
+/// Batch job data in a run's row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Job {
@@ -26,7 +26,7 @@ pub struct Job {
     pub counts: Counts,
 }
 
-/// How many of a job's items stand where. Exact: changed in the commits that change the items.
+/// Number of a job's items by standing. Exact: changed in the same commits as the items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
@@ -63,22 +63,22 @@ impl Counts {
     }
 }
 
-/// An item as a resume, a list or an inspection needs it: its newest entry.
+/// Newest entry of an item, as a resume, a list or an inspection needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ItemRow {
     pub seq: Seq,
     pub key: String,
-    /// The attempt that claimed it last.
+    /// Attempt that claimed the item last.
     pub attempt: AttemptNo,
     pub opened_at: Micros,
     pub closed_at: Option<Micros>,
-    /// What its calls were charged, those of its steps included.
+    /// Charges of the item's calls, including the calls in its steps.
     pub spent: Amounts,
     pub detail: ItemDetail,
 }
 
 impl ItemRow {
-    /// The row of an item's entry; `None` for any other.
+    /// Returns the row of an item's entry; `None` for any other entry.
     pub fn of(e: &Entry) -> Option<ItemRow> {
         Some(ItemRow {
             seq: e.seq,
@@ -92,30 +92,31 @@ impl ItemRow {
     }
 }
 
-/// What becomes of an item whose content or code changed since it was done.
+/// Policy for an item whose content or code changed since it was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnChange {
-    /// A new entry; the old result is kept as history.
+    /// Opens a new entry; the old result is kept as history.
     #[default]
     Rerun,
     Keep,
-    /// The caller is told, and nothing is written.
+    /// Tells the caller, and writes nothing.
     Fail,
 }
 
-/// What became of a claim.
+/// Outcome of claiming an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ItemClaim {
-    /// Claimed: run it.
+    /// The item is claimed: run it.
     Run(ItemRun),
-    /// Nothing to run: `Done` or `Skipped` before, `Dead`, or `Failed` in this start.
+    /// There is nothing to run: the item is `Done`, `Skipped` or `Dead`, or `Failed` in this start.
     Ended { seq: Seq, standing: Standing },
-    /// A live worker has it.
+    /// A live worker holds the item.
     Held { seq: Seq },
-    /// This would be its last try before it is dead: let all others end, then claim it `alone`.
+    /// This try would be the item's last before it counts as dead. Let all other items end, then claim this one
+    /// `alone`.
     Suspect { seq: Seq, deaths: i64 },
-    /// It is done with other content or code, and the caller wanted to be told.
+    /// The item is done with other content or code, and the caller asked to be told.
     Changed { seq: Seq },
 }
 
@@ -124,20 +125,20 @@ pub enum ItemClaim {
 pub struct ItemRun {
     pub seq: Seq,
     pub try_no: i64,
-    /// Which try of this entry it is, from 1.
+    /// Number of this try within the entry, from 1.
     pub tries: i64,
-    /// A try that was cut off or given back goes on: its paid answers are replayed.
+    /// Whether a try that was cut off or given back goes on. Its paid answers are replayed.
     pub continued: bool,
     pub deaths: i64,
-    /// Where its steps are found: the `scope` of their `BeginStep`.
+    /// Scope of the item's steps, as `BeginStep` takes it.
     pub steps: std::sync::Arc<str>,
 }
 
-/// What became of an item that was recorded.
+/// Outcome of recording an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ItemEnded {
     pub seq: Seq,
-    /// `Dead` where it was recorded as failed once too often.
+    /// New standing; `Dead` if the item was recorded as failed once too often.
     pub standing: Standing,
     pub tries: i64,
     pub spent: Amounts,

@@ -1,8 +1,8 @@
-//! What an entry records, where it stands, and which bytes it has.
+//! Kinds, states and payload roles of journal entries.
 
 use serde::{Deserialize, Serialize};
 
-/// What an entry records.
+/// Kind of thing an entry records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -15,7 +15,7 @@ pub enum Kind {
     Context,
     Loop,
     Approval,
-    /// A turn of `outlast run --loop`, with the standard input it began with.
+    /// One turn of `outlast run --loop`, with the standard input it began with.
     Iteration,
 }
 
@@ -32,7 +32,7 @@ impl Kind {
         Kind::Iteration,
     ];
 
-    /// The stored number; never reused.
+    /// Returns the stored number; numbers are never reused.
     pub fn code(self) -> i64 {
         self as i64
     }
@@ -56,16 +56,16 @@ impl Kind {
     }
 }
 
-/// Where an entry stands. `open → done | failed | void | unknown`; `unknown → done | failed` once.
+/// State of an entry. `open → done | failed | void | unknown`; `unknown → done | failed` once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     Open,
     Done,
     Failed,
-    /// It never left.
+    /// The call never left.
     Void,
-    /// It may have happened.
+    /// The call may have happened.
     Unknown,
 }
 
@@ -91,20 +91,20 @@ impl State {
     }
 }
 
-/// Which stored bytes of an entry.
+/// Role of a payload stored for an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// A call's request body, stored against a base.
+    /// Request body of a call, stored against a base.
     Request,
-    /// A call's answer.
+    /// Answer of a call.
     Answer,
-    /// A step's result, a checkpoint's value.
+    /// Result of a step, or value of a checkpoint.
     Value,
-    /// A run's standard input, or that of one iteration.
+    /// Standard input of a run, or of one iteration.
     Stdin,
-    /// What a tool call is, said before it begins; of an approval, the call's arguments; what a run had used when
-    /// a checkpoint was saved.
+    /// Description of a tool call, written before it begins; the tool call's arguments of an approval; or the
+    /// run's usage when a checkpoint was saved.
     About,
 }
 

@@ -1,4 +1,4 @@
-//! The journal: one kind of row for everything a run does.
+//! The journal of a run: one kind of row for everything the run does.
 
 pub mod approval;
 pub mod asked;
@@ -37,27 +37,27 @@ pub struct Entry {
     pub kind: Kind,
     pub state: State,
     pub attempt: AttemptNo,
-    /// Who opened it, and alone may close it.
+    /// Instance that opened the entry or took it over. No other may close it.
     pub instance: Option<InstanceNo>,
-    /// What its replay never crosses.
+    /// Scope of the entry. Replay never crosses it.
     pub scope: Arc<str>,
-    /// A step's, loop's or checkpoint's name.
+    /// Name of the step, loop or checkpoint; key of the item.
     pub key: Option<String>,
-    /// Digest, scope and credential in one: what a repeated call is found by.
+    /// Key by which a repeated call is found: request digest, scope and credential in one.
     pub match_key: Option<MatchKey>,
     pub opened_at: Micros,
     pub closed_at: Option<Micros>,
-    /// What it holds in its run's envelopes now.
+    /// Amounts the entry holds now in the envelopes its run is charged to.
     pub held: Amounts,
-    /// What it was posted at.
+    /// Amounts posted for the entry. Items and steps repeat the charges of the calls made in them.
     pub spent: Amounts,
-    /// The attempt it was last delivered to whole.
+    /// Last attempt to which the answer was delivered whole.
     pub delivered_to: Option<AttemptNo>,
-    /// The retry count of the connection it was delivered to.
+    /// Retry count of the connection to which the answer was delivered.
     pub delivered_count: u32,
-    /// The retry of this lost or failed call.
+    /// Retry of this lost or failed call, or the newer entry of this item.
     pub retried_by: Option<Seq>,
-    /// Whether its answer can be replayed (2xx and its terminal event seen, and kept).
+    /// Whether the answer can be replayed: 2xx, terminal event seen, body kept.
     pub replayable: bool,
     pub call: Option<Box<CallDetail>>,
     pub step: Option<Box<StepDetail>>,
@@ -66,7 +66,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The item or step it was made in.
+    /// Returns the item or step in which the entry was made.
     pub fn within(&self) -> Option<Seq> {
         match self.kind {
             Kind::Call => self.call.as_ref()?.within,
@@ -74,23 +74,24 @@ impl Entry {
         }
     }
 
-    /// The windows of named budgets it is charged to.
+    /// Returns the windows of named budgets to which the entry is charged.
     pub fn windows(&self) -> &[EnvelopeNo] {
         self.call.as_ref().map_or(&[], |call| &call.windows)
     }
 
-    /// What it is told from: the lost call that it repeats, and what it was made in.
+    /// Returns the related entries: the lost call that this one repeats, and the item or step it was made in.
     pub fn linked(&self) -> impl Iterator<Item = Seq> + use<> {
         let repeats = self.call.as_ref().and_then(|c| c.retry_of);
         repeats.into_iter().chain(self.within())
     }
 
+    /// Tells whether the entry is a call whose outcome is unknown.
     pub fn is_lost(&self) -> bool {
         self.kind == Kind::Call && self.state == State::Unknown
     }
 }
 
-/// The scope of calls outside items and steps with retries: the iteration.
+/// Returns the scope of calls made outside items and outside steps with retries: the iteration.
 pub fn iteration_scope(iteration: i64) -> Arc<str> {
     format!("i{iteration}").into()
 }

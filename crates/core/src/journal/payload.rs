@@ -1,6 +1,6 @@
-//! Bytes as they are stored: compressed where that pays, and never read back altered.
+//! Payloads: bytes as they are stored, compressed where that pays, and never read back altered.
 //!
-//! In one BLOB a payload is, integers little-endian:
+//! Layout of a payload in one BLOB, integers little-endian:
 //!
 //! | at | bytes | what                                        |
 //! |----|-------|---------------------------------------------|
@@ -18,28 +18,29 @@ use zstd::bulk::{Compressor, Decompressor};
 
 use crate::words::digest::Digest;
 
-/// The longest payload: 1 GiB decoded. Both stores end at about that for one value.
+/// Greatest length of a payload: 1 GiB decoded. Both stores end at about that for one value.
 pub const MAX_LEN: u64 = 1 << 30;
 
-/// Payloads longer than this are stored in parts of it, so that one commit never carries them whole.
+/// Length of a part, in stored bytes. Longer payloads are stored in parts, so that one commit never carries
+/// them whole.
 pub const PART_LEN: usize = 1 << 20;
 
-/// Length of what [`Payload::to_bytes`] writes before the stored bytes.
+/// Length of the header that [`Payload::to_bytes`] writes before the stored bytes.
 pub const HEADER_LEN: usize = 46;
 
 const VERSION: u8 = 1;
 const ZSTD_LEVEL: i32 = 1;
-/// Below this a frame's own header eats what could be saved.
+/// Shorter bytes are not compressed: a frame's own header would cost as much as it saves.
 const COMPRESSIBLE_LEN: usize = 128;
 
-/// How the stored bytes give the decoded ones. Numbers are for ever.
+/// Codec of the stored bytes. The numbers never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Codec {
     Raw = 0,
     /// One zstd frame that states its content size; no dictionary.
     Zstd = 1,
-    /// Reserved for encryption at rest: nothing writes it yet, and reading it says so.
+    /// Reserved for encryption at rest: nothing writes it yet, and reading it is an error.
     Aead = 2,
 }
 
@@ -54,23 +55,23 @@ impl Codec {
     }
 }
 
-/// Stored bytes with all that is needed to know them whole.
+/// Stored bytes with the codec, length and hash needed to check them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Payload {
     pub codec: Codec,
-    /// Which key encrypted it; 0 for none.
+    /// Id of the key that encrypted the payload; 0 for none.
     pub key_id: u32,
-    /// Of the decoded bytes.
+    /// Length of the decoded bytes.
     pub len: u64,
-    /// Of the decoded bytes.
+    /// SHA-256 of the decoded bytes.
     pub sha256: [u8; 32],
-    /// Its place among the parts of a long payload; 0 for the first, or for a payload in one piece.
+    /// Number of this part of a long payload; 0 for the first, or for a payload in one piece.
     pub part: u32,
-    /// As stored; of this part.
+    /// Stored bytes of this part.
     pub bytes: Bytes,
 }
 
-/// Why stored bytes are not given back. All of these mean corruption, or a newer Outlast's data.
+/// Reason why stored bytes cannot be decoded. Each means corruption, or data of a newer Outlast.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
     #[error("payload is encrypted (codec 2, AEAD) with key {key_id}: this version cannot decrypt")]
@@ -104,7 +105,7 @@ impl PayloadError {
 }
 
 thread_local! {
-    // Setting a context up costs several times what a chat answer's compression does.
+    // Setting up a context costs several times as much as compressing a chat answer.
     static COMPRESSOR: RefCell<Option<Compressor<'static>>> = RefCell::new(Compressor::new(ZSTD_LEVEL).ok());
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
 }
@@ -112,10 +113,9 @@ thread_local! {
 impl Payload {
     /// Compresses `decoded` with zstd when that saves at least an eighth, and hashes it.
     ///
-    /// Takes the caller's time, never the store's writer's: about 30 µs for a chat
-    /// answer and 5 ms per MiB.
-    /// Panics over [`MAX_LEN`]: the limits on bodies and values lie far below, and to store what
-    /// could never be read again would be the worse end.
+    /// Runs on the caller's thread, never the store writer's: about 30 µs for a chat answer and 5 ms per MiB.
+    /// Panics over [`MAX_LEN`]: the limits on bodies and values lie far below, and storing bytes that can never
+    /// be read again would be worse.
     pub fn encode(decoded: &[u8]) -> Payload {
         let len = decoded.len() as u64;
         assert!(len <= MAX_LEN, "payload of {len} bytes, wanted at most {MAX_LEN}");
@@ -126,10 +126,10 @@ impl Payload {
         Payload { codec, key_id: 0, len, sha256: Digest::of(decoded).0, part: 0, bytes }
     }
 
-    /// Gives back exactly what was encoded, or an error: length and SHA-256 are checked.
+    /// Decodes to exactly the bytes that were encoded, or returns an error: length and SHA-256 are checked.
     ///
-    /// Raw bytes are shared, not copied. Whatever the stored bytes claim, at most
-    /// `len` ≤ [`MAX_LEN`] bytes are allocated, and only when the zstd frame states the same length.
+    /// Raw bytes are shared, not copied. Whatever the stored bytes claim, at most `len` ≤ [`MAX_LEN`] bytes are
+    /// allocated, and only if the zstd frame states the same length.
     pub fn decode(&self) -> Result<Bytes, PayloadError> {
         if self.len > MAX_LEN {
             return Err(PayloadError::TooLong { len: self.len });
@@ -153,8 +153,8 @@ impl Payload {
         Ok(decoded)
     }
 
-    /// The payload in parts of [`PART_LEN`] stored bytes, in order; itself when it is no longer than one.
-    /// The bytes are shared, not copied.
+    /// Splits the payload into parts of [`PART_LEN`] stored bytes, in order. A payload no longer than one part
+    /// is returned as it is. The bytes are shared, not copied.
     pub fn into_parts(self) -> Vec<Payload> {
         if self.bytes.len() <= PART_LEN {
             return vec![self];
@@ -169,10 +169,10 @@ impl Payload {
             .collect()
     }
 
-    /// Joins what [`Payload::into_parts`] made, as read in order of `part`.
+    /// Joins the parts made by [`Payload::into_parts`], in order of `part`.
     ///
-    /// Only the parts that belong to the first one count: behind them may lie those of a longer payload
-    /// whose writer died before it closed the entry. Whether it is whole, [`Payload::decode`] tells.
+    /// Uses only the parts that belong to the first one: behind them may lie those of a longer payload whose
+    /// writer died before it closed the entry. [`Payload::decode`] tells whether the result is whole.
     pub fn join(parts: Vec<Payload>) -> Option<Payload> {
         let mut parts = parts.into_iter();
         let first = parts.next()?;
@@ -192,7 +192,7 @@ impl Payload {
         out
     }
 
-    /// Appends what [`Payload::to_bytes`] gives.
+    /// Appends the bytes that [`Payload::to_bytes`] returns.
     pub fn write_to(&self, out: &mut Vec<u8>) {
         out.put_u8(VERSION);
         out.put_u8(self.codec as u8);
@@ -202,7 +202,7 @@ impl Payload {
         out.put_slice(&self.bytes);
     }
 
-    /// Reads a BLOB; the stored bytes stay shared with it. They are checked by [`Payload::decode`].
+    /// Reads a BLOB. The stored bytes stay shared with it, and are checked by [`Payload::decode`].
     pub fn from_bytes(mut blob: Bytes) -> Result<Payload, PayloadError> {
         if blob.len() < HEADER_LEN {
             return Err(PayloadError::Truncated { had: blob.len() });
@@ -220,7 +220,7 @@ impl Payload {
     }
 }
 
-/// Shows sizes only: what is stored may be a person's prompt.
+/// Shows sizes only, because the payload may be a person's prompt.
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Payload")
@@ -237,7 +237,7 @@ pub(crate) fn compress(decoded: &[u8]) -> Option<Vec<u8>> {
     if decoded.len() < COMPRESSIBLE_LEN {
         return None;
     }
-    // Failure can only mean that memory is short: raw is always right.
+    // Compression fails only if memory is short. Storing the bytes raw is always right.
     let frame = COMPRESSOR.with_borrow_mut(|c| c.as_mut()?.compress(decoded).ok())?;
     (frame.len() <= decoded.len() - decoded.len() / 8).then_some(frame)
 }

@@ -1,7 +1,7 @@
-//! Scopes: what a call's replay never crosses, and where the steps of an item or a step are found.
+//! Scopes of journal entries. Replay of a call never crosses its scope, and steps are looked up by theirs.
 //!
-//! A path: the iteration, then items and steps by their keys. A key may hold any text, so that
-//! what separates is escaped in it.
+//! A scope is a path: the iteration, or items and steps by their keys. A key may hold any text, so separators
+//! are escaped in it.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -18,28 +18,28 @@ fn part(key: &str) -> Cow<'_, str> {
     }
 }
 
-/// Where the steps of an item are found: by its key and not its try, so that a finished step
-/// serves the later tries of its item.
+/// Returns the scope of an item's steps: by its key and not its try, so that a finished step serves the later
+/// tries of its item.
 pub fn item_steps(key: &str, generation: i64) -> Arc<str> {
     format!("item:{}/{generation}", part(key)).into()
 }
 
-/// Where the steps within a step are found.
+/// Returns the scope of the steps within a step.
 pub fn step_steps(scope: &str, key: &str) -> Arc<str> {
     format!("{scope}/{}", part(key)).into()
 }
 
-/// The scope of the calls of an item's try.
+/// Returns the scope of the calls of an item's try.
 pub fn item_calls(key: &str, try_no: i64) -> Arc<str> {
     format!("item:{}:{try_no}", part(key)).into()
 }
 
-/// The scope of the calls of a try of a step declared with retries.
+/// Returns the scope of the calls made in one try of a step declared with retries.
 pub fn step_calls(scope: &str, key: &str, try_no: i64) -> Arc<str> {
     format!("step:{scope}/{}:{try_no}", part(key)).into()
 }
 
-/// Where the steps within `entry` are found; `None` when it can hold none.
+/// Returns the scope of the steps within `entry`; `None` if it can hold none.
 pub fn steps_in(entry: &Entry) -> Option<Arc<str>> {
     let key = entry.key.as_deref()?;
     match entry.kind {
@@ -49,9 +49,9 @@ pub fn steps_in(entry: &Entry) -> Option<Arc<str>> {
     }
 }
 
-/// The scope of calls made in `entry`, an item or a step. `find` gives the entries around it.
+/// Returns the scope of calls made in `entry`, an item or a step. `find` gives the entries around it.
 ///
-/// `None` when it can hold no calls, or an entry around it is not found.
+/// Returns `None` if the entry can hold no calls, or if an entry around it is not found.
 pub fn calls_in<'a>(entry: &'a Entry, find: &dyn Fn(Seq) -> Option<&'a Entry>) -> Option<Arc<str>> {
     let key = entry.key.as_deref()?;
     match entry.kind {
@@ -68,8 +68,8 @@ pub fn calls_in<'a>(entry: &'a Entry, find: &dyn Fn(Seq) -> Option<&'a Entry>) -
     }
 }
 
-/// The path of a step for its calls: its scope, but under the generation of its item whose paid
-/// answers are replayed.
+/// Returns the path of a step for its calls: the step's scope, but under the item generation whose paid answers
+/// are replayed.
 fn root_of<'a>(step: &'a Entry, find: &dyn Fn(Seq) -> Option<&'a Entry>) -> Option<Arc<str>> {
     let Some(outer) = step.step.as_ref().and_then(|d| d.within) else { return Some(step.scope.clone()) };
     let outer = find(outer)?;

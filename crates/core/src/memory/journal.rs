@@ -1,4 +1,4 @@
-//! Reading items and steps, as a resume does.
+//! Reads of items and steps in memory, as a resume needs them.
 
 use super::Tables;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Tables {
-    /// The newest entry of each item, in order.
+    /// Returns the newest entry of each item, in order.
     pub fn items_of(&self, run: RunNo, page: Page) -> impl Iterator<Item = (ItemRow, Option<Payload>)> {
         let upto = page.upto;
         let newest = move |e: &&Entry| e.kind == Kind::Item && e.retried_by.is_none_or(|by| by > upto);
@@ -44,7 +44,7 @@ impl Tables {
         })
     }
 
-    /// What was recorded, if it is stored in at most `most` bytes.
+    /// Returns the recorded value, if it is stored in at most `most` bytes.
     pub fn value_of(&self, run: RunNo, seq: Seq, most: i64) -> Option<Payload> {
         self.payloads.get(&(run, seq, Role::Value, 0)).filter(|p| p.bytes.len() as i64 <= most).cloned()
     }

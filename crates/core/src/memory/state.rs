@@ -1,4 +1,4 @@
-//! The state in memory.
+//! Agents' state in memory.
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
@@ -16,14 +16,14 @@ use crate::{
     words::row::{Row, Touch},
 };
 
-/// The rows of the state.
+/// Rows of the state.
 #[derive(Clone, Default)]
 pub struct StateTables {
     pub namespaces: BTreeMap<String, Namespace>,
     pub keys: BTreeMap<Arc<Name>, Current>,
     pub versions: BTreeMap<(Arc<Name>, i64), NewVersion>,
     pub commits: BTreeMap<(String, i64), NewCommit>,
-    /// Where compaction last removed something, by namespace and agent.
+    /// Position of the last removal by compaction, by namespace and agent.
     pub removed: BTreeMap<(String, String), Position>,
     order: BTreeMap<Position, (Arc<Name>, i64)>,
 }
@@ -43,7 +43,7 @@ impl StateTables {
         l.state.old_ids.extend(old);
     }
 
-    /// Forgets a namespace, but for the position of the store's newest version.
+    /// Removes a namespace, and keeps the position of the store's newest version.
     pub fn forget(&mut self, namespace: &str) {
         let newest = self.position();
         self.namespaces.remove(namespace);
@@ -85,7 +85,7 @@ impl StateTables {
         Some(Committed { commit: found.commit, at: found.at, versions: Vec::new() })
     }
 
-    /// Writes back what was touched. Panics on what no correct decision does.
+    /// Writes touched rows back. Panics on changes that no correct decision makes.
     pub fn apply(&mut self, rows: Rows) {
         let mut namespaces = rows.namespaces.into_iter().filter(|(_, r)| r.touch != Touch::Read);
         let mut next_no = self.keys.len() as i64 + 1;
@@ -151,13 +151,13 @@ impl StateTables {
         self.order.keys().next_back().copied().unwrap_or_default()
     }
 
-    /// The last commit of a namespace that `holds`, which no later one does.
+    /// Returns the position of a namespace's last commit that `holds`, which must hold for no later commit.
     fn last(&self, namespace: &str, holds: impl Fn(&NewCommit) -> bool) -> Position {
         let commits = self.commits.range((namespace.to_owned(), i64::MIN)..=(namespace.to_owned(), i64::MAX));
         commits.map(|(_, c)| c).take_while(|c| holds(c)).last().map_or(Position(0), |c| c.position)
     }
 
-    /// The last position that counts.
+    /// Returns the last position that a read at `at` sees.
     fn bound(&self, namespace: &str, at: At) -> Position {
         match at {
             At::Newest => Position(i64::MAX),
@@ -172,7 +172,7 @@ impl StateTables {
         all.rev().map(|(_, v)| v).find(|v| v.position <= bound)
     }
 
-    /// The version of a key that was the newest at `bound`.
+    /// Returns the version of a key that was the newest at `bound`.
     fn version_at(&self, name: &Arc<Name>, bound: Position) -> Result<Option<&NewVersion>, Error> {
         let Some(current) = self.keys.get(name).filter(|c| c.first <= bound) else { return Ok(None) };
         match self.newest_until(name, bound) {
@@ -184,7 +184,7 @@ impl StateTables {
         }
     }
 
-    /// The live versions a scan asks for.
+    /// Returns the live versions that a scan selects.
     fn scanned(&self, scan: &Scan) -> Result<Vec<&NewVersion>, Error> {
         let bound = self.bound(&scan.namespace, scan.at);
         let first = Name::new(&scan.namespace, &scan.agent, &scan.prefix);

@@ -1,4 +1,4 @@
-//! The most a request can cost: what is reserved before it leaves.
+//! Bound of a request: the most it can cost, reserved before it leaves.
 
 use super::{Price, Rates};
 use crate::words::{
@@ -6,46 +6,48 @@ use crate::words::{
     usage::ServiceTier,
 };
 
-/// The output cap taken when neither the request names one nor the table knows the model's.
+/// Output cap assumed if neither the request nor the price table names one, in tokens.
 pub const OUTPUT_CAP_UNKNOWN: u64 = 128_000;
 
-/// The smallest output worth clamping a request to, in tokens.
+/// Smallest output worth clamping a request to, in tokens.
 const FLOOR_TOKENS: u64 = 256;
 
-/// What of a request decides its bound.
+/// Properties of a request that decide its bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// The most input tokens it can be billed: of text, one per byte; where it makes the provider fetch (search
-    /// results, `previous_response_id`, file ids), the model's `max_input_tokens`.
+    /// Largest number of input tokens that can be billed: for text, one per byte; if the request makes the
+    /// provider fetch (search results, `previous_response_id`, file ids), the model's `max_input_tokens`.
     pub input_tokens: u64,
-    /// It marks something to be written to a prompt cache.
+    /// Whether the request marks something to be written to a prompt cache.
     pub wants_cache: bool,
-    /// It marks something for the cache's long lifetime.
+    /// Whether the request marks something for the cache's long lifetime.
     pub wants_1h_cache: bool,
     pub tier: AskedTier,
-    /// `n`: how many answers it asks for; 0 is taken as 1.
+    /// Number of answers the request asks for (`n`); 0 is taken as 1.
     pub choices: u64,
-    /// The output cap it carries, per choice; `Some(0)` for what has no output (embeddings).
+    /// Output cap in the request, per choice; `Some(0)` for a request without output (embeddings).
     pub cap: Option<u64>,
-    /// Its thinking budget, which counts within the cap.
+    /// Thinking budget of the request, which counts within the cap.
     pub thinking_budget: Option<u64>,
-    /// The most server-side searches it allows.
+    /// Largest number of server-side searches the request allows.
     pub web_searches: u64,
 }
 
-/// The service tier a request asks for.
+/// Service tier that a request asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AskedTier {
-    /// It names none: standard.
+    /// The request names no tier: standard.
     #[default]
     Unnamed,
-    /// It lets the provider choose (`auto`), or names what we do not know: the dearest it could be.
+    /// The request lets the provider choose (`auto`) or names an unknown tier: taken as the dearest it could
+    /// be.
     Auto,
     Named(ServiceTier),
 }
 
 impl AskedTier {
-    /// The tiers such a request can be billed at. A provider may answer a flex or priority request at standard.
+    /// Returns the tiers at which a request can be billed. A provider may answer a flex or priority request at
+    /// standard.
     pub fn billable(self) -> &'static [ServiceTier] {
         use ServiceTier::*;
         match self {
@@ -58,27 +60,28 @@ impl AskedTier {
     }
 }
 
-/// The most a request can cost and use, as a function of its output cap.
+/// Bound of a request: the most it can cost and use, as a function of its output cap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bound {
-    /// The most input tokens.
+    /// Largest number of input tokens.
     pub input_tokens: u64,
-    /// All of them at the dearest column the request can reach, in pico-USD.
+    /// Cost of all input tokens at the dearest column the request can reach, in pico-USD.
     pub input_pico: i128,
-    /// An output token at the dearest, in pico-USD.
+    /// Price of an output token at the dearest column, in pico-USD.
     pub output_pico_per_token: i64,
-    /// Server tools, in pico-USD.
+    /// Cost of server tools, in pico-USD.
     pub fixed_pico: i128,
-    /// How many answers, each up to the cap.
+    /// Number of answers, each up to the cap.
     pub choices: u64,
-    /// The output cap per choice: the request's, else the model's, else [`OUTPUT_CAP_UNKNOWN`].
+    /// Output cap per choice: the request's, else the model's, else [`OUTPUT_CAP_UNKNOWN`].
     pub cap: u64,
-    /// The lowest cap worth sending it with: the lesser of `cap` and 256 tokens beyond its thinking budget.
+    /// Lowest cap worth sending the request with: the lesser of `cap` and 256 tokens beyond its thinking
+    /// budget.
     pub floor_cap: u64,
 }
 
 impl Bound {
-    /// The bound of a request at `price`.
+    /// Returns the bound of a request at `price`.
     ///
     /// For every usage within `asked` (input, searches, `cap × choices` output) and every tier it can be billed
     /// at, `cost(price, usage, tier) ≤ full()`.
@@ -93,7 +96,8 @@ impl Bound {
         }
     }
 
-    /// The bound of a request whose model has no price, where only calls and tokens are limited: it costs nothing.
+    /// Returns the bound of a request whose model has no price: its cost is zero, so that only calls and tokens
+    /// limit it.
     pub fn unpriced(asked: &Asked) -> Bound {
         Bound::sized(asked, asked.cap.unwrap_or(OUTPUT_CAP_UNKNOWN))
     }
@@ -110,7 +114,7 @@ impl Bound {
         }
     }
 
-    /// The most it costs with an output cap of `cap` tokens per choice.
+    /// Returns the most the request costs with an output cap of `cap` tokens per choice.
     pub fn cost_at(&self, cap: u64) -> NanoUsd {
         let output = i128::from(self.output_pico_per_token)
             .saturating_mul(i128::from(self.choices))
@@ -118,23 +122,23 @@ impl Bound {
         nano_from_pico(self.input_pico.saturating_add(self.fixed_pico).saturating_add(output))
     }
 
-    /// The most tokens it uses, input and output, with an output cap of `cap` tokens per choice.
+    /// Returns the most tokens used, input and output, with an output cap of `cap` tokens per choice.
     pub fn tokens_at(&self, cap: u64) -> u64 {
         self.input_tokens.saturating_add(cap.saturating_mul(self.choices))
     }
 
-    /// Cost and tokens of the request as it is.
+    /// Returns cost and tokens of the request with its own cap.
     pub fn full(&self) -> (NanoUsd, u64) {
         (self.cost_at(self.cap), self.tokens_at(self.cap))
     }
 
-    /// Cost and tokens of the least it is sent with.
+    /// Returns cost and tokens of the request with the lowest cap worth sending.
     pub fn floor(&self) -> (NanoUsd, u64) {
         (self.cost_at(self.floor_cap), self.tokens_at(self.floor_cap))
     }
 
-    /// The highest output cap, up to the request's own, that fits what is available; `None` as available is no
-    /// limit. `None` is returned when not even the floor fits.
+    /// Returns the highest output cap, up to the request's own, that fits the available amounts. An available
+    /// amount of `None` is no limit. Returns `None` if not even the floor fits.
     pub fn largest_cap_within(
         &self,
         cost_available: Option<NanoUsd>,
@@ -152,7 +156,8 @@ impl Bound {
 
     fn cap_for_cost(&self, available: NanoUsd) -> Option<u64> {
         let input = self.input_pico.saturating_add(self.fixed_pico);
-        // A nano-dollar is 1,000 pico-dollars; costs round up to it, so whole ones available compare exactly.
+        // Costs are rounded up to whole nano-dollars of 1,000 pico-dollars, so an available amount in whole
+        // nano-dollars compares exactly.
         let left = (i128::from(available.0) * 1000).checked_sub(input).filter(|left| *left >= 0)?;
         let per_cap = i128::from(self.output_pico_per_token).saturating_mul(i128::from(self.choices.max(1)));
         if per_cap == 0 {
@@ -162,7 +167,8 @@ impl Bound {
     }
 }
 
-/// The dearest an input token can be: plain, read from a cache, or written to one where that can happen.
+/// Returns the dearest price of an input token: plain, read from a cache, or written to one where that can
+/// happen.
 fn dearest_input(rates: &Rates, price: &Price, asked: &Asked) -> PicoUsdPerToken {
     let mut dearest = rates.input.max(rates.cache_read);
     if asked.wants_cache || asked.wants_1h_cache || price.caches_unasked {

@@ -1,4 +1,4 @@
-//! What a call cost.
+//! Cost of a call, from its usage.
 
 use super::Price;
 use crate::words::{
@@ -6,7 +6,7 @@ use crate::words::{
     usage::{ServiceTier, Usage},
 };
 
-/// What `usage` costs at the tier the answer names, as list price.
+/// Returns the list price of `usage` at the tier the answer names.
 ///
 /// All input tokens, cached or not, decide the long-context row. Columns are summed in pico-USD and rounded
 /// up once.

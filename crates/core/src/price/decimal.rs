@@ -1,6 +1,6 @@
-//! Decimal dollars as they stand in a price file.
+//! Parsing of decimal dollars in a price file.
 
-/// Why a text is no price.
+/// Reason why a text is no price.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BadDecimal {
     Syntax,
@@ -8,9 +8,9 @@ pub(super) enum BadDecimal {
     Overflow,
 }
 
-/// Decimal USD to whole pico-USD: exact, else up.
+/// Parses decimal USD into whole pico-USD, rounded up if not exact.
 ///
-/// Under a millionth of a pico-dollar is what a float leaves behind (`1.0000000000000001e-07`), and is dropped.
+/// Less than a millionth of a pico-dollar is float noise (`1.0000000000000001e-07`) and is dropped.
 pub(super) fn pico_usd(text: &str) -> Result<i64, BadDecimal> {
     let (unsigned, negative) = text.strip_prefix('-').map_or((text, false), |rest| (rest, true));
     let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));

@@ -1,32 +1,33 @@
-//! From the model name in a request to its price.
+//! Lookup of a price by the model name in a request.
 
 use std::sync::Arc;
 
 use super::{Price, PriceTable, table};
 
-/// A price, and by which name it was found.
+/// Price of a model, and the name by which it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     pub price: Arc<Price>,
-    /// The table's name for the model: the request's, or that without its provider prefix or date.
+    /// Name of the model in the table: the request's, or that without its provider prefix or date.
     pub model: String,
     pub source: Source,
 }
 
-/// Which table a price stands in.
+/// Table in which a price stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// Compiled in.
+    /// The table compiled in.
     Builtin,
     /// The user's price file.
     Overrides,
 }
 
-/// The longest name looked up: the longest in the table has about 100 bytes, a hostile one has megabytes.
+/// Greatest length of a name that is looked up, in bytes. The longest in the table has about 100; a hostile one
+/// has megabytes.
 const MAX_NAME_BYTES: usize = 256;
 
 impl PriceTable {
-    /// The price of `model`, as a request names it; `None` is an unknown price, never a free one.
+    /// Returns the price of `model`, as a request names it. `None` means an unknown price, never a free one.
     ///
     /// Tried in turn: the name itself; without its provider prefixes (`openrouter/openai/gpt-4o` →
     /// `openai/gpt-4o` → `gpt-4o`); each of these without a date at its end (`-2025-08-07`, `-20250807`). For
@@ -48,12 +49,12 @@ impl PriceTable {
     }
 }
 
-/// `a/b/c`, `b/c`, `c`.
+/// Returns the name and its shorter forms without provider prefixes: `a/b/c`, `b/c`, `c`.
 fn names(model: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(model), |name| name.split_once('/').map(|(_, rest)| rest))
 }
 
-/// `name` without `-2025-08-07` or `-20250807` at its end, where it has one.
+/// Returns `name` without `-2025-08-07` or `-20250807` at its end; `None` if it has no date.
 fn without_date(name: &str) -> Option<&str> {
     let dashed = || {
         let (rest, day) = name.rsplit_once('-')?;

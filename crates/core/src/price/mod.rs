@@ -1,8 +1,8 @@
-//! What a model's tokens cost, what a call cost, and what a request can cost at most.
+//! Prices: the cost of a model's tokens, of a call, and the most a request can cost.
 //!
 //! A [`Price`] comes from a [`PriceTable`]: the vendored one (`data/prices.json`, made by
-//! `scripts/vendor-prices.py`) under the user's overrides. A model that is not in it has no price; it is
-//! never taken for free.
+//! `scripts/vendor-prices.py`) under the user's overrides. A model that is not in the table has no price; it is
+//! never taken to be free.
 
 mod bound;
 mod cost;
@@ -25,34 +25,34 @@ use crate::words::{
     usage::ServiceTier,
 };
 
-/// What one search is taken to cost where a price lists none: the highest of the vendored table.
+/// Assumed price of one search in pico-USD if a price lists none: the highest of the vendored table.
 const WEB_SEARCH_UNLISTED_PICO: i64 = 35_000_000_000;
 
-/// What a search of Anthropic's costs, whichever of its models asks for it.
+/// Price of one search at Anthropic in pico-USD, the same for all its models.
 const WEB_SEARCH_ANTHROPIC_PICO: i64 = 10_000_000_000;
 
-/// An amount in USD as providers write it in JSON, such as `0.00045` or `1.5e-7`; a part of a nano-dollar counts as one.
-/// `None` for what is no amount, is negative, or is more than anything costs.
+/// Parses an amount in USD as providers write it in JSON, such as `0.00045` or `1.5e-7`. A part of a
+/// nano-dollar is rounded up. Returns `None` for a text that is no amount, is negative, or is out of range.
 pub fn usd(text: &str) -> Option<NanoUsd> {
     decimal::pico_usd(text).ok().map(|pico| nano_from_pico(i128::from(pico)))
 }
 
-/// The prices of one model, complete: what its source left out is filled by the rules of `rows.rs`.
+/// Complete prices of one model. Prices missing in the source are filled by the rules of `rows.rs`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Price {
     standard: Bands,
     flex: Bands,
     priority: Bands,
     batch: Bands,
-    /// The most input tokens the model takes, where known.
+    /// Largest number of input tokens the model takes, where known.
     pub max_input_tokens: Option<u64>,
-    /// The most output tokens the model gives, where known.
+    /// Largest number of output tokens the model gives, where known.
     pub max_output_tokens: Option<u64>,
-    /// One server-side web search, in pico-USD, at its dearest size.
+    /// Price of one server-side web search, in pico-USD, at its dearest size.
     pub web_search_pico: i64,
-    /// The model's provider writes (and bills) a prompt cache without being asked.
+    /// Whether the model's provider writes (and bills) a prompt cache without being asked.
     pub caches_unasked: bool,
-    /// The dearest input token that is not text, where it is dearer than text.
+    /// Price of the dearest input token that is not text, where it is dearer than text.
     media_input: Option<PicoUsdPerToken>,
     uplift_percent: BTreeMap<String, u32>,
 }
@@ -72,13 +72,13 @@ pub struct Rates {
     pub output: PicoUsdPerToken,
     pub cache_read: PicoUsdPerToken,
     pub cache_write_5m: PicoUsdPerToken,
-    /// The long lifetime: one hour at Anthropic, 12 hours and more at OpenAI.
+    /// Price of a cache write with the long lifetime: one hour at Anthropic, 12 hours and more at OpenAI.
     pub cache_write_1h: PicoUsdPerToken,
     pub reasoning: PicoUsdPerToken,
 }
 
 impl Price {
-    /// The rates a request of `input_total` tokens (cached ones included) is billed at in `tier`.
+    /// Returns the rates at which a request of `input_total` tokens (cached ones included) is billed in `tier`.
     pub fn rates(&self, tier: ServiceTier, input_total: u64) -> &Rates {
         let bands = self.bands(tier);
         bands
@@ -89,13 +89,14 @@ impl Price {
             .map_or(&bands.base, |(_, rates)| rates)
     }
 
-    /// The rates of `tier`: above how many input tokens they count, for the whole request, ascending from 0.
+    /// Returns the rates of `tier`, each with the number of input tokens above which it holds for the whole
+    /// request, ascending from 0.
     pub fn rows(&self, tier: ServiceTier) -> impl Iterator<Item = (u64, &Rates)> {
         let bands = self.bands(tier);
         std::iter::once((0, &bands.base)).chain(bands.above.iter().map(|(above, rates)| (*above, rates)))
     }
 
-    /// The highest of each column over `tiers`, for any request of at most `input_bound` tokens.
+    /// Returns the highest rate of each column over `tiers`, for any request of at most `input_bound` tokens.
     fn highest(&self, tiers: &[ServiceTier], input_bound: u64) -> Rates {
         let mut highest = Rates::default();
         for bands in tiers.iter().map(|tier| self.bands(*tier)) {
@@ -105,8 +106,8 @@ impl Price {
         highest
     }
 
-    /// This price for a request that carries audio, images or video: a usage report does not tell their tokens
-    /// from text, so all input is taken at the dearest kind.
+    /// Returns this price for a request that carries audio, images or video. A usage report does not tell their
+    /// tokens from text, so all input is taken at the dearest kind.
     pub fn with_media_input(&self) -> Price {
         let text = self.standard.base.input;
         match self.media_input {
@@ -115,8 +116,8 @@ impl Price {
         }
     }
 
-    /// This price under a named surcharge: `fast` (Anthropic's `speed`), `us` (its `inference_geo`; OpenAI's
-    /// endpoint), `eu`, `regional`. A surcharge the model does not have changes nothing.
+    /// Returns this price under a named surcharge: `fast` (Anthropic's `speed`), `us` (its `inference_geo`;
+    /// OpenAI's endpoint), `eu`, `regional`. A surcharge the model does not have changes nothing.
     pub fn with_uplift(&self, name: &str) -> Price {
         match self.uplift_percent.get(name) {
             Some(percent) => {
@@ -152,7 +153,7 @@ impl Price {
 }
 
 impl Rates {
-    /// The higher of each column.
+    /// Returns the higher rate of each column.
     fn max(self, other: Rates) -> Rates {
         Rates {
             input: self.input.max(other.input),
@@ -179,7 +180,7 @@ impl Rates {
     }
 }
 
-/// `price × num / den`, rounded up; a zero `den` has no ratio to take and gives `price`.
+/// Returns `price × num / den`, rounded up; a zero `den` has no ratio to take and gives `price`.
 fn scaled(price: PicoUsdPerToken, num: i64, den: i64) -> PicoUsdPerToken {
     if den == 0 {
         return price;

@@ -1,4 +1,4 @@
-//! Reading a user's price file: LiteLLM's field names, USD per token, exact decimals.
+//! Parsing of a user's price file: LiteLLM's field names, USD per token, exact decimals.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::words::usage::ServiceTier;
 
-/// What was wrong with a price file.
+/// Error in a price file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PriceError {
     #[error("not a price file: {reason} (wanted a JSON object of models, each an object of prices)")]
@@ -39,7 +39,7 @@ pub enum PriceError {
 }
 
 impl PriceError {
-    /// The fact's stable name.
+    /// Returns the stable code of the error.
     pub fn code(&self) -> &'static str {
         match self {
             PriceError::NotPrices { .. } => "price_file_unreadable",
@@ -54,7 +54,7 @@ impl PriceError {
     }
 }
 
-/// Every entry of the file, its price complete.
+/// Parses every entry of the file into a complete price.
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, Price>, PriceError> {
     let models: Pairs =
         serde_json::from_str(text).map_err(|e| PriceError::NotPrices { reason: e.to_string() })?;
@@ -68,7 +68,8 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, Price>, PriceError> {
     Ok(prices)
 }
 
-/// A JSON object in its own order, its values unread: numbers keep their digits, and doubles can be told.
+/// A JSON object with its members in order and their values unparsed: numbers keep their digits, and duplicates
+/// can be found.
 struct Pairs<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
@@ -91,15 +92,15 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     }
 }
 
-/// One model's entry.
+/// Entry of one model.
 struct Entry<'a> {
     model: &'a str,
 }
 
-/// A column's place in a row.
+/// Accessor of one column in a row.
 type Column = fn(&mut Row) -> &mut Option<i64>;
 
-/// What a price field is called, without the suffixes of size and tier.
+/// Names of the price fields, without the suffixes of size and tier.
 const COLUMNS: [(&str, Column); 7] = [
     ("input_cost_per_token", |r| &mut r.input),
     ("output_cost_per_token", |r| &mut r.output),
@@ -119,7 +120,8 @@ const OTHERS: [&str; 6] = [
     "search_context_cost_per_query",
     "tiered_pricing",
 ];
-/// Fields of LiteLLM's entries that say nothing about a price, so that an entry can be pasted; with `supports_*`.
+/// Fields of LiteLLM's entries that hold no price, accepted so that an entry can be pasted. `supports_*` is
+/// accepted too.
 const NOT_PRICES: [&str; 10] = [
     "comment",
     "deprecation_date",
@@ -133,7 +135,8 @@ const NOT_PRICES: [&str; 10] = [
     "supported_output_modalities",
 ];
 
-/// 10,000 USD per million tokens: no model's price, but what a price per million looks like in these fields.
+/// Limit of 10,000 USD per million tokens. No model costs that much, but a price per million written in these
+/// fields looks like it.
 const MOST_PER_TOKEN: (i64, &str) = (10_000_000_000, "0.01");
 const MOST_PER_SEARCH: (i64, &str) = (100_000_000_000_000, "100");
 
@@ -159,7 +162,7 @@ impl Entry<'_> {
         match field {
             "max_input_tokens" => listing.max_input_tokens = Some(self.tokens(field, value)?),
             "max_output_tokens" => listing.max_output_tokens = Some(self.tokens(field, value)?),
-            // An older name of the output's; the newer one wins wherever it stands.
+            // An older name for the output's field; the newer one wins wherever it stands.
             "max_tokens" => {
                 let tokens = self.tokens(field, value)?;
                 listing.max_output_tokens.get_or_insert(tokens);
@@ -211,7 +214,8 @@ impl Entry<'_> {
         Ok(())
     }
 
-    /// A price per search: one, or one per `search_context_size_*`, of which the highest.
+    /// Parses a price per search: a single price, or one per `search_context_size_*`, of which the highest
+    /// counts.
     fn search(&self, field: &str, value: &RawValue) -> Result<i64, PriceError> {
         if !value.get().starts_with('{') {
             return self.pico(field, value, MOST_PER_SEARCH);
@@ -274,7 +278,8 @@ impl Entry<'_> {
     }
 }
 
-/// `input_cost_per_token_above_200k_tokens_priority` → its column, the tokens it begins above, its tier.
+/// Splits a field name: `input_cost_per_token_above_200k_tokens_priority` → its column, the tokens above which
+/// it begins, its tier.
 fn split(field: &str) -> Option<(Column, u64, ServiceTier)> {
     let (name, tier) = TIERS
         .iter()
@@ -291,12 +296,12 @@ fn split(field: &str) -> Option<(Column, u64, ServiceTier)> {
     })
 }
 
-/// Two fields of one column (the cache lifetimes of one and of twelve hours): the higher.
+/// Sets a column to the higher of two fields, such as the cache lifetimes of one and of twelve hours.
 fn set_higher(column: &mut Option<i64>, pico: i64) {
     *column = Some(column.map_or(pico, |other| other.max(pico)));
 }
 
-/// The known field with the fewest edits to `field`.
+/// Returns the known field with the fewest edits to `field`.
 fn nearest(field: &str) -> String {
     let sizes = ["", "_above_128k_tokens", "_above_200k_tokens", "_above_272k_tokens"];
     let tiers = || [""].into_iter().chain(TIERS.iter().map(|(suffix, _)| *suffix));
@@ -304,12 +309,12 @@ fn nearest(field: &str) -> String {
         sizes.into_iter().flat_map(move |size| tiers().map(move |tier| format!("{column}{size}{tier}")))
     });
     let all = OTHERS.iter().map(|s| (*s).to_owned()).chain(prices);
-    // The text of an error, so its start will do for a hostile name.
+    // The result goes into an error text, so the start of a hostile name is enough.
     let field = start_of(field);
     all.min_by_key(|known| strsim::levenshtein(&field, known)).unwrap_or_default()
 }
 
-/// A JSON string's text, or any other value's own.
+/// Returns a JSON string's text, or any other value's JSON.
 fn unquoted(json: &str) -> String {
     serde_json::from_str(json).unwrap_or_else(|_| json.to_owned())
 }

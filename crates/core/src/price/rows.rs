@@ -1,4 +1,4 @@
-//! From the rows a source lists to a complete price: which missing column is taken from where.
+//! Completion of the rows a source lists to a full price, and the source of each missing column.
 //!
 //! | missing | taken |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | a tier's long-context row | the higher of the tier's shorter row and standard's long-context row |
 //! | a column of a tier or long-context row that standard lists | the row it falls back to, raised (never lowered) as the input price is; reasoning follows the output price both ways |
 //!
-//! Every rule errs upwards: an unlisted discount is not taken.
+//! Every rule errs upwards: a discount that is not listed is not assumed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,10 +19,10 @@ use serde::Deserialize;
 use super::{Bands, Price, Rates, WEB_SEARCH_ANTHROPIC_PICO, WEB_SEARCH_UNLISTED_PICO, scaled};
 use crate::words::{money::PicoUsdPerToken, usage::ServiceTier};
 
-/// What one source lists about one model.
+/// Prices that one source lists for one model.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
-    /// By tier, then by the input tokens a row begins above; 0 is the plain row.
+    /// Rows by tier, then by the number of input tokens above which they begin; 0 is the plain row.
     pub rows: [BTreeMap<u64, Row>; 4],
     pub max_input_tokens: Option<u64>,
     pub max_output_tokens: Option<u64>,
@@ -32,7 +32,7 @@ pub(super) struct Listing {
     pub anthropic: bool,
 }
 
-/// The columns one row lists, in pico-USD per token.
+/// Columns that one row lists, in pico-USD per token.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Row {
@@ -45,12 +45,12 @@ pub(super) struct Row {
 }
 
 impl Listing {
-    /// The row of `tier` for inputs above `above` tokens, made when there is none yet.
+    /// Returns the row of `tier` for inputs above `above` tokens; inserts it if there is none yet.
     pub fn row(&mut self, tier: ServiceTier, above: u64) -> &mut Row {
         self.rows[index(tier)].entry(above).or_default()
     }
 
-    /// The complete price; `None` when the plain row lacks input or output.
+    /// Returns the complete price; `None` if the plain row lacks input or output.
     pub fn price(self) -> Option<Price> {
         let listed = self.rows[0].get(&0)?.clone();
         let (input, output) = (listed.input?, listed.output?);
@@ -89,7 +89,7 @@ fn index(tier: ServiceTier) -> usize {
 }
 
 struct Fill<'a> {
-    /// Standard's plain row as listed: tells which columns the model has a price of its own for.
+    /// Plain row of the standard tier as listed: shows for which columns the model has a price of its own.
     listed: &'a Row,
     anthropic: bool,
 }
@@ -143,7 +143,7 @@ impl Fill<'_> {
         Bands { base, above }
     }
 
-    /// `row`, with what it lacks taken from `near`, the row it falls back to.
+    /// Returns `row` with its missing columns taken from `near`, the row it falls back to.
     fn complete(&self, row: &Row, near: Rates) -> Rates {
         let input = row.input.map_or(near.input, PicoUsdPerToken);
         let output = row.output.map_or(near.output, PicoUsdPerToken);
@@ -182,7 +182,8 @@ impl Fill<'_> {
     }
 }
 
-/// Anthropic's models keep its cache prices at whichever provider serves them.
+/// Tells whether `model` is one of Anthropic's. These keep Anthropic's cache prices at whichever provider
+/// serves them.
 pub(super) fn is_anthropic(model: &str) -> bool {
     model.contains("claude")
 }

@@ -1,4 +1,4 @@
-//! The price table: the one compiled in, and a user's overrides on top.
+//! Price table: the one compiled in, and a user's overrides on top.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,10 +11,11 @@ use super::{
 };
 use crate::words::usage::ServiceTier;
 
-/// One model a line, sorted by the bytes of its name: a lookup searches the lines and parses one, so that the
+/// One model a line, sorted by the bytes of its name. A lookup searches the lines and parses one, so that the
 /// table costs nothing at start.
 const BUILTIN: &str = include_str!("../../data/prices.json");
-/// The table's SHA-256, written beside it when it is made: hashing it at start would cost more than all lookups.
+/// SHA-256 of the table, written beside it when it is made: hashing it at start would cost more than all
+/// lookups.
 const BUILTIN_SHA256: &str = include_str!("../../data/prices.sha256");
 const FIRST_LINE_ENDS: &str = "\"models\":{\n";
 
@@ -26,21 +27,21 @@ pub struct PriceTable {
 }
 
 impl PriceTable {
-    /// The table compiled in.
+    /// Returns the table compiled in.
     pub fn builtin() -> PriceTable {
         PriceTable { overrides: BTreeMap::new(), hash: BUILTIN_SHA256.trim_end().to_owned() }
     }
 
-    /// The table compiled in, under the entries of a user's price file.
+    /// Returns the table compiled in, under the entries of a user's price file.
     ///
     /// `text` is a JSON object of models with LiteLLM's field names, in USD per token, as numbers or strings:
-    /// `{"my-model": {"input_cost_per_token": 1.5e-7, "output_cost_per_token": "0.0000006"}}`. They are read
+    /// `{"my-model": {"input_cost_per_token": 1.5e-7, "output_cost_per_token": "0.0000006"}}`. Prices are read
     /// exactly; a fraction of a pico-dollar is rounded up. An entry replaces the built-in prices of its model
-    /// whole; only `max_input_tokens` and `max_output_tokens` are kept where it names none. What it leaves out
-    /// is filled as in the built-in table (see `rows.rs`).
+    /// whole; only `max_input_tokens` and `max_output_tokens` are kept where it names none. Prices it leaves
+    /// out are filled as in the built-in table (see `rows.rs`).
     ///
-    /// Errors: whatever is not understood, named; nothing in a price file is ignored silently but fields that
-    /// say nothing about prices.
+    /// Errors: a [`PriceError`] names any field or value that is not understood. Only fields without prices are
+    /// ignored.
     pub fn with_overrides(text: &str) -> Result<PriceTable, PriceError> {
         let builtin = PriceTable::builtin();
         let hash = Sha256::new().chain_update(&builtin.hash).chain_update("\n").chain_update(text).finalize();
@@ -55,26 +56,26 @@ impl PriceTable {
         Ok(table)
     }
 
-    /// SHA-256 in hex over the table and the overrides' text: stored with every settlement, because prices
-    /// change after the fact.
+    /// Returns the SHA-256 in hex over the table and the overrides' text. Each settlement stores it, because
+    /// prices change after the fact.
     pub fn hash(&self) -> &str {
         &self.hash
     }
 }
 
-/// The price compiled in under exactly this name.
+/// Returns the price compiled in under exactly this name.
 pub(super) fn builtin_price(name: &str) -> Option<Price> {
     let entry: Entry = serde_json::from_str(find_line(models(), name)?).ok()?;
     entry.listing(name)?.price()
 }
 
-/// The lines of the models, without the header's and the closing one.
+/// Returns the lines of the models, without the header's and the closing one.
 fn models() -> &'static str {
     let (_, models) = BUILTIN.split_once(FIRST_LINE_ENDS).unwrap_or_default();
     models.trim_end_matches("\n}}\n")
 }
 
-/// The JSON after `"name":` in sorted lines of `"name":{…},`.
+/// Finds the JSON after `"name":` in sorted lines of `"name":{…},`.
 fn find_line<'a>(lines: &'a str, name: &str) -> Option<&'a str> {
     let (mut low, mut high) = (0, lines.len());
     while low < high {
@@ -82,7 +83,7 @@ fn find_line<'a>(lines: &'a str, name: &str) -> Option<&'a str> {
         let bytes = lines.as_bytes();
         let start = bytes[low..middle].iter().rposition(|b| *b == b'\n').map_or(low, |at| low + at + 1);
         let end = bytes[middle..].iter().position(|b| *b == b'\n').map_or(lines.len(), |at| middle + at);
-        // The maker of the table refuses names with a quote or a backslash in them.
+        // The script that makes the table refuses names with a quote or a backslash in them.
         let (key, entry) = lines[start..end].strip_prefix('"')?.split_once("\":")?;
         match key.cmp(name) {
             std::cmp::Ordering::Less => low = end + 1,

@@ -1,4 +1,4 @@
-//! Approvals with what a person needs to decide.
+//! Approvals, with the information a person needs to decide.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,21 @@ use crate::{
     words::id::{Micros, RunId, RunNo},
 };
 
-/// An approval with what a person needs to decide.
+/// Approval with the information a person needs to decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     pub id: ApprovalId,
     pub run: RunId,
-    /// The caller's own name of it, or one made of tool and arguments.
+    /// The caller's own key of the request, or a key made of tool and arguments.
     pub key: String,
     pub status: Status,
     pub asked_at: Micros,
     pub detail: ApprovalDetail,
-    /// Canonical JSON.
+    /// Arguments of the tool call, in canonical JSON.
     pub arguments: Bytes,
 }
 
-/// One approval. `None` where there is none of this id.
+/// Returns one approval, or `None` for an unknown id.
 pub fn find(store: &dyn Store, id: ApprovalId) -> Result<Option<View>, store::Error> {
     let Some(entry) = store.entry(id.run, id.seq)?.filter(|e| e.kind == Kind::Approval) else {
         return Ok(None);
@@ -37,7 +37,7 @@ pub fn find(store: &dyn Store, id: ApprovalId) -> Result<Option<View>, store::Er
     Runs::default().view(store, entry, now)
 }
 
-/// Approvals, newest first; with `status` only those that stand there.
+/// Lists approvals, newest first; with `status`, only approvals in that status.
 pub fn list(store: &dyn Store, filter: &Filter, status: Option<Status>) -> Result<Vec<View>, store::Error> {
     let (now, mut runs) = (store.now()?, Runs::default());
     let mut found = Vec::new();
@@ -48,7 +48,7 @@ pub fn list(store: &dyn Store, filter: &Filter, status: Option<Status>) -> Resul
     Ok(found)
 }
 
-/// The runs that were looked up: many approvals are of few runs.
+/// Cache of the runs that were looked up: many approvals belong to few runs.
 #[derive(Default)]
 struct Runs(BTreeMap<RunNo, Option<(RunId, status::Status)>>);
 

@@ -1,4 +1,4 @@
-//! A request body as a store has it: its record, and the records it stands on.
+//! Stored request bodies, restored from their record and the records it is based on.
 
 use bytes::Bytes;
 
@@ -9,9 +9,9 @@ use crate::{
     words::id::{RunNo, Seq},
 };
 
-/// The body that entry `seq` of `run` sent; `None` where none is kept (`record` is `answers` or `digests`).
+/// Returns the body that entry `seq` of `run` sent; `None` where none is kept (`record` is `answers` or `digests`).
 ///
-/// Errors: the store's; `Corrupt` where a record below is missing, or the bytes are not what was sent.
+/// Errors: those of the store; `Corrupt` where a base record is missing, or the restored bytes are not what was sent.
 pub fn stored(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<Vec<u8>>, Error> {
     let corrupt =
         |e: &dyn std::fmt::Display| Error::Corrupt { what: format!("the request of entry {seq}: {e}") };

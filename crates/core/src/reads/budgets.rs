@@ -1,4 +1,4 @@
-//! The runs that a named budget is to be applied to.
+//! Application of a named budget to the runs that existed before it.
 
 use std::collections::HashMap;
 
@@ -10,16 +10,16 @@ use crate::{
     words::id::RunNo,
 };
 
-/// How many runs are read, and changed, at a time.
+/// Number of runs that are read, and changed, at a time.
 const PAGE: usize = 200;
 
-/// Runs that may call again: all but those that are over for good.
+/// Statuses of runs that may call again: all but the final ones.
 const MAY_CALL: [Status; 6] =
     [Status::Running, Status::Interrupted, Status::Waiting, Status::Sleeping, Status::Halted, Status::Failed];
 
-/// Applies a budget to the runs of its tag, and all below them, that were there before it; answers to how many.
+/// Applies a budget to existing runs with its tag, and to all runs below them. Returns the number of runs changed.
 ///
-/// Reads a page of runs at a time. May be broken off and repeated. Errors: those of the store.
+/// Reads a page of runs at a time. May be interrupted and repeated. Errors: those of the store.
 pub fn to_all(store: &dyn Store, budget: &Budget) -> Result<usize, store::Error> {
     let mut total = 0;
     loop {
@@ -29,7 +29,7 @@ pub fn to_all(store: &dyn Store, budget: &Budget) -> Result<usize, store::Error>
             new += store.ask(apply, Durability::Synced).wait()?;
         }
         total += new;
-        // A child may have been made meanwhile under a parent that was not charged yet.
+        // A child may have been created meanwhile under a parent that was not charged yet.
         if new == 0 {
             let last = ApplyBudget { budget: budget.no, runs: Vec::new(), last: true };
             store.ask(last, Durability::Synced).wait()?;
@@ -38,13 +38,13 @@ pub fn to_all(store: &dyn Store, budget: &Budget) -> Result<usize, store::Error>
     }
 }
 
-/// Runs that should be charged to the budget, and are not yet.
+/// Returns the runs that should be charged to the budget and are not yet.
 fn missing(store: &dyn Store, budget: &Budget) -> Result<Vec<RunNo>, store::Error> {
     let mut covered = Covered { store, budget, known: HashMap::new() };
     let mut found = Vec::new();
     let of = |status: Status| RunFilter { status: Some(status), limit: PAGE, ..RunFilter::default() };
     let filters = MAY_CALL.map(of).into_iter();
-    // A job that is completed can be opened again.
+    // A completed job can be opened again.
     for mut filter in filters.chain([RunFilter { jobs: true, limit: PAGE, ..RunFilter::default() }]) {
         loop {
             let page = store.runs(&filter)?;
@@ -62,7 +62,7 @@ fn missing(store: &dyn Store, budget: &Budget) -> Result<Vec<RunNo>, store::Erro
     Ok(found)
 }
 
-/// Which runs are of the budget's tag, or below one that is.
+/// Cached test of whether a run has the budget's tag, or is below a run that has it.
 struct Covered<'a> {
     store: &'a dyn Store,
     budget: &'a Budget,
@@ -83,7 +83,7 @@ impl Covered<'_> {
             covers = self.budget.terms.covers(&above.spec.tags);
             next = above.run.parent;
         }
-        // Whoever is below one that is covered is so, too; where none was, none on the way is.
+        // Every run below a covered run is covered; if none was found, no run on the way up is.
         self.known.extend(seen.into_iter().map(|no| (no, covers)));
         Ok(covers)
     }

@@ -1,4 +1,4 @@
-//! What agents have saved.
+//! Checkpoints that agents have saved.
 
 use crate::{
     engine::step::checkpoint::OURS,
@@ -7,12 +7,12 @@ use crate::{
     words::id::{RunNo, Seq},
 };
 
-/// How far back the first look for a checkpoint goes. An agent that saves any does so often.
+/// Number of entries in the first look back for a checkpoint. An agent that saves checkpoints does so often.
 const LOOK: i64 = 64;
 
-/// The newest checkpoint that an agent saved in a run, whatever its name; `None` without one.
+/// Returns the newest checkpoint that an agent saved in a run, whatever its name; `None` without one.
 ///
-/// What Outlast keeps by itself hides none. Takes as long as there are entries behind it.
+/// Outlast's own checkpoints are skipped. The time grows with the number of entries after the checkpoint.
 pub fn newest_saved(store: &dyn Store, run: RunNo) -> Result<Option<Entry>, store::Error> {
     let Some(view) = store.run(run)? else { return Ok(None) };
     let saved = |e: &Entry| {

@@ -1,4 +1,4 @@
-//! Reading forks: a store in which a fork shows what it shares as its own.
+//! Reads of forks: a store in which a fork shows the entries it shares as its own.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -18,13 +18,13 @@ use crate::{
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
-/// Origins kept in memory; they never change.
+/// Largest number of runs whose origins are cached. Origins never change.
 const KEPT: usize = 4096;
 
-/// Any store, with the shared parts of forks in its reads of entries, items, steps and values.
+/// Store that adds the shared parts of forks to the reads of entries, items, steps and values of another store.
 ///
-/// `entries` (the journal as it is printed) and `attempts` are a run's own. A run that is no fork costs one look at
-/// its row, once.
+/// `entries` (the journal as it is printed) and `attempts` show only the run's own rows. A run that is no fork costs
+/// one read of its row, once.
 pub struct Forked {
     inner: Arc<dyn Store>,
     origins: Mutex<HashMap<RunNo, Arc<[Origin]>>>,
@@ -40,7 +40,7 @@ impl Forked {
         if let Some(origins) = known().get(&run) {
             return Ok(origins.clone());
         }
-        // One that is not there yet may come to be.
+        // A run that does not exist yet may be created later.
         let Some(view) = self.inner.run(run)? else { return Ok(Arc::from([])) };
         let mut known = known();
         if known.len() >= KEPT {
@@ -50,7 +50,7 @@ impl Forked {
         Ok(view.run.origins)
     }
 
-    /// A page of the whole: own rows, and those of each origin that pass its test.
+    /// Returns a page of the merged rows: the run's own, and those of each origin that pass its test.
     fn page<T>(
         &self,
         run: RunNo,
@@ -89,7 +89,8 @@ impl Forked {
         Ok(whole.into_values().take(limit).collect())
     }
 
-    /// Places up to `upto` at which a run has rows of its own: none, or few, but for what an origin did itself.
+    /// Returns the entries up to `upto` of which a run has rows of its own: usually none or few, except for rows that
+    /// an origin wrote itself.
     fn changed(&self, run: RunNo, after: Seq, upto: Seq) -> Result<BTreeSet<Seq>, Error> {
         let mut found = BTreeSet::new();
         let mut from = after;
@@ -105,7 +106,7 @@ impl Forked {
         }
     }
 
-    /// An item's result, as `results` gives it.
+    /// Returns an item's result if it is small enough to be returned with the item.
     fn small_value(&self, run: RunNo, seq: Seq) -> Result<Option<Payload>, Error> {
         let value = self.inner.payload(run, seq, Role::Value)?;
         Ok(value.filter(|p| p.bytes.len() as i64 <= WHOLE_VALUE))
@@ -177,7 +178,7 @@ impl Store for Forked {
         Ok(None)
     }
 
-    // What is a run's own, or no run's.
+    // Reads of a run's own rows, or of rows that belong to no run.
 
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
         self.inner.submit(op, durability)

@@ -1,4 +1,4 @@
-//! Where a fork begins, and what it takes along.
+//! Preparation of forks: the point at which a fork begins, and the state it takes along.
 
 use crate::{
     engine::{Error, run::fork::Fork, state::put::Change},
@@ -11,10 +11,10 @@ use crate::{
     words::id::{AttemptNo, Micros, RunId, RunNo, Seq},
 };
 
-/// Where a fork begins.
+/// Point of a run's journal at which a fork begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Point {
-    /// A snapshot that was named.
+    /// Name of a snapshot.
     Name(String),
     Seq(Seq),
     /// The end of an attempt.
@@ -40,8 +40,8 @@ pub fn find(store: &dyn Store, run: RunNo, point: &Point) -> Result<Origin, stor
             let attempts = store.attempts(run)?;
             let unknown = || Error::UnknownAttempt { id: view.run.id.to_string(), attempt: no.0 };
             let attempt = attempts.iter().find(|a| a.no == *no).ok_or_else(unknown)?;
-            // One that died ended at its last heartbeat, and may have done something since: all that was
-            // done before another attempt began is its work.
+            // An attempt that died ended at its last heartbeat, and may have worked on after it: all entries opened
+            // before the next attempt began are its work.
             let after =
                 |end: Micros| attempts.iter().map(|a| a.started_at).filter(move |at| *at >= end).min();
             match attempt.ended_at {
@@ -54,7 +54,7 @@ pub fn find(store: &dyn Store, run: RunNo, point: &Point) -> Result<Origin, stor
         }
         Point::Time(at) => *at,
     };
-    // Places grow with time: the last one that was opened by then is found by halves.
+    // Entries are ordered by time: a binary search finds the last one opened by then.
     let (mut low, mut high) = (0, last.0);
     while low < high {
         let middle = low + (high - low + 1) / 2;
@@ -64,8 +64,9 @@ pub fn find(store: &dyn Store, run: RunNo, point: &Point) -> Result<Origin, stor
     Ok(Origin { run, seq: Seq(low), at })
 }
 
-/// A fork of `run` from `point`, ready to be asked for. A page of items at a time is read to count those it shares.
-/// Errors: those of [`find`]; `RunExists` where the id is another's; `Compacted` where versions that stood then are not kept.
+/// Builds the fork of `run` from `point`, ready to be submitted. Reads pages of items to count the shared ones.
+/// Errors: those of [`find`]; `RunExists` where another run has the id; `Compacted` where versions of that time are
+/// no longer kept.
 pub fn prepare(
     store: &dyn Store,
     run: RunNo,
@@ -103,13 +104,13 @@ pub fn prepare(
     Ok(Fork { id, origin, limits, spec, counts, state })
 }
 
-/// Whether a run that is there is this fork. A name may mean another point since, which is another fork.
+/// Returns whether an existing run is this fork. A name that has moved to another point makes another fork.
 fn is_of(origins: &[Origin], origin: &Origin, point: &Point) -> bool {
     let named = matches!(point, Point::Name(_));
     origins.first().is_some_and(|had| had.run == origin.run && (!named || had.seq == origin.seq))
 }
 
-/// What the run knew then, as changes of the fork's own namespace.
+/// Returns the run's state at that time, as changes of the fork's own namespace.
 fn known(store: &dyn Store, run: &RunId, at: At, fork: &RunId) -> Result<Vec<Change>, store::Error> {
     const PAGE: usize = 500;
     let (namespace, own) = (run_namespace(run), run_namespace(fork));
@@ -146,7 +147,7 @@ fn known(store: &dyn Store, run: &RunId, at: At, fork: &RunId) -> Result<Vec<Cha
     }
 }
 
-/// An id for a fork that has none given: the same for the same point, so that a restart finds it.
+/// Builds the default id of a fork: the same for the same point, so that a restart finds it.
 pub fn id_of(origin: &RunId, point: &Point) -> Option<RunId> {
     let word = match point {
         Point::Name(name) => name.clone(),

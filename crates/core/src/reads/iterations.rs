@@ -1,4 +1,4 @@
-//! What an iteration of a loop began with.
+//! Inputs of a loop's iterations.
 
 use crate::{
     engine::run::begin_iteration::key,
@@ -7,7 +7,7 @@ use crate::{
     words::id::RunNo,
 };
 
-/// What the iteration began with: `None` when it has not begun, `Some(None)` when it has no input of its own.
+/// Returns the input of an iteration: `None` when it has not begun, `Some(None)` when it has no input of its own.
 pub fn input(store: &dyn Store, run: RunNo, iteration: i64) -> Result<Option<Option<Payload>>, store::Error> {
     let Some(entry) = store.newest(run, &Sought::done(Kind::Iteration, &key(iteration)))? else {
         return Ok(None);

@@ -1,11 +1,12 @@
-//! The masks a run is under.
+//! Masks that apply to a run.
 
 use crate::{
     run::masks::Masks,
     store::{self, RunView, Store},
 };
 
-/// The masks of a run: its own, else those of the nearest run above it that has some. A child run is part of its parent's work.
+/// Returns the masks of a run: its own, or else those of the nearest run above it that has some. A child run is part
+/// of its parent's work.
 pub fn of(store: &dyn Store, view: &RunView) -> Result<Masks, store::Error> {
     let mut masks = view.spec.masks.clone();
     let mut parent = view.run.parent;

@@ -1,4 +1,4 @@
-//! What is read of a store without changing it.
+//! Reads that combine rows of a store, without changing it.
 
 pub mod approvals;
 pub(crate) mod body;

@@ -1,4 +1,4 @@
-//! Named policies, as a store keeps them: in a namespace of its state that no run writes.
+//! Named policies, stored in a state namespace that no run may write.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,18 +11,18 @@ use crate::{
     words::id::{Micros, RunId},
 };
 
-/// Where they are.
+/// Namespace of all named policies.
 pub const NAMESPACE: &str = "outlast:policies";
 const AGENT: &str = "policy";
 
-/// A budget, the tools there are, and what is asked for first, under one name.
+/// Policy under one name: limits, allowed tools, and tool calls that need approval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NamedPolicy {
     pub limits: Limits,
-    /// `wall_ms` stands still while an approval is pending.
+    /// Whether wall time stands still while an approval is pending.
     pub pause_wall: bool,
-    /// They carry its name.
+    /// Rules on tools; they carry the policy's name.
     pub rules: Rules,
     pub created_at: Micros,
     #[serde(skip)]
@@ -35,14 +35,15 @@ impl NamedPolicy {
     }
 }
 
-/// Whether a policy may be called so: as a run may.
+/// Returns whether a policy may have this name: any valid run id may.
 pub fn is_name(text: &str) -> bool {
     RunId::new(text).is_ok()
 }
 
-/// Keeps a policy under its name, in the place of the one before. `at`: now. Runs keep what they were created with.
+/// Builds the write that stores a policy under its name and replaces the one before. `at` is the current time. Runs
+/// keep the policy they were created with.
 ///
-/// Errors: the store's.
+/// Errors: those of the store.
 pub fn put(store: &dyn Store, policy: &NamedPolicy, at: Micros) -> Result<Put, Error> {
     let before = find(store, policy.name())?;
     let kept = NamedPolicy { created_at: before.map_or(at, |p| p.created_at), ..policy.clone() };
@@ -51,12 +52,12 @@ pub fn put(store: &dyn Store, policy: &NamedPolicy, at: Micros) -> Result<Put, E
     Ok(Put { actor: None, changes: vec![change], transaction: None })
 }
 
-/// The policy of this name.
+/// Returns the policy of this name.
 pub fn find(store: &dyn Store, name: &str) -> Result<Option<NamedPolicy>, Error> {
     store.state(NAMESPACE, AGENT, name)?.and_then(|item| read(&item).transpose()).transpose()
 }
 
-/// All policies, by name.
+/// Lists all policies, by name.
 pub fn list(store: &dyn Store) -> Result<Vec<NamedPolicy>, Error> {
     const PAGE: usize = 500;
     let (mut found, mut after): (Vec<NamedPolicy>, Option<String>) = (Vec::new(), None);
@@ -80,7 +81,7 @@ pub fn list(store: &dyn Store) -> Result<Vec<NamedPolicy>, Error> {
     }
 }
 
-/// `None` of one that was deleted.
+/// Decodes a policy; `None` for a deleted one.
 fn read(item: &Item) -> Result<Option<NamedPolicy>, Error> {
     let Some(value) = &item.value else { return Ok(None) };
     let corrupt = |e| Error::Corrupt { what: format!("the policy {:?}: {e}", item.key) };

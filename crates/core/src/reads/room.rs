@@ -1,4 +1,4 @@
-//! Runs that wait for a budget above their own: which, and whether they may go on.
+//! Runs that wait for a budget above their own, and whether they may go on.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use crate::{
     words::id::{Micros, RunId},
 };
 
-/// Whether what was refused fits now. A budget that is gone holds nobody.
+/// Returns whether the refused amount fits now. A removed budget refuses nothing.
 ///
-/// `parent`: the envelope of the ancestor that the refusal names, if it names one.
+/// `parent` is the envelope of the ancestor that the refusal names, if it names one.
 pub fn is_room(refusal: &Refusal, budgets: &[BudgetView], parent: Option<&Envelope>, now: Micros) -> bool {
     let (Some(whose), Some(unit)) = (&refusal.whose, refusal.unit) else { return true };
     let fits = |e: &Envelope| e.free(unit).is_none_or(|free| free >= refusal.needs);
@@ -24,10 +24,10 @@ pub fn is_room(refusal: &Refusal, budgets: &[BudgetView], parent: Option<&Envelo
     }
 }
 
-/// How many runs are read at a time.
+/// Number of runs that are read at a time.
 const PAGE: usize = 500;
 
-/// The runs that wait for a named budget, by its name, newest first. Costs what waits, not what is there.
+/// Returns the runs that wait for a named budget, by its name, newest first. The cost grows with waiting runs only.
 pub fn waiting(store: &dyn Store) -> Result<BTreeMap<String, Vec<RunId>>, store::Error> {
     let (mut found, mut before) = (BTreeMap::<String, Vec<RunId>>::new(), None);
     loop {

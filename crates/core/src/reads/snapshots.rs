@@ -1,4 +1,4 @@
-//! Snapshots by their names.
+//! Snapshots, found by name.
 
 use crate::{
     run::snapshot::{AGENT, Kept, namespace},
@@ -6,7 +6,7 @@ use crate::{
     words::id::{Micros, RunId, Seq},
 };
 
-/// The point of this name; the newest one of it counts.
+/// Returns the point that a snapshot names and its time; the newest point counts.
 pub fn named(store: &dyn Store, run: &RunId, name: &str) -> Result<Option<(Seq, Micros)>, Error> {
     let found = store.state(&namespace(run), AGENT, name)?.and_then(|item| item.value);
     let Some(value) = found else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! What calls cost, summed up by run, upstream, model, day or tag. Days are UTC.
+//! Cost of calls, summed by run, upstream, model, day or tag. Days are UTC.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::{
     words::id::{Micros, RunNo},
 };
 
-/// What spend is grouped by.
+/// Property that spend is grouped by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Grouping {
     Run,
@@ -18,7 +18,7 @@ pub enum Grouping {
     Tag(String),
 }
 
-/// A word that is no grouping.
+/// Error for a text that is no grouping.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a grouping: {text:?} (wanted run, model, upstream, day or tag.KEY)")]
 pub struct BadGrouping {
@@ -26,7 +26,7 @@ pub struct BadGrouping {
 }
 
 impl Grouping {
-    /// As it is typed, and its key in JSON.
+    /// Returns the name of the grouping as typed, which is also its key in JSON.
     pub fn name(&self) -> String {
         match self {
             Grouping::Run => "run".into(),
@@ -50,7 +50,7 @@ impl Grouping {
         })
     }
 
-    /// Under what a line counts; `None` where its run has no such tag.
+    /// Returns the value that a line is grouped under; `None` where its run has no such tag.
     fn value(&self, line: &LedgerLine, run: Option<&RunView>) -> Option<String> {
         match self {
             Grouping::Run => run.map(|v| v.run.id.to_string()),
@@ -64,13 +64,13 @@ impl Grouping {
 
 const DAY: i64 = 86_400_000_000;
 
-/// One sum.
+/// Sums of the calls in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     pub calls: i64,
     pub tokens: i64,
     pub spent_nano_usd: i64,
-    /// Held by calls whose outcome is unknown.
+    /// Amount held by calls whose outcome is unknown.
     pub doubt_nano_usd: i64,
 }
 
@@ -83,18 +83,18 @@ impl Sum {
     }
 }
 
-/// The values a sum is grouped under, in the order that was asked for.
+/// Values that a sum is grouped under, in the order of the groupings.
 pub type Group = Vec<Option<String>>;
 
-/// The calls of a time, summed up.
+/// Summed calls of a span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spend {
     pub groups: Vec<(Group, Sum)>,
     pub total: Sum,
 }
 
-/// Sums up the calls that were opened from `since` on and before `until`, each at what it is charged now: late truth
-/// counts where its call does. Days tell a course; what is not first by day is a ranking.
+/// Sums the calls opened in `since..until`, each at its current charge: a late settlement counts at its call's time.
+/// Groups stay in order of day when `by` begins with days; otherwise the most expensive come first.
 ///
 /// Errors: those of the store.
 pub fn spend(

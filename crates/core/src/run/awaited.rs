@@ -1,48 +1,50 @@
-//! The approvals that a run waits for, and for how long.
+//! Approvals that a run waits for, and the time it has waited.
 
 use serde::{Deserialize, Serialize};
 
 use crate::words::id::{Micros, Seq};
 
-/// The approvals that a run waits for, and for how long it has waited.
+/// Pending approvals of a run, and the time the run has waited for any of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Awaited {
     pending: Vec<Pending>,
-    /// Since when one of `pending` is there without a break; what came before is in `waited_us`.
+    /// Start of the current wait, during which one of `pending` is always there. Earlier waits are in
+    /// `waited_us`.
     since: Option<Micros>,
     waited_us: i64,
 }
 
 impl Awaited {
-    /// How many may still be decided.
+    /// Returns the number of approvals that may still be decided.
     pub fn pending(&self, now: Micros) -> usize {
         self.pending.iter().filter(|p| now < p.expires_at).count()
     }
 
-    /// Whether one is open, as far as anybody looked: it may have expired since.
+    /// Tells whether no approval is listed. A listed one may have expired since anybody looked.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// For how long one of them was pending, in milliseconds.
+    /// Returns the time during which at least one approval was pending, in milliseconds.
     pub fn waited_ms(&self, now: Micros) -> i64 {
         (self.waited_us + self.waiting_us(now)) / 1000
     }
 
-    /// Since `since`, until the last of them expires.
+    /// Returns the microseconds waited since `since`, up to `now` or until the last approval expires.
     fn waiting_us(&self, now: Micros) -> i64 {
         let end = self.pending.iter().map(|p| p.expires_at.min(now)).max();
         self.since.zip(end).map_or(0, |(since, end)| (end.0 - since.0).max(0))
     }
 
+    /// Lists an approval that was opened at `now`.
     pub fn opened(&mut self, seq: Seq, expires_at: Micros, now: Micros) {
         self.let_go(now);
         self.pending.push(Pending { seq, expires_at });
         self.since.get_or_insert(now);
     }
 
-    /// Decided, or seen to have expired.
+    /// Removes an approval that was decided, or was seen to have expired.
     pub fn closed(&mut self, seq: Seq, now: Micros) {
         self.let_go(now);
         self.pending.retain(|p| p.seq != seq);
@@ -51,7 +53,7 @@ impl Awaited {
         }
     }
 
-    /// What was waited so far is kept, and what has expired is let go.
+    /// Adds the current wait to the total, and drops approvals that have expired.
     pub fn let_go(&mut self, now: Micros) {
         self.waited_us += self.waiting_us(now);
         self.pending.retain(|p| now < p.expires_at);

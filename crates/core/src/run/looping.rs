@@ -1,56 +1,56 @@
-//! A loop: one command run again and again, each clean exit an iteration; when it is over.
+//! Loops: one command run again and again, each clean exit an iteration, and the rules for its end.
 //!
 //! A crash is no iteration: it restarts the one it was in, with the same standard input.
 
 use serde::{Deserialize, Serialize};
 
-/// Iterations in a row that may change nothing: then the loop gets nowhere.
+/// Number of iterations in a row that may change nothing before the loop counts as stuck.
 pub const UNCHANGED: i64 = 3;
 
-/// What `--loop` was asked for. Kept with the run's command.
+/// Settings of `--loop`, kept with the run's command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Looping {
-    /// Completed after so many iterations.
+    /// Number of iterations after which the run is completed.
     pub max_iterations: Option<i64>,
-    /// Completed when this shell command succeeds after an iteration.
+    /// Shell command that completes the run when it succeeds after an iteration.
     pub until: Option<String>,
-    /// The file that each iteration reads anew as its standard input, as an absolute path.
+    /// Absolute path of the file that each iteration reads anew as its standard input.
     pub input: Option<String>,
 }
 
-/// How far a loop is. An iteration is finished when its agent ended with 0, and judged when it is decided
-/// what follows: a death between the two judges it once all the same.
+/// Progress of a loop. An iteration is finished when its agent ended with 0, and judged when it is decided what
+/// follows. After a death between the two it is still judged exactly once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Turns {
-    /// Iterations whose agent ended with 0.
+    /// Number of iterations whose agent ended with 0.
     pub finished: i64,
     pub judged: i64,
-    /// What the newest judged iteration left behind: its files and context, as a digest.
+    /// Digest of the files and context that the newest judged iteration left behind.
     pub mark: Option<String>,
-    /// Judged iterations in a row that left the same mark as the one before.
+    /// Number of judged iterations in a row that left the same mark as the one before.
     pub unchanged: i64,
 }
 
-/// What follows an iteration.
+/// Decision on what follows an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The next one.
+    /// The next iteration follows.
     Next,
     /// `--until` succeeded.
     Until,
     /// `--max-iterations` are done.
     Enough,
-    /// [`UNCHANGED`] iterations changed nothing.
+    /// [`UNCHANGED`] iterations in a row changed nothing.
     Stuck,
 }
 
 impl Turns {
     /// Judges the iteration that is finished.
     ///
-    /// `mark` is what it left behind; `None` where that cannot be told, and then it is no sign of standing
-    /// still. Idempotent: an iteration that was judged counts once.
+    /// `mark` is the digest of what the iteration left behind; `None` where that cannot be told, and then the
+    /// iteration does not count as unchanged. Idempotent: an iteration is counted once.
     pub fn judge(&mut self, looping: &Looping, mark: Option<&str>, until: bool) -> Verdict {
         if self.judged < self.finished {
             self.judged = self.finished;
@@ -66,7 +66,7 @@ impl Turns {
         }
     }
 
-    /// A person takes it up again: it may stand still for as long again.
+    /// Clears the count of unchanged iterations, when a person takes the loop up again.
     pub fn forgive(&mut self) {
         self.unchanged = 0;
     }
@@ -98,7 +98,7 @@ mod tests {
         check(a, &[a, a, a], &[Next, Next, Stuck]);
         check(a, &[a, a, b, b, b, b], &[Next, Next, Next, Next, Next, Stuck]);
         check(a, &[b, a, b, a], &[Next; 4]);
-        // What cannot be told is no sign of standing still.
+        // An unknown mark does not count as unchanged.
         check(None, &[None; 5], &[Next; 5]);
         check(a, &[a, a, None, a, a, a, a], &[Next, Next, Next, Next, Next, Next, Stuck]);
         check(None, &[a, a, a, a], &[Next, Next, Next, Stuck]);

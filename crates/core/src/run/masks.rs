@@ -1,28 +1,29 @@
-//! Masks: what of a request does not count when it is asked whether two requests are the same.
+//! Masks: parts of a request that do not count when two requests are compared.
 //!
-//! A time of day or a temporary path in a prompt would make each restart's request a new one. A run keeps the masks it
-//! was created under for all its life, as they were written: that is their version, too.
+//! A time of day or a temporary path in a prompt would make each restart's request a new one. A run keeps the
+//! masks it was created under for all its life, as they were written: the text is also their version.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
-/// The longest expression, and how large one may become in memory.
+/// Greatest length of an expression in bytes, and of its compiled form in memory.
 const LONGEST: usize = 1_000;
 const LARGEST: usize = 1 << 20;
 
-/// Masks as they are written and kept.
+/// Masks as the user writes them and the run keeps them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Masks {
-    /// JSON pointers (RFC 6901, from the top of the body) to what is left out.
+    /// JSON pointers (RFC 6901, from the top of the body) to the parts left out.
     pub leave_out: Vec<String>,
-    /// Regular expressions by name: in each string of the body, what one matches counts as its name, whatever it says.
+    /// Regular expressions by name. In each string of the body, whatever an expression matches is replaced by
+    /// its name.
     pub masks: BTreeMap<String, String>,
 }
 
-/// A mask that cannot be one. `at` is its key: `leave_out`, or `masks.NAME`.
+/// Error for an invalid mask. `at` is its key: `leave_out`, or `masks.NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct BadMask {
@@ -30,7 +31,7 @@ pub struct BadMask {
     pub why: String,
 }
 
-/// Masks to work with.
+/// Compiled masks.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     leave_out: Vec<String>,
@@ -42,7 +43,7 @@ impl Masks {
         *self == Masks::default()
     }
 
-    /// Checks all of them.
+    /// Checks and compiles all masks.
     pub fn compile(&self) -> Result<Rules, BadMask> {
         if let Some(bad) = self.leave_out.iter().find(|p| !is_pointer(p)) {
             let why = format!("not a JSON pointer: {bad:?} (wanted for example \"/messages/0/content\")");
@@ -67,8 +68,7 @@ impl Masks {
     }
 }
 
-/// Kept masks were checked before they were kept.
-/// The last line of what the library says: the others draw the place.
+/// Returns the last line of the library's message; the other lines draw the place in the expression.
 fn reason(e: &regex::Error) -> String {
     let text = e.to_string();
     let last = text.lines().last().unwrap_or_default().trim();
@@ -81,17 +81,17 @@ fn is_pointer(text: &str) -> bool {
 }
 
 impl Rules {
-    /// The pointers to what is left out.
+    /// Returns the pointers to the parts left out.
     pub fn leave_out(&self) -> impl Iterator<Item = &str> {
         self.leave_out.iter().map(String::as_str)
     }
 
-    /// Whether strings are changed at all.
+    /// Tells whether any mask changes strings.
     pub fn masks_strings(&self) -> bool {
         !self.masks.is_empty()
     }
 
-    /// A string as it counts: mask after mask, by their names.
+    /// Returns a string as it is compared: each mask applied, in the order of their names.
     pub fn mask<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let mut masked = Cow::Borrowed(text);
         for (name, regex) in &self.masks {

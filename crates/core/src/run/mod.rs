@@ -1,4 +1,4 @@
-//! A run: one agent's task, and what belongs to it rather than to a process.
+//! A run: one agent's task, with everything that belongs to the task rather than to a process.
 
 pub mod attempt;
 pub mod awaited;
@@ -30,7 +30,7 @@ use crate::{
     words::id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
 };
 
-/// What becomes of a call whose outcome is unknown.
+/// Policy for a call whose outcome is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InDoubt {
@@ -39,22 +39,22 @@ pub enum InDoubt {
     AsRetry,
     /// Charged at its reservation for ever.
     Keep,
-    /// Not charged: the user bears what the provider bills.
+    /// Not charged: the user bears the provider's bill.
     Refund,
 }
 
-/// How calls are admitted.
+/// Rule by which calls are admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Admission {
     /// A limit is never passed: each call reserves its bound.
     #[default]
     Strict,
-    /// While spent is below the limit; one call's excess per concurrent call is accepted.
+    /// Calls are admitted while spent is below the limit; each concurrent call may exceed it by its own cost.
     Observe,
 }
 
-/// What a new call does while recorded answers of ended attempts are still untaken.
+/// Policy for a new call while recorded answers of ended attempts are still untaken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDivergence {
@@ -63,7 +63,7 @@ pub enum OnDivergence {
     Halt,
 }
 
-/// What of a call's bodies is kept.
+/// Policy for keeping the bodies of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
@@ -75,7 +75,7 @@ pub enum Record {
     Digests,
 }
 
-/// A model without a known price, under a limit in usd.
+/// Policy for a model without a known price, under a limit in usd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unpriced {
@@ -84,7 +84,7 @@ pub enum Unpriced {
     Free,
 }
 
-/// The rules a run keeps for its whole life. They are not the agent's to set.
+/// Rules a run keeps for its whole life. The agent cannot set them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Policy {
@@ -93,51 +93,51 @@ pub struct Policy {
     pub on_divergence: OnDivergence,
     pub record: Record,
     pub unpriced: Unpriced,
-    /// `wall_ms` stands still while an approval is pending.
+    /// Whether `wall_ms` stands still while an approval is pending.
     pub pause_wall: bool,
 }
 
-/// What `outlast resume` needs to start the command again.
+/// Command of a run, as `outlast resume` needs it to start the command again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Command {
     pub argv: Vec<String>,
     pub directory: String,
     pub umask: u32,
-    /// PATH, HOME and the variables named with `--env`.
+    /// Values of PATH, HOME and the variables named with `--env`.
     pub env: BTreeMap<String, String>,
     /// Whether stdin was not a terminal, and is kept as the run's payload.
     pub stdin_kept: bool,
-    /// Where the task's context is mirrored, absolute, if not in the run's own directory.
+    /// Absolute path of the mirror of the task's context, if not in the run's own directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_file: Option<String>,
-    /// The adapter that was asked for; without one, the command's own.
+    /// Adapter that was asked for; without one, the command's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// Set where it is run again and again: each clean exit is an iteration.
+    /// Settings of `--loop`, where the command is run again and again and each clean exit is an iteration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub looping: Option<Looping>,
-    /// At a usage limit the agent is stopped, and does not wait by itself.
+    /// Whether the agent is stopped at a usage limit instead of waiting by itself.
     pub stop_at_limit: bool,
     #[serde(skip_serializing_if = "Supervision::is_usual")]
     pub supervision: Supervision,
 }
 
-/// How the processes of a command are held, at each of its starts.
+/// Settings by which the processes of a command are held, at each of its starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Supervision {
-    /// What it prints is not kept: it gets the supervisor's own output.
+    /// Whether output is not kept but goes to the supervisor's own output.
     pub no_logs: bool,
     pub pty: Pty,
-    /// How long what the agent leaves behind may go on after its end. 0: it is ended at once.
+    /// Time that processes left behind may go on after the agent's end, in milliseconds; 0 ends them at once.
     pub orphans_wait_ms: i64,
-    /// Names of programs that are left alone, with all below them.
+    /// Names of programs that are left alone, together with their descendants.
     pub keep: Vec<String>,
-    /// The memory of all its processes together, or, by `memory_by_rlimit`, the address space of each.
+    /// Memory limit of all processes together or, with `memory_by_rlimit`, of each process's address space.
     pub memory_bytes: Option<u64>,
     pub memory_by_rlimit: bool,
-    /// Of one processor: 150 is one and a half.
+    /// Processor limit in percent of one processor: 150 is one and a half.
     pub cpu_percent: Option<u32>,
 }
 
@@ -147,139 +147,142 @@ impl Supervision {
     }
 }
 
-/// When a command gets a terminal of its own.
+/// Policy for giving a command a terminal of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pty {
-    /// When it is started from one.
+    /// Only if the command is started from a terminal.
     #[default]
     Auto,
     Always,
     Never,
 }
 
-/// What was said of a run when it was created: read by people and by the supervisor, not by calls.
+/// Settings a run was created with: read by people and by the supervisor, not by calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Spec {
     pub name: Option<String>,
     pub tags: BTreeMap<String, String>,
     pub command: Option<Command>,
-    /// The base URLs that were set when the run began: `openai` → `https://…`.
+    /// Base URLs that were set when the run began: `openai` → `https://…`.
     pub upstreams: BTreeMap<String, String>,
-    /// The variables of the provider keys that were there when the run began, by name: its resumption needs
-    /// them again. Their values are nowhere in the store.
+    /// Names of the provider keys' variables that were set when the run began. A resumption needs them again.
+    /// Their values are nowhere in the store.
     pub keys: Vec<String>,
-    /// The limits as they were first asked for, where asking for others later is to be noticed: a person may
-    /// have raised the run's own since.
+    /// Limits first asked for, kept where a later request for others is to be noticed. A person may have raised
+    /// the run's own limits since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// The prices it began with, for all its life. Absent in runs that have no command.
+    /// Prices the run began with, kept for all its life. Absent in runs that have no command.
     pub prices: Option<Prices>,
-    /// What does not count when its requests are compared, for all its life. Absent: all counts, or, in a child run, what
-    /// its parent says.
+    /// Masks applied when the run's requests are compared, kept for all its life. Absent: everything counts or,
+    /// in a child run, the parent's masks apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub masks: Option<Masks>,
-    /// The name of the batch job that the run is.
+    /// Name of the batch job that the run is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// Where its state is served over gRPC, beside its proxy.
+    /// Service of the run's state over gRPC, beside its proxy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<Grpc>,
-    /// What its policy says of tools: it keeps what it was created with.
+    /// Tool rules of the run's policy, as they were when the run was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Rules>,
 }
 
-/// A service of a run's state over gRPC.
+/// Service of a run's state over gRPC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grpc {
-    /// `address:port`, as it was typed.
+    /// Listening address as it was typed, `address:port`.
     pub address: String,
-    /// What decides between transactions that overlap.
+    /// Rule that decides between transactions that overlap.
     #[serde(default)]
     pub conflicts: Conflicts,
 }
 
 impl Spec {
-    /// What the run's loop was asked to be, where it is one.
+    /// Returns the run's loop settings, if the run is a loop.
     pub fn looping(&self) -> Option<&Looping> {
         self.command.as_ref()?.looping.as_ref()
     }
 }
 
-/// The price table of a run.
+/// Price table of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prices {
-    /// Of the whole table, the built-in part included.
+    /// Hash of the whole table, the built-in part included.
     pub hash: String,
-    /// What lies on top of the built-in part.
+    /// User's price file on top of the built-in part.
     pub file: Option<PriceFile>,
 }
 
-/// A user's price file, as it was.
+/// User's price file, as it was when the run began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PriceFile {
     pub path: String,
     pub text: String,
 }
 
-/// A run's row.
+/// Row of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     pub no: RunNo,
     pub id: RunId,
     pub status: Status,
-    /// Why it is halted; or for which budget it waits.
+    /// Refusal that halted the run, or that names the budget it waits for.
     pub halt: Option<Refusal>,
-    /// Why it failed or was cancelled.
+    /// Reason why the run failed or was cancelled.
     pub error: Option<String>,
     pub parent: Option<RunNo>,
-    /// Whose journals it shares, nearest first: of a fork.
+    /// Runs whose journals this fork shares, nearest first. Empty unless the run is a fork.
     pub origins: Arc<[Origin]>,
-    /// The envelopes its calls are admitted against: its own first, then every ancestor's.
+    /// Envelopes the run's calls are admitted against: its own first, then every ancestor's.
     pub charges: Arc<[EnvelopeNo]>,
-    /// The named budgets that its tags, or an ancestor's, bring with them.
+    /// Named budgets brought in by the run's own tags or by an ancestor's.
     pub budgets: Arc<[BudgetNo]>,
     pub policy: Policy,
     pub created_at: Micros,
-    /// Of its first attempt: `wall_ms` counts from here.
+    /// Time at which the first attempt began; `wall_ms` counts from here.
     pub began_at: Option<Micros>,
     pub ended_at: Option<Micros>,
     pub next_seq: Seq,
     pub next_attempt: AttemptNo,
     pub fence: Fence,
     pub iteration: i64,
-    /// It has registered loops or steps of its own: its calls are not counted as loops.
+    /// Whether the run registers loops or steps of its own. Its calls are then not counted as loops.
     pub explicit_loops: bool,
-    /// `done` answers of the current iteration.
+    /// Number of `done` answers of the current iteration.
     pub answers: i64,
-    /// Entries closed so far: progress.
+    /// Number of entries closed so far: progress.
     pub closed: i64,
-    /// A person asked it to stop. Stays set while it is interrupted by that: `resume --all` leaves it alone.
+    /// Whether a person asked the run to stop. Stays set while the run is interrupted by that: `resume --all`
+    /// leaves it alone.
     pub stop_requested: bool,
-    /// Answers that were replayed, and what they had cost: money not paid again.
+    /// Number of recorded answers that were replayed.
     pub replayed: i64,
+    /// Cost of the replayed answers: money not paid again.
     pub saved_nano_usd: i64,
-    /// Names the command and directory, so that typing the command again finds the run.
+    /// Key of the command and directory, so that typing the command again finds the run.
     pub command_key: Option<String>,
-    /// Set where the run is a batch job: its items' counts.
+    /// Name and item counts, where the run is a batch job.
     pub job: Option<Box<Job>>,
-    /// Set where the run is a loop: how far it is.
+    /// Progress of the loop, where the run is a loop.
     pub turns: Option<Box<Turns>>,
-    /// While it sleeps: until when.
+    /// Time at which a sleeping run wakes.
     pub wake_at: Option<Micros>,
-    /// Set once a person was asked for something.
+    /// Approvals the run waits for. Set once a person was asked for something.
     pub approvals: Option<Box<Awaited>>,
 }
 
 impl Run {
-    /// The run's own envelope.
+    /// Returns the run's own envelope.
     pub fn envelope(&self) -> EnvelopeNo {
         self.charges[0]
     }
 
-    /// How much of `wall_ms` has passed: since it began, downtime included, but for what its policy leaves out.
+    /// Returns how much of `wall_ms` has passed since the run began, downtime included, without what the policy
+    /// leaves out.
     pub fn wall_ms(&self, now: Micros) -> i64 {
         let since = self.began_at.map_or(0, |t| now.ms_since(t));
         let waited =
@@ -287,7 +290,7 @@ impl Run {
         (since - waited).max(0)
     }
 
-    /// Whether an approval is pending.
+    /// Tells whether an approval is pending.
     pub fn awaits_a_person(&self, now: Micros) -> bool {
         self.approvals.as_ref().is_some_and(|a| a.pending(now) > 0)
     }

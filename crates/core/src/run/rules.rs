@@ -1,40 +1,41 @@
-//! A policy's rules about tools: which there are, and which want a person's word first.
+//! Tool rules of a policy: the tools a run may call, and those that need a person's approval.
 
 use serde::{Deserialize, Serialize};
 
-/// What a named policy says of tools. A run keeps the rules it was created with.
+/// Tool rules of a named policy. A run keeps the rules it was created with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rules {
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: String,
-    /// The tools there are; without a list, any. One that ends in `*` stands for all that begin so.
+    /// Tools that may be called; any, if there is no list. A name that ends in `*` matches every tool with that
+    /// prefix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
-    /// What is asked for first. Without any, nothing is.
+    /// Tool calls that need an approval first; none, if empty.
     pub require: Vec<Requirement>,
 }
 
-/// A kind of tool call that wants a person's word: all that is named has to fit.
+/// Kind of tool call that needs an approval. Every member that is set has to match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Requirement {
-    /// As in a policy's list of tools. None: whatever the tool.
+    /// Tool name or pattern, as in [`Rules::tools`]; `None` matches any tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// None: whatever its side effect.
+    /// Side effect; `None` matches any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub side_effect: Option<String>,
 }
 
 impl Rules {
-    /// Whether the tool may be called at all.
+    /// Tells whether the tool may be called at all.
     pub fn allows(&self, tool: &str) -> bool {
         self.tools.as_ref().is_none_or(|tools| tools.iter().any(|pattern| fits(pattern, tool)))
     }
 
-    /// Whether a person has to be asked first. A side effect that is not said is any: nobody gets around a rule by
-    /// leaving it out.
+    /// Tells whether a person has to be asked first. A call that does not state its side effect matches any:
+    /// nobody gets around a rule by leaving it out.
     pub fn requires(&self, tool: &str, side_effect: Option<&str>) -> bool {
         self.require.iter().any(|r| {
             r.tool.as_deref().is_none_or(|pattern| fits(pattern, tool))

@@ -4,15 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::words::id::{Micros, RunId, Seq};
 
-/// Who keeps them in the state.
+/// Agent name under which snapshots are kept in the state.
 pub const AGENT: &str = "outlast";
 
-/// Where a run's snapshots are kept.
+/// Returns the namespace of a run's snapshots.
 pub fn namespace(run: &RunId) -> String {
     format!("snapshots:{run}")
 }
 
-/// What is kept of one.
+/// Stored value of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     pub seq: Seq,

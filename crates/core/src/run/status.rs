@@ -1,19 +1,19 @@
-//! A run's status, and the one exhaustive table of what changes it.
+//! Status of a run, and the one exhaustive table of the events that change it.
 
 use serde::{Deserialize, Serialize};
 
-/// Where a run stands.
+/// Status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     Running,
-    /// A person's stop, or a death. Also a run that was created and not begun.
+    /// Stopped by a person or by a death. Also a run that was created and not begun.
     Interrupted,
-    /// For a person, a parent's budget or a window.
+    /// Waits for a person, a parent's budget or a window.
     Waiting,
-    /// Until a time.
+    /// Sleeps until a time.
     Sleeping,
-    /// At a limit; the halt reason says which.
+    /// Halted at a limit; the halt reason says which.
     Halted,
     Completed,
     Failed,
@@ -49,13 +49,13 @@ impl Status {
         Status::ALL.into_iter().find(|s| s.name() == text)
     }
 
-    /// Nothing more is expected to happen.
+    /// Tells whether the run has ended: nothing more is expected to happen.
     pub fn is_ended(self) -> bool {
         matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
     }
 }
 
-/// What happens to a run.
+/// Event that may change a run's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// An attempt is opened.
@@ -72,7 +72,7 @@ pub enum Event {
     Wait,
     /// The provider said when to come back.
     Sleep,
-    /// What was waited for came.
+    /// The event that was waited for came.
     Wake,
     Complete,
     Fail,
@@ -98,7 +98,7 @@ impl Event {
     ];
 }
 
-/// The status after `event`, or `None` where the event cannot happen.
+/// Returns the status after `event`, or `None` if the event cannot happen in `status`.
 pub fn next(status: Status, event: Event) -> Option<Status> {
     use Event as E;
     use Status as S;
@@ -113,8 +113,8 @@ pub fn next(status: Status, event: Event) -> Option<Status> {
         (_, E::Reopen) => return None,
         (S::Completed | S::Failed | S::Cancelled, _) => return None,
 
-        // A halt outlives everything but a raise: also a cancel, which clients send on their way
-        // out of the very error the halt gave them.
+        // A halt outlives everything but a raise. That includes a cancel: clients send one when the very error
+        // of the halt makes them exit.
         (S::Halted, E::Raise { open: true }) => S::Running,
         (S::Halted, E::Raise { open: false }) => S::Interrupted,
         (S::Halted, E::Complete) => S::Completed,
@@ -135,7 +135,7 @@ pub fn next(status: Status, event: Event) -> Option<Status> {
     })
 }
 
-/// The diagram in Mermaid's words, for `docs/reference/statuses.md`.
+/// Returns the status diagram in Mermaid syntax, for `docs/reference/statuses.md`.
 pub fn diagram() -> String {
     let mut out = String::from("stateDiagram-v2\n    [*] --> interrupted: created\n");
     for from in Status::ALL {

@@ -1,4 +1,4 @@
-//! Run tokens: what an agent sends as its API key, so that its calls are known to be its run's.
+//! Run tokens: sent by an agent as its API key, so that its calls are known to belong to its run.
 //!
 //! A token says which run and attempt it was minted for and is signed with one of the store's
 //! keys; it holds no secret of a provider. `ol_` and then base64url (no padding) of 54 bytes,
@@ -26,7 +26,7 @@ use sha2::Sha256;
 
 use crate::words::id::{AttemptNo, Fence, RunNo, Slot};
 
-/// What every token of ours starts with, and nothing a provider issues does.
+/// Prefix of every run token. No key of a provider starts with it.
 pub const PREFIX: &str = "ol_";
 
 const VERSION: u8 = 1;
@@ -34,10 +34,10 @@ const SIGNED: usize = 38;
 const MAC: usize = 16;
 const TOKEN: usize = SIGNED + MAC;
 const TEXT: usize = TOKEN / 3 * 4;
-/// Keeps a signature of this key over anything else from ever passing as a token.
+/// Domain of the signature: a signature by the same key over anything else never passes as a token.
 const DOMAIN: &[u8] = b"outlast run token\0";
 
-/// A key that signs run tokens. A run keeps the key it began with; new runs get the newest.
+/// Key that signs run tokens. A run keeps the key it began with; new runs get the newest.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenKey {
     pub id: u32,
@@ -50,17 +50,17 @@ impl fmt::Debug for TokenKey {
     }
 }
 
-/// What a token says. That it was signed does not make it current: the engine checks the fence.
+/// Contents of a token. A valid signature does not make a token current: the engine checks the fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Claims {
     pub run: RunNo,
     pub attempt: AttemptNo,
     pub slot: Slot,
-    /// None for an attempt that holds no lease.
+    /// Fence of the attempt; `None` if it holds no lease.
     pub fence: Option<Fence>,
 }
 
-/// Why a text is not a token to trust. Never holds the text: errors are logged, tokens are not.
+/// Reason why a text is not a token to trust. Never holds the text: errors are logged, tokens are not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     #[error("not a run token: wanted a text that starts with {PREFIX}")]
@@ -105,8 +105,8 @@ pub fn mint(key: &TokenKey, claims: &Claims) -> String {
 
 /// Reads a token and checks its signature, in constant time, against the key it names.
 ///
-/// Errors tell people apart who mixed up stores from tokens that were tampered with; none of them
-/// says anything about a right signature.
+/// Errors tell a person who mixed up stores from a token that was tampered with. None of them says anything
+/// about a right signature.
 pub fn verify(text: &str, keys: &[TokenKey]) -> Result<Claims, TokenError> {
     let encoded = text.strip_prefix(PREFIX).ok_or(TokenError::NotAToken)?;
     if encoded.len() != TEXT {
@@ -148,15 +148,15 @@ fn padded(secret: &[u8; 32]) -> [u8; 64] {
     std::array::from_fn(|i| secret.get(i).copied().unwrap_or(0))
 }
 
-/// Whether `text` claims to be a token of ours, valid or not: such a text never goes upstream.
+/// Tells whether `text` claims to be a run token, valid or not. Such a text never goes upstream.
 pub fn looks_like_token(text: &str) -> bool {
     text.starts_with(PREFIX)
 }
 
 /// Replaces every `ol_…` in `text` by `ol_***`: for logs and error messages.
 ///
-/// A token is found wherever a word starts with `ol_`, whole or cut short, and also within a word
-/// when what follows is as long as a token (glued to something); `protocol_version` is left alone.
+/// Masks a token wherever a word starts with `ol_`, whole or cut short. Within a word, masks only text as long
+/// as a token (glued to something), so that `protocol_version` is left alone.
 pub fn mask(text: &str) -> String {
     let mut masked = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,8 +1,8 @@
-//! What a run knows: versioned key-value by (namespace, agent, key).
+//! State of a run: versioned key-value pairs by (namespace, agent, key).
 //!
-//! Every write of the store's whole state has a [`Position`] in one order; a transaction's positions
-//! stand together, and it has one commit number in each of its namespaces. What was true at a
-//! commit or at a time is what stood at a position: all such reads come down to that.
+//! Every write of the store's whole state has a [`Position`] in one order. The positions of a transaction are
+//! adjacent, and the transaction has one commit number in each of its namespaces. A read at a commit or at a
+//! time is a read at a position.
 
 pub mod outcome;
 mod progress;
@@ -19,7 +19,7 @@ use crate::words::id::{AttemptNo, Micros, RunNo};
 pub use progress::{Progress, ResumePoint, StepKey, furthest};
 pub use value::Value;
 
-/// Where a value is. The three parts are never joined to one text: `a:b`/`c` is not `a`/`b:c`.
+/// Full name of a value. The three parts are never joined to one text: `a:b`/`c` is not `a`/`b:c`.
 ///
 /// Each is any text, of any length, empty and NUL included. Keys are ordered by their UTF-8 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,36 +35,35 @@ impl Name {
     }
 }
 
-/// A write's place in the order of all writes of a store, from 1; 0 is before the first.
+/// Place of a write in the order of all writes of a store, from 1; 0 is before the first.
 ///
-/// Only grows, and is never given twice. Reads at one position agree with each other over all
+/// Positions only grow, and none is given twice. Reads at one position agree with each other over all
 /// namespaces: they show every transaction whole or not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Position(pub i64);
 
-/// One version of a key. Versions grow by one per operation on the key, from 1; a delete is a
-/// version too.
+/// One version of a key. Versions grow by one per operation on the key, from 1; a delete is a version too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     pub namespace: String,
     pub agent: String,
     pub key: String,
     pub version: i64,
-    /// `None` is a tombstone.
+    /// Value of this version; `None` is a tombstone.
     pub value: Option<Bytes>,
-    /// The namespace's commit that wrote it.
+    /// Number of the namespace's commit that wrote the version.
     pub commit: i64,
-    /// When it was committed. Never before an earlier commit of the namespace, even if the clock was
-    /// set back.
+    /// Time of the commit. Never before an earlier commit of the namespace, even if the clock was set back.
     pub at: Micros,
-    /// The run that wrote it, and its attempt; none for writers without a run.
+    /// Run that wrote the version; `None` for writers without a run.
     pub run: Option<RunNo>,
+    /// Attempt of `run` that wrote the version.
     pub attempt: Option<AttemptNo>,
     pub position: Position,
 }
 
-/// A live key as it is listed: without its value.
+/// A live key as a listing shows it: without its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub key: String,
@@ -77,27 +76,27 @@ pub struct Listed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
     pub name: String,
-    /// Its newest commit number; 0 before the first.
+    /// Newest commit number; 0 before the first commit.
     pub commit: i64,
-    /// When that was.
+    /// Time of the newest commit.
     pub at: Micros,
     pub keep: Keep,
-    /// The transaction ids of its commits up to this one are forgotten.
+    /// Commit up to which transaction ids are forgotten.
     pub forgotten: i64,
 }
 
-/// Which versions of a key are kept. The newest is never touched.
+/// Rule for the versions of a key that are kept. The newest is never removed.
 ///
-/// A change of a key removes what is too much of it; compaction does so for keys that nobody changes.
+/// A change of a key removes the versions beyond the rule; compaction does so for keys that nobody changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
     #[default]
     All,
-    /// The last so many, at least 1.
+    /// Keeps this many of the last versions, at least 1.
     Last(i64),
 }
 
-/// When a key is looked at.
+/// Point at which a key is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum At {
     #[default]
@@ -109,34 +108,34 @@ pub enum At {
     Position(Position),
 }
 
-/// What a transaction came to.
+/// Result of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// The commit number in every namespace it wrote; 0 when it wrote nothing.
+    /// Commit number in every namespace the transaction wrote; 0 if it wrote nothing.
     pub commit: i64,
     pub at: Micros,
-    /// The version each change made, in the order of the changes; empty when this is a recorded
-    /// outcome that was asked for again.
+    /// Version made by each change, in the order of the changes. Empty if a recorded outcome was asked for
+    /// again.
     pub versions: Vec<i64>,
 }
 
-/// What namespaces of runs begin with.
+/// Prefix of the namespaces of runs.
 const RUNS: &str = "run:";
 
-/// The namespace of `run.state`.
+/// Returns the namespace of a run's `run.state`.
 pub fn run_namespace(id: &crate::words::id::RunId) -> String {
     format!("{RUNS}{id}")
 }
 
-/// What Outlast itself keeps in the state is under namespaces that begin so.
+/// Prefix of the namespaces in which Outlast itself keeps state.
 pub const OURS: &str = "outlast:";
 
-/// Whether only one run may write here.
+/// Tells whether only one run may write to the namespace.
 pub fn is_a_runs(namespace: &str) -> bool {
     namespace.starts_with(RUNS)
 }
 
-/// The first bytes behind every text that starts with `prefix`; `None` when there are none.
+/// Returns the first bytes after every text that starts with `prefix`; `None` if there are none.
 pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -148,7 +147,7 @@ pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// What decides between transactions that overlap.
+/// Rule that decides between transactions that overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Conflicts {

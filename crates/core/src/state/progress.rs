@@ -1,8 +1,8 @@
-//! Steps kept as state: `step:7` = `{"status": "done", …}`, and where such a loop goes on.
+//! Steps kept as state (`step:7` = `{"status": "done", …}`), and the point at which a loop over them resumes.
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// How far the step is that a value records: its member `status`.
+/// Progress of a step, as the `status` member of a value records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i64)]
 pub enum Progress {
@@ -10,16 +10,16 @@ pub enum Progress {
     Done = 1,
 }
 
-/// Where a loop over `prefix0`, `prefix1`, … goes on.
+/// Point at which a loop over `prefix0`, `prefix1`, … resumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumePoint {
-    /// The largest N whose value's `status` is `done`; -1 when there is none.
+    /// Largest N whose value's `status` is `done`; -1 if there is none.
     pub done: i64,
-    /// The largest N whose value's `status` is `pending`.
+    /// Largest N whose value's `status` is `pending`.
     pub pending: Option<i64>,
 }
 
-/// A key as a step's: what stands before its number, and the number.
+/// Key of a step, split into the text before its number, and the number.
 ///
 /// The number is all the digits the key ends with, in plain decimal: no sign, no leading zero, at most
 /// `i64::MAX`. Other keys are no steps.
@@ -35,21 +35,21 @@ impl<'a> StepKey<'a> {
         number(&key[stem.len()..]).map(|n| StepKey { stem, n })
     }
 
-    /// Whether the steps `prefix0`, `prefix1`, … are those whose stem is `prefix`. Behind a prefix that
-    /// ends in a digit the number is only the rest of the digits: those keys have to be walked.
+    /// Tells whether the steps `prefix0`, `prefix1`, … are those whose stem is `prefix`. For a prefix that ends
+    /// in a digit the number is only the rest of the digits, so the caller has to walk those keys.
     pub fn is_stem(prefix: &str) -> bool {
         !prefix.ends_with(|c: char| c.is_ascii_digit())
     }
 }
 
-/// A plain decimal number: the text that formatting it gives.
+/// Parses a plain decimal number: the text that formatting it gives.
 fn number(digits: &str) -> Option<i64> {
     let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
     let plain = plain && (digits.len() == 1 || !digits.starts_with('0'));
     digits.parse().ok().filter(|_| plain)
 }
 
-/// The resume point among `keys` that start with `prefix`, for prefixes that are no stem.
+/// Returns the resume point among `keys` that start with `prefix`, for prefixes that are no stem.
 pub fn furthest<'a>(prefix: &str, keys: impl Iterator<Item = (&'a str, Progress)>) -> ResumePoint {
     let mut point = ResumePoint { done: -1, pending: None };
     for (key, progress) in keys {
@@ -63,8 +63,8 @@ pub fn furthest<'a>(prefix: &str, keys: impl Iterator<Item = (&'a str, Progress)
 }
 
 impl Progress {
-    /// What a JSON object's member `status` says, if it is `done` or `pending`. Other values, and what
-    /// is no JSON, are no step's record.
+    /// Returns the `status` of a JSON object, if it is `done` or `pending`. A value with another status, or one
+    /// that is no JSON object, is no step's record.
     pub fn of(value: &[u8]) -> Option<Progress> {
         let first = value.iter().find(|b| !b.is_ascii_whitespace());
         if first != Some(&b'{') {
@@ -82,7 +82,7 @@ impl Progress {
     }
 }
 
-/// An object of which only `status` is kept. Of a repeated member the last counts, as for Python.
+/// An object of which only `status` is kept. If a member is repeated the last counts, as in Python.
 struct Record(Option<Progress>);
 
 impl<'de> Deserialize<'de> for Record {

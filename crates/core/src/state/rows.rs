@@ -1,4 +1,4 @@
-//! What an operation loads of the state, and what its decision writes.
+//! Rows of the state that an operation loads, and those its decision writes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,31 +8,31 @@ use crate::words::{
     row::{Row, Touch},
 };
 
-/// A key as it stands: all that a decision asks of it.
+/// Current state of a key: all that a decision needs to know of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Current {
-    /// The newest version; 0 when the key was never written.
+    /// Newest version; 0 if the key was never written.
     pub version: i64,
-    /// The newest version is no tombstone.
+    /// Whether the newest version is no tombstone.
     pub live: bool,
-    /// Where the newest version was written.
+    /// Position at which the newest version was written.
     pub position: Position,
     pub commit: i64,
     pub at: Micros,
-    /// Where the first version was written.
+    /// Position at which the first version was written.
     pub first: Position,
-    /// The oldest version that is kept.
+    /// Oldest version that is kept.
     pub oldest: i64,
-    /// What the newest version records of a step.
+    /// Progress of a step, as the newest version records it.
     pub progress: Option<Progress>,
-    /// This operation has changed `live` or `progress`, or made the first older version: what a store
-    /// finds keys by. Most writes do not.
+    /// Whether this operation changed `live` or `progress`, or made the first older version. A store finds keys
+    /// by these; most writes leave them unchanged.
     pub moved: bool,
-    /// The store's own number of the key; 0 before it has one. No decision looks at it.
+    /// Store's own number of the key; 0 before it has one. No decision looks at it.
     pub no: i64,
 }
 
-/// A version to be added.
+/// Version to be added.
 #[derive(Clone, Debug)]
 pub struct NewVersion {
     pub name: Arc<Name>,
@@ -45,25 +45,25 @@ pub struct NewVersion {
     pub attempt: Option<AttemptNo>,
 }
 
-/// A commit of one namespace to be added.
+/// Commit of one namespace to be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewCommit {
     pub namespace: String,
     pub commit: i64,
     pub at: Micros,
-    /// The last position it wrote in any namespace.
+    /// Last position that the commit wrote in any namespace.
     pub position: Position,
     pub transaction: Option<Arc<str>>,
 }
 
-/// A key with versions that may be removed.
+/// Key with versions that may be removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compactable {
-    /// The store's own number of the key: keys are walked in its order.
+    /// Store's own number of the key. Keys are walked in its order.
     pub no: i64,
     pub oldest: i64,
     pub version: i64,
-    /// The version that was the newest at the commit that was asked for; `oldest` when there is none.
+    /// Newest version at the commit that was asked for; `oldest` if there is none.
     pub at_commit: i64,
 }
 
@@ -74,12 +74,12 @@ pub struct Removal {
     pub below: i64,
 }
 
-/// Which key loses versions.
+/// Key that loses versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trimmed {
-    /// By the store's own number.
+    /// Key by the store's own number.
     No(i64),
-    /// One that the operation itself changes: it may have no number yet.
+    /// Key that the operation itself changes, and that may have no number yet.
     Changed(Arc<Name>),
 }
 
@@ -91,17 +91,17 @@ pub struct Forgetting {
     pub to: i64,
 }
 
-/// The state's part of what an operation loads and writes.
+/// Part of the state that an operation loads and writes.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
-    /// The newest position of the store, moved by each version that is added.
+    /// Newest position of the store, moved by each version that is added.
     pub position: Position,
     pub namespaces: BTreeMap<String, Row<Namespace>>,
-    /// Of each namespace that has so many, the commit [`super::outcome::AT_ONCE`] places behind the last one
-    /// whose id is forgotten, and its time.
+    /// For each namespace with enough commits, the [`super::outcome::AT_ONCE`]-th commit after the last one
+    /// whose id was forgotten, and its time.
     pub old_ids: BTreeMap<String, (i64, Micros)>,
     pub keys: BTreeMap<Arc<Name>, Row<Current>>,
-    /// What the operation's transaction came to when it was asked for before.
+    /// Recorded outcome of the operation's transaction, if it was committed before.
     pub outcome: Option<Committed>,
     pub compactable: Vec<Compactable>,
     pub versions: Vec<NewVersion>,
@@ -111,7 +111,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Whether anything is to be written.
+    /// Tells whether anything is to be written.
     pub fn is_touched(&self) -> bool {
         // A version never comes without its commit and its namespace.
         !self.removals.is_empty() || self.namespaces.values().any(|r| r.touch != Touch::Read)

@@ -1,4 +1,4 @@
-//! A value as it is stored: any bytes, compressed where that pays, never read back altered.
+//! Values as they are stored: any bytes, compressed where that pays, never read back altered.
 //!
 //! | at | bytes | what                                                  |
 //! |----|-------|-------------------------------------------------------|
@@ -7,7 +7,7 @@
 //! | 9  | 8     | zstd only: length of the decoded bytes, little-endian |
 //! | .. | rest  | the stored bytes                                      |
 //!
-//! Smaller than a [`crate::journal::payload::Payload`]: a value is often a few hundred bytes.
+//! The layout is smaller than a [`crate::journal::payload::Payload`]: a value is often a few hundred bytes.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ use crate::{
 
 const CHECK_LEN: usize = 8;
 
-/// A value ready to be stored.
+/// Value ready to be stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Value {
     stored: Bytes,
@@ -30,8 +30,8 @@ pub struct Value {
 }
 
 impl Value {
-    /// Prepares `decoded`: compresses it where that saves an eighth, and looks whether it is a
-    /// step's record. Takes the caller's time, never the store's writer's.
+    /// Encodes `decoded`: compresses it where that saves an eighth, and reads whether it is a step's record.
+    /// Runs on the caller's thread, never the store writer's.
     ///
     /// Panics over [`MAX_LEN`]: the limits on bodies and transactions lie far below.
     pub fn encode(decoded: &[u8]) -> Value {
@@ -57,17 +57,17 @@ impl Value {
         Value { stored: stored.freeze(), progress: Progress::of(decoded), len }
     }
 
-    /// What is written to the disk.
+    /// Returns the bytes that are written to the disk.
     pub fn stored(&self) -> &Bytes {
         &self.stored
     }
 
-    /// How far the step is whose record this is.
+    /// Returns the progress of the step that this value records, if it records one.
     pub fn progress(&self) -> Option<Progress> {
         self.progress
     }
 
-    /// Length of the decoded bytes.
+    /// Returns the length of the decoded bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -76,12 +76,12 @@ impl Value {
         self.len == 0
     }
 
-    /// The bytes that were encoded.
+    /// Decodes the stored bytes again. Errors: see [`Value::decode`].
     pub fn decoded(&self) -> Result<Bytes, PayloadError> {
         Value::decode(self.stored.clone())
     }
 
-    /// Gives back exactly what was encoded, or an error: length and checksum are compared.
+    /// Decodes stored bytes to exactly what was encoded, or returns an error: length and checksum are compared.
     pub fn decode(mut stored: Bytes) -> Result<Bytes, PayloadError> {
         if stored.len() < 1 + CHECK_LEN {
             return Err(PayloadError::Truncated { had: stored.len() });
@@ -108,7 +108,7 @@ impl Value {
     }
 }
 
-/// Shows sizes only: what is stored may be a person's prompt.
+/// Shows sizes only, because the value may be a person's prompt.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Value")

@@ -1,11 +1,11 @@
-//! How durable an operation is when its ticket resolves.
+//! Durability levels: the point at which an operation's ticket resolves.
 
-/// When an operation's ticket may resolve.
+/// Durability an operation must reach before its ticket resolves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// No ticket waits for it; rides with the next commit. Only delivery marks.
+    /// No ticket waits for the operation: it is written with the next commit. Used only for delivery marks.
     Lazy,
-    /// Committed: survives kill -9, reaches the disk with the next synced group.
+    /// Committed: survives `kill -9` and reaches the disk with the next synced group.
     Committed,
     /// On disk.
     Synced,

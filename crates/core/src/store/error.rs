@@ -1,11 +1,11 @@
-//! Why a store did not do what it was asked.
+//! Errors of a store.
 
 use crate::{engine, run::masks::BadMask};
 
-/// Why a store did not do what it was asked.
+/// Reasons why a store did not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The engine's word: nothing was written.
+    /// An error of the engine: nothing was written.
     #[error(transparent)]
     Engine(#[from] engine::Error),
     #[error("cannot open the store {place}: {why}")]
@@ -17,20 +17,20 @@ pub enum Error {
          format {oldest} and later"
     )]
     Older { place: String, found: i64, oldest: i64 },
-    /// What cannot be read is reported and refused: it is never a fresh start.
+    /// Stored data cannot be read. The store reports it and refuses; it never starts afresh.
     #[error("the store is damaged: {what}")]
     Corrupt { what: String },
     #[error("no space left for the store: {why}")]
     Full { why: String },
     #[error("the store failed: {why}")]
     Io { why: String },
-    /// After an I/O error everything is refused until the store is opened anew.
+    /// An I/O error came before: the store refuses all work until it is opened anew.
     #[error("the store refuses work after an earlier failure: {why}")]
     Refused { why: String },
-    /// A server that is away, a lock that is held: it may work again without being opened anew.
+    /// The server is away or a lock is held. The store may work again without being opened anew.
     #[error("the store cannot be had now: {why}")]
     Unavailable { why: String },
-    /// The group was neither seen to commit nor to roll back.
+    /// The group was seen neither to commit nor to roll back.
     #[error("it is not known whether the operation was committed: {why}")]
     CommitUnknown { why: String },
     #[error("the store is closed")]
@@ -38,7 +38,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The stable code, the same in every face.
+    /// Returns the stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &'static str {
         match self {
             Error::Engine(e) => e.code(),
@@ -55,7 +55,7 @@ impl Error {
         }
     }
 
-    /// What to do about it.
+    /// Returns a hint about what to do, if there is one.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Engine(e) => return e.hint(),

@@ -1,4 +1,4 @@
-//! Which rows a read is about.
+//! Filters and pages: the rows that a read selects.
 
 use crate::{
     journal::{Entry, Kind, State, job},
@@ -6,23 +6,23 @@ use crate::{
     words::id::{RunNo, Seq},
 };
 
-/// Which approvals to read.
+/// Filter for the approvals to read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ApprovalFilter {
     pub run: Option<RunNo>,
-    /// Only those whose entry is open: pending ones, and such as expired with nobody asking again.
+    /// Restricts to open entries: pending approvals, and expired ones that nobody has requested again.
     pub open: bool,
     pub limit: usize,
 }
 
-/// A part of a run's journal, in order: behind `after` and up to `upto`, at most `limit` rows.
+/// Page of a run's journal, in order: entries after `after` and up to `upto`, at most `limit` rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
     pub after: Seq,
-    /// Rows are as they were when this was the last place: what replaced one later is left out.
+    /// Last entry of the page. Rows are read as of this entry: a later replacement is left out.
     pub upto: Seq,
     pub limit: usize,
-    /// Each row comes with its value, where that is short.
+    /// Whether each row comes with its value, if the value is short.
     pub values: bool,
 }
 
@@ -36,26 +36,26 @@ impl Page {
     }
 }
 
-/// The newest entry of a kind and key in a run.
+/// Query for the newest entry of a kind and key in a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Sought<'a> {
     pub kind: Kind,
     pub key: &'a str,
-    /// `None`: in any scope.
+    /// Scope of the entry; `None` matches any scope.
     pub scope: Option<&'a str>,
-    /// Only entries that are `done`.
+    /// Restricts to entries that are `done`.
     pub done: bool,
-    /// Only entries up to this place.
+    /// Restricts to entries up to this one.
     pub upto: Seq,
 }
 
 impl<'a> Sought<'a> {
-    /// The newest that is done, in any scope.
+    /// Builds a query for the newest entry that is done, in any scope.
     pub fn done(kind: Kind, key: &'a str) -> Sought<'a> {
         Sought { kind, key, scope: None, done: true, upto: Seq(i64::MAX) }
     }
 
-    /// The newest entry of an item.
+    /// Builds a query for the newest entry of an item.
     pub fn item(key: &'a str) -> Sought<'a> {
         Sought { kind: Kind::Item, key, scope: Some(job::SCOPE), done: false, upto: Seq(i64::MAX) }
     }
@@ -69,11 +69,11 @@ impl<'a> Sought<'a> {
     }
 }
 
-/// Which version of a key of the state to read.
+/// Selects the version of a state key to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Version(i64),
-    /// The one that was the newest then.
+    /// The version that was the newest at that point.
     At(At),
 }
 

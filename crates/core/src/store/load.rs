@@ -1,8 +1,8 @@
-//! What a need drags along, said once for every store: the rows of an operation, in rounds of keys.
+//! Loading: fetches the rows that an operation needs, and the rows they lead to, for every store.
 //!
-//! A store answers a round in one batch. What the rows lead to (a run to its envelopes, a lease to its holder, a
-//! retry to the call it repeats) makes the next round, until nothing is missing. A store that is far away keeps
-//! `Edges`: then a usual operation is one round.
+//! Keys are fetched in rounds, and a store answers a round in one batch. The rows found lead to the keys of the next
+//! round (a run to its envelopes, a lease to its holder, a retry to the call it repeats), until nothing is missing.
+//! A remote store keeps `Edges`, with which a usual operation takes one round.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// One thing to look up. A store adds the rows that it finds, and nothing that they lead to.
+/// Key to look up. A store adds the rows that it finds, and does not follow what they lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key<'a> {
     /// The next free run, envelope and instance numbers.
@@ -33,7 +33,7 @@ pub enum Key<'a> {
     RunById(&'a RunId),
     Run(RunNo),
     Envelope(EnvelopeNo),
-    /// Every named budget, those that were removed among them.
+    /// Every named budget, including removed ones.
     Budgets,
     Budget(BudgetNo),
     Attempt(RunNo, AttemptNo),
@@ -44,19 +44,19 @@ pub enum Key<'a> {
     Leases(RunNo),
     LeasesOf(InstanceNo),
     Entry(RunNo, Seq),
-    /// Every entry with this key.
+    /// Every call with this match key.
     Matching(RunNo, MatchKey),
     Newest(Newest<'a>),
     /// Open calls of an instance.
     OpenCalls(InstanceNo),
-    /// The state's newest position.
+    /// Newest position of the state.
     Position,
     Namespace(&'a str),
-    /// A key of the state as it stands.
+    /// Newest version of a state key.
     State(&'a Arc<Name>),
-    /// What the transaction with this id came to.
+    /// Recorded outcome of the transaction with this id.
     Transaction(&'a str),
-    /// Keys of a namespace that have older versions, behind the key of number `after`, in the order of their numbers.
+    /// Keys of a namespace that have older versions, after key number `after`, in the order of their numbers.
     Compactable {
         namespace: &'a str,
         before: Option<i64>,
@@ -65,7 +65,7 @@ pub enum Key<'a> {
     },
 }
 
-/// The newest entry of a kind, scope and key; with `upto`, among those up to a place.
+/// Query for the newest entry of a kind, scope and key; `upto` limits it to entries up to that one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Newest<'a> {
     pub run: RunNo,
@@ -85,26 +85,28 @@ impl Newest<'_> {
     }
 }
 
-/// A database, as far as loading asks for it.
+/// The part of a database that loading uses.
 pub trait Fetch {
-    /// Adds to `into` whatever `keys` name, all in one batch. What is not there is no error. Each key is asked
-    /// once for an operation.
+    /// Adds to `into` the rows that `keys` name, in one batch. A missing row is no error. Each key is asked
+    /// once per operation.
     fn fetch(&mut self, keys: &[Key<'_>], into: &mut Loaded) -> Result<(), Error>;
 
-    /// The store's memory of which rows lead to which; `None` where a round costs nothing.
+    /// Returns the store's cache of which rows lead to which; `None` where a round costs nothing.
     fn edges(&mut self) -> Option<&mut Edges> {
         None
     }
 }
 
-/// Which envelopes a run is charged to: its own and its ancestors'. That never changes, but a number that was given
-/// in a group that rolled back is given again; so edges say what to ask early, and the rows say what is true.
+/// Cache of the envelopes that each run is charged to: its own and its ancestors'.
+///
+/// The envelopes of a run never change, but a number assigned in a group that rolled back is assigned again. Edges
+/// therefore only decide what to fetch early; the rows decide what is true.
 #[derive(Default)]
 pub struct Edges {
     charges: HashMap<RunNo, Arc<[EnvelopeNo]>>,
 }
 
-/// Beyond this many runs all edges are forgotten: simpler than an order of age, and rare.
+/// Largest number of runs in the cache. Beyond it all edges are dropped: simpler than eviction by age, and rare.
 const MOST_EDGES: usize = 4096;
 
 impl Edges {
@@ -118,16 +120,15 @@ impl Edges {
     }
 }
 
-/// Loads what `needs` name, and what that leads to. `now` is the store's: it tells which windows of named budgets
-/// are open. Rows stand in the order of their keys.
+/// Loads the rows that `needs` name and the rows they lead to, ordered by key.
 ///
-/// Called inside the transaction that writes. Errors: `Corrupt` for an envelope that a run or a call is charged to
-/// and that is not there.
+/// Called inside the transaction that writes. `now` is the store's clock and decides which windows of named budgets
+/// are open. Errors: `Corrupt` when an envelope that a run or a call is charged to is missing.
 pub fn load(fetch: &mut impl Fetch, needs: &[Need], now: Micros) -> Result<Loaded, Error> {
     load_as(fetch, needs, now, false)
 }
 
-/// `load` for a strict store: what the decision looks for beside its needs is noted in `Loaded::undeclared`.
+/// Works as `load`, for a strict store: lookups beyond the declared needs are noted in `Loaded::undeclared`.
 pub fn load_strictly(fetch: &mut impl Fetch, needs: &[Need], now: Micros) -> Result<Loaded, Error> {
     load_as(fetch, needs, now, true)
 }
@@ -152,16 +153,16 @@ struct Rounds<'a> {
     now: Micros,
     l: Loaded,
     asked: BTreeSet<Key<'a>>,
-    /// What is asked next.
+    /// Keys of the next round.
     next: Vec<Key<'a>>,
-    /// Envelopes that something is charged to.
+    /// Envelopes that a loaded run or call is charged to.
     charged: BTreeSet<EnvelopeNo>,
-    /// How many entries were looked through for the windows they are charged to.
+    /// Number of entries already searched for windows that they are charged to.
     looked_through: usize,
 }
 
 impl<'a> Rounds<'a> {
-    /// Where a need begins.
+    /// Asks for the first keys of a need.
     fn begin(&mut self, need: &'a Need) {
         match need {
             Need::Numbers => self.ask(Key::Numbers),
@@ -209,7 +210,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Asks early for what the runs among the keys led to before.
+    /// Asks early for the envelopes that cached edges name for the runs in this round.
     fn foresee(&mut self, edges: &Edges) {
         for i in 0..self.next.len() {
             if let Key::Run(no) = self.next[i]
@@ -220,7 +221,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Asks round after round until nothing is missing.
+    /// Fetches round after round until nothing is missing.
     fn run(&mut self, fetch: &mut impl Fetch) -> Result<(), Error> {
         while !self.next.is_empty() {
             let round = take(&mut self.next);
@@ -232,7 +233,7 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    /// Asks for what the rows of a key lead to.
+    /// Asks for the keys that the rows of a key lead to.
     fn follow(&mut self, key: Key<'a>) {
         match key {
             Key::Run(no) => self.follow_run(no),
@@ -266,7 +267,7 @@ impl<'a> Rounds<'a> {
                 }
             }
             Key::Entry(run, seq) => self.follow_entry(run, seq),
-            // An item comes with the process that has it.
+            // An item is loaded with the instance that works on it.
             Key::Newest(newest) if newest.kind == Kind::Item && newest.upto.is_none() => {
                 let mut entries = self.l.entries.iter().map(|row| &row.value);
                 let holder = entries.find(|e| newest.is(e)).and_then(|e| e.instance);
@@ -276,7 +277,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// A run comes with its own envelope and every ancestor's.
+    /// Asks for the run's own envelope and every ancestor's.
     fn follow_run(&mut self, no: RunNo) {
         let charges = self.l.find::<Run>(no).map(|run| run.charges.clone());
         charges.iter().flat_map(|charges| charges.iter()).for_each(|no| self.charge(*no));
@@ -287,14 +288,14 @@ impl<'a> Rounds<'a> {
         self.ask(Key::Envelope(no));
     }
 
-    /// The run and its open attempts.
+    /// Asks for the run and its open attempts.
     fn whole(&mut self, run: RunNo) {
         self.ask(Key::Run(run));
         self.ask(Key::OpenAttempts(run));
     }
 
-    /// An entry comes with the lost calls it is a retry of and the items and steps that any of them was made in;
-    /// where a step has answers that its attempt has not taken, with that attempt, too.
+    /// Asks for the lost calls that the entry retries, and the items and steps around it and them. A step with
+    /// answers that its attempt has not taken is loaded with that attempt.
     fn follow_entry(&mut self, run: RunNo, seq: Seq) {
         let mut links = vec![seq];
         while let Some(seq) = links.pop() {
@@ -303,7 +304,7 @@ impl<'a> Rounds<'a> {
             let linked = e.linked();
             untaken.into_iter().for_each(|attempt| self.ask(Key::Attempt(run, attempt)));
             for seq in linked {
-                // One that another need has found is followed, and not asked for again.
+                // An entry that another need has loaded is followed, but not fetched again.
                 match self.l.find::<Entry>((run, seq)).is_some() {
                     true if self.asked.insert(Key::Entry(run, seq)) => links.push(seq),
                     true => {}
@@ -313,8 +314,8 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// The named budgets that `Windows` is about come with the envelopes of their newest windows, and with the next
-    /// free number where one has no window now.
+    /// Asks for the named budgets of each `Windows` need with the envelopes of their newest windows, and for the
+    /// next free number where a budget has no current window.
     fn follow_budgets(&mut self) {
         let mut wanted = false;
         for need in self.needs {
@@ -337,7 +338,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// A call that may still be charged something comes with the windows it was admitted under.
+    /// Asks for the windows that a call was admitted under, if the call may still be charged.
     fn follow_windows(&mut self) {
         let entries = self.l.entries.iter().skip(take(&mut self.looked_through)).map(|row| &row.value);
         let charged = entries.filter(|e| matches!(e.state, State::Open | State::Unknown));
@@ -363,7 +364,7 @@ fn is_open_call(e: &Entry) -> bool {
     e.state == State::Open && e.kind == Kind::Call
 }
 
-/// The key of a need for the newest entry of its kind, scope and key.
+/// Returns the key for a need of the newest entry of a kind, scope and key; `None` for other needs.
 fn newest(need: &Need) -> Option<Newest<'_>> {
     let (run, kind, scope, key) = match need {
         Need::Item(run, key) => (*run, Kind::Item, job::SCOPE, key.as_str()),
@@ -373,7 +374,7 @@ fn newest(need: &Need) -> Option<Newest<'_>> {
     Some(Newest { run, kind, scope, key, upto: None })
 }
 
-/// The key as decisions ask for it.
+/// Returns the name under which a decision asks for the key.
 fn named(key: Key<'_>) -> Option<Named> {
     Some(match key {
         Key::Instance(no) => Named::Instance(no),
@@ -389,8 +390,8 @@ fn named(key: Key<'_>) -> Option<Named> {
     })
 }
 
-/// Adds what the forks among the runs share: of each need that a fork itself does not answer, what its origins have,
-/// the nearest first. One round for each origin on the way; runs that are no forks cost nothing.
+/// Adds the entries that forks share with their origins. For each need that the fork itself does not answer, asks its
+/// origins, the nearest first: one round per origin. Runs that are no forks cost nothing.
 fn share<'a>(fetch: &mut impl Fetch, rounds: &mut Rounds<'a>) -> Result<(), Error> {
     if rounds.l.runs.iter().all(|row| row.value.origins.is_empty()) {
         return Ok(());
@@ -426,14 +427,14 @@ fn share<'a>(fetch: &mut impl Fetch, rounds: &mut Rounds<'a>) -> Result<(), Erro
                     rounds.l.entries.push(Row::shared(e));
                 }
             }
-            // The nearest origin's newest is the newest, whatever became of it.
+            // The newest entry of the nearest origin is the newest of all, whatever its state.
             newest(need).is_none_or(|of| !found.clone().any(|e| Newest { run: origin.run, ..of }.is(e)))
         });
     }
     Ok(())
 }
 
-/// What a need of a fork asks of one of its origins.
+/// Returns the key that a fork's need asks of one of its origins.
 fn at_origin<'a>(need: &'a Need, origin: &Origin) -> Option<Key<'a>> {
     match need {
         Need::Entry(_, seq) => (*seq <= origin.seq).then_some(Key::Entry(origin.run, *seq)),
@@ -442,7 +443,7 @@ fn at_origin<'a>(need: &'a Need, origin: &Origin) -> Option<Key<'a>> {
     }
 }
 
-/// Whether the fork itself, or a nearer origin, has what is needed. Of calls, all are needed.
+/// Returns whether the fork itself or a nearer origin answers the need. A need for calls always asks every origin.
 fn is_answered(l: &Loaded, fork: RunNo, need: &Need) -> bool {
     match need {
         Need::Entry(_, seq) => l.find::<Entry>((fork, *seq)).is_some(),

@@ -1,4 +1,4 @@
-//! The store's trait: submit operations, read what is committed. One trait, several databases.
+//! The store trait: submits operations and reads what is committed. Each database implements it.
 
 mod durability;
 mod error;
@@ -35,49 +35,49 @@ pub use durability::Durability;
 pub use error::Error;
 pub use filter::{Page, Sought, Which};
 
-/// A run with what belongs to it, as committed.
+/// Run with its spec and envelope, as committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunView {
     pub run: Run,
     pub spec: Spec,
-    /// Its own envelope.
+    /// The run's own envelope, without its ancestors'.
     pub envelope: Envelope,
 }
 
-/// Which runs to list. Newest first.
+/// Filter for listing runs, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct RunFilter {
     pub status: Option<Status>,
     pub command_key: Option<String>,
-    /// Only batch jobs. Found by an index.
+    /// Restricts to batch jobs. Uses an index.
     pub jobs: bool,
-    /// Only runs with a smaller number: the page after the last one seen.
+    /// Restricts to runs with a smaller number, for the next page.
     pub before: Option<RunNo>,
     pub limit: usize,
 }
 
-/// One line of the ledger: what the calls of a run, an upstream, a model and a UTC day came to.
+/// Sums of the calls of one run, upstream, model and UTC day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerLine {
     pub run: RunNo,
     pub upstream: String,
     pub model: String,
-    /// Days since the Unix epoch, UTC, of when the call was opened.
+    /// Day on which the calls were opened, in days since the Unix epoch, UTC.
     pub day: i64,
     pub calls: i64,
     pub tokens: i64,
     pub spent_nano_usd: i64,
-    /// Held by calls whose outcome is unknown.
+    /// Amount held by calls whose outcome is unknown.
     pub doubt_nano_usd: i64,
 }
 
-/// Stored bytes up to which a step's result comes with the step.
+/// Largest stored size, in bytes, of a step's result that is returned with the step.
 pub const INLINE_VALUE: i64 = 16 << 10;
 
-/// Stored bytes up to which an item's result comes with the item: in one part.
+/// Largest stored size, in bytes, of an item's result that is returned with the item: less than one part.
 pub const WHOLE_VALUE: i64 = PART_LEN as i64 - 1;
 
-/// A step as a resume needs it.
+/// Step as a resume needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepRow {
     pub seq: Seq,
@@ -87,23 +87,23 @@ pub struct StepRow {
     pub closed_at: Option<Micros>,
 }
 
-/// What every database offers. `submit` is the one way to write.
+/// Operations and reads that every database offers. `submit` is the only way to write.
 pub trait Store: Reads + Send + Sync {
-    /// Queues an operation. It is decided inside the transaction that writes it; whatever is queued
-    /// commits as one group. The ticket resolves when `durability` is reached.
+    /// Queues an operation. The store decides it inside the transaction that writes it, and commits all queued
+    /// operations as one group. The ticket resolves when `durability` is reached.
     fn submit(&self, op: Op, durability: Durability) -> Ticket;
 
-    /// `submit`, by a caller who would only wait: where nobody else is at work, its own thread does the work
-    /// before this returns, which saves two wake-ups. It blocks for as long as a commit takes.
+    /// Submits an operation for a caller that would only wait. If no other thread is writing, the caller's thread does
+    /// the work before this returns, which saves two wake-ups. Blocks for as long as a commit takes.
     fn submit_here(&self, op: Op, durability: Durability) -> Ticket {
         self.submit(op, durability)
     }
 
-    /// Answers `op` from what is committed and leaves its writing to the next commit, or to one of its own
-    /// within 100 ms. For an opening whose loss only makes it look unstarted: kill -9 before that loses it.
+    /// Answers `op` from what is committed, and leaves the write to the next commit or to its own within 100 ms.
+    /// Only for an opening whose loss makes it look unstarted: `kill -9` before the write loses it.
     ///
-    /// The answer is what would be written now: should another process write to the run before, it is decided
-    /// anew, and may come out otherwise. Gives `op` back where somebody is at work: submit it then.
+    /// The answer assumes that no other process writes to the run first. If one does, `op` is decided again and may
+    /// come out differently. Returns `op` as the error when a write is in progress: submit it then.
     fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
         Err(op)
     }
@@ -111,53 +111,53 @@ pub trait Store: Reads + Send + Sync {
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error>;
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error>;
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error>;
-    /// Approvals of all runs, or of one; the newest first, by when they were asked for.
+    /// Returns the approvals of all runs or of one, newest request first.
     fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error>;
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error>;
-    /// The named budgets that were not removed, in the order in which they were made.
+    /// Returns the named budgets that were not removed, in the order of their creation.
     fn budgets(&self) -> Result<Vec<BudgetView>, Error>;
-    /// All attempts of a run, oldest first.
+    /// Returns all attempts of a run, oldest first.
     fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error>;
     fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error>;
-    /// Entries after `after`, in order, at most `limit`.
+    /// Returns entries after `after`, in order, at most `limit`.
     fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error>;
-    /// The newest entry of each item of a job, in order: what a resume needs, in size and time linear in the page.
-    /// With `values`, each with what was recorded (a result, or an error) where that is stored in at most
-    /// `WHOLE_VALUE` bytes; what is larger is read with `payload`. One query.
+    /// Returns the newest entry of each item of a job, in order, as a resume needs them; linear in the page.
+    /// With `values`, each comes with its recorded result or error if that is stored in at most `WHOLE_VALUE` bytes;
+    /// larger ones are read with `payload`. One query.
     fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error>;
-    /// The steps of a run after `after`, in order, at most `limit`, each with what was recorded where that
-    /// is stored in at most `INLINE_VALUE` bytes; what is larger is read with `payload`. One query.
+    /// Returns the steps of a run after `after`, in order, at most `limit`. Each comes with its recorded value if that
+    /// is stored in at most `INLINE_VALUE` bytes; larger values are read with `payload`. One query.
     fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error>;
-    /// The newest entry that is sought.
+    /// Returns the newest entry that matches `sought`.
     fn newest(&self, run: RunNo, sought: &Sought<'_>) -> Result<Option<Entry>, Error>;
-    /// The newest call of a run whose request body is kept, if it is among its last 64 stored bodies: a
-    /// base after a restart. Bounded, because nothing is lost without one.
+    /// Returns the newest call of a run whose request body is kept, if it is among the last 64 stored bodies. Used
+    /// as the base for deltas after a restart; bounded, because nothing is lost without a base.
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error>;
-    /// Stored bytes, the parts of a long payload joined.
+    /// Returns the stored bytes, with the parts of a long payload joined.
     fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error>;
     fn live_instances(&self) -> Result<Vec<Instance>, Error>;
     fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error>;
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error>;
-    /// The keys that sign run tokens, newest first. Made with the store.
+    /// Returns the keys that sign run tokens, newest first. They are created with the store.
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error>;
-    /// What the database itself finds wrong with what it keeps, a line for each; reads everything. With `reindex`,
-    /// after it made anew what it can tell from the rest: its indexes. No row is changed.
+    /// Lists the damage that the database itself finds, one line each. Reads everything. With `reindex`, rebuilds the
+    /// indexes first; no row is changed.
     fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
         let _ = reindex;
         Ok(Vec::new())
     }
-    /// The store's clock.
+    /// Returns the time of the store's clock.
     fn now(&self) -> Result<Micros, Error>;
-    /// Where it is, for messages. Holds no password.
+    /// Returns the store's location, for messages. Contains no password.
     fn place(&self) -> String;
 }
 
-/// Submits a verb and gets its own answer back.
+/// Submits a verb and returns its typed answer.
 pub trait Ask {
     fn ask<V: Verb>(&self, verb: V, durability: Durability) -> Pending<V>;
-    /// `ask` by `Store::submit_here`.
+    /// Works as `ask`, through `Store::submit_here`.
     fn ask_here<V: Verb>(&self, verb: V, durability: Durability) -> Pending<V>;
-    /// Asks and blocks until the answer is there. Not for async code.
+    /// Submits a verb and blocks until its answer is there. Not for async code.
     fn run_verb<V: Verb>(&self, verb: V, durability: Durability) -> Result<V::Answer, Error> {
         self.ask_here(verb, durability).wait()
     }
@@ -173,7 +173,7 @@ impl<S: Store + ?Sized> Ask for S {
     }
 }
 
-/// A future outcome: await it, or block on `wait`.
+/// Future outcome of an operation: await it, or block on `wait`.
 pub struct Ticket(Inner);
 
 enum Inner {
@@ -181,11 +181,11 @@ enum Inner {
     Later(oneshot::AsyncReceiver<Result<Outcome, Error>>),
 }
 
-/// Where a store's writer puts the outcome.
+/// Sender with which a store's writer resolves a ticket.
 pub type Promise = oneshot::Sender<Result<Outcome, Error>>;
 
 impl Ticket {
-    /// A ticket and the promise that resolves it. A dropped promise resolves it as `Closed`.
+    /// Creates a ticket and the promise that resolves it. A dropped promise resolves the ticket as `Closed`.
     pub fn new() -> (Promise, Ticket) {
         let (tx, rx) = oneshot::async_channel();
         (tx, Ticket(Inner::Later(rx)))
@@ -195,7 +195,7 @@ impl Ticket {
         Ticket(Inner::Ready(Some(outcome)))
     }
 
-    /// Blocks until it resolves. Not for async code.
+    /// Blocks until the ticket resolves. Not for async code.
     pub fn wait(self) -> Result<Outcome, Error> {
         match self.0 {
             Inner::Ready(r) => r.unwrap_or(Err(Error::Closed)),
@@ -214,14 +214,14 @@ impl Future for Ticket {
     }
 }
 
-/// A ticket that knows its verb.
+/// Ticket typed by its verb, which resolves to the verb's answer.
 pub struct Pending<V> {
     ticket: Ticket,
     verb: PhantomData<fn() -> V>,
 }
 
 impl<V: Verb> Pending<V> {
-    /// Blocks until it resolves. Not for async code.
+    /// Blocks until the ticket resolves. Not for async code.
     pub fn wait(self) -> Result<V::Answer, Error> {
         typed::<V>(self.ticket.wait())
     }

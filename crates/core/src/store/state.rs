@@ -1,4 +1,4 @@
-//! What can be read of the state. One trait, implemented by every store.
+//! Reads of the agents' state: one trait, implemented by every store.
 
 use crate::{
     state::{At, Committed, Item, Listed, Namespace, Position, ResumePoint},
@@ -6,54 +6,54 @@ use crate::{
     words::id::Micros,
 };
 
-/// A page of an agent's live keys, in the order of their UTF-8 bytes.
+/// Query for a page of an agent's live keys, in the order of their UTF-8 bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
     pub namespace: String,
     pub agent: String,
-    /// Only keys that start with it.
+    /// Prefix that the keys must start with.
     pub prefix: String,
-    /// Only keys behind it: the page after the last one seen.
+    /// Last key of the previous page; only later keys are returned.
     pub after: Option<String>,
-    /// Pages of one scan agree with each other when all are read at one position.
+    /// Position to read at. Pages of one scan agree when all are read at the same position.
     pub at: At,
     pub limit: usize,
 }
 
-/// One end of a range of commits.
+/// Commit or time at one end of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     Commit(i64),
     Time(Micros),
 }
 
-/// A page of what one agent's keys went through, in the order in which it was committed.
+/// Query for a page of the changes to an agent's keys, in commit order.
 #[derive(Clone, Debug, Default)]
 pub struct EventRange {
     pub namespace: String,
     pub agent: String,
-    /// The first commit, itself included.
+    /// First commit, inclusive.
     pub from: Option<Moment>,
-    /// The last commit, itself included.
+    /// Last commit, inclusive.
     pub to: Option<Moment>,
-    /// Only events behind it: the page after the last one seen. To follow is to ask on.
+    /// Position of the last event seen; only later events are returned. To follow, ask again with the newest one.
     pub after: Position,
     pub limit: usize,
 }
 
-/// Events in order. Those of one commit follow each other.
+/// Events in commit order. The events of one commit are adjacent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventPage {
     pub events: Vec<Event>,
-    /// Compaction has removed versions of this agent from this page's part of the order.
+    /// Whether compaction removed versions of this agent from the range of this page.
     pub compacted: bool,
 }
 
-/// One version of a key, with the transaction that made it.
+/// Version of a key, with the transaction that made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub item: Item,
-    /// The id the transaction was committed under, if it had one.
+    /// Id under which the transaction was committed, if it had one.
     pub transaction: Option<String>,
 }
 
@@ -61,20 +61,20 @@ pub struct Event {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     pub items: Vec<Item>,
-    /// The oldest version that is kept: compaction has removed those below. 1 when none was removed;
-    /// 0 when the key was never written.
+    /// Oldest version that is kept; compaction removed earlier ones. 1 when none was removed, 0 when the key was
+    /// never written.
     pub oldest: i64,
 }
 
-/// Reads of what is committed; each sees one moment. A value that cannot be read is `Corrupt`.
+/// Reads of committed state. Each read sees one moment.
 ///
-/// A read of what compaction has removed is `Compacted`, and never a wrong answer.
+/// Errors: `Corrupt` for a value that cannot be read; `Compacted` for a read of what compaction has removed.
 pub trait Reads {
-    /// The newest version of a key: of a deleted one its tombstone, of an unknown one `None`.
+    /// Returns the newest version of a key: the tombstone of a deleted key, `None` for an unknown one.
     fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error>;
-    /// One version of a key: by its number, or the one that was the newest then. `None` when it was not made yet.
+    /// Returns one version of a key, by number or by point in time. `None` when it did not exist yet.
     fn state_at(&self, namespace: &str, agent: &str, key: &str, which: Which) -> Result<Option<Item>, Error>;
-    /// Versions of a key above `after`, oldest first, at most `limit`.
+    /// Returns versions of a key above `after`, oldest first, at most `limit`.
     fn state_history(
         &self,
         namespace: &str,
@@ -83,28 +83,28 @@ pub trait Reads {
         after: i64,
         limit: usize,
     ) -> Result<History, Error>;
-    /// Live keys, without reading values.
+    /// Lists live keys without reading their values.
     fn state_keys(&self, scan: &Scan) -> Result<Vec<Listed>, Error>;
-    /// Live keys with their values.
+    /// Returns live keys with their values.
     fn state_scan(&self, scan: &Scan) -> Result<Vec<Item>, Error>;
-    /// What an agent's keys went through.
+    /// Returns the changes to an agent's keys.
     fn state_events(&self, range: &EventRange) -> Result<EventPage, Error>;
-    /// Where a loop over `prefix0`, `prefix1`, … goes on. Does not depend on how many there are, except
-    /// behind a prefix that ends in a digit.
+    /// Returns the point at which a loop over `prefix0`, `prefix1`, … goes on. The cost does not depend on the number
+    /// of keys, except for a prefix that ends in a digit.
     fn resume_point(&self, namespace: &str, agent: &str, prefix: &str) -> Result<ResumePoint, Error>;
-    /// The newest position of the store: what a transaction that begins now reads at.
+    /// Returns the newest position of the store, at which a transaction that begins now reads.
     fn state_position(&self) -> Result<Position, Error>;
     fn namespace(&self, name: &str) -> Result<Option<Namespace>, Error>;
-    /// Namespaces in the order of their UTF-8 bytes, behind `after`.
+    /// Returns namespaces after `after`, in the order of their UTF-8 bytes.
     fn namespaces(&self, after: Option<&str>, limit: usize) -> Result<Vec<Namespace>, Error>;
-    /// Agents of a namespace in the order of their UTF-8 bytes, behind `after`.
+    /// Returns agents of a namespace after `after`, in the order of their UTF-8 bytes.
     fn agents(&self, namespace: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error>;
-    /// What the transaction with this id came to; `None` when it was not committed, or longer ago than ids are
-    /// kept: see [`super::transaction::unknown`].
+    /// Returns the outcome of the transaction with this id. `None` when it was not committed, or was committed longer
+    /// ago than ids are kept: see [`super::transaction::unknown`].
     fn transaction_outcome(&self, id: &str) -> Result<Option<Committed>, Error>;
 }
 
-/// A store around another one, whose state it shows as it is.
+/// A store that wraps another one and passes its state through unchanged.
 pub trait Wraps {
     fn wrapped(&self) -> &dyn Store;
 }

@@ -1,4 +1,4 @@
-//! The calendar of UTC. jiff knows the arithmetic; its clock and its time zones are left out of the build.
+//! The calendar of UTC. jiff does the arithmetic; its clock and its time zones are left out of the build.
 
 use jiff::{
     Timestamp,
@@ -9,27 +9,28 @@ use jiff::{
 
 use crate::words::id::Micros;
 
-/// A day, in microseconds.
+/// One day in microseconds.
 pub const DAY: i64 = 86_400_000_000;
 
-/// A moment as its date and time of day. The calendar ends with the years -9999 and 9999, and so does the result.
+/// Returns the UTC date and time of day of a moment, clamped to the years -9999 to 9999 of the calendar.
 pub fn utc(at: Micros) -> DateTime {
     Offset::UTC.to_datetime(timestamp(at))
 }
 
-/// The moment at which a date begins.
+/// Returns the moment at which a date begins, in UTC.
 pub fn start(date: Date) -> Micros {
     let begins = Offset::UTC.to_timestamp(date.to_datetime(Time::midnight()));
     // The last day of the year 9999 alone begins too late for a time stamp.
     Micros(begins.unwrap_or(Timestamp::MAX).as_microsecond())
 }
 
-/// `2026-11-20`.
+/// Formats the UTC date: `2026-11-20`.
 pub fn day(at: Micros) -> String {
     utc(at).date().to_string()
 }
 
-/// `2026-11-20T08:00:00.000000Z`, for programs: always as long, so that texts sort as moments do.
+/// Formats a moment for programs: `2026-11-20T08:00:00.000000Z`. The text has a fixed length, so that texts
+/// sort as moments do.
 pub fn rfc3339(at: Micros) -> String {
     const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
     PRINTER.timestamp_to_string(&timestamp(at))

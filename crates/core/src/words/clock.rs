@@ -1,37 +1,37 @@
-//! Time and chance, handed in from outside: the domain has neither of its own.
+//! Clocks and entropy, handed in from outside: the domain has none of its own.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::words::id::Micros;
 
-/// Where time comes from. The real one lives in the product, the simulated one below.
+/// Source of time. The real one lives in the product, the simulated one is [`ManualClock`].
 pub trait Clock: Send + Sync {
-    /// The wall clock. It may jump either way: for what people read and for deadlines in days.
+    /// Returns the wall clock. It may jump either way: for texts that people read and for deadlines in days.
     fn now(&self) -> Micros;
 
-    /// Milliseconds since some fixed moment of this process; never goes back, and stands still
-    /// while the machine sleeps (CLOCK_MONOTONIC): for `active_ms`, timeouts and heartbeats.
+    /// Returns milliseconds since some fixed moment of this process. The value never goes back, and stands
+    /// still while the machine sleeps (CLOCK_MONOTONIC): for `active_ms`, timeouts and heartbeats.
     fn monotonic_ms(&self) -> u64;
 
-    /// The same, and it goes on while the machine sleeps (CLOCK_BOOTTIME): what it gains on the other
-    /// one was sleep.
+    /// Returns milliseconds like [`Clock::monotonic_ms`], but goes on while the machine sleeps
+    /// (CLOCK_BOOTTIME). The gain over `monotonic_ms` is the time asleep.
     fn boottime_ms(&self) -> u64;
 }
 
-/// Where random bytes come from: ids, token keys, jitter.
+/// Source of random bytes: for ids, token keys and jitter.
 pub trait Entropy: Send + Sync {
     /// Fills all of `bytes`. An implementation that cannot must panic: predictable keys are worse.
     fn fill(&self, bytes: &mut [u8]);
 }
 
-/// `N` fresh bytes.
+/// Returns `N` fresh random bytes.
 pub fn random<const N: usize>(entropy: &dyn Entropy) -> [u8; N] {
     let mut bytes = [0; N];
     entropy.fill(&mut bytes);
     bytes
 }
 
-/// A clock that moves only when it is told to.
+/// Clock that moves only when it is told to, for tests and simulation.
 #[derive(Debug)]
 pub struct ManualClock {
     wall_micros: AtomicI64,
@@ -65,7 +65,7 @@ impl ManualClock {
         self.wall_micros.fetch_add(i64::try_from(micros).unwrap_or(i64::MAX), Ordering::SeqCst);
     }
 
-    /// Lets `ms` pass on all but the monotonic clock: the machine was asleep.
+    /// Lets `ms` pass on all clocks but the monotonic one: the machine was asleep.
     pub fn suspend_ms(&self, ms: u64) {
         self.slept_ms.fetch_add(ms, Ordering::SeqCst);
         let micros = i64::try_from(ms.saturating_mul(1000)).unwrap_or(i64::MAX);
@@ -87,11 +87,11 @@ impl Clock for ManualClock {
     }
 }
 
-/// The same bytes for the same seed: SplitMix64. For tests and simulation, never for keys.
+/// Entropy that gives the same bytes for the same seed (SplitMix64). For tests and simulation, never for keys.
 #[derive(Debug)]
 pub struct SeededEntropy(AtomicU64);
 
-/// SplitMix64's step: 2^64 divided by the golden ratio, odd, so that all states are visited.
+/// Increment of SplitMix64: 2^64 divided by the golden ratio, odd, so that all states are visited.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl SeededEntropy {
@@ -99,7 +99,7 @@ impl SeededEntropy {
         SeededEntropy(AtomicU64::new(seed))
     }
 
-    /// The next 64 bits. Threads that share a source get different ones, in no fixed order.
+    /// Returns the next 64 bits. Threads that share a source get different ones, in no fixed order.
     pub fn next_u64(&self) -> u64 {
         let mut z = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

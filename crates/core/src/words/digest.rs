@@ -1,4 +1,4 @@
-//! What makes two requests the same request: a digest of all that decides an answer.
+//! Digests of requests: two requests with the same digest are the same request.
 //!
 //! Digests are stored and compared across versions of this program, so the framing carries a
 //! version: [`REQUEST_VERSION`] changes whenever the same request would digest differently.
@@ -13,7 +13,7 @@ pub const REQUEST_VERSION: u8 = 1;
 /// Version of the framing of [`MatchKey`].
 pub const MATCH_VERSION: u8 = 1;
 
-/// A text that is no digest: wrong length, or a character that is not hexadecimal.
+/// Error for a text that is no digest: wrong length, or a character that is not hexadecimal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a {kind}: {text:?} (wanted {wanted} hexadecimal digits, had {had} characters)")]
 pub struct BadHex {
@@ -76,10 +76,10 @@ hex_bytes!(
     "digest"
 );
 hex_bytes!(
-    /// What the replay rule looks candidates up by: 32 hexadecimal digits.
+    /// Key by which the replay rule looks up candidates: 32 hexadecimal digits.
     ///
-    /// Half a SHA-256: an index column half as wide, and 64 bits of strength against a made
-    /// collision, which could only ever confuse calls of one run.
+    /// Half a SHA-256 makes the index column half as wide, and leaves 64 bits of strength against a deliberate
+    /// collision. Such a collision could only confuse calls of one run.
     MatchKey,
     16,
     "match key"
@@ -99,36 +99,36 @@ fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 impl Digest {
-    /// The SHA-256 of `bytes`.
+    /// Returns the SHA-256 of `bytes`.
     pub fn of(bytes: &[u8]) -> Digest {
         Digest(Sha256::digest(bytes).into())
     }
 }
 
-/// All that decides a request's answer, before any change of ours.
+/// Parts of a request that decide its answer, before any change made by Outlast.
 ///
-/// A struct and not a builder of calls, so that a field that is added cannot be forgotten anywhere.
+/// A struct and not a builder, so that an added field cannot be forgotten anywhere.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestDigest<'a> {
-    /// The upstream's configured name, so that a moved base URL keeps its digests.
+    /// Configured name of the upstream, so that a moved base URL keeps its digests.
     pub upstream: &'a str,
-    /// In upper case.
+    /// HTTP method in upper case.
     pub method: &'a str,
-    /// Below the upstream's base, with its leading slash.
+    /// Path below the upstream's base, with its leading slash.
     pub path: &'a str,
-    /// Without `?`, and without a credential.
+    /// Query without `?` and without a credential.
     pub query: Option<&'a str>,
     pub anthropic_version: Option<&'a str>,
-    /// Several header lines joined by commas, in order.
+    /// Value of the `anthropic-beta` header; several lines are joined by commas, in order.
     pub anthropic_beta: Option<&'a str>,
     /// Whether the answer is wanted as a stream.
     pub stream: bool,
-    /// The canonical JSON body: sorted keys, what does not count left out, masks applied.
+    /// Canonical JSON body: keys sorted, ignored parts left out, masks applied.
     pub body: &'a [u8],
 }
 
 impl RequestDigest<'_> {
-    /// SHA-256 of the version and the fields in order, each with its length before it, so that no
+    /// Returns the SHA-256 of the version and the fields in order, each with its length before it, so that no
     /// two different requests are framed alike.
     pub fn digest(&self) -> Digest {
         let mut frame = Frame::new(b"outlast request", REQUEST_VERSION);
@@ -145,8 +145,8 @@ impl RequestDigest<'_> {
 }
 
 impl MatchKey {
-    /// The key of a request within its scope and, where the agent's own credential is passed
-    /// through, for that credential only: one user's answer is never replayed to another.
+    /// Returns the key of a request within its scope. If the agent's own credential is passed through, the key
+    /// holds for that credential only: one user's answer is never replayed to another.
     pub fn new(request: &Digest, scope: &str, credential: Option<&Digest>) -> MatchKey {
         let mut frame = Frame::new(b"outlast match", MATCH_VERSION);
         frame.field(&request.0);
@@ -173,7 +173,7 @@ impl Frame {
         self.0.update(bytes);
     }
 
-    /// Absent and empty differ: an absent field is framed by a length no field can have.
+    /// Adds an optional field. An absent field differs from an empty one: its length is one no field can have.
     fn optional(&mut self, bytes: Option<&[u8]>) {
         match bytes {
             Some(bytes) => self.field(bytes),

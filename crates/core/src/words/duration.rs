@@ -2,7 +2,7 @@
 //!
 //! Home-made: jiff's spans also read `1 hour ago`, `1.5h` and months, and do not say which part of a text is wrong.
 
-/// A text that is no duration.
+/// Error for a text that is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a duration: {text:?}: {reason} (wanted for example 300ms, 45s, 1h30m or 2d)")]
 pub struct BadDuration {
@@ -10,7 +10,7 @@ pub struct BadDuration {
     pub reason: BadDurationReason,
 }
 
-/// What was wrong with it.
+/// Reason why a text is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadDurationReason {
     #[error("it is empty")]
@@ -27,12 +27,13 @@ pub enum BadDurationReason {
     TooLong,
 }
 
-/// Largest first: the order in which they are written.
+/// Units, largest first: the order in which they are written.
 const UNITS: [(&str, i64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
 /// Reads whole numbers with units, largest first, each unit at most once: `2h`, `1h30m`, `300ms`.
 ///
-/// In milliseconds, never negative. A bare number is refused: seconds to one, milliseconds to another.
+/// Returns milliseconds, never negative. A bare number is refused: seconds to one reader, milliseconds to
+/// another.
 pub fn parse_ms(text: &str) -> Result<i64, BadDuration> {
     read_ms(text).map_err(|reason| BadDuration { text: start_of(text), reason })
 }
@@ -87,7 +88,7 @@ pub fn format_ms(ms: i64) -> String {
     text
 }
 
-/// Enough of a hostile text to recognise it by.
+/// Returns the start of a text, enough to recognise it by. A hostile text may be long.
 fn start_of(text: &str) -> String {
     text.chars().take(40).collect()
 }

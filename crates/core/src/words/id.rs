@@ -1,17 +1,17 @@
-//! Names of things. Each is its own type, so that a run number is never passed where a fence is meant.
+//! Ids and numbers. Each is a type of its own, so that a run number is never passed where a fence is meant.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-/// A run's name as people type it: the caller's own, or `run_<uuidv7>`.
+/// Id of a run as people type it: the caller's own, or `run_<uuidv7>`.
 ///
-/// 1 to 128 of `[A-Za-z0-9._:-]`.
+/// 1 to 128 characters of `[A-Za-z0-9._:-]`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RunId(Arc<str>);
 
-/// What was wrong with an id.
+/// Error for a text that is not a run id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a run id: {text:?} (wanted 1 to 128 of A-Z a-z 0-9 . _ : -)")]
 pub struct BadRunId {
@@ -31,7 +31,7 @@ impl RunId {
         }
     }
 
-    /// Makes `run_<uuidv7>` from a time and 10 bytes of entropy: sorts by creation.
+    /// Makes `run_<uuidv7>` from a time and 10 bytes of entropy. The ids sort by creation.
     pub fn generate(now: Micros, entropy: [u8; 10]) -> Self {
         Self(format!("run_{}", uuid_v7(now, entropy)).into())
     }
@@ -73,7 +73,7 @@ impl From<RunId> for String {
     }
 }
 
-/// A UUID of version 7: 48 bits of milliseconds, then entropy.
+/// Formats a UUID of version 7: 48 bits of milliseconds, then entropy.
 pub fn uuid_v7(now: Micros, entropy: [u8; 10]) -> String {
     let ms = (now.0.max(0) as u64 / 1000) & 0xffff_ffff_ffff;
     let e = entropy;
@@ -92,17 +92,18 @@ pub fn uuid_v7(now: Micros, entropy: [u8; 10]) -> String {
     )
 }
 
-/// Microseconds since the Unix epoch, as the store's clock gave them.
+/// Time in microseconds since the Unix epoch, as the store's clock gave it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Micros(pub i64);
 
 impl Micros {
-    /// Whole milliseconds from `earlier` to here; zero when the clock went back.
+    /// Returns the whole milliseconds from `earlier` to this time; zero if the clock went back.
     pub fn ms_since(self, earlier: Micros) -> i64 {
         ((self.0 - earlier.0) / 1000).max(0)
     }
 
+    /// Returns this time plus `ms` milliseconds, saturating.
     pub fn plus_ms(self, ms: i64) -> Micros {
         Micros(self.0.saturating_add(ms.saturating_mul(1000)))
     }
@@ -147,7 +148,7 @@ number!(
     AttemptNo
 );
 number!(
-    /// Which driver's place in a run: 0 is the exclusive driver, batch workers take others.
+    /// Place of a driver in a run: 0 is the exclusive driver's, batch workers have others, from 1.
     Slot
 );
 number!(
@@ -156,13 +157,13 @@ number!(
 );
 
 impl Slot {
-    /// The exclusive driver's.
+    /// Slot of the exclusive driver.
     pub const DRIVER: Slot = Slot(0);
-    /// Where header callers without a label share one implicit, unfenced attempt.
+    /// Slot of the one implicit, unfenced attempt that header callers without a label share.
     pub const IMPLICIT: Slot = Slot(-1);
     /// In a claim: the lowest free worker's slot, from 1.
     pub const ANY: Slot = Slot(-2);
-    /// Whose lease the process holds that acts in a supervisor's attempt.
+    /// Slot of the lease held by a process that acts in an attempt driven by a supervisor.
     pub const ADOPTER: Slot = Slot(-3);
 }
 

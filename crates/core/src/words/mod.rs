@@ -1,4 +1,4 @@
-//! Words that every noun is told in: ids, times, sizes, money, digests.
+//! Words shared by every other module: ids, times, sizes, money, digests.
 
 pub mod calendar;
 pub mod clock;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct NanoUsd(pub i64);
 
-/// A text that is no amount.
+/// Error for a text that is no amount.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not an amount in usd: {text:?} (wanted for example 5, 0.25 or 12.000000001)")]
 pub struct BadAmount {
@@ -40,7 +40,7 @@ impl NanoUsd {
     }
 }
 
-/// Dollars with at least two and at most nine decimals: `0.25`, `0.000123`.
+/// Formats dollars with at least two and at most nine decimals: `0.25`, `0.000123`.
 impl fmt::Display for NanoUsd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if self.0 < 0 { "-" } else { "" };
@@ -80,7 +80,7 @@ impl Sum for NanoUsd {
 pub struct PicoUsdPerToken(pub i64);
 
 impl PicoUsdPerToken {
-    /// What `tokens` cost, in pico-dollars, so that sums round once and not per column.
+    /// Returns the price of `tokens` in pico-dollars, so that sums round once and not per column.
     pub fn times(self, tokens: u64) -> i128 {
         i128::from(self.0) * i128::from(tokens)
     }

@@ -1,11 +1,11 @@
-//! A loaded row, and whether it is to be written back.
+//! Rows loaded from a store, and whether they are to be written back.
 
 /// A loaded row.
 #[derive(Clone, Debug)]
 pub struct Row<T> {
     pub value: T,
     pub touch: Touch,
-    /// Another run's: a change is a row of its own.
+    /// Whether the row belongs to another run. A change then makes a row of this run's own.
     shared: bool,
 }
 
@@ -16,11 +16,11 @@ impl<T> Row<T> {
     pub fn insert(value: T) -> Self {
         Self { value, touch: Touch::Insert, shared: false }
     }
-    /// A row that is shared with another run, and that this run has not yet: see `store::load`.
+    /// Wraps a row that is shared with another run and that this run does not have yet: see `store::load`.
     pub fn shared(value: T) -> Self {
         Self { value, touch: Touch::Read, shared: true }
     }
-    /// The value, to be changed: the row will be written back.
+    /// Returns the value for a change. The row will be written back.
     pub fn touched(&mut self) -> &mut T {
         if self.touch == Touch::Read {
             self.touch = if self.shared { Touch::Insert } else { Touch::Update };

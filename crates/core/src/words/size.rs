@@ -1,6 +1,6 @@
 //! Sizes as people type them, `64MiB`, and bytes as the domain counts them.
 
-/// A text that is no size.
+/// Error for a text that is no size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a size: {text:?}: {reason} (wanted for example 64MiB, 500KB or 4096B)")]
 pub struct BadSize {
@@ -8,7 +8,7 @@ pub struct BadSize {
     pub reason: BadSizeReason,
 }
 
-/// What was wrong with it.
+/// Reason why a text is no size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadSizeReason {
     #[error("it does not start with a whole number")]
@@ -21,7 +21,7 @@ pub enum BadSizeReason {
     TooLarge,
 }
 
-/// Largest first; the decimal ones are read but never written.
+/// Units, largest first. The decimal ones are read but never written.
 const UNITS: [(&str, u64); 9] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -36,7 +36,7 @@ const UNITS: [(&str, u64); 9] = [
 
 /// Reads a whole number and a unit, in either case: `64MiB` is 67,108,864, `64MB` is 64,000,000.
 ///
-/// In bytes. `64M` is refused: it means either, and a limit is no place to guess.
+/// Returns bytes. `64M` is refused because it may mean either, and a limit is no place to guess.
 pub fn parse_bytes(text: &str) -> Result<u64, BadSize> {
     read_bytes(text).map_err(|reason| BadSize { text: text.chars().take(40).collect(), reason })
 }

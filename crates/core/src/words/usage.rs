@@ -1,12 +1,12 @@
-//! What a provider says a call used, in one shape for every dialect.
+//! Token usage of a call as its provider reports it, in one shape for every dialect.
 
 use serde::{Deserialize, Serialize};
 
 /// Tokens of one call, each counted in exactly one input column and one output column.
 ///
-/// Dialects disagree on what contains what (OpenAI's `cached_tokens` are part of `prompt_tokens`,
-/// Anthropic's `cache_read_input_tokens` are not part of `input_tokens`): a dialect's file subtracts,
-/// so that here the input is always `input + cache_read + cache_write_5m + cache_write_1h`.
+/// Dialects disagree on which count contains which: OpenAI's `cached_tokens` are part of `prompt_tokens`,
+/// Anthropic's `cache_read_input_tokens` are not part of `input_tokens`. Each dialect's file subtracts, so that
+/// here the input is always `input + cache_read + cache_write_5m + cache_write_1h`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
@@ -17,14 +17,14 @@ pub struct Usage {
     pub cache_write_1h: u64,
     /// All output tokens, reasoning included.
     pub output: u64,
-    /// The part of `output` that is reasoning, where the provider tells.
+    /// Part of `output` that is reasoning, where the provider reports it.
     pub reasoning: u64,
     /// Server-side web searches, billed per request.
     pub web_searches: u64,
 }
 
 impl Usage {
-    /// All input tokens, cached or not.
+    /// Returns all input tokens, cached or not.
     pub fn input_total(&self) -> u64 {
         self.input
             .saturating_add(self.cache_read)
@@ -32,13 +32,13 @@ impl Usage {
             .saturating_add(self.cache_write_1h)
     }
 
-    /// Input plus output: what counts against a `tokens` limit.
+    /// Returns input plus output: the number that counts against a `tokens` limit.
     pub fn total(&self) -> u64 {
         self.input_total().saturating_add(self.output)
     }
 }
 
-/// The tier a provider billed, as its answer names it; it selects the price column.
+/// Service tier billed by the provider, as its answer names it. Selects the price column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServiceTier {

@@ -1,4 +1,4 @@
-//! What answers say, and what they are billed at.
+//! Tests of answers and of the usage they are billed at.
 
 use super::*;
 
@@ -159,7 +159,7 @@ async fn a_script_calls_its_tools_turn_by_turn() {
     }
     assert_eq!(said(CHAT, &provided.ask(CHAT, &request).await.json()), "done");
 
-    // The system text's script counts over the whole conversation.
+    // The script in the system text counts over the whole conversation.
     let mut request = with(says("go"), json!({"tools": [{"name": "ls"}], "system": script}));
     for dir in ["/", "/tmp"] {
         let answer = provided.ask(MESSAGES, &request).await.json();

@@ -1,4 +1,4 @@
-//! How answers come, or do not: late, cut off, garbled, and always paid before they begin.
+//! Tests of delivery: answers late, cut off, garbled or absent, and always paid before they begin.
 
 use super::*;
 

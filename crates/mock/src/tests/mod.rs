@@ -1,4 +1,4 @@
-//! A provider of its own for each test, and a client that speaks to it.
+//! Test harness: a provider of its own for each test, and a client that speaks to it.
 
 mod answers;
 mod delivery;
@@ -79,7 +79,7 @@ impl Answered {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// The `data` of a stream's frames, `[DONE]` left out.
+    /// Returns the `data` of a stream's frames, `[DONE]` left out.
     fn events(&self) -> Vec<Value> {
         let data = self.text().lines().filter_map(|line| line.strip_prefix("data: "));
         data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
@@ -95,7 +95,7 @@ fn with(mut body: Value, more: Value) -> Value {
     body
 }
 
-/// The text of a whole answer.
+/// Returns the text of a whole answer.
 fn said(path: &str, answer: &Value) -> String {
     let text = match path {
         CHAT => &answer["choices"][0]["message"]["content"],

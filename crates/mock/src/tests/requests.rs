@@ -1,4 +1,4 @@
-//! What is refused, and in which encodings requests come and answers go.
+//! Tests of refusals, and of the encodings of requests and answers.
 
 use super::*;
 

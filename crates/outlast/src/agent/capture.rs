@@ -1,4 +1,4 @@
-//! Sessions that programs choose themselves: kept as soon as a request names one.
+//! Captures session ids that programs choose themselves: kept as soon as a request names one.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 use super::session::{self, Session};
 use crate::program::say::say;
 
-/// Takes what the proxy sees, and keeps the first session of each agent: what an agent's own tools begin
-/// later is theirs.
+/// Observer of the proxy that keeps the first session of each agent. Sessions that an agent's own tools begin
+/// later are not the agent's.
 #[derive(Clone)]
 pub struct Capture(mpsc::UnboundedSender<Named>);
 
@@ -27,7 +27,8 @@ struct Named {
 }
 
 impl Capture {
-    /// Must be called inside the runtime; it ends with the last clone.
+    /// Starts the task that keeps sessions. Must be called inside the runtime. The task ends with the last
+    /// clone.
     pub fn start(store: Arc<dyn Store>) -> Capture {
         let (sender, mut named) = mpsc::unbounded_channel::<Named>();
         tokio::spawn(async move {
@@ -45,7 +46,8 @@ impl Capture {
         Capture(sender)
     }
 
-    /// The run's own agent has printed its session's id: on disk when this returns. Not for async code.
+    /// Keeps a session id that the run's own agent has printed. Durable when it returns. Blocks: not for
+    /// async code.
     pub fn read(store: &dyn Store, run: RunNo, attempt: AttemptNo, id: &str) {
         let named = Named { run, attempt, agent: None, id: id.to_owned() };
         let kept = prepared(store, &named).and_then(|keep| match keep {
@@ -60,7 +62,7 @@ impl Capture {
     pub fn saw(&self, seen: &Seen) {
         if let Seen::Session { run, attempt, id, agent } = seen {
             let named = Named { run: *run, attempt: *attempt, agent: agent.clone(), id: id.clone() };
-            // At the very end nobody listens, and nobody goes on.
+            // At the very end nobody receives, and no session is resumed.
             let _ = self.0.send(named);
         }
     }
@@ -73,7 +75,7 @@ async fn keep(store: &dyn Store, named: &Named) -> Result<(), store::Error> {
     Ok(())
 }
 
-/// What keeps it. `None`: another is kept already.
+/// Prepares the checkpoint that keeps a session. `None`: another one is kept already.
 fn prepared(store: &dyn Store, named: &Named) -> Result<Option<Checkpoint>, store::Error> {
     let attempts = store.attempts(named.run)?;
     let Some(attempt) = attempts.iter().find(|a| a.no == named.attempt) else { return Ok(None) };

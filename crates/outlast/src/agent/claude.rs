@@ -1,7 +1,8 @@
-//! Claude Code: `claude`. Its session's id is ours to choose; it is resumed by `--resume ID`.
+//! Claude Code: `claude`. We choose its session id, and it is resumed by `--resume ID`.
 //!
-//! Measured with 2.1: a session is bound to its working directory; an unfinished tool call is dropped from its
-//! history after kill -9; a run token in ANTHROPIC_API_KEY makes the interactive program ask for leave.
+//! Measured with 2.1: a session is bound to its working directory; an unfinished tool call is dropped from
+//! its history after kill -9; a run token in ANTHROPIC_API_KEY makes the interactive program ask for
+//! permission.
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
 
@@ -16,7 +17,7 @@ use crate::settings::surroundings::Surroundings;
 
 pub struct Claude;
 
-/// First words that are no prompt.
+/// First words that are subcommands and no prompt.
 const SUBCOMMANDS: [&str; 16] = [
     "agents",
     "auth",
@@ -122,7 +123,7 @@ fn has(pieces: &[Piece], names: &[&str]) -> bool {
     pieces.iter().any(|piece| piece.is(names))
 }
 
-/// Whether it is a conversation at all.
+/// Returns whether the command line is a conversation at all.
 fn converses(pieces: &[Piece]) -> bool {
     let first = pieces.iter().find_map(|piece| match piece {
         Piece::Word(word) => Some(word.as_str()),
@@ -149,7 +150,7 @@ impl Adapter for Claude {
         } else if has(&pieces, &["--fork-session", "-c", "--continue", "--from-pr"]) {
             Names::Theirs
         } else if has(&pieces, &["-r", "--resume"]) {
-            // What is no id is a word to search by.
+            // A value that is no id is a search word.
             value(&pieces, &["-r", "--resume"]).filter(|id| is_uuid(id)).map_or(Names::Theirs, Names::Resumed)
         } else {
             Names::Ours
@@ -187,7 +188,7 @@ impl Adapter for Claude {
     }
 
     fn environment(&self, env: &mut BTreeMap<OsString, OsString>, with: &With) {
-        // As an API key, an interactive session would first ask whether it may use it.
+        // An interactive session would ask whether it may use the token as an API key.
         if with.has_anthropic_key
             && let Some(token) = env.remove(&OsString::from("ANTHROPIC_API_KEY"))
         {
@@ -229,7 +230,7 @@ fn settings(with: &With) -> Vec<String> {
     path.into_iter().flat_map(|path| ["--settings".to_owned(), path]).collect()
 }
 
-/// Options, and words behind `--`, where no option can take them for its values.
+/// Returns the options, then the words behind `--`, where no option can take them for its values.
 fn written<'p>(pieces: impl Iterator<Item = &'p Piece>, more: &[String]) -> Vec<String> {
     let (words, options): (Vec<&Piece>, Vec<&Piece>) = pieces.partition(|p| matches!(p, Piece::Word(_)));
     let mut out: Vec<String> = options.into_iter().flat_map(Piece::words).collect();

@@ -1,8 +1,8 @@
-//! Codex: `codex`. It chooses its session's id, which its requests name; `exec resume ID` goes on with it.
+//! Codex: `codex`. It chooses its session id, which its requests name, and is resumed by `exec resume ID`.
 //!
-//! Measured with 0.169: OPENAI_BASE_URL is not obeyed, so the proxy is put into its configuration by `-c`; after
-//! kill -9 its history has the unfinished call with the result "aborted", whatever had become of it; each
-//! process of a tool has the call's id in CODEX_TOOL_CALL_ID.
+//! Measured with 0.169: OPENAI_BASE_URL is not obeyed, so the proxy is put into its configuration by `-c`;
+//! after kill -9 its history has the unfinished call with the result "aborted", whatever had become of it;
+//! each process of a tool has the call's id in CODEX_TOOL_CALL_ID.
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
 
@@ -15,15 +15,15 @@ use crate::settings::surroundings::Surroundings;
 
 pub struct Codex;
 
-/// Our provider's name in its configuration.
+/// Name of our provider in Codex's configuration.
 const PROVIDER: &str = "outlast";
 
-/// What a line asks for.
+/// Mode that a command line asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Interactive,
     Exec,
-    /// `login`, `mcp` and the like.
+    /// Subcommands without a conversation: `login`, `mcp` and the like.
     Other,
 }
 
@@ -121,7 +121,7 @@ fn has(pieces: &[Piece], names: &[&str]) -> bool {
     pieces.iter().any(|piece| piece.is(names))
 }
 
-/// The values of `-c KEY=…`.
+/// Returns whether a `-c KEY=…` option sets `key`.
 fn configures(pieces: &[Piece], key: &str) -> bool {
     pieces.iter().any(|piece| match piece {
         Piece::Option { values, .. } if piece.is(&["-c", "--config"]) => {
@@ -131,7 +131,7 @@ fn configures(pieces: &[Piece], key: &str) -> bool {
     })
 }
 
-/// The mode, and the words behind the subcommand.
+/// Returns the mode, and the words behind the subcommand.
 fn mode(pieces: &[Piece]) -> (Mode, Vec<&str>) {
     let words: Vec<&str> = pieces
         .iter()
@@ -152,7 +152,7 @@ fn mode(pieces: &[Piece]) -> (Mode, Vec<&str>) {
     }
 }
 
-/// It has a provider of its own: not ours to change.
+/// Returns whether the command line chooses a provider of its own, which we do not change.
 fn has_provider(pieces: &[Piece]) -> bool {
     configures(pieces, "model_provider") || has(pieces, &["--oss", "--local-provider"])
 }
@@ -198,7 +198,7 @@ impl Adapter for Codex {
         let names = match mode {
             Mode::Other => Names::Nothing,
             _ if has(&pieces, &["--ephemeral"]) => Names::Nothing,
-            // A thread's name, or a picker, is theirs to look up.
+            // A thread's name, or the picker, is resolved by Codex itself.
             _ => words
                 .get(1)
                 .filter(|id| resumes && id.len() == 36)
@@ -223,7 +223,7 @@ impl Adapter for Codex {
         let gone = ["--last", "--all", "-i", "--image", "--include-non-interactive"];
         let mut is_open = mode == Mode::Exec;
         for piece in pieces.iter().filter(|p| !p.is(&gone)) {
-            // The first word is `exec`: options before it are the program's, those behind it its own.
+            // The first word is `exec`. Options before it are the program's, options behind it its own.
             match piece {
                 Piece::Word(_) if std::mem::take(&mut is_open) => out.push("exec".into()),
                 Piece::Word(_) => {}
@@ -266,7 +266,7 @@ impl Adapter for Codex {
     }
 }
 
-/// A TOML string: JSON's escapes are all TOML's.
+/// Returns `text` as a TOML string. JSON's escapes are all valid in TOML.
 fn toml_text(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

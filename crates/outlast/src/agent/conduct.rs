@@ -1,4 +1,4 @@
-//! An agent's attempts, one after the other: with which words each is started, and what is learnt from its end.
+//! Consecutive attempts of an agent: the arguments that each starts with, and what its end tells.
 
 use std::{
     collections::BTreeMap,
@@ -33,35 +33,35 @@ use crate::{
 };
 use outlast_process::exit::Exit;
 
-/// After so many resumptions in a row that asked the provider nothing, the session is given up.
+/// Number of resumptions in a row that exit with 1 and make no request, after which the session is given up.
 const FUTILE: u32 = 2;
 
 const UNKNOWN_END: &str = "it is not known how";
 
-/// What an attempt is started with.
+/// Arguments with which an attempt starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
     pub argv: Vec<String>,
-    /// It goes on with a session: what the person fed the first attempt was heard already.
+    /// Whether it resumes a session. The input of the first attempt has then been read already.
     pub resumes: bool,
     pub headless: bool,
 }
 
-/// One agent of a run.
+/// One agent of a run, through all its attempts.
 pub struct Conduct {
     adapter: Box<dyn Adapter>,
     line: Line,
     reading: Reading,
     with: With,
     run: RunNo,
-    /// Which of several agents of the run; the run's own command has no name.
+    /// Name among several agents of the run. The run's own command has none.
     name: Option<String>,
-    /// Where it works: its sessions and the person's relative paths are bound to it.
+    /// Working directory. The agent's sessions and the user's relative paths are bound to it.
     directory: PathBuf,
     run_files: RunDirectory,
     files: PathBuf,
     transcripts: Option<PathBuf>,
-    /// Where its session is kept.
+    /// Name of the checkpoint that keeps the session.
     key: String,
     session: Option<Session>,
     resumed: bool,
@@ -69,7 +69,7 @@ pub struct Conduct {
     remarked: bool,
 }
 
-/// Who an agent is, and where.
+/// Name, command line and directory of an agent.
 pub struct Place<'a> {
     pub name: Option<String>,
     pub argv: &'a [String],
@@ -77,9 +77,10 @@ pub struct Place<'a> {
 }
 
 impl Conduct {
-    /// For a run's command, or for an agent in one of its scripts. `None`: the command is no agent that is known.
+    /// Recognizes the agent in a run's command, or in a command that one of its scripts starts. `None`: no
+    /// known agent.
     ///
-    /// Errors: `--agent` names an adapter that is not there; settings that cannot be read.
+    /// Errors: `--agent` names an adapter that does not exist; settings that cannot be read.
     pub fn of(
         view: &RunView,
         choice: &Choice,
@@ -92,7 +93,7 @@ impl Conduct {
         };
         let piped = !std::io::stdout().is_terminal();
         let reading = adapter.read(&line, piped);
-        // In a script, the variables that the run's own command was given tell.
+        // In a script, the variables given to the run's own command show which keys are replaced.
         let shows_token = |name: &str| {
             let key = context.around.var(name).and_then(|k| k.to_str());
             key.is_some_and(outlast_core::run::token::looks_like_token)
@@ -133,10 +134,12 @@ impl Conduct {
         self.adapter.as_ref()
     }
 
-    /// Decides how the attempt of `actor` starts, and changes `env` for it. A session id that is ours to choose
-    /// is on disk when this returns, and so is what became of the tools of the attempt before.
+    /// Decides how the attempt of `actor` starts, and changes `env` for it.
     ///
-    /// `strays`: the tools' processes that a dead supervisor had left, and that were ended just now.
+    /// Durable when it returns: a session id that we chose, and the outcome of the tools of the attempt
+    /// before.
+    ///
+    /// `strays`: tools' processes left by a dead supervisor, which were ended just now.
     pub async fn launch(
         &mut self,
         store: &dyn Store,
@@ -171,7 +174,7 @@ impl Conduct {
             return Ok(Launch { argv, resumes: false, headless: self.reading.headless });
         };
         let mut told = Vec::new();
-        // One that asked the proxy for nothing had no tools that are known of, but an end.
+        // An attempt without a request had no known tools, but it had an end.
         let newest = || attempts.iter().rev().find(|a| a.no < actor.attempt && a.iteration == iteration);
         let exit = before.as_ref().or_else(newest).and_then(|a| a.exit.as_ref());
         let how = exit.map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
@@ -188,16 +191,16 @@ impl Conduct {
         Ok(Launch { argv, resumes: true, headless: self.reading.headless })
     }
 
-    /// The session to go on with, if there is one that has begun.
+    /// Returns the session to resume, if one has begun.
     fn goes_on(&self, called: bool) -> Option<String> {
         let id = match (&self.session, &self.reading.names) {
             (_, Names::Nothing) => return None,
             (Some(known), _) if known.spoiled => return None,
             (Some(known), _) => &known.id,
-            // It is kept before an agent first starts.
+            // A session that we choose is kept before an agent first starts.
             (None, _) => return None,
         };
-        // What the person named was there before: only a call tells that the prompt was heard.
+        // A session that the user named existed before: only a call shows that the prompt was read.
         if matches!(self.reading.names, Names::Resumed(_)) && !called {
             return None;
         }
@@ -205,13 +208,14 @@ impl Conduct {
             Some(directory) => super::transcript(directory, id)
                 .and_then(|path| std::fs::read(path).ok())
                 .is_some_and(|bytes| self.adapter.is_begun(&String::from_utf8_lossy(&bytes))),
-            // One whose id it has printed itself has begun, wherever its calls went.
+            // If the agent has printed its session id itself, the session has begun, wherever its calls went.
             None => called || self.adapter.patterns().session.is_some(),
         };
         begun.then(|| id.clone())
     }
 
-    /// The id of a new session, where it is ours to choose. The one that is known is kept while no file has it.
+    /// Returns the id of a new session, if we choose it. Durable before it returns. A known id is reused
+    /// while it has no file.
     async fn choose(
         &self,
         store: &dyn Store,
@@ -233,12 +237,13 @@ impl Conduct {
         Ok(Some(id))
     }
 
-    /// Claude Code begins no session whose file is there, however empty.
+    /// Returns whether a session has a file: Claude Code then refuses to begin it, even if the file is empty.
     fn is_taken(&self, id: &str) -> bool {
         self.transcripts.as_ref().is_some_and(|directory| super::transcript(directory, id).is_some())
     }
 
-    /// Settings with our hooks. Without the store they could record nothing: then there are none.
+    /// Writes settings with our hooks and returns the file. `None` without access to the store: hooks could
+    /// record nothing.
     fn settings(&self, knows_store: bool) -> Option<PathBuf> {
         if !knows_store || !self.adapter.has_hooks(&self.line) {
             return None;
@@ -251,13 +256,13 @@ impl Conduct {
                         .map_err(|e| e.to_string())
                 },
             );
-        // The agent runs all the same: less is then known of its tools.
+        // The agent runs without hooks too: then less is known of its tools.
         installed.map_err(|e| say(&format!("no hooks for {}: {e}", self.adapter.name()))).ok()
     }
 
-    /// The agent died before it had kept its session, and a tool of it was in flight: begun anew, its model would be
-    /// given the recorded answer that asks for the tool, and have it run again. One that has no session to have lost is
-    /// begun anew because it had finished: what is in flight is another's.
+    /// Leaves a note for an agent that died before it had kept its session, with a tool in flight. Without
+    /// it, the new session's model would replay the recorded answer and run the tool again. An agent without
+    /// a session to lose had finished, so what is in flight is another agent's.
     async fn tell_anew(
         &self,
         store: &dyn Store,
@@ -280,7 +285,7 @@ impl Conduct {
         Ok(())
     }
 
-    /// For a session that is not begun by a prompt of ours.
+    /// Writes the note into a file for a session that does not begin with a prompt of ours.
     fn leave_note(&self, note: &str, env: &mut BTreeMap<OsString, OsString>) {
         let path = self.files.join("note.txt");
         match hooks::write(&self.files, &path, note.as_bytes()) {
@@ -289,9 +294,9 @@ impl Conduct {
         }
     }
 
-    /// The agent is gone: records what became of its tools. Call it before the attempt is ended.
+    /// Records the outcome of the agent's tools after it has ended. Call it before the attempt is ended.
     ///
-    /// `asked`: it was seen to ask for something.
+    /// `asked`: the agent was seen to make a request.
     pub async fn ended(
         &mut self,
         store: &dyn Store,
@@ -303,7 +308,7 @@ impl Conduct {
         if self.reading.names == Names::Nothing {
             return Ok(());
         }
-        // Where another process's proxy serves us, only the journal tells.
+        // If another process's proxy serves us, only the journal shows requests.
         let metered = asked || metered(store, self.run, actor.attempt)?;
         if !metered {
             say(&format!(
@@ -321,8 +326,8 @@ impl Conduct {
             store.ask(session::keep(actor, self.key.clone(), &spoiled), Durability::Synced).await?;
             self.futile = 0;
         }
-        // One that has finished has nothing in flight; of an agent in a script the supervisor tells, who ends
-        // what it leaves.
+        // An agent that has finished has nothing in flight. For an agent in a script the supervisor records
+        // the outcome, because it ends the processes.
         if self.name.is_none() && exit != Exit::code(0) {
             let id = self.session.as_ref().map(|s| s.id.as_str());
             truth::settle(store, actor, actor.attempt, id, left).await?;
@@ -338,7 +343,7 @@ fn in_flight(calls: usize) -> String {
     }
 }
 
-/// Whether an attempt asked for anything, paid or replayed.
+/// Returns whether an attempt made any call, paid or replayed.
 fn metered(store: &dyn Store, run: RunNo, attempt: AttemptNo) -> Result<bool, store::Error> {
     Ok(truth::newest_entries(store, run)?
         .iter()

@@ -1,4 +1,4 @@
-//! The adapter of an agent that is declared in `outlast.toml`.
+//! Adapter of an agent that is declared in `outlast.toml`.
 
 use std::{collections::BTreeMap, ffi::OsString};
 
@@ -16,7 +16,7 @@ fn filled(words: &[String], line: &Line, session: &str, note: &str) -> Vec<Strin
     line.with(out)
 }
 
-/// In one pass: what was put in is not looked at again.
+/// Fills in the placeholders in one pass: inserted text is not searched again.
 fn fill(word: &str, session: &str, note: &str) -> String {
     let mut out = String::new();
     let mut rest = word;

@@ -1,44 +1,44 @@
-//! What is read off what an agent prints: the session it has chosen, and that it stands at its provider's usage limit.
-//! Pure.
+//! Reads an agent's output for the session id it has chosen, and for its provider's usage limit. Pure.
 //!
-//! What a provider says to the proxy is believed first: an agent may print anything, also what its tools found.
+//! The provider's answers to the proxy take precedence: an agent may print anything, for example what its
+//! tools found.
 
 use outlast_core::words::id::Micros;
 use regex::bytes::{Captures, Regex, RegexBuilder};
 
 use crate::render::time::{self, When};
 
-/// A line is looked at up to this length.
+/// Longest part of a line that is searched, in bytes.
 const LONGEST_LINE: usize = 4096;
 
-/// No program's ids are longer.
+/// Longest session id. No known program has longer ones.
 const LONGEST_ID: usize = 200;
 
-/// A limit that does not say when it is over is asked about again after this time.
+/// Time after which a limit without an end is tried again.
 const UNSAID_MS: i64 = 15 * 60 * 1000;
 
-/// A moment further ahead is no time that a provider would name.
+/// Furthest end of a limit that is believed. No provider would name a later one.
 const FARTHEST_MS: i64 = 32 * 86_400_000;
 
-/// What to look for, each in one line of what is printed, as it reads on a screen.
+/// Patterns to search for, each within one line as it reads on a screen.
 #[derive(Clone, Debug, Default)]
 pub struct Patterns {
-    /// Its first group is the session's id, or else all that it matches.
+    /// Pattern of the session id: its first group, or else the whole match.
     pub session: Option<Regex>,
-    /// Its group `at` is when the limit is over (seconds since 1970, or RFC 3339 in UTC), `days`, `hours`, `minutes` and
-    /// `seconds` are how long it lasts.
+    /// Pattern of a usage limit. Group `at` is its end (seconds since 1970, or RFC 3339 in UTC); `days`,
+    /// `hours`, `minutes` and `seconds` give its length instead.
     pub limit: Option<Regex>,
 }
 
-/// Something that was looked for.
+/// Match of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight {
     Session(String),
-    /// Until when everything is refused.
+    /// Usage limit, with its end.
     Limit(Micros),
 }
 
-/// The pattern of a declaration. Bytes of other encodings do not stop it; letters are ASCII's.
+/// Compiles a declared pattern. Bytes that are no UTF-8 can match; letter classes are ASCII.
 pub fn pattern(text: &str) -> Result<Regex, regex::Error> {
     RegexBuilder::new(text).unicode(false).size_limit(1 << 20).build()
 }
@@ -60,7 +60,7 @@ impl Patterns {
     }
 }
 
-/// One that could be taken for an option, or is no word, is none.
+/// Returns the session id that was found. `None` if it could be taken for an option, or is not one word.
 fn id(found: &Captures<'_>) -> Option<String> {
     let id = std::str::from_utf8(found.get(1).or_else(|| found.get(0))?.as_bytes()).ok()?;
     let is_word = !id.is_empty() && id.len() <= LONGEST_ID && id.bytes().all(|b| b.is_ascii_graphic());
@@ -89,13 +89,13 @@ fn moment(text: &str) -> Option<Micros> {
     }
 }
 
-/// One stream of what is printed, by the lines that a person sees: escape sequences are not text, and whatever moves
-/// the cursor to another place ends a line.
+/// Lines of one output stream as a person sees them. Escape sequences are not text, and whatever moves the
+/// cursor elsewhere ends a line.
 #[derive(Debug, Default)]
 pub struct Screen {
     line: Vec<u8>,
     state: State,
-    /// What was seen last, which programs draw again and again.
+    /// Line that was last reported: programs draw the same line again and again.
     last: Vec<u8>,
 }
 
@@ -114,7 +114,7 @@ enum State {
 }
 
 impl Screen {
-    /// Takes what was printed next, and tells what is in the lines that it ends.
+    /// Takes printed bytes, and returns what is found in the lines that they end.
     pub fn print(&mut self, bytes: &[u8], patterns: &Patterns, now: Micros) -> Vec<Sight> {
         let mut sights = Vec::new();
         for &byte in bytes {
@@ -125,7 +125,7 @@ impl Screen {
         sights
     }
 
-    /// The last line has no end of its own.
+    /// Takes the last line, which has no line end of its own.
     pub fn end(&mut self, patterns: &Patterns, now: Micros) -> Vec<Sight> {
         let line = std::mem::take(&mut self.line);
         if line.is_empty() || line == self.last {
@@ -150,7 +150,7 @@ impl Screen {
             (State::Escape, b'[') => (State::Control, false),
             (State::Escape, b']' | b'P' | b'^' | b'_') => (State::Title, false),
             (State::Escape, b'(' | b')') => (State::Charset, false),
-            // Another line: index, next line, reverse index, reset.
+            // These move to another line: index, next line, reverse index, reset.
             (State::Escape, b'D' | b'E' | b'M' | b'c') => (State::Text, true),
             (State::Escape | State::Charset, _) => (State::Text, false),
             // Styles, modes and erasing leave the cursor where it is; programs step over blanks.
@@ -188,7 +188,7 @@ mod tests {
 
     #[track_caller]
     fn check(patterns: &Patterns, printed: &[u8], wanted: &[Sight]) {
-        // However it comes in pieces.
+        // The result is the same, however the bytes are cut.
         for size in [1, 2, 3, 7, printed.len().max(1)] {
             let mut screen = Screen::default();
             let mut sights: Vec<Sight> =
@@ -211,12 +211,12 @@ mod tests {
         );
         check(&by_group, b"\x1b]0;session: 99\x07session: 12\n", &seen("12"));
         check(&by_group, b"\x1b]8;;x\x1b\\session: 12\n", &seen("12"));
-        // Drawn again.
+        // A line that is drawn again counts once.
         check(&by_group, b"session: 12\rsession: 12\nsession: 12\n", &seen("12"));
         check(&by_group, b"sess\nion: 12\n", &[]);
         check(&by_group, b"\xff\xfe session: 12 \xff\n", &seen("12"));
         check(&patterns("id-\\d+", ""), b"see id-77\n", &seen("id-77"));
-        // Nothing that a command would take for something else.
+        // Ids that a command would take for something else do not count.
         check(&patterns("session: (.+)", ""), b"session: --yes\nsession: a b\nsession: \n", &[]);
         check(&patterns("session: (.+)", ""), format!("session: {}\n", "x".repeat(300)).as_bytes(), &[]);
         check(&by_group, &[&vec![b'x'; 5000][..], b"\nsession: 12\n"].concat(), &seen("12"));
@@ -228,7 +228,7 @@ mod tests {
         let at = patterns("", r"limit reached\|(?<at>.+)$");
         check(&at, b"limit reached|1795165200\n", &seen(3_600_000));
         check(&at, b"limit reached|2026-11-20T09:00:00Z\n", &seen(3_600_000));
-        // It has passed, is further away than any, or is not understood.
+        // The time has passed, is too far away, or is not understood.
         check(&at, b"limit reached|1795161599\nlimit reached|1895161599\n", &[]);
         check(&at, b"limit reached|soon\n", &seen(UNSAID_MS));
         let span = patterns("", r"resets in (?:(?<hours>\d+) ?h)? ?(?:(?<minutes>\d+) ?m)?");

@@ -1,4 +1,4 @@
-//! `outlast hook claude`: what our hooks in Claude Code run. A tool call is on disk before it begins.
+//! `outlast hook claude`: the command of our hooks in Claude Code. A tool call is on disk before it begins.
 
 use std::io::Read as _;
 
@@ -14,15 +14,15 @@ use super::{
 };
 use crate::program::{context::Context, error::CliError, exit_code};
 
-/// What Claude Code takes as "do not run this tool"; standard error tells its model why.
+/// Exit code by which Claude Code does not run the tool. Its model reads the reason on standard error.
 const BLOCK: u8 = 2;
 
-/// The variable with the file of what a resumed agent is told.
+/// Variable with the path of the note for a resumed agent.
 pub const NOTE: &str = "OUTLAST_AGENT_NOTE";
 
 /// Handles the event on standard input. Returns the exit code.
 ///
-/// A call that cannot be recorded is not made: its attempt is over, or the store is away.
+/// A call that cannot be recorded is blocked: its attempt is over, or the store is unavailable.
 pub fn hook(context: &Context) -> Result<u8, CliError> {
     let mut text = String::new();
     std::io::stdin().lock().read_to_string(&mut text)?;
@@ -33,7 +33,7 @@ pub fn hook(context: &Context) -> Result<u8, CliError> {
     let event: Value = serde_json::from_str(&text).map_err(bad)?;
     match event["hook_event_name"].as_str() {
         Some("SessionStart") => {
-            // Not where the person begins something else, by /clear.
+            // After /clear the person begins something else, so the note is left out.
             let goes_on = ["startup", "resume", "compact"].iter().any(|source| event["source"] == *source);
             if let Some(note) = told(context).filter(|_| goes_on) {
                 let context = json!({"hookEventName": "SessionStart", "additionalContext": note});
@@ -53,7 +53,7 @@ pub fn hook(context: &Context) -> Result<u8, CliError> {
     }
 }
 
-/// The note for a session that asks nobody else for it.
+/// Returns the note for a session that gets it by no other way.
 fn told(context: &Context) -> Option<String> {
     let note = std::fs::read_to_string(context.around.var(NOTE)?).ok()?;
     Some(note).filter(|note| !note.is_empty())
@@ -81,7 +81,7 @@ fn begin(inside: &Inside, event: &Value) -> outlast_core::engine::step::tool::Be
     truth::begin(inside.actor, &text("tool_use_id"), &text("tool_name"), &event["tool_input"].to_string())
 }
 
-/// The exit code of a shell tool's command. Pure.
+/// Returns the exit code of a shell tool's command, if it is known. Pure.
 fn code(event: &Value) -> Option<i32> {
     truth::command(&event["tool_input"].to_string())?;
     if event["hook_event_name"] == "PostToolUseFailure" {
@@ -90,7 +90,7 @@ fn code(event: &Value) -> Option<i32> {
         return digits.parse().ok();
     }
     let answer = &event["tool_response"];
-    // One that goes on in the background has no code yet.
+    // A command that goes on in the background has no exit code yet.
     let is_over = answer["interrupted"] != true && answer["backgroundTaskId"].is_null();
     is_over.then_some(0)
 }

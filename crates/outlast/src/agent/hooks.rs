@@ -1,4 +1,5 @@
-//! Hooks for Claude Code: settings of the run's own, with the person's merged in. The person's files stay as they are.
+//! Hooks for Claude Code: a settings file of the run's own with the user's settings merged in. The user's
+//! files stay unchanged.
 
 use std::{
     fs::{self, OpenOptions},
@@ -11,16 +12,16 @@ use serde_json::{Map, Value, json};
 
 use crate::loops::task_context::quote::quoted;
 
-/// By which our hooks' processes are known.
+/// Part of the command line by which our hooks' processes are recognized.
 pub const MARK: &str = "hook claude";
 
-/// Seconds after which a hook is given up: it writes one row.
+/// Timeout of a hook in seconds. It writes one row.
 const TIMEOUT: u32 = 60;
 
-/// Which events we listen to.
+/// Events that our hooks handle.
 const EVENTS: [&str; 4] = ["SessionStart", "PreToolUse", "PostToolUse", "PostToolUseFailure"];
 
-/// Why the person's settings cannot be merged with ours.
+/// Error of merging the user's settings with ours.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot read the settings {}: {why}", path.display())]
@@ -31,8 +32,8 @@ pub enum Error {
     NotWritten { path: PathBuf, why: io::Error },
 }
 
-/// Writes the settings into `directory` and returns the file: `theirs` (a file below `base`, or JSON) with our
-/// hooks added. `program` is this one.
+/// Writes the settings with our hooks into `directory` and returns the file. `theirs` are the user's
+/// settings: a file below `base`, or JSON. `program` is the `outlast` that the hooks run.
 pub fn install(
     directory: &Path,
     base: &Path,
@@ -47,7 +48,7 @@ pub fn install(
     Ok(path)
 }
 
-/// Writes a file of the run's own, whole or not at all, mode 0600.
+/// Writes a file of the run's own, atomically and with mode 0600.
 pub fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let new = path.with_extension("new");
@@ -71,13 +72,13 @@ fn read(text: &str, base: &Path) -> Result<Map<String, Value>, Error> {
     }
 }
 
-/// Theirs, with our command behind their hooks of each event.
+/// Returns the user's settings with our command added after their own hooks of each event.
 fn merged(mut settings: Map<String, Value>, command: &str) -> Value {
     let hook = json!({"hooks": [{"type": "command", "command": command, "timeout": TIMEOUT}]});
     let hooks = settings.entry("hooks").or_insert_with(|| json!({}));
     if let Some(hooks) = hooks.as_object_mut() {
         for event in EVENTS {
-            // Anything else is not ours to put right: the program says what is wrong with it.
+            // Anything else is left as it is: Claude Code itself reports what is wrong.
             if let Value::Array(list) = hooks.entry(event).or_insert_with(|| json!([])) {
                 list.push(hook.clone());
             }

@@ -14,22 +14,23 @@ use crate::program::{
     find,
 };
 
-/// The variable of the run's token.
+/// Variable of the run's token.
 pub const TOKEN: &str = "OUTLAST_TOKEN";
 
-/// The run that this process is in, by the token it was started with.
+/// Surrounding run of this process, found by the token in its environment.
 pub struct Inside {
     pub store: Arc<dyn Store>,
     pub view: RunView,
     pub claims: Claims,
-    /// Acts in the attempt, under the instance that drives it.
+    /// Attempt of the token, under the instance that drives it.
     pub actor: Actor,
 }
 
 impl Inside {
-    /// `None` outside of a run.
+    /// Returns the surrounding run; `None` outside of a run.
     ///
-    /// Errors: a token that this store did not sign; an attempt that is over: a newer one drives the run.
+    /// Errors: a token that this store did not sign; an attempt that is over, because a newer one drives the
+    /// run.
     pub fn of(context: &Context) -> Result<Option<Inside>, CliError> {
         let Some(token) = context.around.var(TOKEN).and_then(|t| t.to_str()) else { return Ok(None) };
         let store = context.open(false, Default::default())?;

@@ -1,19 +1,19 @@
-//! A command line, and the agent's program in it. Pure.
+//! Finds the agent's program in a command line. Pure.
 
-/// A command line in which a program was found: what leads to it, and what it is given.
+/// Command line split at the program: words that lead to it, and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Up to and with the program: `env X=Y npx -y @openai/codex`.
+    /// Words up to and including the program: `env X=Y npx -y @openai/codex`.
     pub head: Vec<String>,
-    /// The program's own name, without its directory: `claude`, also of a package or a script of that name.
+    /// Name of the program without its directory: `claude`, also for a package or script of that name.
     pub program: String,
-    /// Its arguments.
+    /// Arguments of the program.
     pub tail: Vec<String>,
 }
 
 impl Line {
-    /// Finds the program in `argv`: its first word, or what stands behind `env`, `nohup`, `npx`, `node` and
-    /// their like. `None` for a line that names none.
+    /// Finds the program in `argv`: the first word, or the word behind `env`, `nohup`, `npx`, `node` and the
+    /// like. `None` if the line names none.
     pub fn read(argv: &[String]) -> Option<Line> {
         let mut at = 0;
         loop {
@@ -32,13 +32,13 @@ impl Line {
         }
     }
 
-    /// The whole line again, with other arguments.
+    /// Returns the whole line with other arguments.
     pub fn with(&self, tail: impl IntoIterator<Item = String>) -> Vec<String> {
         self.head.iter().cloned().chain(tail).collect()
     }
 }
 
-/// The place of the first word behind a wrapper's own options, from `at` on.
+/// Returns the index of the first word behind a wrapper's own options, searching from `at`.
 fn skip(argv: &[String], mut at: usize, with_value: &[&str], is_own: impl Fn(&str) -> bool) -> usize {
     while let Some(word) = argv.get(at) {
         if word == "--" {
@@ -55,13 +55,13 @@ fn skip(argv: &[String], mut at: usize, with_value: &[&str], is_own: impl Fn(&st
     at
 }
 
-/// A path's last part, without what says how it is run.
+/// Returns the last part of a path without an extension such as `.js` or `.exe`.
 fn stem(word: &str) -> &str {
     let name = word.rsplit('/').next().unwrap_or(word);
     [".exe", ".cjs", ".mjs", ".js"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name)
 }
 
-/// The program that a word means: a package and the scripts in it are named by the program they bring.
+/// Returns the program that a word means. A package, and the scripts in it, are named after their program.
 fn named(word: &str) -> &str {
     for (package, program) in [("claude-code", "claude"), ("@openai/codex", "codex")] {
         if word.contains(package) {

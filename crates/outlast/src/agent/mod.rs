@@ -1,9 +1,9 @@
-//! CLI agents: what it takes to start one under a run, and to start it again in its own session.
+//! Known CLI agents: how one is started under a run, and started again in its own session.
 //!
-//! An agent that keeps its conversation itself is not helped by replays: started again it must be told which
-//! session to go on with, and what became of the tools it had begun (`truth`). What each program wants is in a
-//! file of its own behind [`Adapter`]; `conduct` applies it to the attempts of a run, `seat` to an agent that
-//! a script of the run starts (`outlast agent`).
+//! Replays do not help an agent that keeps its conversation itself. When it is started again it must be told
+//! which session to resume, and the outcome of the tools it had begun (`truth`). Each program has a file of
+//! its own behind [`Adapter`]; `conduct` applies it to the attempts of a run, `seat` to an agent that a
+//! script of the run starts (`outlast agent`).
 
 pub mod capture;
 pub mod claude;
@@ -34,106 +34,106 @@ use crate::{
     settings::{config, surroundings::Surroundings},
 };
 
-/// Where a line leaves the choice of its session.
+/// Session id of a command line: who chooses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Names {
-    /// The person named it: it is new.
+    /// The user named a new session.
     Session(String),
-    /// The person named one to go on with.
+    /// The user named a session to resume.
     Resumed(String),
-    /// We may choose it.
+    /// Left open: we choose the id.
     Ours,
-    /// The program chooses: it is known once the program has said it.
+    /// Left open: the program chooses the id, known once the program has reported it.
     Theirs,
-    /// There is nothing to go on with: a subcommand that is no conversation, or one that is not kept.
+    /// No session to resume: a subcommand without a conversation, or a conversation that is not kept.
     Nothing,
 }
 
-/// What an adapter reads off a line.
+/// Facts that an adapter reads off a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
     pub names: Names,
-    /// It ends with its answer, and asks nobody.
+    /// Whether the agent ends with its answer and asks nobody.
     pub headless: bool,
 }
 
-/// What a start is given beside the person's own words.
+/// Settings that a start adds to the user's own words.
 #[derive(Clone, Debug, Default)]
 pub struct With {
-    /// Settings of its own for this run.
+    /// Settings file of this run.
     pub settings: Option<PathBuf>,
-    /// The proxy, as OpenAI's base URL.
+    /// Address of the proxy, as OpenAI's base URL.
     pub openai_url: String,
-    /// We have the provider's key: the agent shows the run's token in its place.
+    /// Whether we have the provider's key. The agent then sends the run's token in its place.
     pub has_openai_key: bool,
     pub has_anthropic_key: bool,
-    /// The run has a limit in usd.
+    /// Whether a limit in USD may apply: the run's own, or one of a budget above it.
     pub has_usd_limit: bool,
-    /// Standard output is no terminal.
+    /// Whether standard output is no terminal.
     pub piped: bool,
-    /// What it is to send in `X-Outlast-Agent`, where several agents share a run.
+    /// Value to send in `X-Outlast-Agent`, when several agents share a run.
     pub name: Option<String>,
 }
 
-/// A process that an agent's tool left, as its environment tells.
+/// Process left by an agent's tool, as its environment shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolProcess {
-    /// Of the tool call with this id.
+    /// Belongs to the tool call with this id.
     Of(String),
-    /// Of some tool call.
+    /// Belongs to an unknown tool call.
     Some,
 }
 
-/// What one program wants. All of it is pure.
+/// Adapter of one CLI agent program. All of it is pure.
 pub trait Adapter: Send + Sync {
     fn name(&self) -> &str;
-    /// Whether it is for this program.
+    /// Returns whether the adapter is for this program.
     fn matches(&self, program: &str) -> bool {
         program == self.name()
     }
-    /// `piped`: standard output is no terminal.
+    /// Reads session and mode off a command line. `piped`: standard output is no terminal.
     fn read(&self, line: &Line, piped: bool) -> Reading;
-    /// The arguments of a new session.
+    /// Returns the arguments that begin a new session.
     fn begin(&self, line: &Line, with: &With, session: Option<&str>) -> Vec<String>;
-    /// The arguments that go on with a session. `note` is what its model is to be told, where the line is
-    /// headless; else it gets it through a hook, or not at all.
+    /// Returns the arguments that resume a session. A headless agent gets `note`, the text for its model, in
+    /// its arguments; any other gets it through a hook, or not at all.
     fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String>;
-    /// Changes the environment that any agent gets.
+    /// Changes the environment that every agent gets.
     fn environment(&self, env: &mut BTreeMap<OsString, OsString>, with: &With);
-    /// Whether our hooks are to be given to it, in settings of its own.
+    /// Returns whether the agent takes our hooks, in settings of its own.
     fn has_hooks(&self, _line: &Line) -> bool {
         false
     }
-    /// The settings that the person gave: a file, or JSON itself.
+    /// Returns the settings that the user gave: a file, or JSON itself.
     fn settings(&self, _line: &Line) -> Option<String> {
         None
     }
-    /// Where it keeps its sessions, and how a session's file is named there.
+    /// Returns the directory where the program keeps its sessions. A session's file name contains its id.
     fn transcripts(&self, _around: &Surroundings) -> Option<PathBuf> {
         None
     }
-    /// Whether a file's text is a conversation that can be gone on with.
+    /// Returns whether a session file's text is a conversation that can be resumed.
     fn is_begun(&self, _transcript: &str) -> bool {
         true
     }
-    /// What is to be read off what it prints.
+    /// Returns the patterns to search for in the program's output.
     fn patterns(&self) -> Patterns {
         Patterns::default()
     }
-    /// What a process is, by its environment: a tool's, or none.
+    /// Returns which tool a process belongs to, judged by its environment; `None` if it is no tool's.
     fn tool_process(&self, _variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
         None
     }
-    /// What is worth saying to the person before it starts.
+    /// Returns remarks for the user, printed before the agent starts.
     fn remarks(&self, _line: &Line, _with: &With) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// What `--agent` says.
+/// Value of `--agent`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// By the command.
+    /// Chosen by the command.
     #[default]
     Auto,
     None,
@@ -141,7 +141,7 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// As it is kept with a run; `None` for the default.
+    /// Returns the value as it is kept with a run; `None` for the default.
     pub fn kept(&self) -> Option<String> {
         match self {
             Choice::Auto => None,
@@ -159,12 +159,13 @@ impl Choice {
     }
 }
 
-/// An adapter, and the line of its program.
+/// Adapter, and the command line of its program.
 pub type Found = (Box<dyn Adapter>, Line);
 
-/// The adapter for a command, with its line; `None` where the command is no agent that is known.
+/// Finds the adapter for a command, with its line; `None` if the command is no known agent.
 ///
-/// Errors: an adapter that is not there, or whose program is not in the command; settings that cannot be read.
+/// Errors: an adapter that does not exist, or whose program is not in the command; settings that cannot be
+/// read.
 pub fn find(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<Option<Found>, CliError> {
     if *choice == Choice::None {
         return Ok(None);
@@ -197,16 +198,16 @@ pub fn find(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<O
     }
 }
 
-/// Where an agent of this user keeps the session.
+/// Returns the file in which an agent of this user keeps the session.
 pub fn transcript_of(session: &str) -> Option<PathBuf> {
     let around = Surroundings::of_process();
     let adapters: [&dyn Adapter; 2] = [&claude::Claude, &codex::Codex];
     adapters.into_iter().find_map(|a| transcript(&a.transcripts(&around)?, session))
 }
 
-/// The file of a session below a directory of transcripts: the first whose name has the id.
+/// Finds the file of a session below a directory of transcripts: the first whose name contains the id.
 pub fn transcript(directory: &Path, session: &str) -> Option<PathBuf> {
-    // Codex keeps them by year, month and day; Claude Code by project.
+    // Codex sorts its files by year, month and day; Claude Code by project.
     const DEPTH: usize = 4;
     let mut level = vec![directory.to_owned()];
     for _ in 0..=DEPTH {

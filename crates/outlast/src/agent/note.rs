@@ -1,4 +1,5 @@
-//! What a resumed agent's model is told: how its program ended, and what became of the tools it had begun. Pure.
+//! Text for the model of a resumed agent: how its program ended, and the outcome of the tools it had begun.
+//! Pure.
 
 use outlast_core::words::id::Micros;
 
@@ -8,14 +9,14 @@ use crate::render::time;
 /// Longest excerpt of a tool's input, in characters.
 const EXCERPT: usize = 400;
 
-/// The words of the note to a session that is gone on with. `how`: how the attempt before ended.
+/// Returns the note for a resumed session. `how`: how the attempt before ended.
 pub fn words(how: &str, in_flight: &[InFlight]) -> String {
     let began =
         format!("Your program ended ({how}) and was started again, in the same session and directory.");
     told(&began, in_flight)
 }
 
-/// The words of the note to a new session: what the one before had said is lost, what it did is not.
+/// Returns the note for a new session: the old conversation is lost, its effects are not.
 pub fn words_anew(how: &str, in_flight: &[InFlight]) -> String {
     let began = format!(
         "Your program ended ({how}) before it had kept its session, and was started again, in the same directory."
@@ -47,7 +48,7 @@ fn time_of(at: Micros) -> String {
     format!("{} UTC", time::utc(at))
 }
 
-/// An outcome in words.
+/// Returns an outcome in words.
 pub fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Finished { code: Some(code) } => format!("finished with code {code}"),
@@ -58,7 +59,7 @@ pub fn outcome(outcome: &Outcome) -> String {
     }
 }
 
-/// The command of a shell tool, else the whole input; on one line, and not too long.
+/// Returns a shell tool's command, else the whole input, on one line and shortened to `EXCERPT`.
 pub fn excerpt(input: &str) -> String {
     let text = super::truth::command(input).unwrap_or_else(|| input.to_owned());
     let mut out = String::new();

@@ -1,6 +1,6 @@
-//! A program's arguments as its options and its words: which value belongs to which option. Pure.
+//! Splits a program's arguments into options with their values, and words. Pure.
 
-/// What follows an option.
+/// Number of values that an option takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     Nothing,
@@ -14,7 +14,7 @@ pub enum Takes {
 /// One option with its values, or one word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// `name` is as it was written, `--resume` or `-r`. A value behind `=` is a value.
+    /// `name` as written, `--resume` or `-r`. A value behind `=` is among `values`.
     Option {
         name: String,
         values: Vec<String>,
@@ -27,7 +27,7 @@ impl Piece {
         matches!(self, Piece::Option { name, .. } if names.contains(&name.as_str()))
     }
 
-    /// The words it is written with again. Values stand behind their option, each a word of its own.
+    /// Returns the piece as arguments again. Each value follows its option as an argument of its own.
     pub fn words(&self) -> Vec<String> {
         match self {
             Piece::Word(word) => vec![word.clone()],
@@ -36,13 +36,13 @@ impl Piece {
     }
 }
 
-/// Reads arguments by what a program's options take. Behind `--` all are words.
+/// Reads arguments, given what a program's options take. Behind `--` all are words.
 ///
-/// An option that is not known has the word behind it as its value, if other words are there: a newer
-/// version's option is more likely than a second prompt.
+/// An unknown option takes the word behind it as its value if other words are there: an option of a newer
+/// version is more likely than a second prompt.
 pub fn read(arguments: &[String], takes: impl Fn(&str) -> Option<Takes>) -> Vec<Piece> {
     let mut pieces = Vec::new();
-    // Places of options that are not known and may have the word behind them.
+    // Indices of unknown options that may own the word behind them.
     let mut doubtful = Vec::new();
     let mut left = arguments.iter().peekable();
     while let Some(argument) = left.next() {
@@ -75,14 +75,14 @@ pub fn read(arguments: &[String], takes: impl Fn(&str) -> Option<Takes>) -> Vec<
     settle(pieces, &doubtful)
 }
 
-/// An argument's options: `--name=value`, `-rVALUE`, and `-pc`, which is two.
+/// Splits an argument into its options: `--name=value`, `-rVALUE`, and `-pc`, which is two.
 fn split(argument: &str, takes: impl Fn(&str) -> Option<Takes>) -> Vec<(String, Option<String>)> {
     if argument.starts_with("--") {
         return match argument.split_once('=') {
             Some((name, value)) if takes(name).is_some() => {
                 vec![(name.to_owned(), Some(value.to_owned()))]
             }
-            // Not known: left as it was written.
+            // Unknown: left as written.
             _ => vec![(argument.to_owned(), None)],
         };
     }
@@ -98,14 +98,14 @@ fn split(argument: &str, takes: impl Fn(&str) -> Option<Takes>) -> Vec<(String, 
                 found.push((name, (!rest.is_empty()).then(|| value.to_owned())));
                 return found;
             }
-            // Not known: left as it was written.
+            // Unknown: left as written.
             None => return vec![(argument.to_owned(), None)],
         }
     }
     found
 }
 
-/// Gives the words behind doubtful options to them, all but one where no other word would be left.
+/// Gives doubtful options the words behind them, except one where no other word would be left.
 fn settle(pieces: Vec<Piece>, doubtful: &[usize]) -> Vec<Piece> {
     let is_word = |at: usize| matches!(pieces.get(at), Some(Piece::Word(_)));
     let mut taken: Vec<usize> = doubtful.iter().map(|at| at + 1).filter(|at| is_word(*at)).collect();

@@ -1,8 +1,9 @@
-//! `outlast agent -- CMD`: an agent that a script of a run starts, with a session of its own.
+//! `outlast agent -- CMD`: an agent with a session of its own, started by a script of a run.
 //!
-//! It is known by its directory and its words, and by how many of the same its script has begun. The restarted
-//! script's first one goes on with the first that was begun and not finished; those that finished are not
-//! repeated for it: it begins a new one then. A script that must not do a finished turn again makes it a step.
+//! An agent is identified by its directory, its words, and a count of equal starts in its script. A restarted
+//! script's first start resumes the first equal agent that was begun and not finished. Finished agents are
+//! not repeated: if all have finished, a new one begins. A script that must not repeat a finished turn makes
+//! it a step.
 
 use std::{collections::BTreeMap, ffi::OsString};
 
@@ -33,7 +34,7 @@ use outlast_process::{
     spawn::{Command, Limits, Output, Spawner, Stdin},
 };
 
-/// More of the same in one run is a script that never comes to an end.
+/// Largest number of equal agents in one run. More come from a script that never ends.
 const MOST: u32 = 100_000;
 
 /// Runs the agent to its end. Returns its exit code.
@@ -75,10 +76,10 @@ impl Seat {
         };
         let exit = self.drive(launch, env).await?;
         if let Some(conduct) = &mut conduct {
-            // What is left of it belongs to the run, whose supervisor ends it.
+            // Remaining processes belong to the run, whose supervisor ends them.
             conduct.ended(store, actor, exit, &[], true).await?;
         }
-        // Any other end is gone on with: a death, a limit, an error of the provider.
+        // Any other end is resumed: a death, a limit, an error of the provider.
         if exit == Exit::code(0) {
             let outcome = Outcome::Finished { code: Some(0) };
             store.ask(truth::end(actor, seq, &outcome), Durability::Synced).await?;
@@ -86,7 +87,7 @@ impl Seat {
         Ok(u8::try_from(exit.shell_code()).unwrap_or(exit_code::FAILED))
     }
 
-    /// Takes the first place of its kind that is new, or that an attempt before has left unfinished.
+    /// Takes the first agent of its kind that is new, or that an earlier attempt left unfinished.
     async fn begin(&self) -> Result<(String, outlast_core::words::id::Seq), CliError> {
         let store = self.inside.store.as_ref();
         let mut text = self.context.around.directory().to_string_lossy().into_owned();
@@ -131,7 +132,7 @@ impl Seat {
             tokio::select! {
                 exit = child.exited() => return Ok(exit?),
                 came = signals.next() => {
-                    // Its own end follows, and tells how it took it.
+                    // The agent's own end follows, and shows how it reacted.
                     for signal in came? {
                         if signal != rustix::process::Signal::CHILD && child.leads_own_group() {
                             child.signal(signal)?;

@@ -1,4 +1,4 @@
-//! The session of an agent: kept with its run, and found again by the next attempt.
+//! Session of an agent: kept with its run, and found again by the next attempt.
 
 use outlast_core::{
     engine::{
@@ -11,17 +11,18 @@ use outlast_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A session of a CLI agent.
+/// Session of a CLI agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     pub id: String,
-    /// It could not be gone on with.
+    /// Whether resuming the session has failed, so that it is not tried again.
     #[serde(default)]
     pub spoiled: bool,
 }
 
-/// The checkpoint that holds it. `agent` names one of several agents of a run; the run's command has none, and a
-/// session in each iteration of its loop: a deliberate fresh turn begins anew.
+/// Returns the name of the checkpoint that holds the session. `agent` names one of several agents of a run.
+/// The run's command has no name, and one session for each iteration of its loop: a fresh iteration begins
+/// anew.
 pub fn key(agent: Option<&str>, iteration: i64) -> String {
     match (agent, iteration) {
         (Some(agent), _) => format!("{OURS}session:{agent}"),
@@ -30,7 +31,7 @@ pub fn key(agent: Option<&str>, iteration: i64) -> String {
     }
 }
 
-/// The newest that is known. Errors: the store's; one that cannot be read is corruption.
+/// Returns the newest known session. Errors: the store's; an unreadable session is corruption.
 pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>, store::Error> {
     let Some(entry) = store.newest(run, &Sought::done(Kind::Checkpoint, key))? else { return Ok(None) };
     let corrupt =
@@ -40,13 +41,13 @@ pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>,
     serde_json::from_slice(&bytes).map(Some).map_err(|e| corrupt(&e))
 }
 
-/// What keeps it. Synced, before an agent that is given the id starts.
+/// Returns the checkpoint that keeps the session. Must be synced before an agent with this id starts.
 pub fn keep(actor: Actor, key: String, session: &Session) -> Checkpoint {
     let value = Payload::encode(&serde_json::to_vec(session).unwrap_or_default());
     Checkpoint { actor, slot: Slot::DRIVER, name: key, value }
 }
 
-/// A random id, as RFC 9562's version 4.
+/// Returns a random UUID, version 4 of RFC 9562.
 pub fn uuid(mut random: [u8; 16]) -> String {
     random[6] = random[6] & 0x0f | 0x40;
     random[8] = random[8] & 0x3f | 0x80;

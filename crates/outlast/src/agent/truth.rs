@@ -1,8 +1,8 @@
-//! The truth about tool calls that a death cut off: what the model had asked for, and what became of it.
+//! Tool calls that a death cut off: what the model had asked for, and their outcome.
 //!
 //! The journal knows what the model asked: the calls in the answers that the attempt got, less those whose
-//! results it had sent back. What became of one is told by its tool entry, where hooks opened and closed it,
-//! and by the processes that still lived when the agent was gone.
+//! results it had sent back. The outcome of a call comes from its tool entry, if hooks opened and closed it,
+//! and from the processes that still lived when the agent had ended.
 
 use std::{collections::HashSet, fs, io};
 
@@ -33,14 +33,14 @@ use serde_json::{Value, json};
 use super::{Adapter as _, ToolProcess, claude::Claude, codex::Codex, note};
 use outlast_process::tree::Tree;
 
-/// How many of an attempt's last calls are looked at: a tool call in flight is in the last answer, or in one
-/// of those beside it.
+/// Number of an attempt's last calls that are searched. A tool call in flight is in the last answer, or in
+/// one concurrent with it.
 const CALLS: usize = 8;
 
-/// How many of the journal's last entries these are looked for in.
+/// Number of the journal's last entries in which these calls are searched.
 const ENTRIES: i64 = 400;
 
-/// A tool call without a result that the model could know.
+/// Tool call without a result that the model could know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InFlight {
     pub id: String,
@@ -56,23 +56,24 @@ pub enum Outcome {
     Finished {
         code: Option<i32>,
     },
-    /// Its process lived when the agent was gone, and was ended with what was left of the agent.
+    /// A process of the call was alive after the agent had ended, and was ended with the rest.
     EndedByOutlast,
-    /// It had begun, and no process of it was left.
+    /// The call had begun, and none of its processes was left.
     Ended,
     Unknown,
 }
 
-/// A process of a tool that was alive when its agent was gone.
+/// Process of a tool that was alive when its agent had ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     pub pid: u32,
     pub of: ToolProcess,
-    /// Its arguments.
+    /// Arguments of the process.
     pub command: String,
 }
 
-/// The command of a shell tool's input: Claude Code's, Codex's, and others' by the same names.
+/// Returns the command in a shell tool's input: Claude Code's, Codex's, and others' with the same field
+/// names.
 pub fn command(input: &str) -> Option<String> {
     let input: Value = serde_json::from_str(input).ok()?;
     let words = |v: &Value| {
@@ -85,7 +86,7 @@ pub fn command(input: &str) -> Option<String> {
         .find_map(|v| v.as_str().map(str::to_owned).or_else(|| words(v)))
 }
 
-/// The tools' processes in what is left of an attempt. Look before it is ended.
+/// Returns the tools' processes among the survivors of an attempt. Call it before they are ended.
 ///
 /// Errors: `/proc` is not readable.
 pub fn look(tree: &Tree) -> io::Result<Vec<Left>> {
@@ -96,7 +97,7 @@ pub fn look(tree: &Tree) -> io::Result<Vec<Left>> {
             let entries = environ.split(|b| *b == 0).filter_map(|e| std::str::from_utf8(e).ok());
             entries.filter_map(|e| e.split_once('=')).find(|(n, _)| *n == name).map(|(_, v)| v.to_owned())
         };
-        // Codex names the very call, also of a Claude Code that its tool runs.
+        // Codex names the exact call, also for a Claude Code that its tool runs.
         let Some(of) = Codex.tool_process(&variable).or_else(|| Claude.tool_process(&variable)) else {
             continue;
         };
@@ -110,7 +111,7 @@ pub fn look(tree: &Tree) -> io::Result<Vec<Left>> {
     Ok(left)
 }
 
-/// What became of a call that no hook saw end. Pure.
+/// Decides the outcome of a call that no hook saw end. Pure.
 ///
 /// `begun`: a hook saw it begin. `alone`: it is the only command in flight.
 pub fn judge(call: &ToolCall, begun: bool, alone: bool, left: &[Left]) -> Outcome {
@@ -124,24 +125,24 @@ pub fn judge(call: &ToolCall, begun: bool, alone: bool, left: &[Left]) -> Outcom
     match (left.iter().any(is_its), begun, shell.is_some()) {
         (true, ..) => Outcome::EndedByOutlast,
         (false, true, true) => Outcome::Ended,
-        // What the agent's own process does leaves nothing that could be looked for.
+        // Work inside the agent's own process leaves nothing to look for.
         _ => Outcome::Unknown,
     }
 }
 
-/// A shell quotes its command anew: only letters and digits stay where they were.
+/// Returns letters and digits only: a shell quotes its command anew, and these keep their order.
 fn letters(text: &str) -> String {
     text.chars().filter(|c| c.is_alphanumeric()).collect()
 }
 
-/// A tool call that an attempt has no result of.
+/// Tool call whose result the attempt never sent.
 struct Asked {
     call: ToolCall,
     at: Micros,
 }
 
-/// Records what became of the tool calls that `of` left in flight. Call it when its agent is gone, as the
-/// attempt `actor` that may open entries. Idempotent. Returns how many were in flight.
+/// Records the outcome of the tool calls that attempt `of` left in flight. Call it after its agent has ended.
+/// `actor` is the attempt under which entries are opened. Idempotent. Returns how many were in flight.
 pub async fn settle(
     store: &dyn Store,
     actor: Actor,
@@ -156,7 +157,7 @@ pub async fn settle(
         let (seq, begun) = match store.ask(begin, Durability::Committed).await? {
             Tool::Begun { seq } => (seq, false),
             Tool::Again { seq } | Tool::Taken { seq } => (seq, true),
-            // A hook saw its end, or it was settled before.
+            // A hook saw it end, or it was settled before.
             Tool::Ended { .. } => continue,
         };
         let outcome = judge(call, begun, alone, left);
@@ -165,7 +166,7 @@ pub async fn settle(
     Ok(asked.len())
 }
 
-/// What opens a tool call's entry.
+/// Returns the verb that opens a tool call's entry.
 pub fn begin(actor: Actor, id: &str, name: &str, input: &str) -> BeginTool {
     let about = json!({
         "tool": name,
@@ -176,7 +177,7 @@ pub fn begin(actor: Actor, id: &str, name: &str, input: &str) -> BeginTool {
     BeginTool { actor, slot: Slot::DRIVER, key: id.to_owned(), about }
 }
 
-/// What closes it: `failed` unless it finished.
+/// Returns the verb that closes the entry, as `failed` unless the tool finished without an error code.
 pub fn end(actor: Actor, seq: Seq, outcome: &Outcome) -> Record {
     Record {
         run: actor.run,
@@ -189,7 +190,7 @@ pub fn end(actor: Actor, seq: Seq, outcome: &Outcome) -> Record {
     }
 }
 
-/// The newest ended attempt that made a call: those behind it told their model nothing, and did nothing.
+/// Returns the newest ended attempt that made a call. Later ones told their model nothing and did nothing.
 pub fn last_that_called(
     store: &dyn Store,
     run: RunNo,
@@ -200,7 +201,7 @@ pub fn last_that_called(
     Ok(store.attempts(run)?.into_iter().rev().find(|a| a.no < before && called.contains(&a.no)))
 }
 
-/// The tool calls that an attempt left in flight, with what was recorded of them.
+/// Returns the tool calls that an attempt left in flight, with their recorded outcomes.
 pub fn in_flight(
     store: &dyn Store,
     run: RunNo,
@@ -223,7 +224,7 @@ pub fn in_flight(
     Ok(out)
 }
 
-/// The tool calls in an attempt's last answers whose results are in none of its requests.
+/// Returns the tool calls in an attempt's last answers whose results are in none of its requests.
 fn asked(
     store: &dyn Store,
     run: RunNo,
@@ -237,7 +238,7 @@ fn asked(
         .filter(|e| e.kind == Kind::Call && (e.attempt == attempt || e.delivered_to == Some(attempt)));
     let mut answered: HashSet<String> = HashSet::new();
     let mut out = Vec::new();
-    // Newest first: a result is in a request behind the answer that asked for it.
+    // Newest first: a result is in a later request than the answer that asked for it.
     for entry in its.take(CALLS) {
         let body = body(store, run, entry.seq)?;
         let is_others = |body: &Vec<u8>| session.is_some_and(|id| !contains(body, id.as_bytes()));
@@ -249,7 +250,7 @@ fn asked(
             _ => None,
         };
         let bytes = stored.and_then(|kept| kept.decode().ok());
-        // What cannot be read is found by `outlast verify`; here it only is not told.
+        // `outlast verify` reports payloads that cannot be read; here they are only skipped.
         let answer = bytes.and_then(|bytes| StoredAnswer::from_bytes(bytes.to_vec().into()).ok());
         let frames: Vec<u8> = answer.map(|a| a.frames.concat()).unwrap_or_default();
         let mut calls = tool_calls::called(&frames);
@@ -259,7 +260,8 @@ fn asked(
         out.extend(calls.into_iter().map(|call| Asked { call, at }));
         match &body {
             Some(body) => answered.extend(tool_calls::answered(body)),
-            // Prompts are not kept: whoever asks again has the results of all it asked before.
+            // Without the body (prompts are not kept) all earlier calls count as answered: a request carries
+            // their results.
             None => break,
         }
     }
@@ -267,14 +269,14 @@ fn asked(
     Ok(out)
 }
 
-/// The newest entries of a run, oldest first.
+/// Returns the newest entries of a run, oldest first.
 pub fn newest_entries(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, store::Error> {
     let Some(view) = store.run(run)? else { return Ok(Vec::new()) };
     let after = Seq((view.run.next_seq.0 - 1 - ENTRIES).max(0));
     store.entries(run, after, ENTRIES as usize)
 }
 
-/// A request's body; `None` where it is not kept, or cannot be read.
+/// Returns a request's body; `None` if it is not kept or cannot be read.
 fn body(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<Vec<u8>>, store::Error> {
     let record = |seq| -> Result<Option<BodyRecord>, store::Error> {
         let kept = store.payload(run, seq, Role::Request)?;

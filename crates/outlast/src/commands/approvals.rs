@@ -1,4 +1,4 @@
-//! `outlast approvals` and `outlast approve ID`: what waits for a person, and what the person says.
+//! `outlast approvals` lists approvals that wait for a person; `outlast approve ID` records the person's decision.
 
 use outlast_core::{
     engine::{self, approval::decide_approval::DecideApproval},
@@ -23,7 +23,7 @@ pub fn approvals(store: &dyn Store, args: &ApprovalsArgs, page: &mut Page) -> Re
     let filter = Filter {
         run: run.as_ref().map(|v| v.run.no),
         open: !args.all,
-        // Of what is open, some may have expired: they are left out after they are counted.
+        // Pending approvals may have expired and are filtered out after the read, so the limit applies afterwards.
         limit: if args.all { args.limit } else { usize::MAX >> 1 },
     };
     let mut found = reads::approvals::list(store, &filter, (!args.all).then_some(Status::Pending))?;
@@ -50,14 +50,14 @@ pub fn approvals(store: &dyn Store, args: &ApprovalsArgs, page: &mut Page) -> Re
     Ok(())
 }
 
-/// Errors: `not_a_persons` in a process of a run; those of `DecideApproval`.
+/// Decides one approval for a person. Errors: `not_a_persons` inside a run's process; those of `DecideApproval`.
 pub fn approve(
     store: &dyn Store,
     around: &Surroundings,
     args: &ApproveArgs,
     page: &mut Page,
 ) -> Result<(), CliError> {
-    // Whoever unsets it to get here decides for others than us; whoever forgot where it is does not.
+    // Guards against an agent that approves its own call by oversight. Unsetting the variables is a deliberate act.
     for name in ["OUTLAST_MARK", "OUTLAST_TOKEN"] {
         if around.var(name).is_some() {
             return Err(CommandError::NotAPersons { variable: name }.into());
@@ -71,7 +71,7 @@ pub fn approve(
     let view = reads::approvals::find(store, id)?.ok_or_else(unknown)?;
     let decision = DecideApproval {
         id,
-        // Of what is shown below: should the store hold others by now, nothing is decided.
+        // The decision names the arguments shown below: if the store holds others by now, nothing is decided.
         digest: Some(args.digest.unwrap_or(view.detail.digest)),
         approve: !args.deny,
         reason: args.reason.clone(),
@@ -99,7 +99,7 @@ fn pending(store: &dyn Store, of: &View) -> Result<usize, CliError> {
     Ok(run.and_then(|v| v.run.approvals).map_or(0, |a| a.pending(now)))
 }
 
-/// The name of whoever types.
+/// Login name of the person who runs the command, from `USER` or `LOGNAME`; "command" if neither is set.
 fn user(around: &Surroundings) -> String {
     let named = |name| around.var(name).and_then(|v| v.to_str()).map(str::to_owned);
     named("USER").or_else(|| named("LOGNAME")).unwrap_or_else(|| "command".into())

@@ -1,4 +1,4 @@
-//! `outlast attach RUN`: this terminal, for a run that goes on in the background.
+//! `outlast attach RUN`: connects this terminal to a run that goes on in the background.
 
 use outlast_core::store::Store;
 
@@ -17,7 +17,7 @@ use outlast_process::attach::{
     listen,
 };
 
-/// Returns the run's exit code, if it ended meanwhile.
+/// Attaches the terminal to a run. Returns the run's exit code if the run ended while attached.
 pub fn attach(store: &dyn Store, context: &Context, args: &AttachArgs) -> Result<u8, CliError> {
     let view = find::run(store, &args.run)?;
     let (id, status) = (&view.run.id, view.run.status);

@@ -1,4 +1,4 @@
-//! `outlast budget RUN`: its limits and what is left of them; and their change.
+//! `outlast budget RUN`: shows a run's limits and what is left of them, and changes them.
 
 use outlast_core::{
     envelope::unit::Unit,
@@ -52,19 +52,19 @@ fn print(view: &RunView, now: Micros, before: Option<Status>, page: &mut Page) -
     Ok(())
 }
 
-/// The lines that say what to type, if anything.
+/// Formats the suggested commands, one indented line each; empty if there are none.
 pub fn commands(next: &Next) -> String {
     next.commands.iter().map(|c| format!("  → {c}\n")).collect()
 }
 
-/// One unit's line.
+/// Limit, use and rest of one unit of a run's budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Line {
     unit: Unit,
     limit: Option<i64>,
     spent: i64,
     doubt: i64,
-    /// Held by calls in flight.
+    /// Amount reserved by calls in flight.
     live: i64,
     left: Option<i64>,
 }
@@ -91,7 +91,7 @@ fn wall_ms(run: &Run, now: Micros) -> i64 {
     run.wall_ms(run.ended_at.unwrap_or(now))
 }
 
-/// The budget as a table of its limited units, and a line of the others.
+/// Formats the budget: a table of the limited units, and one line for the other units that were used.
 pub fn text(view: &RunView, now: Micros, look: Look) -> String {
     let mut table = Table::new(&[
         ("", Side::Left),
@@ -112,7 +112,7 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
             amount(l.unit, l.spent).into(),
             held(l.unit, l.doubt),
             held(l.unit, l.live),
-            // A time that is over is no overrun.
+            // A time limit that has passed shows 0 left: it is no overrun.
             Cell::painted(
                 amount(
                     l.unit,
@@ -137,7 +137,7 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
     out
 }
 
-/// The budget with stable keys, every unit.
+/// Returns the budget as JSON objects with stable keys, one for every unit.
 pub fn objects(view: &RunView, now: Micros) -> Vec<Value> {
     lines(view, now)
         .into_iter()

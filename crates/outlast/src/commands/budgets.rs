@@ -1,4 +1,4 @@
-//! `outlast budgets`: named budgets, what is left of each now, and which runs wait for it.
+//! `outlast budgets`: lists, sets, raises and removes named budgets, with what is left and which runs wait for room.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ pub fn budgets(store: &dyn Store, args: &BudgetsArgs, page: &mut Page) -> Result
     print(&lines, page)
 }
 
-/// A budget as it stands now.
+/// Named budget in its current period, as it is printed.
 struct Line<'a> {
     view: &'a BudgetView,
     envelope: Envelope,
@@ -86,7 +86,7 @@ impl<'a> Line<'a> {
         self.view.budget.terms.tag.as_ref().map(|(key, value)| format!("{key}={value}"))
     }
 
-    /// The units that have a limit.
+    /// Returns the units that have a limit.
     fn limited(&self) -> impl Iterator<Item = Unit> {
         UNITS.into_iter().filter(|u| self.envelope.limits[*u].is_some())
     }

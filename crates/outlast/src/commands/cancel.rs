@@ -1,4 +1,4 @@
-//! `outlast cancel RUN`: the run ends for good.
+//! `outlast cancel RUN`: ends a run for good.
 
 use outlast_core::{
     engine::run::tell::{Tell, Word},
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// Returns `HALTED` when the run stays halted: a halt outlives a cancel, and only a raise ends it.
+/// Cancels a run. Returns `HALTED` when the run stays halted: a halt outlives a cancel, and only a raise ends it.
 pub fn cancel(store: &dyn Store, args: &CancelArgs, page: &mut Page) -> Result<u8, CliError> {
     let found = find::run(store, &args.run)?;
     let word = Word::Cancel { reason: args.reason.clone() };

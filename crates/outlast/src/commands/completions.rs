@@ -1,4 +1,4 @@
-//! `outlast completions SHELL`.
+//! `outlast completions SHELL`: prints a shell's completion script.
 
 use crate::{
     cli::{self, CompletionsArgs},
@@ -7,7 +7,7 @@ use crate::{
 };
 
 pub fn completions(args: &CompletionsArgs, page: &mut Page) -> Result<(), CliError> {
-    // Into memory first: the generator panics when its output is closed.
+    // Generated in memory first: the generator panics when its output is closed.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut cli::command(), "outlast", &mut script);
     Ok(page.text(&String::from_utf8_lossy(&script))?)

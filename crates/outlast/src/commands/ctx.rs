@@ -1,4 +1,4 @@
-//! `outlast ctx set | get | env | ref | refs | clear`.
+//! `outlast ctx set | get | env | ref | refs | clear`: the task context and memory references of a run.
 
 use outlast_core::{
     engine::{self, state::put::Change},
@@ -31,10 +31,10 @@ use crate::{
     },
 };
 
-/// How much of a value stands in a line.
+/// Most characters of a value that are shown in one line.
 const WIDTH: usize = 100;
 
-/// How often a change is decided anew when another process came in between.
+/// Number of attempts at a write that conflicts with another process's, each decided on what is stored by then.
 const TRIES: usize = 10;
 
 pub fn ctx(store: &dyn Store, args: &CtxArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
@@ -65,7 +65,7 @@ pub fn write(
     for _ in 0..TRIES {
         let (changes, progress) = changes_of(store, bearer, pairs, &more)?;
         match commit(store, context, bearer, changes, progress) {
-            // Another process of the same attempt wrote in between: what is written is decided anew.
+            // Another process of the same attempt wrote in between: the changes are computed again from the new state.
             Err(CliError::Store(store::Error::Engine(engine::Error::Conflict { .. }))) if more.is_empty() => {
             }
             done => return done,
@@ -96,7 +96,7 @@ fn changes_of(
     Ok((changes, progress))
 }
 
-/// Commits, then renews the mirror.
+/// Commits the changes, then renews the mirror.
 pub fn commit(
     store: &dyn Store,
     context: &Context,
@@ -112,7 +112,7 @@ pub fn commit(
     )
 }
 
-/// Of two values for one key in a line, one would be lost.
+/// Refuses a key that is given twice in one command: one of its values would be lost.
 pub fn once_each<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), CliError> {
     let mut seen = std::collections::BTreeSet::new();
     for k in keys {
@@ -123,7 +123,7 @@ pub fn once_each<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), CliEr
     Ok(())
 }
 
-/// The run that is looked at: a named one, or this process's own.
+/// Finds the run to look at: the named one, or this process's own.
 fn looked_at(store: &dyn Store, of: &OfArgs, context: &Context) -> Result<RunView, CliError> {
     match &of.of {
         Some(asked) => find::run(store, asked),
@@ -142,7 +142,7 @@ fn get(store: &dyn Store, args: &GetArgs, context: &Context, page: &mut Page) ->
         if page.look.json {
             return Ok(page.json(value)?);
         }
-        // As it is, for a script to read: what it holds is the caller's own.
+        // Printed unchanged for scripts: the value is the caller's own.
         return Ok(page.line(&task_context::text(value))?);
     }
     if page.look.json {
@@ -175,13 +175,13 @@ fn env(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Page) -> 
     Ok(page.text(&exports(&found))?)
 }
 
-/// Unsets the variables of the named keys that are not set: one that stands there would be taken for the task's.
+/// Returns `unset` lines for named keys without a value: a variable left over would be taken for this task's.
 pub fn unsets(context: &TaskContext) -> String {
     let absent = key::NAMED.iter().filter(|(name, _)| !context.values.contains_key(*name));
     absent.map(|(_, variable)| format!("unset {variable}\n")).collect()
 }
 
-/// Sets the variables of what is set.
+/// Returns `export` lines for the keys that are set.
 pub fn exports(context: &TaskContext) -> String {
     let mut out = String::new();
     for (k, v) in &context.values {
@@ -234,7 +234,7 @@ fn references(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Pa
     Ok(page.text(&table.render(look, 0))?)
 }
 
-/// Says which references are not what they were.
+/// Reports the references whose file changed or is gone.
 pub fn tell_changed(context: &TaskContext) {
     for (name, r) in &context.references {
         let what = match r.now() {

@@ -1,4 +1,4 @@
-//! `outlast journal RUN --divergence`: where an attempt left its recorded past, and in what the requests differ.
+//! `outlast journal RUN --divergence`: shows where an attempt left its recorded past, and how the two requests differ.
 
 use outlast_core::{
     body,
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// How much of a value is shown in a line.
+/// Most characters of a value that are shown in one line.
 const WIDTH: usize = 160;
 
 pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
@@ -47,7 +47,7 @@ pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<
     Ok(())
 }
 
-/// A parting with its requests; a request is `None` where it is not kept.
+/// One divergence with both requests; a request is `None` if it was not recorded.
 struct Told<'a> {
     parting: Parting<'a>,
     recorded: Option<Value>,
@@ -64,7 +64,7 @@ impl<'a> Told<'a> {
     ) -> Result<Told<'a>, CliError> {
         let read = |seq: Seq| -> Result<Option<Value>, CliError> {
             let Some(bytes) = body::stored(store, run, seq)? else { return Ok(None) };
-            // What the proxy takes for a request is JSON; another's bytes are shown as text.
+            // The proxy only takes JSON requests. Other recorded bodies are shown as text.
             let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
             Ok(Some(serde_json::from_slice(&bytes).unwrap_or_else(|_| text())))
         };
@@ -76,7 +76,7 @@ impl<'a> Told<'a> {
         first_difference(self.recorded.as_ref()?, self.new.as_ref()?, &LEFT_OUT, self.rules)
     }
 
-    /// Beside the body: what else makes two requests different ones.
+    /// Names a difference outside the body that makes the two requests different: the upstream or the path.
     fn elsewhere(&self) -> Option<&'static str> {
         let (a, b) = (self.parting.recorded?.call.as_deref()?, self.parting.new.call.as_deref()?);
         if a.upstream != b.upstream {
@@ -88,7 +88,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// Why no place can be named.
+    /// Explains why no differing place in the bodies can be named.
     fn why_not(&self) -> &'static str {
         match (self.parting.recorded, &self.recorded, &self.new) {
             (None, ..) => "what it had left then was taken since",
@@ -155,7 +155,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// A value in one line; of long texts what lies around the first character that differs.
+/// Formats a value in one line. Long text is cut to the surroundings of the first character that differs.
 fn around(text: &str, a: Option<&Value>, b: Option<&Value>) -> String {
     let (Some(a), Some(b)) = (a, b) else { return clean_line(text, WIDTH) };
     let same = a.to_string().chars().zip(b.to_string().chars()).take_while(|(a, b)| a == b).count();

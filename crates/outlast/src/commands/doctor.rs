@@ -1,4 +1,4 @@
-//! `outlast doctor`: what is well, and what is not.
+//! `outlast doctor`: checks the installation, the settings, the store and the keys, and reports problems.
 
 use std::{
     os::unix::fs::MetadataExt,
@@ -26,9 +26,9 @@ use crate::{
     settings::{keys, place::Place},
 };
 
-/// Less free space than this is told as a problem to come.
+/// Free disk space in bytes below which the disk is reported as a problem.
 const LITTLE_SPACE: u64 = 256 << 20;
-/// How many runs and processes are named.
+/// Most runs and processes that are listed by name.
 const NAMED: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -40,7 +40,7 @@ enum Verdict {
     Bad,
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     what: &'static str,
@@ -60,7 +60,9 @@ impl Finding {
     }
 }
 
-/// Looks at everything and changes nothing, except that opening a store of an older format migrates it. Returns `UNAVAILABLE` when something is bad.
+/// Looks at everything and changes nothing, except that opening a store of an older format migrates it.
+///
+/// Returns `UNAVAILABLE` when something is bad.
 pub fn doctor(context: &Context, page: &mut Page) -> Result<u8, CliError> {
     let findings = examine(context);
     let bad = findings.iter().any(|f| f.verdict == Verdict::Bad);
@@ -94,7 +96,7 @@ fn examine(context: &Context) -> Vec<Finding> {
 }
 
 fn settings(context: &Context) -> Finding {
-    // A file that is there was read on the way here, and found good.
+    // A file that exists was already read and validated when the command started.
     let there: Vec<String> = crate::settings::file::files(&context.around)
         .into_iter()
         .filter(|p| p.exists())
@@ -129,7 +131,7 @@ fn store(context: &Context) -> Vec<Finding> {
     findings
 }
 
-/// What keeps it, and in which format: opening has brought an older one up to ours.
+/// Names the store's engine and format. Opening the store has already migrated an older format.
 fn engine(place: &Place) -> String {
     match place {
         Place::File(_) => format!("SQLite {}, format {}", sqlite::sqlite_version(), FORMAT),
@@ -179,9 +181,9 @@ fn listed(named: &[String], count: usize) -> String {
     format!("{}{more}", named.join(", "))
 }
 
-/// Prompts and answers are in the store: it is private.
+/// Checks that only the owner can read the store's files: they hold prompts and answers.
 ///
-/// Only looked at from outside: a second descriptor on an open SQLite file drops its locks when closed.
+/// Reads metadata only. Opening the SQLite file a second time would drop its locks when that descriptor is closed.
 fn permissions(path: &Path) -> Vec<Finding> {
     let beside = |suffix: &str| {
         let mut name = path.as_os_str().to_owned();
@@ -204,11 +206,11 @@ fn permissions(path: &Path) -> Vec<Finding> {
 }
 
 fn space(path: &Path) -> Vec<Finding> {
-    // Of the nearest directory that exists: the store's own may be still to be made.
+    // Measured at the nearest directory that exists: the store's own may not be made yet.
     let Some(directory) = path.ancestors().skip(1).find(|d| d.is_dir()) else { return Vec::new() };
     let Ok(disk) = rustix::fs::statvfs(directory) else { return Vec::new() };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-    // Whole GiB where there are many: the rest of the digits tell nothing.
+    // Rounded to whole GiB from 10 GiB on, to whole MiB below.
     let shift = if free >> 30 >= 10 { 30 } else { 20 };
     let told = format!("{} free in {}", size::format_bytes(free >> shift << shift), directory.display());
     let verdict = if free < LITTLE_SPACE { Verdict::Bad } else { Verdict::Well };

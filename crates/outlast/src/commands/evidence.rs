@@ -1,5 +1,5 @@
-//! What is known of an attempt's end: what it had cost, what was open, what it printed last. Derived from the
-//! journal and the logs, which are kept anyway.
+//! Evidence of how an attempt ended: cost, entries open at the end, last log lines. Derived from the journal and the
+//! logs.
 
 use std::path::Path;
 
@@ -20,25 +20,25 @@ use crate::{
     },
 };
 
-/// How many lines of a log programs get.
+/// Number of last log lines that are read. JSON output has all of them.
 pub const LINES: usize = 100;
 
-/// A line of a log is shown to people up to this width.
+/// Most characters of a log line that are shown to people.
 const WIDTH: usize = 200;
 
-/// One attempt's evidence.
+/// Evidence about the end of one attempt.
 #[derive(Debug, Default)]
 pub struct Evidence {
-    /// What its calls were charged.
+    /// Amount charged and held for the attempt's calls, in nano-USD.
     pub cost_nano_usd: i64,
-    /// The entries that were open at its end.
+    /// Entries that were open when the attempt ended.
     pub open: Vec<Entry>,
-    /// The last lines of its log. None: it has none, or none any more.
+    /// Last lines of the attempt's log, at most [`LINES`]. `None` if there is no log, or none any more.
     pub lines: Option<Vec<String>>,
 }
 
 impl Evidence {
-    /// `logs`: where the run's logs are. Errors: they cannot be read.
+    /// Collects the evidence. `logs` is the directory of the run's logs. Errors: the logs cannot be read.
     pub fn of(attempt: &Attempt, entries: &[Entry], logs: Option<&Path>) -> Result<Evidence, CliError> {
         let own = || entries.iter().filter(|e| e.attempt == attempt.no);
         let was_open = |e: &&Entry| match attempt.ended_at {
@@ -53,7 +53,7 @@ impl Evidence {
         })
     }
 
-    /// A paragraph for people, with the last `count` lines.
+    /// Formats a paragraph for people, with the last `count` log lines.
     pub fn text(&self, attempt: &Attempt, how: &str, calls: i64, count: usize) -> String {
         let began = time::utc(attempt.started_at);
         let mut out = format!("  @{} began {began} UTC", attempt.no.0);

@@ -1,4 +1,4 @@
-//! `outlast export JOB`: its results, a line of JSON for each, in the order of their inputs.
+//! `outlast export JOB`: prints a job's results as JSON lines, in the order of their inputs.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ struct Line<'a> {
     cost_nano_usd: i64,
 }
 
-/// Results are read one by one: memory is that of the keys.
+/// Prints the results. Values are read one by one, so that memory holds only the keys.
 pub fn export(store: &dyn Store, args: &ExportArgs, page: &mut Page) -> Result<(), CliError> {
     let view = find::job(store, &args.job)?;
     let (run, name) = (view.run.no, jobs::name(&view));
@@ -60,7 +60,7 @@ pub fn export(store: &dyn Store, args: &ExportArgs, page: &mut Page) -> Result<(
     Ok(())
 }
 
-/// What was recorded, without the names of classes. Numbers stay as they were written.
+/// Reads the recorded result of an entry, without class tags. Numbers keep the digits they were recorded with.
 fn value(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Box<RawValue>, CliError> {
     let corrupt = |what: String| store::Error::Corrupt { what: format!("the result of entry {seq}: {what}") };
     let Some(kept) = store.payload(run, seq, Role::Value)? else { return Ok(RawValue::NULL.to_owned()) };
@@ -70,7 +70,7 @@ fn value(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Box<RawValue>, CliEr
     Ok(plain(value).map_err(|e| corrupt(e.to_string()))?)
 }
 
-/// Python's JSON with `null` for its `NaN` and `Infinity`, for which JSON has no numbers; `None` where it has none of them.
+/// Replaces Python's `NaN` and infinities, which JSON does not have, by `null`. `None` if the text has none of them.
 fn finite(json: &[u8]) -> Option<Vec<u8>> {
     const WORDS: [&[u8]; 3] = [b"NaN", b"-Infinity", b"Infinity"];
     let (mut out, mut at, mut in_text, mut found) = (Vec::with_capacity(json.len()), 0, false, false);
@@ -82,7 +82,7 @@ fn finite(json: &[u8]) -> Option<Vec<u8>> {
             at += word.len();
             continue;
         }
-        // A quote behind a backslash is of the text, and so is that backslash.
+        // A backslash and the character after it belong to the text, so that an escaped quote does not end it.
         let len = if in_text && byte == b'\\' { rest.len().min(2) } else { 1 };
         in_text ^= byte == b'"';
         out.extend_from_slice(&rest[..len]);
@@ -91,7 +91,7 @@ fn finite(json: &[u8]) -> Option<Vec<u8>> {
     found.then_some(out)
 }
 
-/// Values of classes by their fields, as the JSONL file has them.
+/// Replaces values that are tagged with their class by their plain fields, as in the JSONL file of results.
 fn plain(value: &RawValue) -> serde_json::Result<Box<RawValue>> {
     let text = value.get();
     if !text.contains("\"$outlast\"") {
@@ -101,7 +101,7 @@ fn plain(value: &RawValue) -> serde_json::Result<Box<RawValue>> {
         Some(b'{') => {
             let fields: Fields = serde_json::from_str(text)?;
             if let Some(class) = fields.of("$outlast") {
-                // NaN and the infinite are recorded so.
+                // NaN and the infinities are recorded with the class `float`: they become `null`.
                 let value = fields.of("value").filter(|_| class.get() != "\"float\"");
                 return value.map_or_else(|| Ok(RawValue::NULL.to_owned()), plain);
             }
@@ -121,7 +121,7 @@ fn plain(value: &RawValue) -> serde_json::Result<Box<RawValue>> {
     RawValue::from_string(made)
 }
 
-/// An object's fields, in their order and as they were written.
+/// Fields of a JSON object, in their order and as they were written.
 struct Fields<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'a> Fields<'a> {

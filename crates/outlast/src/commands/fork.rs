@@ -60,7 +60,7 @@ pub fn fork(store: &dyn Store, args: &ForkArgs, page: &mut Page) -> Result<(), C
     Ok(page.line(&format!("{strong}  a fork of {}{was}: it shares the first {shared}", view.run.id))?)
 }
 
-/// A run, or a job by its name.
+/// Finds a job by its name, or else a run.
 fn meant(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
     match find::job(store, asked) {
         Ok(view) => Ok(view),
@@ -69,7 +69,7 @@ fn meant(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
     }
 }
 
-/// What a word on the command line means: a snapshot's name first, then an attempt's number, then a time.
+/// Reads a fork point from the command line: first as a snapshot's name, then an attempt's number, then a time.
 fn point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point, CliError> {
     if reads::snapshots::named(store, &view.run.id, word)?.is_none()
         && let Ok(no) = word.parse::<i64>()

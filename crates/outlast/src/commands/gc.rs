@@ -1,4 +1,4 @@
-//! `outlast gc --older-than TIME`: runs that ended long ago are forgotten.
+//! `outlast gc --older-than TIME`: forgets runs that ended long ago.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::{
 
 const PAGE: usize = 500;
 
-/// Each run in a commit of its own, so that others get their turn between.
+/// Forgets old runs, each in a commit of its own, so that other writers get their turn in between.
 pub fn gc(store: &dyn Store, args: &GcArgs, page: &mut Page) -> Result<(), CliError> {
     let now = store.now()?;
     let ended_before = Micros(now.0.saturating_sub(args.older_than_ms.saturating_mul(1000)));
@@ -26,7 +26,7 @@ pub fn gc(store: &dyn Store, args: &GcArgs, page: &mut Page) -> Result<(), CliEr
     families.look(store)?;
     families.settle();
     let mut forgotten = Vec::new();
-    // Newest first: children go before their parents, and one that stays keeps its parent.
+    // Newest first: children go before their parents, and a child that stays keeps its parent.
     for no in families.numbers() {
         if families.goes(no) && (args.dry_run || families.forget(store, no)?) {
             forgotten.extend(families.runs.remove(&no));
@@ -46,7 +46,7 @@ pub fn gc(store: &dyn Store, args: &GcArgs, page: &mut Page) -> Result<(), CliEr
     Ok(page.line(&format!("{} {what}", some(forgotten.len() as i64, "run")))?)
 }
 
-/// What of each run decides whether it goes.
+/// Facts of a run that decide whether it is forgotten.
 struct Member {
     id: RunId,
     parent: Option<RunNo>,
@@ -55,14 +55,14 @@ struct Member {
     stays: bool,
 }
 
-/// All runs, with who is whose child.
+/// All runs of the store, with their parents.
 struct Families {
     runs: BTreeMap<RunNo, Member>,
     ended_before: Micros,
 }
 
 impl Families {
-    /// Reads the runs that are newer than the newest one that is known, and keeps what is above them.
+    /// Reads the runs that are newer than the newest known one, and marks those that have to stay.
     fn look(&mut self, store: &dyn Store) -> Result<(), CliError> {
         let (known, mut before) = (self.newest(), None);
         loop {
@@ -89,7 +89,7 @@ impl Families {
         self.runs.keys().rev().copied().collect()
     }
 
-    /// A child stays with what is above it, from the top down. The newest run keeps the place of the next number.
+    /// Keeps every child whose parent stays, and the newest run, because it holds the place of the next number.
     fn settle(&mut self) {
         for no in self.numbers().into_iter().rev() {
             let above = self.runs[&no].parent.and_then(|parent| self.runs.get(&parent));
@@ -113,7 +113,7 @@ impl Families {
         std::iter::successors(parent(&no), parent).collect()
     }
 
-    /// Whether it is gone. Runs that others begin meanwhile are read until none is unknown: one may be its child.
+    /// Forgets a run and returns whether it is gone. Runs that begin meanwhile are read first: one may be its child.
     fn forget(&mut self, store: &dyn Store, no: RunNo) -> Result<bool, CliError> {
         loop {
             let verb = Forget {

@@ -1,4 +1,4 @@
-//! `outlast inspect JOB|FILE.jsonl`: how far a job is, where its gaps are, and which attempt got how far.
+//! `outlast inspect JOB|FILE.jsonl`: shows a job's progress, its gaps, and how far each attempt got.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -30,10 +30,10 @@ use crate::{
     },
 };
 
-/// How many items are read at once.
+/// Number of items that are read at once.
 const PAGE: usize = 2000;
 
-/// Gaps that are listed without `--gaps`.
+/// Number of gaps and failures that are listed without `--gaps`.
 const SHORT: usize = 5;
 
 pub fn inspect(store: &dyn Store, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
@@ -53,7 +53,7 @@ pub fn inspect(store: &dyn Store, args: &InspectArgs, page: &mut Page) -> Result
     Ok(())
 }
 
-/// A file of results that has no record: its lines are all that is known.
+/// Inspects a JSONL file of results that has no record in the store: only its lines are known.
 pub fn inspect_lines(path: &Path, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
     let scan = jsonl::scan(path).map_err(|why| InputError::Results { path: path.to_owned(), why })?;
     let damage: Vec<usize> = scan.damage.iter().map(|d| d.line).collect();
@@ -95,22 +95,22 @@ pub fn inspect_lines(path: &Path, args: &InspectArgs, page: &mut Page) -> Result
     Ok(())
 }
 
-/// All that is told of one job.
+/// Job with everything that is printed about it.
 struct Told {
     view: RunView,
     attempts: Vec<Attempt>,
-    /// Places in the input that have a result, in order.
+    /// Sorted input indexes that have a result.
     done: Vec<i64>,
-    /// How many results each attempt has, and the farthest place of one.
+    /// Number of results and farthest input index, by attempt.
     by_attempt: BTreeMap<i64, (i64, i64)>,
     failures: Vec<Failure>,
     now: Micros,
 }
 
-/// An item that failed or is dead.
+/// Item that failed or is dead.
 struct Failure {
     row: ItemRow,
-    /// What it raised last, where that is recorded.
+    /// Last exception of the item, as `Class: message`, if one is recorded.
     error: Option<String>,
 }
 
@@ -127,7 +127,7 @@ impl Failure {
         Ok(Failure { row, error })
     }
 
-    /// Why it is as it is, for people.
+    /// Formats the reason and the error for people.
     fn why(&self) -> String {
         let parts = [self.row.detail.reason.as_deref(), self.error.as_deref()];
         let told: Vec<String> = parts.into_iter().flatten().map(|part| cut(&look::clean(part))).collect();
@@ -135,7 +135,7 @@ impl Failure {
     }
 }
 
-/// The start of a text that may be long.
+/// Cuts a text that may be long.
 fn cut(text: &str) -> String {
     const LONGEST: usize = 200;
     match text.char_indices().nth(LONGEST) {
@@ -173,12 +173,12 @@ impl Told {
         Ok(told)
     }
 
-    /// The attempt that got farthest, and its place.
+    /// Returns the attempt that got farthest, and its farthest input index.
     fn farthest(&self) -> Option<(i64, i64)> {
         self.by_attempt.iter().map(|(no, (_, at))| (*no, *at)).max_by_key(|(no, at)| (*at, *no))
     }
 
-    /// Time with an attempt open, and time since the first one began.
+    /// Returns the time during which attempts were open and the time since the first one began, in milliseconds.
     fn times(&self) -> (i64, i64) {
         let active =
             self.attempts.iter().map(|a| a.ended_at.unwrap_or(self.now).ms_since(a.started_at)).sum();
@@ -285,7 +285,7 @@ impl Told {
     }
 }
 
-/// Goes through the newest entry of each item.
+/// Calls `tell` with the newest entry of each item of the job.
 pub fn each_item(
     store: &dyn Store,
     run: RunNo,
@@ -304,7 +304,7 @@ pub fn each_item(
     }
 }
 
-/// What lies between 0 and the highest of `done` and is not in it, as first and last.
+/// Returns the gaps in the sorted `done` below its highest index, each as its first and last index.
 fn ranges(done: &[i64]) -> Vec<(i64, i64)> {
     let mut next = 0;
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! `outlast jobs`: the batch jobs, newest first.
+//! `outlast jobs`: lists the batch jobs, newest first.
 
 use outlast_core::{
     journal::job::Counts,
@@ -68,7 +68,7 @@ fn table(jobs: &[RunView], now: Micros) -> Table<'static> {
     table
 }
 
-/// The job's name; its run's id where it has none.
+/// Returns the job's name, or the run's id if it has none.
 pub fn name(view: &RunView) -> String {
     view.run.job.as_ref().map_or_else(|| view.run.id.to_string(), |job| job.name.clone())
 }
@@ -77,7 +77,7 @@ pub fn counts(view: &RunView) -> Counts {
     view.run.job.as_ref().map(|job| job.counts).unwrap_or_default()
 }
 
-/// What is told of every job, with stable keys.
+/// Returns the JSON fields that every job has, with stable keys.
 pub fn object(view: &RunView) -> Map<String, Value> {
     let (run, c) = (&view.run, counts(view));
     let mut o = Map::new();

@@ -1,4 +1,4 @@
-//! `outlast journal RUN [-f]`: its entries, an entry a line; followed until the run has ended.
+//! `outlast journal RUN [-f]`: prints a run's entries, one a line, and follows them until the run has ended.
 
 use outlast_core::{
     journal::{Entry, State},
@@ -17,10 +17,10 @@ use crate::{
     },
 };
 
-/// How many entries are read at once.
+/// Number of entries that are read at once.
 const PAGE: usize = 1000;
 
-/// `wait` passes the time between two looks at a followed run.
+/// Prints the journal of a run. `wait` passes the time between two looks at a followed run.
 pub fn journal(
     store: &dyn Store,
     args: &JournalArgs,
@@ -47,7 +47,7 @@ pub fn journal(
     Ok(page.text(&entry::table(&entries).render(look, 0))?)
 }
 
-/// Every entry of the run.
+/// Reads every entry of the run.
 pub fn all(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
     let mut entries: Vec<Entry> = Vec::new();
     loop {
@@ -73,7 +73,7 @@ fn follow(
     let mut pending: Vec<(Seq, State)> = Vec::new();
     let mut status: Option<Status> = None;
     loop {
-        // The status is read before the entries: an ended run's last entries are then not missed.
+        // The status is read before the entries, so that the last entries of an ended run are not missed.
         if let Some(now) = store.run(no)? {
             view = now;
         }
@@ -119,7 +119,7 @@ fn print(run: &str, e: &Entry, page: &mut Page) -> Result<(), CliError> {
     Ok(if look.json { page.json_line(&entry::json(run, e)) } else { page.line(&entry::line(e, look)) }?)
 }
 
-/// A status that changed is a line of its own; among lines of JSON it has no `seq`.
+/// Prints a change of status as a line of its own. Its JSON line has no `seq`.
 fn say(view: &RunView, page: &mut Page) -> Result<(), CliError> {
     let run = &view.run;
     if page.look.json {

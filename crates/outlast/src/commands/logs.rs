@@ -1,4 +1,4 @@
-//! `outlast logs RUN [-f]`: what an attempt printed.
+//! `outlast logs RUN [-f]`: prints the output of an attempt.
 
 use std::io;
 
@@ -25,7 +25,7 @@ use crate::{
     render::look::Page,
 };
 
-/// `wait` passes the time between two looks at a followed log.
+/// Prints the log of an attempt. `wait` passes the time between two looks at a followed log.
 pub fn logs(
     store: &dyn Store,
     context: &Context,
@@ -44,7 +44,7 @@ pub fn logs(
             None => return Err(CommandError::NoAttempt { run: view.run.id.to_string() }.into()),
         },
     };
-    // A followed one may be about to begin.
+    // With `--follow`, an attempt that has not begun yet is waited for.
     let may_come = args.follow && no >= newest(&attempts) && goes_on(store, &view.run)?;
     if !kept.contains(&no) && !may_come {
         let kept = match kept.as_slice() {
@@ -67,7 +67,7 @@ pub fn logs(
         while !follower.more()?.is_empty() {}
     }
     loop {
-        // Read before the log is: what an ended attempt printed last is then not missed.
+        // The attempts are read before the log, so that the last output of an ended attempt is not missed.
         let now = store.attempts(view.run.no)?;
         let is_over = now.iter().any(|a| a.no == no && !a.is_open());
         let ends = !args.follow || (is_over || now.is_empty()) && !goes_on(store, &view.run)?;
@@ -100,18 +100,18 @@ fn newest(attempts: &[Attempt]) -> AttemptNo {
     attempts.last().map_or(AttemptNo(1), |a| a.no)
 }
 
-/// Whether another attempt may follow without anybody's doing.
+/// Returns whether another attempt may follow by itself.
 fn goes_on(store: &dyn Store, run: &Run) -> Result<bool, CliError> {
     let status = store.run(run.no)?.map_or(run.status, |view| view.run.status);
     Ok(matches!(status, Status::Running | Status::Waiting | Status::Sleeping))
 }
 
-/// Prints a log as its page wants it.
+/// Writes a log to the page: raw bytes, plain lines or JSON lines.
 struct Printer {
     attempt: AttemptNo,
-    /// The start of a line that has not ended, where whole lines are printed.
+    /// Start of a line that has not ended, if whole lines are printed.
     unfinished: Vec<u8>,
-    /// Bytes as they came, for a file or a program.
+    /// Whether bytes are passed on unchanged, for a file or a program.
     raw: bool,
 }
 
@@ -143,7 +143,7 @@ impl Printer {
         }
     }
 
-    /// The last line need not end.
+    /// Prints the rest of a last line without a line end.
     fn end(&mut self, page: &mut Page) -> io::Result<()> {
         if self.unfinished.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! `outlast ls`: the runs, newest first.
+//! `outlast ls`: lists the runs, newest first.
 
 use outlast_core::{
     envelope::unit::Unit,
@@ -21,7 +21,7 @@ use crate::{
 
 pub fn ls(store: &dyn Store, args: &LsArgs, page: &mut Page) -> Result<(), CliError> {
     let now = store.now()?;
-    // One more than asked for tells whether there are more.
+    // One more than asked for, to tell whether there are more.
     let limit = args.limit.saturating_add(1);
     let mut runs = store.runs(&RunFilter { status: args.status, limit, ..RunFilter::default() })?;
     let more = runs.len() > args.limit;

@@ -1,4 +1,4 @@
-//! The commands, one file each. They take a store and a page, and touch nothing else.
+//! The commands, one file each. Most take only a store and a page to print on.
 
 pub mod approvals;
 pub mod attach;

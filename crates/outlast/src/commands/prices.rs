@@ -1,4 +1,4 @@
-//! `outlast prices MODEL`: what would be charged for a model, and where the figure is from.
+//! `outlast prices MODEL`: shows what a model would be charged, and where the figures are from.
 
 use outlast_core::{
     price::{Found, Price, PriceTable, Rates, Source, cost},
@@ -24,10 +24,10 @@ const TIERS: [(ServiceTier, &str); 4] = [
     (ServiceTier::Batch, "batch"),
 ];
 
-/// Prints a model's prices. Looks at no store.
+/// Prints a model's prices. Reads no store.
 ///
-/// Errors: `price_unknown`, for a model that a limit in usd would refuse; an upstream that is not configured; a price
-/// file that is not understood.
+/// Errors: `price_unknown` for a model that a limit in usd would refuse; an upstream that is not configured; a price
+/// file that cannot be read or parsed.
 pub fn prices(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Result<(), CliError> {
     let table = prices::of_file(args.prices.as_deref())?;
     let (table, found) = match &args.upstream {
@@ -86,7 +86,7 @@ pub fn prices(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Resu
     Ok(())
 }
 
-/// The rows of each tier that has prices of its own, from the smallest input on.
+/// Returns the rows of each tier that has prices of its own, by ascending input size.
 fn rows(price: &Price) -> Vec<(ServiceTier, &'static str, u64, Rates)> {
     let of = |tier| price.rows(tier).map(|(above, rates)| (above, *rates)).collect::<Vec<_>>();
     let standard = of(ServiceTier::Standard);
@@ -95,7 +95,7 @@ fn rows(price: &Price) -> Vec<(ServiceTier, &'static str, u64, Rates)> {
         .collect()
 }
 
-/// In pico-USD per token.
+/// Returns the named rates in pico-USD per token.
 fn figures(rates: &Rates) -> [(&'static str, i64); 6] {
     [
         ("input", rates.input.0),

@@ -1,4 +1,4 @@
-//! `outlast resolve RUN STEP`: a person says what came of a step in doubt.
+//! `outlast resolve RUN STEP`: lets a person decide the outcome of a step in doubt.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,10 +17,10 @@ use crate::{
     render::look::{self, Page, Paint},
 };
 
-/// How many steps are read at once.
+/// Number of steps that are read at once.
 const PAGE: usize = 4096;
 
-/// How many steps an error lists.
+/// Most steps that an error lists.
 const LISTED: usize = 10;
 
 pub fn resolve(store: &dyn Store, args: &ResolveArgs, page: &mut Page) -> Result<(), CliError> {
@@ -53,7 +53,7 @@ pub fn resolve(store: &dyn Store, args: &ResolveArgs, page: &mut Page) -> Result
     Ok(page.line("  → start its program again")?)
 }
 
-/// What was said, as a step's own process records it: see `doubt.py`.
+/// Returns whether the step failed, its payload in the form that `doubt.py` records, and the kind of outcome.
 fn said(args: &ResolveArgs) -> Result<(bool, Value, &'static str), CliError> {
     let usage = |message: String| CliError::Usage {
         message,
@@ -74,7 +74,7 @@ fn said(args: &ResolveArgs) -> Result<(bool, Value, &'static str), CliError> {
     Err(usage("nothing is said of the step".into()))
 }
 
-/// Steps that may happen at most once, were begun, and of which nobody knows what came of them.
+/// Finds at-most-once steps that were begun and whose outcome is unknown.
 fn in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
     let mut newest: BTreeMap<(Arc<str>, String), (Seq, State)> = BTreeMap::new();
     let mut after = Seq(0);
@@ -108,10 +108,10 @@ fn in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
     Ok(found)
 }
 
-/// The one of them that `asked` names: by its key, or by the name in it.
+/// Finds the one step in doubt that `asked` names, by its key or by its name.
 fn meant<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<&'a Entry, CliError> {
     let key = |e: &Entry| e.key.clone().unwrap_or_default();
-    // A step inside of another one has that one's key before its name.
+    // The name of an inner step is the outer step's key, a slash, and the inner step's own name.
     let is_name = |name: &str| name == asked || name.rsplit_once(")/").is_some_and(|(_, own)| own == asked);
     let named = |e: &&Entry| key(e).rsplit_once('(').is_some_and(|(name, _)| is_name(name));
     let mut found: Vec<&Entry> = doubted.iter().filter(|e| e.key.as_deref() == Some(asked)).collect();

@@ -1,4 +1,4 @@
-//! `outlast retry JOB`: items of a job become pending again; starting its script runs them.
+//! `outlast retry JOB`: makes items of a job pending again; the next start of its script runs them.
 
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Resets each of them in a commit of its own: what is done when one is refused stays done.
+/// Resets the named items, each in a commit of its own: if one is refused, the others stay reset.
 pub fn retry(store: &dyn Store, args: &RetryArgs, page: &mut Page) -> Result<(), CliError> {
     if !args.failed && args.key.is_empty() {
         return Err(CliError::Usage {
@@ -41,7 +41,7 @@ pub fn retry(store: &dyn Store, args: &RetryArgs, page: &mut Page) -> Result<(),
             Ok(())
         })?;
     }
-    // All are on their way before the first is waited for: a store commits them together.
+    // All requests are sent before the first is awaited, so that the store commits them together.
     let reset = |key: &String| ResetItem { run, key: key.clone(), reuse_answers: args.reuse_answers };
     let asked: Vec<_> = keys.iter().map(|key| store.ask(reset(key), Durability::Synced)).collect();
     for pending in asked {

@@ -1,5 +1,5 @@
-//! `outlast service install|uninstall|status`: runs that a reboot interrupted go on by themselves, by a unit of
-//! the person's own systemd.
+//! `outlast service install|uninstall|status`: manages the systemd user unit that resumes interrupted runs after a
+//! reboot.
 
 use std::{
     ffi::OsStr,
@@ -30,11 +30,11 @@ pub fn service(context: &Context, args: &ServiceArgs, page: &mut Page) -> Result
         ServiceVerb::Install => {
             let text = unit(&crate::program()?, &context.place, &context.around)?;
             if args.print {
-                // Beside the unit: what is printed is to be a unit file whole.
+                // Printed to stderr: standard output has to be a valid unit file.
                 say("to have it at boot, before you log in, and after you log out: loginctl enable-linger");
                 return Ok(page.text(&text)?);
             }
-            // First: without it nothing is to be left behind.
+            // Checked first: if systemd cannot be reached, nothing is left behind.
             systemctl(&["daemon-reload"])?;
             install(&path, &text)?;
             systemctl(&["daemon-reload"])?;
@@ -49,7 +49,7 @@ pub fn service(context: &Context, args: &ServiceArgs, page: &mut Page) -> Result
             if !path.exists() {
                 return Err(CommandError::NotInstalled { unit: path }.into());
             }
-            // Of no use where it is not enabled any more.
+            // The unit file is removed even if systemd fails to disable it; the error is reported afterwards.
             let disabled = systemctl(&["disable", UNIT]);
             fs::remove_file(&path)?;
             disabled?;
@@ -75,10 +75,10 @@ pub fn service(context: &Context, args: &ServiceArgs, page: &mut Page) -> Result
     }
 }
 
-/// `$XDG_CONFIG_HOME/systemd/user/outlast.service`.
+/// Returns the unit's path: `$XDG_CONFIG_HOME/systemd/user/outlast.service`.
 fn unit_path(around: &Surroundings) -> Result<PathBuf, CliError> {
     let config = around.config_directory().ok_or(CommandError::NoHome)?;
-    // Beside our own.
+    // The systemd directory is a sibling of Outlast's own.
     Ok(config.with_file_name("systemd").join("user").join(UNIT))
 }
 
@@ -86,7 +86,7 @@ fn install(path: &Path, text: &str) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    // Its reader sees the old one or the new one whole.
+    // Written to a new file and renamed, so that a reader sees either the old unit or the new one, never a part.
     let new = path.with_extension("new");
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     io::Write::write_all(&mut file, text.as_bytes())?;
@@ -94,10 +94,10 @@ fn install(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(new, path)
 }
 
-/// The unit. Its `outlast resume --all` stays as long as its runs do, and is stopped gently: each run is then
-/// interrupted, and goes on at the next start.
+/// Returns the text of the unit. `outlast resume --all` runs as long as its runs do and is stopped gently: each run is
+/// then interrupted, and goes on at the next start.
 ///
-/// Errors: the store's address holds a password, which a unit must not.
+/// Errors: the store's address holds a password, which must not be in a unit.
 fn unit(program: &Path, place: &Place, around: &Surroundings) -> Result<String, CliError> {
     let store = match place {
         Place::File(path) => path.as_os_str().to_owned(),
@@ -113,7 +113,7 @@ fn unit(program: &Path, place: &Place, around: &Surroundings) -> Result<String, 
         let mut word = name.as_bytes().to_vec();
         word.push(b'=');
         word.extend(value.as_bytes());
-        // In `Environment` a dollar is a dollar.
+        // systemd expands no variables in `Environment`.
         Ok(format!("Environment={}\n", quoted(&word, false)?))
     };
     Ok(format!(
@@ -136,9 +136,9 @@ fn unit(program: &Path, place: &Place, around: &Surroundings) -> Result<String, 
     ))
 }
 
-/// One word of a unit file. `expands`: where systemd puts variables in.
+/// Quotes one word of a unit file. `expands` says whether systemd expands variables in that place.
 ///
-/// Errors: a byte that a unit cannot hold.
+/// Errors: the word is not UTF-8, or has a byte that a unit cannot hold.
 fn quoted(word: &[u8], expands: bool) -> Result<String, CliError> {
     let text = std::str::from_utf8(word).ok().filter(|text| !text.contains(['\0', '\n', '\r']));
     let Some(text) = text else {
@@ -157,7 +157,7 @@ fn quoted(word: &[u8], expands: bool) -> Result<String, CliError> {
     Ok(out)
 }
 
-/// What it printed. Errors: it is not there, or refused.
+/// Runs `systemctl --user` and returns its output. Errors: systemctl is missing, or failed.
 fn systemctl(args: &[&str]) -> Result<String, CliError> {
     let failed = |why: String| CommandError::Systemctl { verb: args.join(" "), why };
     let done = Command::new("systemctl")
@@ -166,7 +166,7 @@ fn systemctl(args: &[&str]) -> Result<String, CliError> {
         .output()
         .map_err(|e| failed(format!("cannot run systemctl: {e}")))?;
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    // What it is asked about may well be off: its answer counts.
+    // `is-…` verbs report a negative answer by their exit code: that is no failure.
     if done.status.success() || args.first().is_some_and(|verb| verb.starts_with("is-")) {
         return Ok(said(&done.stdout));
     }

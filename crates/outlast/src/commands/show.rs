@@ -1,5 +1,5 @@
-//! `outlast show RUN`: the run's story: where it stands and why, its budget, how its attempts ended,
-//! what was paid, replayed and lost, and what is next.
+//! `outlast show RUN`: tells the run's story: status and reason, budget, how its attempts ended, what was paid,
+//! replayed and lost, and what is next.
 
 use std::{
     collections::BTreeMap,
@@ -35,17 +35,17 @@ use crate::{
     },
 };
 
-/// How many of the newest attempts and entries are shown to people; JSON has all attempts.
+/// Numbers of newest attempts and entries that are shown to people; JSON has all attempts.
 const ATTEMPTS: usize = 12;
 const ENTRIES: usize = 6;
 
-/// The longest line of a tool call.
+/// Most characters of a tool call's line.
 const TOOL: usize = 160;
 
-/// Of how many attempts that died the end is told.
+/// Number of dead attempts whose end is described.
 const DEATHS: usize = 3;
 
-/// `logs`: where a run's logs are, by its id.
+/// Prints a run's story. `logs` returns the directory of a run's logs.
 pub fn show(
     store: &dyn Store,
     logs: &dyn Fn(&RunId) -> Option<PathBuf>,
@@ -62,38 +62,38 @@ pub fn show(
     Ok(page.text(&story.text(look))?)
 }
 
-/// Everything the story is made of.
+/// Everything that the story of a run is told from.
 struct Story {
     view: RunView,
     parent: Option<String>,
     attempts: Vec<Attempt>,
-    /// Who drives each open attempt.
+    /// Instance that drives each open attempt.
     drivers: BTreeMap<AttemptNo, Instance>,
     entries: Vec<Entry>,
     calls: Calls,
-    /// Of each attempt, in their order.
+    /// Evidence for each attempt, in the order of `attempts`.
     evidence: Vec<Evidence>,
-    /// How many lines of a log are shown to people.
+    /// Number of log lines that are shown to people.
     lines: usize,
-    /// By the newest attempt.
+    /// Recorded answers that the newest attempt has not asked for.
     untaken: Untaken,
-    /// A CLI agent's: its id, and where it is kept.
+    /// Session id of a CLI agent, and the path of its transcript.
     session: Option<(String, Option<PathBuf>)>,
-    /// Those that nobody has decided.
+    /// Approvals that wait for a decision.
     approvals: Vec<reads::approvals::View>,
-    /// The newest ones.
+    /// Newest tool calls.
     tools: Vec<tool::Told>,
     now: Micros,
 }
 
-/// What the run's calls came to.
+/// Totals over the run's calls.
 #[derive(Clone, Debug, Default)]
 struct Calls {
     by_state: BTreeMap<State, i64>,
     by_attempt: BTreeMap<AttemptNo, i64>,
     doubt_count: i64,
     failed_nano_usd: i64,
-    /// Failed ones that were lost, and are charged as their retry.
+    /// Failed calls that were lost and are charged as their retry.
     lost: i64,
     estimated: i64,
     /// Tries beyond the first of each call.
@@ -123,7 +123,7 @@ impl Calls {
     }
 }
 
-/// What of the run waits for a person.
+/// Reads the run's pending approvals.
 fn pending(store: &dyn Store, run: &Run) -> Result<Vec<reads::approvals::View>, CliError> {
     if run.approvals.as_ref().is_none_or(|a| a.is_empty()) {
         return Ok(Vec::new());
@@ -229,7 +229,7 @@ impl Story {
         out
     }
 
-    /// How far the loop is, and what ends it; `None` where the run is none.
+    /// Formats how many iterations are finished and what ends the loop; `None` if the run is no loop.
     fn looping(&self) -> Option<String> {
         let (looping, turns) = (self.view.spec.looping()?, self.view.run.turns.as_deref()?);
         let finished = some(turns.finished, "iteration");
@@ -267,7 +267,7 @@ impl Story {
         for a in &self.attempts[earlier..] {
             table.row(vec![
                 format!("@{}", a.no.0).into(),
-                // A run with a command has no labels.
+                // Attempts of a supervised run have no labels.
                 match looping {
                     true => (a.iteration + 1).to_string().into(),
                     false => a.label.clone().unwrap_or_default().into(),
@@ -286,7 +286,7 @@ impl Story {
         out
     }
 
-    /// The newest attempts that died, and what there is to see of it.
+    /// Describes the newest attempts that died, with their evidence.
     fn deaths(&self) -> String {
         let died = self.attempts.iter().zip(&self.evidence).filter(|(a, _)| a.died());
         let mut told: Vec<String> = died
@@ -315,7 +315,7 @@ impl Story {
         }
     }
 
-    /// Paid, replayed, in doubt, beyond: each only where there is something.
+    /// Returns the lines about money; a line without an amount or count is left out.
     fn money(&self) -> Vec<String> {
         let (run, e) = (&self.view.run, &self.view.envelope);
         let mut out = Vec::new();
@@ -381,7 +381,7 @@ impl Story {
     }
 
     fn divergences(&self) -> Vec<String> {
-        // One that keeps its conversation itself asks anew whenever it is started again.
+        // An agent that keeps its own conversation always asks something new when it is started again.
         if self.session.is_some() {
             return Vec::new();
         }
@@ -510,7 +510,7 @@ impl Story {
     }
 }
 
-/// The rules of the run that are not the usual ones.
+/// Lists the fields of the run's policy that differ from the default; `None` if there are none.
 fn rules(run: &Run) -> Option<String> {
     let usual = json!(outlast_core::run::Policy::default());
     let own = json!(run.policy);
@@ -533,7 +533,7 @@ fn titled(look: Look, title: &str, body: &str) -> String {
     if body.is_empty() { String::new() } else { format!("{}\n{body}", look.paint(Paint::Strong, title)) }
 }
 
-/// An argument as a shell would take it.
+/// Quotes an argument for a shell if it needs quotes.
 fn as_typed(argument: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_=+./:,@%".contains(&b);
     if !argument.is_empty() && argument.bytes().all(plain) {

@@ -1,4 +1,4 @@
-//! `outlast spend`: what calls cost, summed up by run, upstream, model, day or tag. Days are UTC.
+//! `outlast spend`: sums up what calls cost by run, upstream, model, day (UTC) or tag.
 
 use outlast_core::{
     reads::spend::{self, Group, Grouping, Spend, Sum},
@@ -21,7 +21,7 @@ use crate::{
 pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(), CliError> {
     let now = store.now()?;
     let since = args.since.map_or(Micros(0), |w| w.resolve(now));
-    // The ledger's end is exclusive: a call of this very moment counts.
+    // The ledger's end is exclusive: one microsecond more includes a call of this very moment.
     let until = args.until.map_or(Micros(now.0.saturating_add(1)), |w| w.resolve(now));
     if since >= until {
         return Err(CliError::Usage {
@@ -40,7 +40,7 @@ pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(),
 }
 
 fn print(args: &SpendArgs, sums: &[(Group, Sum)], total: &Sum, page: &mut Page) -> Result<(), CliError> {
-    // Headers live as long as the table: names of tags are the user's.
+    // The table borrows its headers: the names are kept beside it.
     let names: Vec<String> = args.by.iter().map(Grouping::name).collect();
     let mut columns: Vec<(&str, Side)> = names.iter().map(|n| (n.as_str(), Side::Left)).collect();
     columns.extend([

@@ -1,4 +1,4 @@
-//! `outlast stop RUN`: its agent ends, the run stays to be resumed.
+//! `outlast stop RUN`: ends a run's agent; the run can be resumed.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use crate::{
     },
 };
 
-/// How often a driven run is looked at while it stops.
+/// Time between two looks at a run that is stopping.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Returns `REFUSED` when the run's supervisor had not stopped it in time; it is asked all the same.
+/// Asks a run to stop. Returns `REFUSED` when its supervisor has not stopped it in time; the request stays.
 pub fn stop(
     store: &dyn Store,
     args: &StopArgs,
@@ -68,13 +68,13 @@ pub fn stop(
     Ok(if waited_in_vain { exit_code::REFUSED } else { exit_code::OK })
 }
 
-/// A live supervisor has still to end the agent; any other run has changed at once.
+/// Returns whether a live driver has still to end the run. A run without one has stopped at once.
 fn is_stopping(store: &dyn Store, view: &RunView) -> Result<bool, CliError> {
     if !view.run.stop_requested || view.run.status.is_ended() {
         return Ok(false);
     }
     if matches!(view.run.status, Status::Running | Status::Waiting | Status::Sleeping) {
-        // Between two attempts, too: the supervisor hears of it before the next.
+        // Also between two attempts: the supervisor sees the request before the next one.
         return Ok(true);
     }
     let driven = |a: &outlast_core::run::attempt::Attempt| a.is_open() && a.instance.is_some();

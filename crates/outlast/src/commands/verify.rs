@@ -1,4 +1,4 @@
-//! `outlast verify`: the store against its own checksums and sums; or a JSONL file, line by line.
+//! `outlast verify`: checks the store against its own checksums and sums, or a JSONL file line by line.
 
 use std::{collections::BTreeMap, io, path::Path};
 
@@ -27,7 +27,7 @@ use crate::{
 
 const PAGE: usize = 1000;
 
-/// `REFUSED` where damage was found and is still there.
+/// Checks the whole store. Returns `REFUSED` if damage was found and is still there.
 pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u8, CliError> {
     let mut damage = store.damage(false)?;
     let mut repaired = Vec::new();
@@ -63,26 +63,26 @@ pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u
     }
     let mut gone = Gone::default();
     for (run, envelope) in seen {
-        // Read after all entries: one that is gone by now is found by the gap that it leaves.
+        // The run is read after all entries. A run that is gone by now is found by the gap it leaves.
         let Some(view) = store.run(run)? else { continue };
         let child_gone = gone.child_of(&view.run);
         damage.extend(budget(&view, &sums.remove(&envelope).unwrap_or_default(), child_gone));
     }
-    // What moved meanwhile is at work, and may be ahead of the entries that were read.
+    // Budgets that changed meanwhile are skipped: they may be ahead of the entries that were read.
     for view in store.budgets()?.iter().filter(|view| named.contains(view)) {
         damage.extend(window(view, &sums, gone.any()));
     }
     print(&store.place(), &some(runs, "run"), &damage, &repaired, page)
 }
 
-/// The newest window of a named budget against its entries.
+/// Checks the newest window of a named budget against the entries charged to it.
 fn window(view: &BudgetView, sums: &BTreeMap<EnvelopeNo, Sums>, run_gone: bool) -> Option<String> {
     let e = view.envelope.as_ref()?;
     let wrong = sums.get(&e.no).copied().unwrap_or_default().differ(e, run_gone)?;
     Some(format!("budget {}: {wrong}", view.budget.name))
 }
 
-/// A JSONL file of results, without its record.
+/// Checks a JSONL file of results without its record in the store.
 pub fn verify_lines(path: &Path, repair: bool, page: &mut Page) -> Result<u8, CliError> {
     let told = |scan: &jsonl::Scan| -> Vec<String> {
         let what =
@@ -126,7 +126,7 @@ fn print(
     Ok(code)
 }
 
-/// Adds up a run's entries, and reads every value that is kept of them.
+/// Adds up a run's entries by envelope, and checks every value kept for them.
 fn entries(
     store: &dyn Store,
     view: &RunView,
@@ -154,7 +154,7 @@ fn entries(
     }
 }
 
-/// The first value of an entry that is not what its checksum says.
+/// Describes the first value of an entry that does not match its checksum.
 fn values(store: &dyn Store, run: RunNo, e: &Entry) -> Result<Option<String>, CliError> {
     let roles: &[Role] = match e.kind {
         Kind::Call => &[Role::Request, Role::Answer],
@@ -171,7 +171,7 @@ fn values(store: &dyn Store, run: RunNo, e: &Entry) -> Result<Option<String>, Cl
     Ok(None)
 }
 
-/// A job's counts against its items: what is wrong, and whether it was put right.
+/// Checks a job's counts against its items. Returns what is wrong, and whether it was repaired.
 fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<String>, bool), CliError> {
     let Some(job) = &view.run.job else { return Ok((None, false)) };
     let mut counts = Counts::default();
@@ -182,7 +182,7 @@ fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<Str
     if counts == job.counts {
         return Ok((None, false));
     }
-    // A job that is at work has moved on since its row was read.
+    // A job at work has moved on since its row was read.
     let now = store.run(view.run.no)?;
     if now.as_ref().is_some_and(|v| v.run.next_seq != view.run.next_seq || v.run.closed != view.run.closed) {
         return Ok((None, false));
@@ -194,11 +194,11 @@ fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<Str
     Ok((Some(format!("job {} counts {:?}, and its items are {counts:?}", view.run.id, job.counts)), mended))
 }
 
-/// A run's budget against its entries and those of its children.
+/// Checks a run's budget against its entries and those of its children.
 fn budget(view: &RunView, sums: &Sums, child_gone: bool) -> Option<String> {
     let e = &view.envelope;
     let wrong = match view.run.status {
-        // Read after the entries: a run at work may be ahead of them, and never behind.
+        // Envelopes are read after the entries: that of a run at work may be ahead of them, never behind.
         Status::Running | Status::Waiting => e.inconsistency(),
         _ => sums.differ(e, child_gone),
     };

@@ -1,4 +1,4 @@
-//! `outlast wake RUN`: a run that sleeps until a usage limit is over goes on now.
+//! `outlast wake RUN`: wakes a run that sleeps until a usage limit is over.
 
 use outlast_core::{
     engine::run::tell::{Tell, Word},
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Returns `REFUSED` when the run does not sleep; it is as it was.
+/// Wakes a sleeping run. Returns `REFUSED`, and changes nothing, if the run does not sleep.
 pub fn wake(store: &dyn Store, args: &WakeArgs, page: &mut Page) -> Result<u8, CliError> {
     let found = find::run(store, &args.run)?;
     let slept = found.run.status == Status::Sleeping;

@@ -1,9 +1,9 @@
-//! What the agent printed, kept with its run: a file for each attempt, `logs/<attempt>.log` in the run's own
-//! directory, its bytes as they came.
+//! The agent's output, kept with its run: a file for each attempt, `logs/<attempt>.log` in the run's own
+//! directory, with its bytes unchanged.
 //!
-//! Bounded in size and number: an attempt has its last 10 to 20 MiB (`<attempt>.log.1`, then
-//! `<attempt>.log`), a run its last 20 attempts. Mode 0600. Not synced: what was printed is no part of what
-//! a run has to remember, only of its story.
+//! Bounded in size and number: an attempt keeps its last 10 to 20 MiB (`<attempt>.log.1`, then
+//! `<attempt>.log`), a run its last 20 attempts. Mode 0600. Not synced: output is part of a run's story, but
+//! not of what it must remember.
 
 pub mod plain;
 pub mod read;
@@ -17,24 +17,25 @@ use std::{
 
 use outlast_core::words::id::AttemptNo;
 
-/// The size at which a file is put aside; one is kept aside.
+/// Size at which a log file is rotated, in bytes. One rotated file is kept.
 pub const MOST_BYTES: u64 = 10 << 20;
 
-/// Of how many attempts logs are kept.
+/// Number of attempts whose logs are kept.
 pub const MOST_ATTEMPTS: i64 = 20;
 
-/// An attempt's log while it is written.
+/// Log of an attempt while it is written.
 #[derive(Debug)]
 pub struct AttemptLog {
     path: PathBuf,
     file: File,
-    /// In `file`.
+    /// Bytes in `file`.
     written: u64,
     most: u64,
 }
 
 impl AttemptLog {
-    /// Begins the log of an attempt, and removes those of attempts long gone. The directory is there.
+    /// Begins the log of an attempt, and removes logs of attempts beyond [`MOST_ATTEMPTS`]. The directory
+    /// must exist.
     ///
     /// Errors: the file system's.
     pub fn begin(directory: &Path, attempt: AttemptNo) -> io::Result<AttemptLog> {
@@ -55,7 +56,7 @@ impl AttemptLog {
         Ok(AttemptLog { path, file, written, most })
     }
 
-    /// Adds what was printed. Errors: the file system's; part of the bytes may be there then.
+    /// Appends output. Errors: the file system's; part of the bytes may be written then.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.written > 0 && self.written + bytes.len() as u64 > self.most {
             let mut aside = self.path.clone().into_os_string();
@@ -100,7 +101,7 @@ mod tests {
         );
         assert_eq!(fs::read_to_string(&path).unwrap(), "e\n");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        // Opened again it goes on.
+        // A log that is opened again is continued.
         AttemptLog::open(path.clone(), 10).unwrap().write(b"f\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "e\nf\n");
     }

@@ -1,7 +1,7 @@
-//! What was printed to a terminal, as text: without the sequences that steer one.
+//! Terminal output as text, without control sequences.
 
-/// Text for people and programs: escape sequences and control characters are left out, bytes that are no
-/// UTF-8 are shown as `U+FFFD`, and of what a carriage return overwrote only the last stays.
+/// Returns text for people and programs. Escape sequences and control characters are removed, invalid UTF-8
+/// becomes `U+FFFD`, and of text overwritten by carriage returns only the last stays.
 pub fn text(bytes: &[u8]) -> String {
     let shown = strip(bytes, false);
     let mut out = String::with_capacity(shown.len());
@@ -15,13 +15,13 @@ pub fn text(bytes: &[u8]) -> String {
     out
 }
 
-/// What a terminal may be given again: colours stay, nothing else that steers it.
+/// Returns bytes that are safe to print on a terminal: colours stay, other control sequences are removed.
 pub fn colours(bytes: &[u8]) -> Vec<u8> {
     strip(bytes, true)
 }
 
-/// Leaves out escape sequences (colours stay where they are wanted) and control characters but for a line's
-/// end, a tab and a carriage return.
+/// Removes escape sequences (colours stay with `keep_colours`), and control characters except line feed, tab
+/// and carriage return.
 fn strip(bytes: &[u8], keep_colours: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut rest = bytes;
@@ -49,12 +49,12 @@ fn strip(bytes: &[u8], keep_colours: bool) -> Vec<u8> {
     out
 }
 
-/// Colours have numbers only: `CSI > 4 m` is something else.
+/// Returns whether a sequence has numbers only, as colours do: `CSI > 4 m` is something else.
 fn is_plain(sequence: &[u8]) -> bool {
     sequence[2..sequence.len() - 1].iter().all(|b| b.is_ascii_digit() || matches!(b, b';' | b':'))
 }
 
-/// The length of the escape sequence that `bytes` begins with; one that is cut off ends with the bytes.
+/// Returns the length of the escape sequence that `bytes` begins with. A truncated one extends to the end.
 fn sequence(bytes: &[u8]) -> usize {
     let end = |from: usize, ends: fn(&u8) -> bool| {
         bytes[from..].iter().position(ends).map_or(bytes.len(), |at| from + at + 1)
@@ -68,7 +68,7 @@ fn sequence(bytes: &[u8]) -> usize {
             match at.map(|at| (at + 2, bytes[at + 2])) {
                 None => bytes.len(),
                 Some((at, 0x1b)) if bytes.get(at + 1) == Some(&b'\\') => at + 2,
-                // Broken off: what follows is no part of it.
+                // Interrupted: the bytes that follow do not belong to it.
                 Some((at, 0x1b | b'\n')) => at,
                 Some((at, _)) => at + 1,
             }

@@ -11,10 +11,10 @@ use outlast_core::words::id::AttemptNo;
 
 use super::{ASIDE, ENDING, aside, current, plain};
 
-/// Where the last lines are looked for: a line that is longer is cut.
+/// Number of bytes searched for the last lines. A longer line is cut.
 const TAIL_BYTES: u64 = 256 << 10;
 
-/// The attempts that have a log, the oldest first. A directory that is not there has none.
+/// Returns the attempts that have a log, oldest first. A missing directory has none.
 pub fn attempts(directory: &Path) -> io::Result<Vec<AttemptNo>> {
     let entries = match fs::read_dir(directory) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -32,9 +32,9 @@ pub fn attempts(directory: &Path) -> io::Result<Vec<AttemptNo>> {
     Ok(found)
 }
 
-/// The last `count` lines of an attempt's log as text for people: without what steers a terminal.
+/// Returns the last `count` lines of an attempt's log as text for people, without control sequences.
 ///
-/// None where there is no log.
+/// Empty if there is no log.
 pub fn last_lines(directory: &Path, attempt: AttemptNo, count: usize) -> io::Result<Vec<String>> {
     let mut bytes = Vec::new();
     let mut is_cut = false;
@@ -57,12 +57,12 @@ pub fn last_lines(directory: &Path, attempt: AttemptNo, count: usize) -> io::Res
     Ok(lines[from..].iter().map(|line| line.to_string()).collect())
 }
 
-/// An attempt's log, read on as it grows and is put aside.
+/// Reader of an attempt's log that follows it while it grows and is rotated.
 #[derive(Debug)]
 pub struct Follower {
     directory: PathBuf,
     attempt: AttemptNo,
-    /// The file that is read, and its inode.
+    /// Open file, with its inode.
     open: Option<(File, u64)>,
 }
 
@@ -71,9 +71,10 @@ impl Follower {
         Follower { directory: directory.to_owned(), attempt, open: None }
     }
 
-    /// What came since the last call; at the first, the whole log. At most 64 KiB: empty when there is no more now.
+    /// Returns what was written since the last call; on the first call, from the start. At most 64 KiB; empty
+    /// when there is no more now.
     ///
-    /// What is put aside twice between two calls is lost.
+    /// Output that is rotated out twice between two calls is lost.
     pub fn more(&mut self) -> io::Result<Vec<u8>> {
         loop {
             let Some((file, inode)) = &mut self.open else {
@@ -91,7 +92,7 @@ impl Follower {
             }
             let inode = *inode;
             match self.next(Some(inode))? {
-                // Written between the read and the look for the next file.
+                // More was written between the read and the look for the next file.
                 Some(next) if self.grew()? => drop(next),
                 Some(next) => self.open = Some(next),
                 None => return Ok(Vec::new()),
@@ -99,13 +100,13 @@ impl Follower {
         }
     }
 
-    /// Whether the open file has more.
+    /// Returns whether the open file has more.
     fn grew(&mut self) -> io::Result<bool> {
         let Some((file, _)) = &mut self.open else { return Ok(false) };
         Ok(file.stream_position()? < file.metadata()?.len())
     }
 
-    /// The file after the one of this inode: what is aside comes before what is current.
+    /// Opens the file that follows the one with this inode: the rotated file comes before the current one.
     fn next(&self, after: Option<u64>) -> io::Result<Option<(File, u64)>> {
         let mut found = Vec::new();
         for path in [aside(&self.directory, self.attempt), current(&self.directory, self.attempt)] {

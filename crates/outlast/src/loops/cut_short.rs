@@ -1,25 +1,27 @@
-//! Whether a signal ended a bash in the middle of a command. bash runs its EXIT trap then as at any end, with the exit
-//! code of the command *before*, and names no signal; what it was at tells: a command in the foreground still runs.
+//! Detects that a signal ended a bash in the middle of a command. bash then runs its EXIT trap as at any end, with the
+//! exit code of the *previous* command and no signal; but a command in the foreground is still running.
 
 use std::{fs, path::PathBuf};
 
 use outlast_process::proc_table;
 
-/// What bash told in its EXIT trap, and what was seen of it.
+/// State of a bash in its EXIT trap.
 #[derive(Clone, Copy, Debug)]
 pub struct AtExit<'a> {
-    /// `jobs -lr`: those that run.
+    /// Output of `jobs -lr`, the running jobs.
     pub jobs: &'a str,
-    /// `$BASH_COMMAND`: the last command that was begun.
+    /// `$BASH_COMMAND`, the last command that was begun.
     pub command: &'a str,
-    /// Its living children whose standard output it reads.
+    /// Living children of the shell whose standard output it reads.
     pub read_from: &'a [u32],
 }
 
 impl AtExit<'_> {
-    /// A script that ends by itself waits for nobody: what runs then are jobs in the background, and process
-    /// substitutions, which are no jobs (a `>(tee log)` reads from the shell; a `<(…)` may be read to the end). Not
-    /// seen: a shell that was at no child, as in `read` and `wait`.
+    /// Returns whether a signal cut the shell short.
+    ///
+    /// A script that ends by itself waits for nobody: children that then run are background jobs, or process
+    /// substitutions, which are no jobs (a `>(tee log)` reads from the shell; a `<(…)` may be read to the end). A shell
+    /// that waited for no child, as in `read` and `wait`, is not detected.
     pub fn is_cut_short(&self) -> bool {
         let jobs = Jobs::read(self.jobs);
         let substitutes = self.command.contains("$(") || self.command.contains('`');
@@ -27,7 +29,7 @@ impl AtExit<'_> {
     }
 }
 
-/// Those living children of a shell whose standard output it reads. None where `/proc` does not tell.
+/// Lists the living children of a shell whose standard output it reads. Empty if `/proc` does not tell.
 pub fn read_from(shell: u32) -> Vec<u32> {
     let Ok(processes) = proc_table::walk() else { return Vec::new() };
     let children = processes.into_iter().filter(|stat| stat.ppid == shell && !stat.is_dead());
@@ -36,7 +38,7 @@ pub fn read_from(shell: u32) -> Vec<u32> {
     children.map(|stat| stat.pid).filter(prints_to_it).collect()
 }
 
-/// The pipes that a process reads.
+/// Lists the pipes that a process has open for reading.
 fn read_ends(pid: u32) -> Vec<PathBuf> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let names = open.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -47,7 +49,7 @@ fn pipe(pid: u32, fd: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok().filter(|to| to.to_string_lossy().starts_with("pipe:"))
 }
 
-/// By the flags it was opened with, in octal: O_RDONLY is 0.
+/// Returns whether a descriptor is open read-only, by its octal `flags` in `/proc` (O_RDONLY is 0).
 fn is_to_read(pid: u32, fd: &str) -> bool {
     let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
@@ -57,12 +59,13 @@ fn is_to_read(pid: u32, fd: &str) -> bool {
 #[derive(Default)]
 struct Jobs {
     pids: Vec<u32>,
-    /// One of them is not marked with `&`.
+    /// Whether a job runs in the foreground: its line does not end in `&`.
     foreground: bool,
 }
 
 impl Jobs {
-    /// `[1]+  4711 Running    sleep 9 &`, with a line for each further process of a pipeline, and any text in the commands.
+    /// Parses lines like `[1]+  4711 Running    sleep 9 &`. Further processes of a pipeline have lines of their own,
+    /// and commands may hold any text.
     fn read(text: &str) -> Jobs {
         let mut jobs = Jobs::default();
         let mut last: Option<String> = None;
@@ -81,7 +84,7 @@ impl Jobs {
     }
 }
 
-/// By its last line. A job that was begun elsewhere is followed by its directory.
+/// Returns whether a job is in the background, by its last line. The directory of a job begun elsewhere follows `&`.
 fn is_behind(line: &str) -> bool {
     let command = line.rsplit_once("  (wd: ").map_or(line, |(command, _)| command);
     command.trim_end().ends_with(" &")
@@ -108,7 +111,7 @@ mod tests {
         check("[1]+  1035 Running       cat <<E\na & b\nE &", "true", &[], false);
         check("", "x=$(sleep 3)", &[77], true);
         check("", "x=`sleep 3`", &[77], true);
-        // What it began in the background lives on, and so does a process substitution.
+        // A background job and a process substitution may still run at a normal end.
         check("[1]+    77 Running       sleep 9 &", "x=$(true)", &[77], false);
         check("", "echo done", &[78], false);
         check("", "x=$(true)", &[], false);

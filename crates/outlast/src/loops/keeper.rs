@@ -1,8 +1,8 @@
-//! The keeper: a small process beside a loop's shell, outside `outlast run`. It renews the shell's heartbeat, passes a
-//! person's stop on, and when the shell is gone it ends what the shell left and says so at once.
+//! The keeper: a small process beside a loop's shell, outside `outlast run`. It renews the shell's heartbeat, passes on
+//! a person's stop, and when the shell is gone, ends the processes it left and records its death.
 //!
-//! It decides nothing: without it, whoever sees the machine's processes judges the shell by itself, and the next life
-//! of the loop ends what the last one left.
+//! Nothing depends on it: without a keeper, any process that sees the machine's processes judges the shell itself, and
+//! the next life of the loop ends what the last one left.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -43,10 +43,10 @@ use outlast_process::{
     tree::Tree,
 };
 
-/// Starts the keeper of a shell's lease, and returns when it keeps it.
+/// Starts the keeper of a shell's lease. Returns once it holds the lease.
 pub fn start(context: &Context, shell: &Shell, opened: &Opened) -> Result<(), CliError> {
     let mut command = Command::new(crate::program()?);
-    // What it does not need it must not hold: keys, and the marks by which a loop's children are found.
+    // The keeper must not hold API keys, nor the marks by which a loop's children are found.
     for (name, _) in context.around.variables() {
         let text = name.to_string_lossy();
         if text.starts_with("OUTLAST_") || text.ends_with("_API_KEY") || text.ends_with("_TOKEN") {
@@ -65,7 +65,7 @@ pub fn start(context: &Context, shell: &Shell, opened: &Opened) -> Result<(), Cl
     command.args(["--started", &shell.id.start_time.to_string()]);
     command.args(["--instance", &opened.instance.to_string(), "--number", &opened.claims.run.to_string()]);
     command.args(["--attempt", &opened.claims.attempt.to_string()]);
-    // Not our standard output: a shell waits for its end.
+    // Not our standard output: a shell that captures it would wait for the keeper to end.
     let mut keeper = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let mut line = String::new();
     if let Some(out) = keeper.stdout.take() {
@@ -80,9 +80,9 @@ pub fn start(context: &Context, shell: &Shell, opened: &Opened) -> Result<(), Cl
 
 const UP: &str = "up";
 
-/// Keeps the lease until the shell is gone.
+/// Renews the lease until the shell is gone, then ends what it left.
 pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context) -> Result<u8, CliError> {
-    // A terminal's Ctrl-C and its end are the shell's to hear.
+    // The terminal's Ctrl-C and hangup are for the shell alone.
     let _ = rustix::process::setsid();
     let shell = watched(ProcId { pid, start_time: args.started })?;
     println!("{UP}");
@@ -104,7 +104,8 @@ pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context
                     ask(&shell)?;
                 }
             }
-            // Taken for dead while the machine slept, or the shell has said goodbye. Who has the run now?
+            // The shell was taken for dead while the machine slept, or said goodbye. The newest attempt tells which
+            // driver has the run now.
             Err(store::Error::Engine(engine::Error::InstanceDead)) => {
                 match lease.successor(store.as_ref(), pid, args.started)? {
                     Successor::None => {}
@@ -116,7 +117,7 @@ pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context
                     }
                 }
             }
-            // The next one may succeed; nobody is judged by one missing beat.
+            // The next renewal may succeed: one missing heartbeat is no verdict.
             Err(_) => {}
         }
     }
@@ -130,7 +131,7 @@ struct Lease {
     instance: InstanceNo,
 }
 
-/// Who drives the run after us.
+/// Driver of the run after this lease ended.
 enum Successor {
     None,
     SameShell,
@@ -153,7 +154,7 @@ impl Lease {
     }
 }
 
-/// Asks the shell to end. One that is gone was faster.
+/// Asks the shell to end with SIGTERM. A shell that is already gone is no error.
 fn ask(shell: &OwnedFd) -> Result<(), CliError> {
     match rustix::process::pidfd_send_signal(shell, Signal::TERM) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -165,9 +166,9 @@ fn stops(pulse: &Pulse) -> bool {
     pulse.stop_requested || matches!(pulse.status, Status::Cancelled | Status::Halted)
 }
 
-/// The shell is gone: what it left in its attempt is ended, and its run is interrupted, unless it ended itself.
+/// Ends the processes that the shell left, and declares its instance dead, which interrupts a run still open.
 fn gone(store: &Arc<dyn Store>, lease: Lease) -> Result<u8, CliError> {
-    // The old agent first: whoever takes the run up next is not to find it at work.
+    // The old agent ends first, so that the next driver does not find it at work.
     if let Some(view) = store.run(lease.run)? {
         let mark = Mark::new(&view, &store.token_keys()?);
         let tree = Tree::new(mark.marker_of(lease.attempt), Vec::new());
@@ -177,11 +178,11 @@ fn gone(store: &Arc<dyn Store>, lease: Lease) -> Result<u8, CliError> {
     Ok(exit_code::OK)
 }
 
-/// A handle of this very process. `None`: it is gone already.
+/// Opens a handle of exactly this process. `None` if it is gone.
 fn watched(id: ProcId) -> Result<Option<OwnedFd>, CliError> {
     let Some(pid) = i32::try_from(id.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
     match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-        // Looked at once more under its handle: the pid may have been another's by then.
+        // Checked again once the handle is open: the pid may have been reused before that.
         Ok(fd) => Ok(id.is_running()?.then_some(fd)),
         Err(rustix::io::Errno::SRCH) => Ok(None),
         Err(e) => Err(std::io::Error::from(e).into()),

@@ -1,8 +1,8 @@
-//! The loop's lease: its shell is the driver of its run, from `open` to `end`.
+//! The loop's lease: the loop's shell is the driver of its run, from `open` to `end`.
 //!
-//! The instance that holds it is the *shell's* process (pid, start time, boot, namespace), registered on its behalf:
-//! whoever can see the machine's processes finds it alive exactly as long as it is. For all others there is the
-//! [`keeper`].
+//! The lease belongs to an instance of the *shell's* process (pid, start time, boot, namespace), registered on its
+//! behalf: a process that can see the machine's processes finds it alive exactly as long as the shell is. For all
+//! others, the [`keeper`] renews its heartbeat.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ use outlast_process::{
     tree::Tree,
 };
 
-/// A loop's shell, as the store and `/proc` know it.
+/// Shell of a loop, as the store and `/proc` know it.
 #[derive(Clone, Debug)]
 pub struct Shell {
     pub id: ProcId,
@@ -58,7 +58,7 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Errors: there is no such process.
+    /// Reads the process `pid` as the shell of the loop `name`. Errors: no such process.
     pub fn of(pid: u32, name: &str) -> Result<Shell, CliError> {
         let me = identity::of_self()
             .map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
@@ -68,25 +68,25 @@ impl Shell {
         Ok(Shell { id, identity })
     }
 
-    /// Whether the instance is this very process, whatever it was called.
+    /// Returns whether `other` is this process, whatever its program and host are called.
     pub fn is(&self, other: &Identity) -> bool {
         *other
             == Identity { program: other.program.clone(), host: other.host.clone(), ..self.identity.clone() }
     }
 }
 
-/// An attempt that the shell drives now.
+/// Attempt that the shell drives now.
 pub struct Opened {
     pub claims: Claims,
     pub instance: InstanceNo,
     pub view: RunView,
-    /// The attempt before it, unless the loop had come to its end.
+    /// Attempt before this one, unless the loop had been completed.
     pub before: Option<Attempt>,
 }
 
-/// Takes the loop's own run for its shell: makes it when it is not there, and claims it.
+/// Claims the loop's own run for its shell. Creates the run if needed, and reopens a completed one.
 ///
-/// Errors: `run_held` while another live loop of this name has it; `not_a_loop` for a run that is none.
+/// Errors: `run_held` while another live loop of this name has it; `not_a_loop` if the run is no loop's.
 pub fn take(
     store: &Arc<dyn Store>,
     context: &Context,
@@ -100,7 +100,7 @@ pub fn take(
     let node = proxy_setup::join_as(store.clone(), context, shell.identity.clone())?;
     let claimed = claim(&node, shell, &view.run);
     if claimed.is_err() {
-        // Held: we have nothing, and nobody is to wait for us.
+        // Without a claim the instance drives nothing: it leaves, so that nobody waits for its heartbeat.
         node.leave()?;
     }
     let (claims, before) = claimed?;
@@ -109,7 +109,7 @@ pub fn take(
 
 fn found_or_made(store: &dyn Store, id: RunId) -> Result<RunView, CliError> {
     let start = Start {
-        // Nothing is metered here: what costs money runs under `outlast run`.
+        // No limits, because nothing is metered here: paid calls run under `outlast run`.
         limits: Limits::default(),
         spec: Spec {
             tags: [super::KIND].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
@@ -149,11 +149,11 @@ fn claim(
                 let holders: Vec<Instance> = store.live_instances()?;
                 let ours = holders.iter().find(|i| i.no != node.instance() && shell.is(&i.identity));
                 if let Some(ours) = ours {
-                    // The same process, which began anew (`exec "$0"`): what it was is over.
+                    // The same process began anew (`exec "$0"`): its earlier instance is over.
                     declare_dead(store.as_ref(), ours.no, false)?;
                 } else if !waited {
                     waited = true;
-                    // One that cannot be seen from here may be dead: only its silence tells.
+                    // A holder that cannot be seen from here may be dead: only its missing heartbeat tells.
                     node.await_verdicts()?;
                 } else {
                     return Err(store::Error::Engine(held).into());
@@ -164,21 +164,23 @@ fn claim(
     }
 }
 
-/// The verdict on an instance whose end is certain: its process is gone, or says goodbye (`left`).
+/// Declares an instance dead whose process is gone, or that says goodbye (`left`). Does nothing if it is dead already.
 pub fn declare_dead(store: &dyn Store, instance: InstanceNo, left: bool) -> Result<(), store::Error> {
     loop {
         let Some(found) = store.instance(instance)?.filter(|i| i.life == Life::Live) else { return Ok(()) };
         let verdict = DeclareDead { instance, heartbeat_seen: found.heartbeat, left };
         match store.run_verb(verdict, Durability::Synced) {
-            // The keeper's renewal was on its way.
+            // The keeper renewed the heartbeat meanwhile: read it again.
             Err(store::Error::Engine(engine::Error::HeartbeatMoved { .. })) => {}
             done => return done.map(drop),
         }
     }
 }
 
-/// What the new attempt's shell is told, after what an earlier one left has been ended. `fresh`: the shell has just
-/// begun; else its own children live, and it only holds its run again.
+/// Starts the keeper, renews the mirror, and returns the exports for the shell of a new attempt.
+///
+/// `fresh`: the shell has just begun, so processes of earlier lives are ended first. Otherwise the shell takes its run
+/// again, and its own children live.
 pub fn settle_in(
     store: &dyn Store,
     context: &Context,
@@ -207,7 +209,7 @@ pub fn settle_in(
         out.push_str(&export(variable, &value));
     }
     if fresh {
-        // Another run's, from around us, say nothing of this one.
+        // Values inherited from another run around this one say nothing about this run.
         out.push_str("unset OUTLAST_RECOVERED OUTLAST_LAST_EXIT\n");
         if let Some(before) = &opened.before {
             out.push_str(&export("OUTLAST_RECOVERED", "1"));
@@ -217,7 +219,7 @@ pub fn settle_in(
     Ok(out)
 }
 
-/// Ends what earlier lives of the loop left running: an old agent must not go on beside the new one.
+/// Ends processes that earlier lives of the loop left: an old agent must not go on beside the new one.
 fn end_strays(mark: &Mark) -> Result<(), CliError> {
     let tree = Tree::new(mark.marker(), Vec::new());
     let strays = tree.survivors()?.len();
@@ -233,15 +235,15 @@ fn end_strays(mark: &Mark) -> Result<(), CliError> {
         .into())
 }
 
-/// How a shell ended.
+/// Way in which a shell ended.
 #[derive(Clone, Copy, Debug)]
 pub enum End {
     Code(i32),
     Signal(i32),
 }
 
-/// Ends the shell's attempt and gives the lease back. Returns the exit code that tells the truth: an exit with 0 while
-/// a task is begun and not done is an interruption.
+/// Ends the shell's attempt and gives the lease back. Returns the exit code for the shell: an exit with 0 while a task
+/// is begun and not done is an interruption.
 pub fn end(store: &dyn Store, bearer: &Bearer, how: End) -> Result<u8, CliError> {
     let run = bearer.view.run.no;
     let open = TaskContext::read(store, &bearer.view.run.id)?.task;
@@ -251,7 +253,7 @@ pub fn end(store: &dyn Store, bearer: &Bearer, how: End) -> Result<u8, CliError>
         End::Code(code) => (Some(code), None),
         End::Signal(signal) => (None, Some(signal)),
     };
-    // Ctrl-C and Ctrl-\ are a person's.
+    // Ctrl-C (SIGINT) and Ctrl-\ (SIGQUIT) come from a person.
     let by_person = matches!(signal, Some(2 | 3));
     let id = &bearer.view.run.id;
     let then = match (&open, code) {
@@ -279,7 +281,7 @@ pub fn end(store: &dyn Store, bearer: &Bearer, how: End) -> Result<u8, CliError>
     }
 }
 
-/// Whether nobody has taken the run up since the bearer's attempt.
+/// Returns whether no other attempt has begun since the bearer's, and the run is neither cancelled nor halted.
 pub fn is_untouched(store: &dyn Store, bearer: &Bearer) -> Result<bool, store::Error> {
     let newest = store.attempts(bearer.view.run.no)?.last().map(|a| a.no);
     let status = store.run(bearer.view.run.no)?.map(|v| v.run.status);

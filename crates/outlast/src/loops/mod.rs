@@ -1,11 +1,11 @@
 //! Loop scripts: shell functions that keep a loop's task, and the lease that makes the loop one.
 //!
-//! `outlast shell-init` prints the functions, `*.sh` here. They hold no state: each says one word (`outlast
-//! shell-loop …`) that commits before it returns, and evaluates what that prints, exports of quoted values. So
-//! nothing is to be saved when the shell dies, and no trap has to.
+//! `outlast shell-init` prints the functions, `*.sh` here. The functions hold no state: each calls one verb (`outlast
+//! shell-loop …`), which commits before it returns, and evaluates the exports that it prints. So nothing needs to be
+//! saved when the shell dies, and no trap has to run.
 //!
-//! Outside `outlast run` the loop's run has the shell itself as its driver: [`lease`] registers the *shell's*
-//! process, so that it is found dead when it is, and [`keeper`] renews its heartbeat for those who cannot see it.
+//! Outside `outlast run`, the shell itself is the driver of the loop's run: [`lease`] registers the *shell's* process,
+//! so that its death is seen, and [`keeper`] renews its heartbeat for those who cannot see the process.
 
 pub mod cut_short;
 pub mod keeper;
@@ -22,12 +22,12 @@ use crate::{
     render::look::Page,
 };
 
-/// Whether the run is a loop script's own, whose shell drives it.
+/// Returns whether the run is a loop script's own, driven by its shell.
 pub fn is_loop(view: &RunView) -> bool {
     view.spec.command.is_none() && view.spec.tags.get(KIND.0).is_some_and(|kind| kind == KIND.1)
 }
 
-/// The tag of such a run.
+/// Tag of a loop script's own run.
 const KIND: (&str, &str) = ("loop", "shell");
 
 const CHILD: &str = include_str!("child.sh");
@@ -35,7 +35,7 @@ const TRAPS: &str = include_str!("traps.sh");
 const VERBS: &str = include_str!("verbs.sh");
 const OPEN: &str = include_str!("open.sh");
 
-/// Prints the functions for eval. Touches no store: the text it prints does.
+/// Prints the functions for `eval`. Opens no store: the printed text does when it is evaluated.
 pub fn print(args: &ShellInitArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
     let name = args.run.as_deref().ok_or_else(|| CliError::Usage {
         message: "the loop has no name".into(),
@@ -58,7 +58,7 @@ pub fn print(args: &ShellInitArgs, context: &Context, page: &mut Page) -> Result
     Ok(())
 }
 
-/// What a shell evaluates where there are no functions to give it: a script ends, a person's shell does not.
+/// Returns shell code that ends a script with `code`; in an interactive shell it only sets the exit status.
 pub fn end_with(code: u8) -> String {
     format!("case $- in *i*) (exit {code}) ;; *) exit {code} ;; esac")
 }
@@ -79,7 +79,7 @@ fn script(program: &str, name: &str, lives: &str, store: Option<&str>) -> String
     out
 }
 
-/// The store's address for the loop and its children, unless they have it. A password is put into no text.
+/// Returns the store's address to export to the loop, `None` if it is set already. Errors: it holds a password.
 fn store_to_tell(context: &Context) -> Result<Option<String>, CliError> {
     let address = context.place.address();
     if context.around.var("OUTLAST_STORE").is_some_and(|had| had == address.as_str()) {

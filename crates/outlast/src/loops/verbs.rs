@@ -1,4 +1,4 @@
-//! The words that a loop's functions say. Each commits before it answers, and answers with exports.
+//! Verbs of a loop's shell functions (`outlast shell-loop …`). Each commits before it prints the shell code to run.
 
 use std::sync::Arc;
 
@@ -43,13 +43,13 @@ use outlast_process::{
     tree::{Marker, Tree},
 };
 
-/// The name that a supervised run's loop has, for the run's whole life.
+/// Key that binds a supervised run's context to one loop, for the run's whole life.
 const LOOP: &str = "loop";
 
-/// How long a child has to end by itself: its shell is waited for.
+/// Time for a child to end by itself; its shell waits meanwhile.
 const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Which loop of a supervised run has its context, and which shell says so.
+/// Loop of a supervised run that has its context, and the shell that bound it.
 #[derive(Serialize, Deserialize)]
 struct Bound {
     name: String,
@@ -61,9 +61,9 @@ struct Bound {
     start_time: u64,
 }
 
-/// Does it, and prints what the shell is to evaluate. Returns the exit code.
+/// Executes one verb and prints the code for the shell to evaluate. Returns the exit code.
 pub fn act(args: &ShellLoopArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
-    // Words of the end are said to a store that is there; a loop's first word makes it.
+    // Only a loop's first verb creates the store; the others need one that exists.
     let store = context.open(matches!(args.verb, Verb::Open), Default::default())?;
     match &args.verb {
         Verb::Open => open(&store, args, context, page),
@@ -74,7 +74,7 @@ pub fn act(args: &ShellLoopArgs, context: &Context, page: &mut Page) -> Result<u
             Err(CliError::Store(store::Error::Engine(engine::Error::LeaseLost { .. })))
                 if hold_again(&store, args, context, page)? =>
             {
-                // The token of the environment is the lost one's: what is printed replaces it.
+                // The environment still has the lost attempt's token; the printed code replaces it.
                 let bearer = Bearer::of_environment(store.as_ref(), &context.around)?;
                 said_by(&renewed(store.as_ref(), bearer)?, store.as_ref(), verb, context, page)
             }
@@ -94,7 +94,7 @@ fn open(
     if let Some(bearer) = supervised(store.as_ref(), context)?
         && bind(store.as_ref(), &bearer, &shell, &args.name)?
     {
-        // Its variables are the supervisor's.
+        // The supervisor has set the variables already.
         return Ok(exit_code::OK);
     }
     let opened = lease::take(store, context, &shell, &args.name)?;
@@ -102,10 +102,10 @@ fn open(
     Ok(exit_code::OK)
 }
 
-/// What another loop around this one, or an earlier life, exported says nothing of this loop's task.
+/// Unsets the task variables that a loop around this one, or an earlier life, exported.
 fn forget_others(context: &Context, name: &str) -> String {
     let mut out = String::from("unset RECOVERED_TASK_ID OUTLAST_TASK_LIVES\n");
-    // Under `outlast run` what stands there was given to the run.
+    // Variables that no loop of another name has exported stay: under `outlast run` they were given to the run.
     let other = context.around.var("OUTLAST_LOOP").is_some_and(|had| had != name);
     for (_, variable) in key::NAMED.iter().filter(|_| other) {
         out.push_str(&format!("unset {variable}\n"));
@@ -114,9 +114,9 @@ fn forget_others(context: &Context, name: &str) -> String {
     out
 }
 
-/// The supervisor's run that this shell is in. A loop around this one is no supervisor.
+/// Returns the bearer of the supervised run that this shell is in; `None` outside a run, and in a loop's own run.
 ///
-/// Errors: a token that is none of this store's: the run's own store is another one.
+/// Errors: the token is not of this store, because the run is in another one.
 fn supervised(store: &dyn Store, context: &Context) -> Result<Option<Bearer>, CliError> {
     match Bearer::of_environment(store, &context.around) {
         Ok(bearer) => Ok(Some(bearer).filter(Bearer::is_supervised)),
@@ -125,8 +125,9 @@ fn supervised(store: &dyn Store, context: &Context) -> Result<Option<Bearer>, Cl
     }
 }
 
-/// Whether the supervised run's context is this loop's: the first name has it for the run's whole life, so that of two
-/// loops in one run neither takes up the other's task. Any other loop has a run of its own.
+/// Binds the supervised run's context to the loop `name`; returns whether this loop has it. The first name has it for
+/// the run's whole life, so that of two loops in one run neither takes up the other's task. Any other loop has a run
+/// of its own.
 ///
 /// Errors: another live shell of this name has it.
 fn bind(store: &dyn Store, bearer: &Bearer, shell: &Shell, name: &str) -> Result<bool, CliError> {
@@ -167,7 +168,7 @@ fn bind(store: &dyn Store, bearer: &Bearer, shell: &Shell, name: &str) -> Result
     }
 }
 
-/// Whether another shell has it. One that cannot be seen lives: its attempt is not over.
+/// Returns whether another shell holds the binding. A shell that cannot be seen counts as alive: its attempt is open.
 fn holds(bound: &Bound, shell: &Shell) -> Result<bool, CliError> {
     let holder = Identity {
         host: bound.host.clone(),
@@ -183,7 +184,7 @@ fn holds(bound: &Bound, shell: &Shell) -> Result<bool, CliError> {
     Ok(!is_same && matches!(identity::liveness(&me, &holder), Liveness::Alive | Liveness::Unknown))
 }
 
-/// Takes the loop's run again after its lease was lost, if nobody else did: the machine was asleep, say.
+/// Takes the loop's run again after its lease was lost (the machine was asleep, say), unless somebody else has it.
 fn hold_again(
     store: &Arc<dyn Store>,
     args: &ShellLoopArgs,
@@ -204,7 +205,7 @@ fn hold_again(
     Ok(true)
 }
 
-/// The bearer in the attempt that was just taken.
+/// Returns the bearer with the newest attempt and its fence.
 fn renewed(store: &dyn Store, bearer: Bearer) -> Result<Bearer, CliError> {
     let newest = store.attempts(bearer.view.run.no)?.pop();
     let mut claims = bearer.claims;
@@ -236,10 +237,10 @@ fn said_by(
             if is_there(store, bearer, ASIDE, task)? {
                 changes.push(task_context::delete(&bearer.view.run.id, ASIDE, task));
             }
-            // To begin the same again and again is not to get on.
+            // Beginning the same task again and again is no progress.
             let progress = stands.task.is_none() && !was_begun(store, bearer, task)?;
             ctx::commit(store, context, bearer, changes, progress)?;
-            // What the script has set itself, and not given here, stays its own.
+            // A variable that the script has set itself, with no value in the context, stays.
             page.text(&ctx::exports(&TaskContext::read(store, &bearer.view.run.id)?))?;
             Ok(exit_code::OK)
         }
@@ -271,18 +272,18 @@ fn said_by(
             let is_over = is_there(store, bearer, DONE, task)? || is_there(store, bearer, ASIDE, task)?;
             Ok(if is_over { exit_code::OK } else { exit_code::REFUSED })
         }
-        // `act` has taken every other word.
+        // `act` has handled every other verb.
         _ => Ok(exit_code::OK),
     }
 }
 
-/// Whether the task stands among those that are done, or set aside.
+/// Returns whether the task is recorded under `agent`: as done, or as set aside.
 fn is_there(store: &dyn Store, bearer: &Bearer, agent: &str, task: &str) -> Result<bool, CliError> {
     let place = task_context::name(&bearer.view.run.id, agent, task);
     Ok(store.state(&place.namespace, &place.agent, &place.key)?.is_some_and(|i| i.value.is_some()))
 }
 
-/// Whether the task was the last that was begun: its own earlier life may have begun it and been told to forget.
+/// Returns whether the task was begun before, perhaps by an earlier life that was told to forget it.
 fn was_begun(store: &dyn Store, bearer: &Bearer, task: &str) -> Result<bool, CliError> {
     let run = &bearer.view.run.id;
     Ok(!task_context::is_news(store, run, TASK_ID, task, outlast_core::words::id::Micros(0))?)
@@ -320,7 +321,8 @@ fn recover(
     }
 }
 
-/// The signal that ended it, also where the shell does not say so: SIGTERM then stands for SIGHUP as well.
+/// Decides how the shell ended. Without a signal from the shell, one that was cut short counts as ended by SIGTERM,
+/// which then stands for SIGHUP as well.
 fn how_it_ends(said: &EndArgs, shell: u32) -> End {
     if let Some(signal) = said.signal {
         return End::Signal(signal);
@@ -330,7 +332,7 @@ fn how_it_ends(said: &EndArgs, shell: u32) -> End {
     if at_exit.is_cut_short() { End::Signal(Signal::TERM.as_raw()) } else { End::Code(said.code) }
 }
 
-/// The attempt ends with the loop's own shell, and not with a subshell that inherited its traps.
+/// Ends the attempt when the loop's own shell ends. A subshell that inherited its traps changes nothing.
 fn end(store: &dyn Store, args: &ShellLoopArgs, how: End, context: &Context) -> Result<u8, CliError> {
     let code = match how {
         End::Code(code) => u8::try_from(code & 0xff).unwrap_or(exit_code::REFUSED),
@@ -347,7 +349,7 @@ fn is_our_shell(args: &ShellLoopArgs) -> bool {
     rustix::process::getppid().is_some_and(|p| u32::try_from(p.as_raw_nonzero().get()) == Ok(args.pid))
 }
 
-/// Ends a child of the shell that asks, and all that came of it.
+/// Ends a child of the calling shell, and all its descendants.
 fn stop_child(
     store: &Arc<dyn Store>,
     args: &ShellLoopArgs,
@@ -356,13 +358,13 @@ fn stop_child(
 ) -> Result<u8, CliError> {
     let asking = rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get());
     let roots: Vec<_> = proc_table::read_stat(child)?
-        // A pid that somebody else has by now is left alone.
+        // A pid that belongs to another process by now is left alone.
         .filter(|stat| i64::from(stat.ppid) == i64::from(asking))
         .map(|stat| stat.id())
         .into_iter()
         .collect();
-    // Of a loop's own run all that bears its mark, also what has lost its parent. In a supervised run that is more
-    // than ours, and its supervisor's to end.
+    // In a loop's own run, all processes with the attempt's mark end, also those that have lost their parent. A
+    // supervised run has more processes than the loop's, and its supervisor ends them.
     let own = Bearer::of_environment(store.as_ref(), &context.around).ok().filter(|b| !b.is_supervised());
     let marker = match own.filter(|_| is_our_shell(args)) {
         Some(bearer) => Mark::new(&bearer.view, &store.token_keys()?).marker_of(bearer.claims.attempt),

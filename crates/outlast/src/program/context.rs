@@ -1,4 +1,4 @@
-//! What every command works with.
+//! Context that every command works with.
 
 use std::{ffi::OsString, io::IsTerminal as _, path::Path, sync::Arc};
 
@@ -23,14 +23,14 @@ use crate::{
     },
 };
 
-/// One command's context: where it runs, where runs are kept, and how it prints.
+/// Context of one command: environment, store and output.
 #[derive(Clone)]
 pub struct Context {
     pub around: Surroundings,
-    /// The line that this process was started with, its program first; empty where nothing was typed.
+    /// Command line that this process was started with, program first; empty if nothing was typed.
     pub typed: Arc<[OsString]>,
     pub place: Place,
-    /// Of standard output.
+    /// Look of standard output: colours, and whether it is JSON.
     pub look: Look,
     /// Whether standard output is a terminal.
     pub is_on_terminal: bool,
@@ -39,7 +39,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Errors: an address that names no store.
+    /// Builds the context. Errors: an address that names no store.
     pub fn new(globals: &Globals, around: Surroundings) -> Result<Context, CliError> {
         Ok(Context {
             place: Place::decide(globals.store.as_deref(), &around)?,
@@ -52,21 +52,21 @@ impl Context {
         })
     }
 
-    /// The same, on the record of a JSONL file of results.
+    /// Returns the same context on the record of a JSONL file of results.
     pub fn beside(&self, results: &Path) -> Context {
         Context { place: Place::File(jsonl::record(results)), ..self.clone() }
     }
 
-    /// Opens the store; `create` makes it when it is not there.
+    /// Opens the store; `create` makes it if it does not exist.
     ///
-    /// Errors: `NoStore` when it is not there and is not to be made; `Store`.
+    /// Errors: `NoStore` if it does not exist and is not to be made; `Store`.
     pub fn open(&self, create: bool, durability: Durability) -> Result<Arc<dyn Store>, CliError> {
         if !create && self.has_no_file() {
             return Err(CliError::NoStore { place: self.place.to_string() });
         }
         let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
         match place::open_store(&self.place, Options { durability, clock, entropy, create }) {
-            // What SQLite says of a damaged file does not say which.
+            // SQLite's message about a damaged file does not name the file.
             Err(store::Error::Corrupt { what }) if !what.contains(&self.place.to_string()) => {
                 Err(store::Error::Corrupt { what: format!("{}: {what}", self.place) }.into())
             }
@@ -74,13 +74,13 @@ impl Context {
         }
     }
 
-    /// The store would be a file, and it is not there yet.
+    /// Returns whether the store would be a file that does not exist yet.
     pub fn has_no_file(&self) -> bool {
-        // One that cannot be looked at is there, for all we know: opening it says what is wrong.
+        // A file that cannot be examined counts as present: opening it reports what is wrong.
         matches!(&self.place, Place::File(path) if matches!(path.try_exists(), Ok(false)))
     }
 
-    /// The providers' keys. Errors: a file of keys that is not private, or not readable.
+    /// Loads the providers' keys. Errors: a file of keys that is not private, or not readable.
     pub fn keys(&self) -> Result<Keys, CliError> {
         Ok(Keys::load(&self.around)?)
     }

@@ -1,4 +1,4 @@
-//! The engine inside another program, as the Python package has it: the store and the proxy that `outlast serve` would
+//! Engine inside another program, such as the Python package: the store and proxy that `outlast serve` would
 //! have there. Variables and settings mean the same in both.
 
 use std::ffi::OsString;
@@ -16,8 +16,8 @@ use crate::{
     settings::{place::Durability, surroundings::Surroundings},
 };
 
-/// The context of this process, with the store that `place` names (the default store without), and what a commit
-/// survives. Opens nothing. Errors: settings that are not understood, an address that names no store.
+/// Returns the context of this process and its durability. `place` names the store; `None` is the default
+/// store. Opens nothing. Errors: settings that are not understood, an address that names no store.
 pub fn context(place: Option<String>) -> Result<(Context, Durability), CliError> {
     let around = Surroundings::of_process();
     let flags = place.into_iter().flat_map(|place| ["--store".into(), place.into()]);
@@ -25,10 +25,10 @@ pub fn context(place: Option<String>) -> Result<(Context, Durability), CliError>
     Ok((Context::new(&cli, around)?, args.proxy.durability))
 }
 
-/// The configuration of a proxy in this process, which lets run tokens in, and `api_token`.
+/// Returns the configuration of a proxy in this process, which admits run tokens and `api_token`.
 ///
-/// Keys, prices, upstreams and rates are those of `outlast serve`, as they are now: a notebook sets its keys when it
-/// needs them. Errors: settings, keys or prices that are not understood.
+/// Keys, prices, upstreams and rates are those of `outlast serve` as of now, because a notebook sets its keys
+/// late. Errors: settings, keys or prices that are not understood.
 pub fn proxy(context: &Context, api_token: String) -> Result<Config, CliError> {
     let context = Context { around: Surroundings::of_process(), ..context.clone() };
     let (_, args) = serve_args([], &context.around)?;
@@ -37,8 +37,8 @@ pub fn proxy(context: &Context, api_token: String) -> Result<Config, CliError> {
     settings::of_proxy(&args, access, &context)
 }
 
-/// The limits of a new run under a policy's: of two, the lower one. With `by_default` nobody asked for `limits`, and the
-/// policy's replace them.
+/// Returns the limits of a new run under a policy: the lower of the two for each unit. `by_default`: nobody
+/// asked for `limits`, so the policy's replace them.
 pub fn limits_under(limits: Limits, by_default: bool, policy: &Limits) -> Limits {
     let by_default = by_default.then_some(LimitArgs::DEFAULT_USD);
     Chosen { limits, by_default }.under(policy).limits

@@ -1,4 +1,4 @@
-//! Why a command was not done, with a stable code, what to do about it, and an exit code.
+//! Errors of commands, each with a stable code, a hint and an exit code.
 
 mod command;
 mod input;
@@ -24,7 +24,7 @@ use crate::{
     settings::{file, keys, place},
 };
 
-/// A run that an unclear name may mean.
+/// Run that an ambiguous name may mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub run: String,
@@ -32,10 +32,10 @@ pub struct Candidate {
     pub status: &'static str,
 }
 
-/// The errors of the command line.
+/// Error of the command line.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// The line as clap read it; also `--help` and `--version`.
+    /// The command line as clap read it; also `--help` and `--version`.
     #[error("{}", first_line(.0))]
     Line(Box<clap::Error>),
     #[error("{message}")]
@@ -55,7 +55,7 @@ pub enum CliError {
     #[error("{asked:?} may be any of {count} runs: {}", list(.candidates, *.count))]
     AmbiguousRun {
         asked: String,
-        /// The first of them.
+        /// First candidates, of `count` in all.
         candidates: Vec<Candidate>,
         count: usize,
     },
@@ -80,7 +80,7 @@ impl From<clap::Error> for CliError {
 }
 
 impl CliError {
-    /// The stable code.
+    /// Returns the stable code.
     pub fn code(&self) -> &'static str {
         match self {
             CliError::Line(_) | CliError::Usage { .. } => "usage",
@@ -100,7 +100,7 @@ impl CliError {
         }
     }
 
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
             CliError::Line(e) => Some(match e.kind() {
@@ -133,10 +133,10 @@ impl CliError {
         }
     }
 
-    /// See [`exit_code`].
+    /// Returns the exit code. See [`exit_code`].
     pub fn exit(&self) -> u8 {
         match self {
-            // A reader that had enough (`outlast journal … | head`) is no failure.
+            // A reader that closes the pipe (`outlast journal … | head`) is no failure.
             CliError::Output(e) if e.kind() == io::ErrorKind::BrokenPipe => exit_code::OK,
             CliError::Line(e) if !e.use_stderr() => exit_code::OK,
             CliError::Line(_) | CliError::Usage { .. } | CliError::Settings(_) | CliError::Place(_) => {
@@ -159,12 +159,12 @@ impl CliError {
         }
     }
 
-    /// Prints it to stderr (help and version: to stdout), and returns its exit code.
+    /// Prints the error to stderr (help and version: to stdout) and returns its exit code.
     pub fn report(&self, as_json: bool) -> u8 {
         let exit = self.exit();
         match self {
             CliError::Line(e) if !as_json || exit == exit_code::OK => {
-                // Nobody is there to be told when stderr is closed.
+                // Nobody can be told when stderr is closed.
                 let _ = e.print();
             }
             _ if exit == exit_code::OK => {}
@@ -173,7 +173,7 @@ impl CliError {
         exit
     }
 
-    /// As people read it.
+    /// Returns the message for people.
     pub fn text(&self) -> String {
         let mut out = format!("error: {}", clean(&self.to_string()));
         if let CliError::AmbiguousRun { candidates, count, .. } = self {
@@ -192,7 +192,7 @@ impl CliError {
         out
     }
 
-    /// As programs read it: one line.
+    /// Returns the message for programs, one line of JSON.
     pub fn json(&self) -> String {
         let mut error = json!({
             "code": self.code(),
@@ -210,7 +210,7 @@ impl CliError {
     }
 }
 
-/// What clap says, without its usage text.
+/// Returns clap's message without its usage text.
 fn first_line(e: &clap::Error) -> String {
     let text = e.render().to_string();
     let text = text.trim_start().strip_prefix("error: ").unwrap_or(text.trim_start());
@@ -276,7 +276,7 @@ mod tests {
         );
     }
 
-    /// A run that is halted is told in one way, whoever finds it so: a supervisor, or the shell of a loop.
+    /// A halted run is described in one way, whether a supervisor or the shell of a loop finds it so.
     #[test]
     fn a_halted_run_is_told_with_what_lets_it_go_on() {
         let halt = Refusal::plain("price_unknown", outlast_core::words::id::Micros(0));

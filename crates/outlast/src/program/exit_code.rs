@@ -1,29 +1,29 @@
 //! The exit codes of `outlast`, in one place. `docs/reference/exit-codes.md` is this table.
 
-/// It did what was asked; of `run`, the agent finished with 0.
+/// Done as asked; for `run`, the agent finished with 0.
 pub const OK: u8 = 0;
 /// Refused: an unknown run, a change that cannot be made, an answer that could not be written.
 pub const REFUSED: u8 = 1;
 /// The command line, a variable or `outlast.toml` asks for something that does not exist.
 pub const USAGE: u8 = 2;
-/// The store, or a key that is needed, cannot be had.
+/// The store, or a key that is needed, is unavailable.
 pub const UNAVAILABLE: u8 = 69;
-/// The run is halted: at a limit, by a price that is not known, or on divergence.
+/// The run is halted: at a limit, by an unknown price, or on divergence.
 pub const HALTED: u8 = 75;
 /// The run failed or was cancelled.
 pub const FAILED: u8 = 76;
 /// Another live process drives the run.
 pub const HELD: u8 = 77;
-/// The agent died again and again without getting on.
+/// The agent died repeatedly without making progress.
 pub const CRASH_LOOP: u8 = 78;
-/// The command was found and cannot be executed, as a shell says it.
+/// The command was found but cannot be executed, as in a shell.
 pub const NOT_EXECUTABLE: u8 = 126;
-/// There is no such command, as a shell says it.
+/// The command does not exist, as in a shell.
 pub const NOT_FOUND: u8 = 127;
-/// A person's Ctrl-C or stop; the run is to be resumed.
+/// Stopped by a person, by Ctrl-C or `outlast stop`; the run can be resumed.
 pub const INTERRUPTED: u8 = 130;
 
-/// Every code with its name and what it means.
+/// Every code with its name and meaning.
 pub const ALL: [(u8, &str, &str); 11] = [
     (OK, "ok", "it did what was asked; of `run` and `resume`: the agent finished with 0"),
     (REFUSED, "refused", "unknown run, a change that cannot be made, output that could not be written"),
@@ -42,7 +42,7 @@ pub const ALL: [(u8, &str, &str); 11] = [
     (INTERRUPTED, "interrupted", "Ctrl-C or `outlast stop`; `outlast resume` goes on"),
 ];
 
-/// The table as it stands in `docs/reference/exit-codes.md`.
+/// Returns the table as it stands in `docs/reference/exit-codes.md`.
 pub fn table() -> String {
     let mut out = String::from("| code | name | when |\n|---|---|---|\n");
     for (code, name, when) in ALL {

@@ -1,4 +1,4 @@
-//! Which run is meant: by id, by the start of an id, or by name.
+//! Finds the run that a word means: by id, by the start of an id, or by name.
 
 use outlast_core::{
     engine,
@@ -15,18 +15,18 @@ use crate::{
     render::time,
 };
 
-/// How many are read at once, and how many candidates an error lists.
+/// Number of runs read at once; `LISTED` is the most candidates that an error lists.
 const PAGE: usize = 500;
 const LISTED: usize = 10;
 
-/// The run of this number. Errors: `NoSuchRun`.
+/// Returns the run of this number. Errors: `NoSuchRun`.
 pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView, CliError> {
     store.run(no)?.ok_or_else(|| CliError::NoSuchRun { asked: format!("#{no}") })
 }
 
 /// Finds the run that `asked` names. An exact id always wins, and is found without a search.
 ///
-/// Errors: `NoSuchRun`; `AmbiguousRun` with the candidates, when several ids begin so or several runs
+/// Errors: `NoSuchRun`; `AmbiguousRun` with the candidates, when several ids begin with it or several runs
 /// have the name.
 pub fn run(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
     if let Ok(id) = RunId::new(asked)
@@ -66,9 +66,10 @@ pub fn run(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
     }
 }
 
-/// Finds the job that `asked` names: its run's id, its name (the newest of it), or the start of an id.
+/// Finds the job that `asked` names: by its run's id, by its name (the newest run of it), or by the start of
+/// an id.
 ///
-/// A file of results names the job in it. Errors: `NoSuchRun`, `AmbiguousRun`; `NotAJob`.
+/// For a file of results, the job in it. Errors: `NoSuchRun`, `AmbiguousRun`; `NotAJob`.
 pub fn job(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
     let mut found = jobs(store, asked)?;
     if found.len() > 1 {
@@ -84,7 +85,7 @@ pub fn job(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
     found.pop().ok_or_else(|| CliError::NoSuchRun { asked: asked.chars().take(140).collect() })
 }
 
-/// The same; of a file of results, the newest run of each job in it.
+/// Finds jobs as [`job`] does. For a file of results, returns the newest run of each job in it.
 pub fn jobs(store: &dyn Store, asked: &str) -> Result<Vec<RunView>, CliError> {
     let file = jsonl::is_file(asked);
     if !file
@@ -121,9 +122,9 @@ fn is_job(view: RunView) -> Result<RunView, CliError> {
     Err(store::Error::Engine(engine::Error::NotAJob { id: view.run.id.to_string() }).into())
 }
 
-/// The point of a run that a word names: a snapshot's name first, then a time as text.
+/// Returns the point of a run that a word names: a snapshot's name first, then a time as text.
 ///
-/// A word that is neither is taken for the name of a snapshot that does not exist. Errors: of the store.
+/// Any other word is returned as the name of a snapshot that does not exist. Errors: of the store.
 pub fn fork_point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point, store::Error> {
     if snapshots::named(store, &view.run.id, word)?.is_none()
         && let Ok(when) = time::parse_when(word)
@@ -133,7 +134,7 @@ pub fn fork_point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point
     Ok(Point::Name(word.to_owned()))
 }
 
-/// `run_` may be left away.
+/// Returns whether `asked` is the run's name or the start of its id, with or without `run_`.
 fn is_meant(view: &RunView, asked: &str) -> bool {
     let id = view.run.id.as_str();
     let begins = !asked.is_empty()

@@ -1,4 +1,4 @@
-//! The host's clock and chance, behind the domain's traits.
+//! The host's clock and random numbers, behind the domain's traits.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use outlast_core::words::{
     id::Micros,
 };
 
-/// The real clock: the wall's, and CLOCK_MONOTONIC, which stands still while the machine sleeps.
+/// System clock: the wall clock, and CLOCK_MONOTONIC, which stands still while the machine sleeps.
 #[derive(Debug)]
 pub struct SystemClock {
     // `Instant` is CLOCK_MONOTONIC on Linux.
@@ -46,13 +46,13 @@ impl Clock for SystemClock {
     }
 }
 
-/// The kernel's random bytes.
+/// Random bytes of the kernel.
 #[derive(Debug, Default)]
 pub struct OsEntropy;
 
 impl Entropy for OsEntropy {
     fn fill(&self, bytes: &mut [u8]) {
-        // The trait asks for it: a predictable token key is worse than no process.
+        // The trait cannot return an error, and a predictable token key is worse than no process.
         getrandom::fill(bytes).expect("the kernel gives random bytes");
     }
 }

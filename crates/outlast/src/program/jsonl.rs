@@ -1,4 +1,4 @@
-//! A JSONL file of results, as the Python package and the library before it write it.
+//! JSONL file of results, as the Python package and the library before it write it.
 
 use std::{
     collections::BTreeMap,
@@ -9,48 +9,48 @@ use std::{
 
 use serde_json::Value;
 
-/// What a line begins with where a torn one stands before it.
+/// Start of a result, by which one that stands behind a torn line is found.
 const BEGINS: &str = "{\"job_id\"";
 
-/// What one job has in a file.
+/// Results of one job in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Results {
-    /// By place in the input: the attempt of the newest line, if it says one.
+    /// Attempt of the newest line for each index in the input; `None` if the line names none.
     pub by_index: BTreeMap<i64, Option<i64>>,
     pub lines: usize,
 }
 
-/// A line that is no result.
+/// Line that is no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// From 1.
+    /// Line number, counted from 1.
     pub line: usize,
-    /// It is the last one, and was cut off: a crash, and no harm.
+    /// Whether it is the last line and was cut off: the trace of a crash, and harmless.
     pub torn: bool,
 }
 
-/// A file as it was read.
+/// Contents of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
     pub jobs: BTreeMap<String, Results>,
     pub damage: Vec<Damage>,
-    /// Lines behind the torn beginning of another.
+    /// Number of results that stand behind a torn line without a line break.
     pub glued: usize,
 }
 
-/// Where the record of a file is.
+/// Returns the path of a file's record.
 pub fn record(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".outlast.db");
     name.into()
 }
 
-/// Whether a word on the command line means a file of results, and no job.
+/// Returns whether a word on the command line means a file of results instead of a job.
 pub fn is_file(word: &str) -> bool {
     word.ends_with(".jsonl") || (word.contains('/') && Path::new(word).is_file())
 }
 
-/// Reads the file. Errors: of the file system.
+/// Reads the file. Errors: the file system's.
 pub fn scan(path: &Path) -> io::Result<Scan> {
     let mut scan = Scan::default();
     each_line(path, |number, raw, last| {
@@ -69,7 +69,7 @@ pub fn scan(path: &Path) -> io::Result<Scan> {
     Ok(scan)
 }
 
-/// Moves what is no result into `FILE.damaged`, and returns that name. The file is replaced at once or not at all.
+/// Moves lines that are no result into `FILE.damaged` and returns that name. The file is replaced atomically.
 pub fn repair(path: &Path) -> io::Result<PathBuf> {
     let beside = |ending: &str| {
         let mut name = path.as_os_str().to_owned();
@@ -85,7 +85,7 @@ pub fn repair(path: &Path) -> io::Result<PathBuf> {
         file.write_all(raw)?;
         if raw.ends_with(b"\n") { Ok(()) } else { file.write_all(b"\n") }
     })?;
-    // What is moved is on the disk before it is gone from where it was.
+    // The moved lines are on disk before they are gone from the file.
     bad.sync_all()?;
     out.sync_all()?;
     fs::set_permissions(&new, fs::metadata(path)?.permissions())?;
@@ -107,12 +107,12 @@ fn each_line(path: &Path, mut tell: impl FnMut(usize, &[u8], bool) -> io::Result
     }
 }
 
-/// A power cut can leave zeros where the last bytes were to be.
+/// Returns whether a last line was cut off. A power cut can leave zeros in place of the last bytes.
 fn is_torn(raw: &[u8]) -> bool {
     !raw.ends_with(b"\n") || raw.iter().all(|b| matches!(b, 0 | b'\n' | b'\r'))
 }
 
-/// Whether something stands before it, its job, its place and its attempt.
+/// Parses a result: whether a torn line stands before it, its job, index and attempt.
 fn result(raw: &[u8]) -> Option<(bool, String, i64, Option<i64>)> {
     let text = std::str::from_utf8(raw).ok()?;
     let starts = std::iter::once(0).chain(text.match_indices(BEGINS).map(|(at, _)| at).filter(|at| *at > 0));

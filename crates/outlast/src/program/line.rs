@@ -1,4 +1,4 @@
-//! The line that was typed: read by the command line's definition, with settings for what it leaves open.
+//! The typed command line: parsed by its definition, with settings for what it leaves open.
 
 use std::ffi::OsString;
 
@@ -10,12 +10,12 @@ use crate::{
     settings::{config, surroundings::Surroundings},
 };
 
-/// Reads the command line; what it leaves open is taken from variables and files.
+/// Parses the command line. Variables and files supply what it leaves open.
 ///
-/// Errors: `Line` also for `--help` and `--version`, which are printed and are no failure; `Settings`.
+/// Errors: `Line`, also for `--help` and `--version`, which are printed and are no failure; `Settings`.
 pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> {
-    // Once without settings: help must not fail for a broken file, and which settings count depends on
-    // the subcommand. What is required are words, never flags, so settings cannot make a line valid.
+    // First without settings: help must not fail for a broken file, and the subcommand decides which settings
+    // count. Required arguments are never flags, so settings cannot make an invalid line valid.
     let plain = command().try_get_matches_from(args)?;
     let word = plain.subcommand_name().unwrap_or_default();
     if word == "completions" {
@@ -33,7 +33,7 @@ pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> 
     }
 }
 
-/// Settles what excludes each other where one was typed and the other came from a setting.
+/// Resolves conflicts between options that exclude each other: a typed one wins over a setting.
 fn prefer_typed(command: &mut Command, matches: &ArgMatches) {
     let Some((_, matches)) = matches.subcommand() else { return };
     let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
@@ -45,7 +45,7 @@ fn prefer_typed(command: &mut Command, matches: &ArgMatches) {
     }
 }
 
-/// Whether errors are wanted as JSON, for a line that could not be read.
+/// Returns whether errors are wanted as JSON, for a command line that could not be parsed.
 pub fn wants_json(args: &[OsString], around: &Surroundings) -> bool {
     let own = args.iter().skip(1).take_while(|a| *a != "--");
     own.into_iter().any(|a| a == "--json") || around.var("OUTLAST_JSON").is_some_and(config::is_yes)

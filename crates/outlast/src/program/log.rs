@@ -1,8 +1,9 @@
-//! Where `tracing` goes: standard error, filtered by `OUTLAST_LOG` (`warn`, `info`, `outlast_server=debug`, …).
+//! Log of this process: `tracing` to standard error, filtered by `OUTLAST_LOG` (`warn`, `info`,
+//! `outlast_server=debug`, …).
 //!
-//! Lines are written by a thread of their own: standard error may be a pipe that nobody reads, and a server
-//! that waited for its reader would stand still with all its calls. Where too many lines wait, later ones are
-//! dropped, and it is said how many.
+//! A thread of its own writes the lines: standard error may be a pipe that nobody reads, and a server that
+//! waited for its reader would stop with all its calls. If too many lines wait, later ones are dropped, and
+//! their number is logged.
 
 use std::{
     io::{self, Write},
@@ -19,22 +20,22 @@ use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::settings::surroundings::Surroundings;
 
-/// How many lines may wait to be written.
+/// Most lines that may wait to be written.
 const MOST_LINES: usize = 1024;
 
-/// How long a line for a person is waited for: what is printed after it is to stand after it.
+/// Longest wait for a person's line to be written, so that later output follows it.
 const IN_ORDER: Duration = Duration::from_millis(100);
 
-/// Starts logging; `level` counts where `OUTLAST_LOG` says nothing.
+/// Starts logging. `level` counts if `OUTLAST_LOG` is not set.
 pub fn start(around: &Surroundings, level: &str) {
-    // Without a thread lines are written where they arise.
+    // Without a thread, each line is written where it arises.
     let Some(lines) = lines() else { return };
     let format = fmt().with_env_filter(filter(around, level)).with_writer(move || Line(lines));
     // A second start in one process changes nothing.
     let _ = format.with_target(false).try_init();
 }
 
-/// As [`start`], with one JSON object a line.
+/// Starts logging as [`start`] does, with one JSON object a line.
 pub fn start_json(around: &Surroundings, level: &str) {
     let Some(lines) = lines() else { return };
     let format = fmt().with_env_filter(filter(around, level)).with_writer(move || Line(lines));
@@ -53,26 +54,26 @@ fn lines() -> Option<&'static Lines> {
 
 static LINES: OnceLock<Lines> = OnceLock::new();
 
-/// A line for a person. It is there when this returns, unless nobody reads standard error.
+/// Writes a line for a person. It is written when this returns, unless nobody reads standard error.
 pub fn line(text: &str) {
     match LINES.get() {
         Some(lines) => {
             lines.put(format!("{text}\n").into_bytes());
             lines.flush(IN_ORDER);
         }
-        // Nobody is there to be told when it is closed.
+        // Nobody can be told when standard error is closed.
         None => drop(writeln!(io::stderr(), "{text}")),
     }
 }
 
-/// Waits until what was logged is written, or for as long as nobody reads it.
+/// Waits until logged lines are written, at most for a moment if nobody reads them.
 pub fn flush() {
     if let Some(lines) = LINES.get() {
         lines.flush(IN_ORDER);
     }
 }
 
-/// Lines on their way.
+/// Queue of lines to write.
 struct Lines {
     queue: SyncSender<Message>,
     dropped: Arc<AtomicU64>,
@@ -80,7 +81,7 @@ struct Lines {
 
 enum Message {
     Line(Vec<u8>),
-    /// All before it is written.
+    /// Answered once all lines before it are written.
     Mark(SyncSender<()>),
 }
 
@@ -125,7 +126,7 @@ fn write(mut out: impl Write, waiting: &Receiver<Message>, dropped: &AtomicU64) 
     }
 }
 
-/// Writes one event.
+/// Writer of one event.
 struct Line(&'static Lines);
 
 impl Write for Line {
@@ -145,13 +146,13 @@ mod tests {
 
     use super::*;
 
-    /// A pipe whose reader reads only when he is told.
+    /// Pipe whose reader reads only when told to.
     #[derive(Clone, Default)]
     struct Slow(Arc<Pipe>);
 
     #[derive(Default)]
     struct Pipe {
-        /// Whether it is read, and what was.
+        /// Whether it is read, and the bytes read so far.
         state: Mutex<(bool, Vec<u8>)>,
         changed: Condvar,
     }
@@ -190,7 +191,7 @@ mod tests {
             lines.flush(Duration::from_secs(60));
         };
         assert!(text.starts_with("0\n"), "{text}");
-        // One more may have been on its way already.
+        // One more line may have left the queue already.
         assert!(text.contains("500 lines of the log") || text.contains("499 lines of the log"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! What every command stands on: its context, errors, exit codes, store and messages.
+//! Base of every command: context, errors, exit codes, store and messages.
 
 pub mod context;
 pub mod embedded;

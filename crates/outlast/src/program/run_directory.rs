@@ -1,8 +1,8 @@
-//! A run's own directory: files that belong to the run and not to a process, beside its store.
+//! Directory of a run: files that belong to the run and not to a process, beside its store.
 //!
 //! `<store file>.runs/<run id>/` for a store in a file; `$XDG_STATE_HOME/outlast/runs/<digest of the
-//! address>/<run id>/` for a database. Mode 0700. What is in it can be made anew from the store, or is for
-//! people: losing it loses no work.
+//! address>/<run id>/` for a database. Mode 0700. Its files can be made again from the store, or are for
+//! people: losing them loses no work.
 
 use std::{
     fs, io,
@@ -17,14 +17,15 @@ use crate::settings::{
     surroundings::Surroundings,
 };
 
-/// Where one run's files are.
+/// Path of one run's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDirectory {
     path: PathBuf,
 }
 
 impl RunDirectory {
-    /// Only names it: nothing is made. Errors: a database's, where neither XDG_STATE_HOME nor HOME is set.
+    /// Returns the path without creating anything. Errors: for a database, neither XDG_STATE_HOME nor HOME is
+    /// set.
     pub fn of(place: &Place, run: &RunId, around: &Surroundings) -> Result<RunDirectory, place::Error> {
         let all = match place {
             Place::File(store) => {
@@ -45,9 +46,9 @@ impl RunDirectory {
         &self.path
     }
 
-    /// Makes it, with its parents; it may be there.
+    /// Makes the directory and its parents. Idempotent.
     ///
-    /// Errors: the file system's; `PermissionDenied` when it is there and others may enter it.
+    /// Errors: the file system's; `PermissionDenied` if it exists and others may enter it.
     pub fn make(&self) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
         if fs::metadata(&self.path)?.permissions().mode() & 0o077 != 0 {
@@ -57,28 +58,28 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// The mirror of the task's context: see `outlast ctx`.
+    /// Returns the path of the task context's mirror file: see `outlast ctx`.
     pub fn state_file(&self) -> PathBuf {
         self.path.join("active_state.json")
     }
 
-    /// What the agent printed, a file for each attempt.
+    /// Returns the directory of the agent's output, with a file for each attempt.
     pub fn logs(&self) -> PathBuf {
         self.path.join("logs")
     }
 
-    /// What a supervisor in the background said.
+    /// Returns the path of the messages of a supervisor in the background.
     pub fn said(&self) -> PathBuf {
         self.path.join("supervisor.log")
     }
 
-    /// What an adapter wrote for its agent: settings, hooks.
+    /// Returns the directory of an adapter's files for its agent: settings and hooks.
     pub fn agent(&self) -> PathBuf {
         self.path.join("agent")
     }
 }
 
-/// Run ids are names of files but for those that begin with a dot.
+/// Returns the run id as a file name. Ids that begin with a dot are escaped.
 fn file_name(run: &RunId) -> String {
     match run.as_str().strip_prefix('.') {
         Some(rest) => format!("%2E{rest}"),

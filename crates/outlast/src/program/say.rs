@@ -1,5 +1,5 @@
-//! What the supervisor says to the person, apart from the agent's own output: on standard error, and to those
-//! who watch the run.
+//! Messages of the supervisor to the person, apart from the agent's own output: on standard error, and to
+//! attached viewers.
 
 use std::sync::{
     Arc, OnceLock,
@@ -11,15 +11,15 @@ use outlast_process::attach::stage::Stage;
 
 static STAGE: OnceLock<Arc<Stage>> = OnceLock::new();
 
-/// Standard error is somebody else's: a client says it there.
+/// Whether a client prints the messages on standard error instead of this process.
 static BY_CLIENT: AtomicBool = AtomicBool::new(false);
 
-/// One line.
+/// Prints one line with the prefix `outlast: `.
 pub fn say(text: &str) {
     line(&format!("outlast: {text}"));
 }
 
-/// As [`say`], without our name before it.
+/// Prints a line as [`say`] does, without the prefix.
 pub fn line(text: &str) {
     if let Some(stage) = STAGE.get() {
         stage.say(text);
@@ -29,18 +29,18 @@ pub fn line(text: &str) {
     }
 }
 
-/// Who watches on this stage is told too. `by_client`: one who watches says it on standard error.
+/// Sends messages to the viewers of this stage too. `by_client`: a client prints them on standard error.
 pub fn on_stage(stage: Arc<Stage>, by_client: bool) {
     let _ = STAGE.set(stage);
     BY_CLIENT.store(by_client, Ordering::Relaxed);
 }
 
-/// Standard error is ours again.
+/// Lets this process print on standard error itself again.
 pub fn on_stderr() {
     BY_CLIENT.store(false, Ordering::Relaxed);
 }
 
-/// The process ends with this exit code: those who watch are told, and nothing that was said is lost.
+/// Tells viewers that the process ends with this exit code, and flushes all messages.
 pub fn over(code: u8) {
     if let Some(stage) = STAGE.get() {
         stage.over(code);

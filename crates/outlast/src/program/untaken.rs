@@ -9,7 +9,7 @@ use outlast_core::{
 
 use crate::render::amount::{some, usd};
 
-/// How many, and what they had cost.
+/// Number of untaken answers, and their cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Untaken {
     pub answers: i64,
@@ -17,8 +17,8 @@ pub struct Untaken {
 }
 
 impl Untaken {
-    /// What `attempt` has not taken. Only the run's newest attempt can be asked: an answer remembers the last
-    /// one it was delivered to.
+    /// Sums up the answers that `attempt` has not taken. Valid for the run's newest attempt only: an answer
+    /// remembers just the last attempt it was delivered to.
     pub fn of(attempt: &Attempt, entries: &[Entry]) -> Untaken {
         let scope = iteration_scope(attempt.iteration);
         let left = |e: &&Entry| {

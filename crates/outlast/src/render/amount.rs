@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::time;
 
-/// The unit as people type it: `usd`, `wall`.
+/// Returns the unit as people type it: `usd`, `wall`.
 pub fn unit_word(unit: Unit) -> &'static str {
     match unit {
         Unit::CostNanoUsd => "usd",
@@ -18,7 +18,7 @@ pub fn unit_word(unit: Unit) -> &'static str {
     }
 }
 
-/// A value without its unit: exact dollars, spans, whole numbers.
+/// Formats a value without its unit: exact dollars, spans, whole numbers.
 pub fn amount(unit: Unit, value: i64) -> String {
     match unit {
         Unit::CostNanoUsd => usd(value),
@@ -27,12 +27,12 @@ pub fn amount(unit: Unit, value: i64) -> String {
     }
 }
 
-/// Nano-USD as decimal dollars, exactly.
+/// Formats nano-USD as decimal dollars, exactly.
 pub fn usd(nano: i64) -> String {
     NanoUsd(nano).to_string()
 }
 
-/// `1 call`, `2 calls`.
+/// Formats a count with its noun: `1 call`, `2 calls`.
 pub fn some(count: i64, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }

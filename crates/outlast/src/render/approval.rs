@@ -1,4 +1,4 @@
-//! An approval: what a person needs to decide, for people and for programs.
+//! Approvals as text for people and as JSON for programs.
 
 use outlast_core::{journal::approval::Status, reads::approvals::View, words::id::Micros};
 use serde_json::{Value, json};
@@ -8,10 +8,10 @@ use super::{
     time,
 };
 
-/// The longest excerpt of arguments.
+/// Most characters of the arguments that are shown.
 const ARGUMENTS: usize = 400;
 
-/// Two or three lines: which tool with what, and where it stands.
+/// Formats an approval in two or three lines: the tool, its arguments, and the state of the question.
 pub fn text(view: &View, now: Micros, look: Look) -> String {
     let d = &view.detail;
     let effect = d.side_effect.as_ref().map_or_else(String::new, |s| format!("  [{}]", clean_line(s, 40)));
@@ -25,7 +25,7 @@ pub fn text(view: &View, now: Micros, look: Look) -> String {
     let arguments = String::from_utf8_lossy(&view.arguments);
     out.push_str(&format!("  {}\n", clean_line(&arguments, ARGUMENTS)));
     if arguments.chars().count() > ARGUMENTS {
-        // Nobody is to approve what stands behind the end of a line.
+        // A person must not approve arguments that are cut off without being told.
         let bytes = arguments.len();
         out.push_str(&format!("  these are the first {ARGUMENTS} of {bytes} bytes: --json shows all\n"));
     }
@@ -60,7 +60,7 @@ fn paint(status: Status) -> Paint {
     }
 }
 
-/// The approval with stable keys.
+/// Returns the approval as JSON with stable keys.
 pub fn json(view: &View) -> Value {
     let (d, said) = (&view.detail, view.detail.decision.as_ref());
     let arguments: Value = serde_json::from_slice(&view.arguments).unwrap_or_default();

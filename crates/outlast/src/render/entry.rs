@@ -1,4 +1,4 @@
-//! One entry of the journal: a line for people, an object for programs.
+//! Journal entries as lines for people and as JSON for programs.
 
 use outlast_core::{
     envelope::unit::Unit,
@@ -13,7 +13,7 @@ use super::{
     time,
 };
 
-/// The columns of a journal.
+/// Columns of a journal table.
 const COLUMNS: [(&str, Side); 9] = [
     ("#", Side::Right),
     ("time (UTC)", Side::Left),
@@ -26,7 +26,7 @@ const COLUMNS: [(&str, Side); 9] = [
     ("", Side::Left),
 ];
 
-/// Entries as a table.
+/// Returns the entries as a table.
 pub fn table(entries: &[Entry]) -> Table<'static> {
     let mut table = Table::new(&COLUMNS);
     for entry in entries {
@@ -35,7 +35,7 @@ pub fn table(entries: &[Entry]) -> Table<'static> {
     table
 }
 
-/// One entry alone, for a journal that is followed: columns of fixed widths.
+/// Formats one entry in columns of fixed widths, for a journal that is followed.
 pub fn line(entry: &Entry, look: Look) -> String {
     let e = entry;
     let pad = |text: String, width: usize| format!("{text:<width$}");
@@ -79,7 +79,7 @@ fn paint(state: State) -> Paint {
     }
 }
 
-/// The model of a call, the tool of an approval, the name of anything else.
+/// Returns what the entry is about: a call's model, an approval's tool, else the key.
 pub fn what(e: &Entry) -> String {
     match (&e.call, &e.approval) {
         (Some(call), _) => call.model.clone(),
@@ -88,7 +88,7 @@ pub fn what(e: &Entry) -> String {
     }
 }
 
-/// `1000+500`: in and out, where the provider told; else what it is charged or holds.
+/// Formats tokens as `1000+500` (input and output) if the usage is known, else the charged or held total.
 fn tokens(e: &Entry) -> String {
     let Some(call) = &e.call else { return String::new() };
     match (&call.usage, e.held.tokens()) {
@@ -98,7 +98,7 @@ fn tokens(e: &Entry) -> String {
     }
 }
 
-/// What it cost; with `≤`, what it holds until that is known.
+/// Formats the cost of a call. `≤` marks an amount that is still held because the cost is not known.
 fn cost(e: &Entry) -> String {
     if e.kind != Kind::Call {
         return String::new();
@@ -107,12 +107,12 @@ fn cost(e: &Entry) -> String {
     format!("{sign}{}", usd(e.held.cost() + e.spent.cost()))
 }
 
-/// The attempt an answer was replayed to, if it was: another than the one that paid for it.
+/// Returns the attempt that the answer was replayed to, if that is not the one that paid for it.
 fn replayed_to(e: &Entry) -> Option<i64> {
     e.delivered_to.filter(|to| *to != e.attempt && e.state == State::Done).map(|to| to.0)
 }
 
-/// What is out of the ordinary about it.
+/// Lists what is unusual about the entry.
 fn marks(e: &Entry) -> Vec<String> {
     let mut marks = Vec::new();
     let call = e.call.as_deref();
@@ -168,7 +168,7 @@ fn marks(e: &Entry) -> Vec<String> {
     marks
 }
 
-/// `try 3, after 429, not reached`: what came of the tries before the last one.
+/// Describes earlier tries, as in `try 3, after 429, not reached`; `None` if there were none.
 fn tries(call: &CallDetail) -> Option<String> {
     let each = |status: &Option<u16>| status.map_or_else(|| "not reached".to_owned(), |s| s.to_string());
     let before: Vec<String> = call.tries.iter().map(each).collect();
@@ -177,7 +177,7 @@ fn tries(call: &CallDetail) -> Option<String> {
     (!before.is_empty()).then(|| format!("try {next}{waits}, after {}", before.join(", ")))
 }
 
-/// The entry with stable keys; units in their names.
+/// Returns the entry as JSON with stable keys; keys of amounts name their unit.
 pub fn json(run: &str, e: &Entry) -> Value {
     let mut o = Map::new();
     let mut put = |key: &str, value: Value| {

@@ -1,8 +1,9 @@
-//! How an attempt ended, in words.
+//! Words for how an attempt ended.
 
 use outlast_core::run::attempt::Exit;
 
-/// `killed by SIGKILL`, `exited with 1`, `finished`, `stopped (killed by SIGTERM)`, `at a usage limit (exited with 1)`.
+/// Describes an exit: `killed by SIGKILL`, `exited with 1`, `finished`, `stopped (killed by SIGTERM)`,
+/// `at a usage limit (exited with 1)`.
 pub fn words(exit: &Exit) -> String {
     let end = seen(exit);
     if exit.for_room {
@@ -28,7 +29,7 @@ fn seen(exit: &Exit) -> String {
     }
 }
 
-/// By Linux's numbers.
+/// Returns a signal's name by its number on Linux.
 fn signal_name(number: i32) -> String {
     let name = match number {
         1 => "HUP",

@@ -1,4 +1,4 @@
-//! The look of an output: colour or none, for people or for programs.
+//! The look of output (colour, JSON) and the page that commands print on.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -12,7 +12,7 @@ use crate::{
 
 pub use super::text::{clean, clean_line, exact_line};
 
-/// How something is printed.
+/// Choice of colour and of text or JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
     pub color: bool,
@@ -20,7 +20,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// What the flags, `NO_COLOR` and the terminal come to.
+    /// Decides the look from the flags, `NO_COLOR`, `TERM` and whether the output is a terminal.
     pub fn of(globals: &Globals, around: &Surroundings, is_terminal: bool) -> Look {
         let color = match globals.color {
             Color::Always => true,
@@ -34,7 +34,7 @@ impl Look {
         Look { color, json: globals.json }
     }
 
-    /// As [`Look::of`], for this process's standard output.
+    /// Decides the look for this process's standard output, as [`Look::of`] does.
     pub fn of_stdout(globals: &Globals, around: &Surroundings) -> Look {
         Look::of(globals, around, io::stdout().is_terminal())
     }
@@ -47,7 +47,7 @@ impl Look {
     }
 }
 
-/// A colour by what it says.
+/// Colour, named by what it tells the reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Paint {
     #[default]
@@ -84,7 +84,7 @@ pub fn of_status(status: Status) -> Paint {
     }
 }
 
-/// Where a command prints.
+/// Output of a command, with its look.
 pub struct Page<'a> {
     out: &'a mut dyn Write,
     pub look: Look,
@@ -99,23 +99,23 @@ impl<'a> Page<'a> {
         writeln!(self.out, "{text}")
     }
 
-    /// Text that ends in a line's end already.
+    /// Writes text that already ends in a newline.
     pub fn text(&mut self, text: &str) -> io::Result<()> {
         self.out.write_all(text.as_bytes())
     }
 
-    /// As they are.
+    /// Writes bytes unchanged.
     pub fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.out.write_all(bytes)
     }
 
-    /// One document.
+    /// Writes one indented JSON document.
     pub fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
         serde_json::to_writer_pretty(&mut *self.out, value)?;
         self.out.write_all(b"\n")
     }
 
-    /// One line of JSON, for what never ends.
+    /// Writes one line of JSON, for output without an end.
     pub fn json_line(&mut self, value: &impl Serialize) -> io::Result<()> {
         serde_json::to_writer(&mut *self.out, value)?;
         self.out.write_all(b"\n")

@@ -1,4 +1,4 @@
-//! How things are shown: colour, tables, times, amounts, entries. Pure; the commands print.
+//! Formats colours, tables, times, amounts and entries. Pure: the commands print.
 
 pub mod amount;
 pub mod approval;

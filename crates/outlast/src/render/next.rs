@@ -1,4 +1,4 @@
-//! What is next for a run: in a few words, and as commands to type.
+//! The next step for a run, in a few words and as commands to type.
 
 use outlast_core::{envelope::Whose, run::status::Status, store::RunView};
 use serde::Serialize;
@@ -6,22 +6,22 @@ use serde::Serialize;
 use super::{amount::unit_word, time};
 use outlast_process::start_error;
 
-/// What is next.
+/// Suggestion of what a person can do next for a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Next {
-    /// For a table's cell.
+    /// Few words, for a table's cell.
     #[serde(skip)]
     pub brief: String,
-    /// A sentence.
+    /// Full sentence.
     pub text: String,
-    /// What to type, in order.
+    /// Commands to type, in order.
     pub commands: Vec<String>,
 }
 
-/// What is next for the run, as far as its own rows tell.
+/// Returns what is next for the run, as far as its own rows tell.
 pub fn next(view: &RunView) -> Next {
     let (run, id) = (&view.run, &view.run.id);
-    // A run of header callers, or of a program that has the engine inside, has no command of ours to start again.
+    // A run of header callers, or of a program with the engine inside, has no command that Outlast could start again.
     let supervised = view.spec.command.is_some();
     let resume = || if supervised { vec![format!("outlast resume {id}")] } else { Vec::new() };
     let is_loop = crate::loops::is_loop(view);
@@ -48,7 +48,7 @@ pub fn next(view: &RunView) -> Next {
         }
         Status::Running => told("", "it is running; nothing is to be done", Vec::new()),
         Status::Interrupted if run.stop_requested && !is_loop && run.job.is_none() => {
-            // Also what has no command: its callers are refused until then.
+            // Applies to runs without a command, too: their callers are refused until the run is resumed.
             told("resume", "a person stopped it; resume it by name", vec![format!("outlast resume {id}")])
         }
         Status::Interrupted if run.began_at.is_none() => go_on("resume", "it has not begun yet"),
@@ -70,7 +70,8 @@ pub fn next(view: &RunView) -> Next {
     }
 }
 
-/// Whether somebody waits to wake it, its own rows do not tell: to resume what is driven is refused by name.
+/// Suggests `wake` and `resume`: the run's rows do not tell whether a supervisor waits. Resuming a driven run is
+/// refused by name.
 fn asleep(view: &RunView, resume: Vec<String>) -> Next {
     let until = view.run.wake_at.map(time::utc).unwrap_or_default();
     let text = format!(
@@ -80,7 +81,7 @@ fn asleep(view: &RunView, resume: Vec<String>) -> Next {
     told(&format!("sleeping until {until}"), &text, commands)
 }
 
-/// It goes on by itself when there is room; a person may make some.
+/// Tells which budget the run waits for, and how to raise it. The run goes on by itself when there is room.
 fn waiting(view: &RunView) -> Next {
     let text = "it waits for room in a budget above its own, and goes on by itself";
     let Some(refusal) = &view.run.halt else { return told("room above it", text, Vec::new()) };

@@ -1,25 +1,25 @@
 //! Aligned columns of text.
 //!
-//! Home-made: comfy-table fills each line up with spaces, shows empty columns, and takes colours for width unless three
-//! more libraries help it.
+//! Written here because comfy-table pads line ends with spaces, shows empty columns, and counts colour codes as width
+//! unless three more libraries help it.
 
 use super::look::{Look, Paint, clean_line};
 
-/// On which side of its column a cell stands.
+/// Alignment of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Left,
     Right,
 }
 
-/// A text and its colour. Cleaned: cells may hold what agents and providers wrote.
+/// Text of a cell and its colour. Cleaned, because agents and providers may have written it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
     text: String,
     paint: Paint,
 }
 
-/// The longest cell; what is longer is cut with an ellipsis.
+/// Most characters of a cell; longer text is cut with an ellipsis.
 const WIDEST: usize = 80;
 
 impl Cell {
@@ -31,7 +31,7 @@ impl Cell {
         Cell { paint, ..Cell::new(text) }
     }
 
-    /// A text that must stay whole, such as an id.
+    /// Makes a cell that is never cut, such as an id.
     pub fn whole(text: impl AsRef<str>) -> Cell {
         Cell { text: clean_line(text.as_ref(), usize::MAX), paint: Paint::Plain }
     }
@@ -43,7 +43,7 @@ impl<T: AsRef<str>> From<T> for Cell {
     }
 }
 
-/// A table with a header.
+/// Table with a header.
 #[derive(Clone, Debug)]
 pub struct Table<'a> {
     columns: Vec<(&'a str, Side)>,
@@ -55,7 +55,7 @@ impl<'a> Table<'a> {
         Table { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// A row has as many cells as there are columns; what is missing is empty.
+    /// Appends a row. Missing cells at its end are empty.
     pub fn row(&mut self, cells: Vec<Cell>) {
         self.rows.push(cells);
     }
@@ -64,7 +64,7 @@ impl<'a> Table<'a> {
         self.rows.is_empty()
     }
 
-    /// All lines, each after `indent` spaces. Columns that are empty in every row are left out.
+    /// Formats the table, each line after `indent` spaces. Columns that are empty in every row are left out.
     pub fn render(&self, look: Look, indent: usize) -> String {
         let text = |row: &[Cell], i: usize| row.get(i).map_or(0, |c| c.text.chars().count());
         let used: Vec<usize> =
@@ -85,7 +85,7 @@ impl<'a> Table<'a> {
                 let pad = width - cell.text.chars().count();
                 let before = if self.columns[i].1 == Side::Right { pad } else { 0 };
                 let gap = if nth == 0 { 0 } else { 2 };
-                // Spaces are owed, not written: no line ends in them.
+                // Spaces are written only before a next cell, so that no line ends in them.
                 if !cell.text.is_empty() {
                     line.push_str(&" ".repeat(owed + gap + before));
                     line.push_str(&look.paint(cell.paint, &cell.text));

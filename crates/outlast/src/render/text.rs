@@ -1,8 +1,8 @@
-//! Text that others wrote, made fit for a terminal.
+//! Text from outside, made safe for a terminal.
 
-/// Text from outside (a model's name, an error, a tag) without what could steer a terminal.
+/// Replaces characters that could steer a terminal, in text from outside such as a model's name, an error or a tag.
 ///
-/// A line's end stays: it cannot do harm, and errors have several lines.
+/// Newlines stay: they do no harm, and errors have several lines.
 pub fn clean(text: &str) -> String {
     let steers = |c: char| {
         (c.is_control() && c != '\n')
@@ -11,12 +11,13 @@ pub fn clean(text: &str) -> String {
     text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// As [`clean_line`], of what somebody typed or set: a line's end in it is written `\n`.
+/// Cleans text that a person typed or set into one line, as [`clean_line`] does, but shows newlines as `
+/// `.
 pub fn exact_line(text: &str, width: usize) -> String {
     clean_line(&text.replace('\n', "\\n"), width)
 }
 
-/// As [`clean`], in one line of at most `width` characters.
+/// Cleans text as [`clean`] does, into one line of at most `width` characters.
 pub fn clean_line(text: &str, width: usize) -> String {
     let line = clean(text).replace('\n', " ");
     if line.chars().count() <= width {

@@ -1,10 +1,10 @@
-//! Moments and spans as people read and type them. All in UTC.
+//! Times and durations as people read and type them. All in UTC.
 
 use jiff::{Timestamp, civil::Date};
 pub use outlast_core::words::calendar::{day, rfc3339};
 use outlast_core::words::{calendar, duration, id::Micros};
 
-/// A text that names no moment.
+/// Error: the text is not a time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not a day, a moment or a time back: {text:?} (wanted for example 2026-11-20, 2026-11-20T08:00:00Z or 7d)"
@@ -13,11 +13,11 @@ pub struct BadMoment {
     text: String,
 }
 
-/// A moment as it was typed.
+/// Time as it was typed, absolute or relative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     At(Micros),
-    /// So many milliseconds before now.
+    /// Milliseconds before now.
     Ago(i64),
 }
 
@@ -35,7 +35,7 @@ pub fn parse_when(text: &str) -> Result<When, BadMoment> {
     if let Ok(ms) = duration::parse_ms(text) {
         return Ok(When::Ago(ms));
     }
-    // A date would also be read off the start of a moment that says no zone.
+    // Decided by length: a date would also parse from the start of a time without a zone.
     let at = match text.len() {
         DAYS_LENGTH => text.parse::<Date>().map(calendar::start),
         _ => text.parse::<Timestamp>().map(|at| Micros(at.as_microsecond())),
@@ -43,15 +43,15 @@ pub fn parse_when(text: &str) -> Result<When, BadMoment> {
     at.map(When::At).map_err(|_| BadMoment { text: text.chars().take(40).collect() })
 }
 
-/// The bytes of `2026-11-20`.
+/// Length of `2026-11-20` in bytes.
 const DAYS_LENGTH: usize = 10;
 
-/// `2026-11-20 08:00:00`, for people.
+/// Formats a time as `2026-11-20 08:00:00`, for people.
 pub fn utc(at: Micros) -> String {
     calendar::utc(at).strftime("%F %T").to_string()
 }
 
-/// How long ago: `12s`, `5m`, `3h`, `9d`. Rounded down.
+/// Formats an age as `12s`, `5m`, `3h` or `9d`, rounded down.
 pub fn age(ms: i64) -> String {
     let s = ms.max(0) / 1000;
     match s {
@@ -62,7 +62,7 @@ pub fn age(ms: i64) -> String {
     }
 }
 
-/// A span: milliseconds below a second, tenths of one below ten, else whole ones: `340ms`, `4.2s`, `1h2m3s`.
+/// Formats a duration as `340ms`, `4.2s` or `1h2m3s`: tenths of a second below ten seconds, else whole seconds.
 pub fn span(ms: i64) -> String {
     match ms {
         0 => "0s".into(),

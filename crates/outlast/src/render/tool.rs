@@ -1,4 +1,4 @@
-//! Tool calls of agents, as `show` tells them: what was begun, and what became of it.
+//! Tool calls of agents as `show` prints them, with their outcomes.
 
 use outlast_core::{
     journal::{Entry, Kind, Role},
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::time;
 use crate::agent::{note, truth::Outcome};
 
-/// One tool call.
+/// Tool call as it is printed.
 pub struct Told {
     at: String,
     tool: String,
@@ -19,7 +19,7 @@ pub struct Told {
     value: Value,
 }
 
-/// The newest tool calls of a run, at most `most`, oldest first.
+/// Returns the newest tool calls of a run, at most `most`, oldest first.
 pub fn newest(
     store: &dyn Store,
     run: RunNo,

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Serves the fake provider until it is told to stop. Returns the exit code.
+/// Serves the fake provider until it is interrupted. Returns the exit code.
 pub fn mock(args: MockArgs) -> Result<u8, CliError> {
     let options = mock::Options {
         latency: Duration::from_millis(u64::try_from(args.latency_ms).unwrap_or(0)),
@@ -32,7 +32,7 @@ pub fn mock(args: MockArgs) -> Result<u8, CliError> {
             flag: Some("--listen"),
         })?;
         let address = listener.local_addr()?;
-        // The first line of standard output: scripts that asked for port 0 read it.
+        // Printed as the first line of standard output: scripts that asked for port 0 read it.
         println!("http://{address}");
         let stop = async {
             // Without a handler the default action ends the process just as well.

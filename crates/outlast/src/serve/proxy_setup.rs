@@ -1,4 +1,4 @@
-//! From flags, keys and files to a proxy's configuration: what `run` and `serve` share.
+//! Builds a proxy's configuration from flags, keys and files. Shared by `run` and `serve`.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -29,17 +29,17 @@ const OPENAI: &str = "https://api.openai.com";
 const ANTHROPIC: &str = "https://api.anthropic.com";
 const GEMINI: &str = "https://generativelanguage.googleapis.com";
 
-/// The longest answer that is no stream.
+/// Largest answer that is no stream, in bytes.
 const MAX_ANSWER: usize = 256 << 20;
 
-/// Answers in memory that the store cannot take; beyond it their usage only.
+/// Most bytes of answers held in memory while the store cannot take them. Beyond it only their usage is kept.
 const MAX_UNRECORDED: u64 = 64 << 20;
 
-/// How long an upstream may be silent when the machine has woken up: its connection may be dead, and nobody told.
+/// Longest silence of an upstream after the machine has woken up: its connection may be dead without notice.
 const SILENCE_AFTER_SUSPEND: Duration = Duration::from_secs(30);
 
-/// Which providers, with which keys: flag or setting, then what the run began with, then `*_BASE_URL`
-/// of the environment, then the provider's own.
+/// Returns the providers with their keys. A base URL comes from the flag or setting, else from what the run
+/// began with, else from `*_BASE_URL` of the environment, else it is the provider's own.
 pub fn providers(
     args: &ProxyArgs,
     keys: &Keys,
@@ -51,7 +51,8 @@ pub fn providers(
             return Ok(said.clone());
         }
         let Some(around) = context.around.var(variable) else { return Ok(own.to_owned()) };
-        // It is kept with the run: what a flag must not hold, a variable must not either.
+        // The URL is kept with the run: a variable must not hold what a flag must not hold, such as a
+        // password.
         values::base_url(&around.to_string_lossy())
             .map_err(|e| CliError::Usage { message: format!("{variable}: {e}"), hint: None })
     };
@@ -73,7 +74,7 @@ pub fn providers(
     })
 }
 
-/// The base URLs to keep with a run, so that its resumption goes to the same place.
+/// Returns the base URLs to keep with a run, so that its resumption calls the same hosts.
 pub fn to_keep(providers: &Providers) -> BTreeMap<String, String> {
     let all = [
         ("openai", &providers.openai, OPENAI),
@@ -86,7 +87,7 @@ pub fn to_keep(providers: &Providers) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A proxy's configuration.
+/// Builds a proxy's configuration.
 pub fn config(
     args: &ProxyArgs,
     access: Access,
@@ -118,7 +119,7 @@ pub fn config(
     }
 }
 
-/// Joins the store as this process.
+/// Joins the store as an instance for this process.
 pub fn join(store: Arc<dyn Store>, context: &Context, program: &str) -> Result<Arc<Node>, CliError> {
     let me =
         identity::of_self().map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
@@ -126,27 +127,27 @@ pub fn join(store: Arc<dyn Store>, context: &Context, program: &str) -> Result<A
     Ok(Node::join(store, context.clock.clone(), Arc::new(ProcCensus(me)), identity)?)
 }
 
-/// Joins the store on behalf of another process of this machine: the shell of a loop.
+/// Joins the store on behalf of another process of this machine, the shell of a loop.
 pub fn join_as(store: Arc<dyn Store>, context: &Context, identity: Identity) -> Result<Arc<Node>, CliError> {
     let me = identity::of_self()?;
     Ok(Node::join(store, context.clock.clone(), Arc::new(ProcCensus(me)), identity)?)
 }
 
-/// Gives the verdict on processes of this machine that are certainly gone, so that what they drove is
-/// told as interrupted. A store that cannot be written is only looked at.
+/// Records the verdict on processes of this machine that are certainly gone, so that their runs are shown as
+/// interrupted. A store that cannot be written is left as it is.
 pub fn bury(store: &dyn Store) {
     let Ok(me) = identity::of_self() else { return };
     let census = ProcCensus(me);
     for other in store.live_instances().unwrap_or_default() {
         if census.is_gone(&other.identity) == Some(true) {
             let verdict = DeclareDead { instance: other.no, heartbeat_seen: other.heartbeat, left: false };
-            // Whoever drives the run next gives it too.
+            // The process that drives the run next gives the verdict too.
             let _ = store.ask(verdict, Durability::Synced).wait();
         }
     }
 }
 
-/// What `/proc` says of other instances.
+/// Census of other instances, read from `/proc`.
 struct ProcCensus(Identity);
 
 impl Census for ProcCensus {

@@ -1,7 +1,7 @@
-//! What a server takes anew while it runs: files of keys, the API token and prices once they change, and on
-//! SIGHUP the variables' and `outlast.toml`'s settings too.
+//! Settings that a running server reads again: files of keys, the API token and prices once they change, and
+//! on SIGHUP also the variables' and `outlast.toml`'s settings.
 //!
-//! All of it is read and checked before any of it counts. What is bad is told and changes nothing.
+//! All of it is read and checked before any of it counts. Bad settings are reported and change nothing.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf, sync::Arc, time::Duration};
 
@@ -17,10 +17,10 @@ use crate::{
     settings::{budgets, masks, prices},
 };
 
-/// How often the files are looked at.
+/// Interval at which the files are checked for changes.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The configuration that `args` come to, with the keys, the token and the prices as they are now.
+/// Returns the configuration for `args`, with the keys, token and prices as they are now.
 pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
     let token = args.api_token_file.as_deref().map(read_token).transpose()?;
     let open = [Some(args.listen), args.grpc].into_iter().flatten().find(|a| !a.ip().is_loopback());
@@ -40,7 +40,8 @@ pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
     of_proxy(args, access, context)
 }
 
-/// The configuration of a proxy that lets in whom `access` says: all of `outlast serve` but its listeners.
+/// Returns the configuration of a proxy that admits callers by `access`: all of `outlast serve` but its
+/// listeners.
 pub fn of_proxy(args: &ServeArgs, access: Access, context: &Context) -> Result<Config, CliError> {
     let keys = context.keys()?;
     let providers = proxy_setup::providers(&args.proxy, &keys, &Default::default(), context)?;
@@ -53,7 +54,7 @@ pub fn of_proxy(args: &ServeArgs, access: Access, context: &Context) -> Result<C
     Ok(Config { upstream_concurrency, upstream_rate, masks, ..config })
 }
 
-/// Keeps `proxy` at its settings, for ever.
+/// Applies changed settings to `proxy`. Never returns.
 pub async fn follow(
     proxy: Proxy,
     store: Arc<dyn Store>,
@@ -79,7 +80,7 @@ pub async fn follow(
                 args.clone()
             }
         };
-        // Before they are read: what changes meanwhile is read again.
+        // Stamps are taken before reading, so that a change meanwhile is read again.
         stamps = Stamps::of(&wanted, &context);
         match config(&wanted, &context) {
             Ok(config) => {
@@ -96,7 +97,7 @@ pub async fn follow(
     }
 }
 
-/// Puts the named budgets of the settings into the store.
+/// Writes the named budgets of the settings into the store.
 pub async fn sync_budgets(store: Arc<dyn Store>, context: &Context) -> Result<(), CliError> {
     let around = context.around.clone();
     let done = tokio::task::spawn_blocking(move || budgets::sync(store.as_ref(), &around)).await;
@@ -107,7 +108,8 @@ fn refused(e: &CliError) {
     tracing::error!(code = e.code(), error = %e, "the new settings are refused; the old ones stay");
 }
 
-/// The line as it was typed, with the settings that stand behind it now. What the server stands on stays.
+/// Parses the typed command line again with the current settings. Settings that are read at the start only
+/// stay as they were, and a change of one is logged.
 fn typed_again(context: &Context, old: &ServeArgs) -> Result<ServeArgs, CliError> {
     let parsed = line::parse(&context.typed, &context.around)?;
     let Command::Serve(new) = parsed.command else {
@@ -133,7 +135,7 @@ fn typed_again(context: &Context, old: &ServeArgs) -> Result<ServeArgs, CliError
     Ok(ServeArgs { listen, grpc, grpc_conflicts, drain_ms, log, ..new })
 }
 
-/// Which versions of the files there are.
+/// Versions of the files that settings are read from.
 #[derive(PartialEq)]
 struct Stamps(Vec<Option<Stamp>>);
 
@@ -142,7 +144,7 @@ struct Stamp {
     inode: u64,
     size: u64,
     modified: (i64, i64),
-    /// One that was made private is read again.
+    /// Permissions count: a file that was made private is read again.
     mode: u32,
 }
 

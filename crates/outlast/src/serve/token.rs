@@ -1,10 +1,10 @@
-//! The API token's file.
+//! File of the API token.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use crate::program::error::{CliError, InputError};
 
-/// The token that callers have to show: at least 16 characters, from a file nobody else can read.
+/// Reads the token that callers must show: at least 16 characters, from a file nobody else can read.
 pub fn read_token(path: &Path) -> Result<String, CliError> {
     let bad = |why: String| InputError::ApiToken { path: path.to_owned(), why };
     let meta = fs::metadata(path).map_err(|e| bad(e.to_string()))?;

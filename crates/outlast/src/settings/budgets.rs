@@ -1,7 +1,7 @@
 //! Named budgets as settings: `[budgets.NAME]` of the user's own `outlast.toml`.
 //!
-//! The store has them; a file is read into it when `serve`, `run` or `resume` starts. A directory's file may not
-//! name any: whoever can change a checkout, an agent for one, could raise what everybody may spend.
+//! The store holds them; the file is read into it when `serve`, `run` or `resume` starts. A directory's file
+//! may not name any: whoever can change a checkout, an agent for one, could raise what everybody may spend.
 
 use outlast_core::{
     engine::budget::set_budget::{SetBudget, Source},
@@ -20,10 +20,10 @@ use crate::{
     },
 };
 
-/// The table's name.
+/// Name of the table.
 pub const TABLE: &str = "budgets";
 
-/// One budget as it is written.
+/// Budget as it is written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -34,7 +34,7 @@ struct Written {
     tag: Option<String>,
 }
 
-/// All that are configured. Reads the file. Errors name it, and the key in it.
+/// Reads all configured budgets. Errors name the file and the key in it.
 pub fn load(around: &Surroundings) -> Result<Vec<(Name, Terms)>, Error> {
     let Some((path, tables)) = file::own_tables(around, TABLE)? else { return Ok(Vec::new()) };
     let each = tables.into_iter().map(|(name, value)| {
@@ -51,7 +51,7 @@ fn read(name: &str, value: toml::Value) -> Result<(Name, Terms), String> {
     let usd = match &written.usd {
         None => None,
         Some(toml::Value::String(text)) => Some(values::usd(text).map_err(|e| format!("usd: {e}"))?),
-        // The shortest text that is this number: what was written, for every amount people write.
+        // The shortest text of this number is what was written, for every amount people write.
         Some(number @ (toml::Value::Integer(_) | toml::Value::Float(_))) => {
             Some(values::usd(&number.to_string()).map_err(|e| format!("usd: {e}"))?)
         }
@@ -71,7 +71,7 @@ fn read(name: &str, value: toml::Value) -> Result<(Name, Terms), String> {
     Ok((name, Terms { limits: values::shared_limits(usd, tokens, calls), per, tag }))
 }
 
-/// Puts what is configured into the store. What the file says as before changes nothing.
+/// Writes the configured budgets into the store. Idempotent.
 ///
 /// Synced. Errors: those of `load`, and of the store.
 pub fn sync(store: &dyn Store, around: &Surroundings) -> Result<(), CliError> {
@@ -81,10 +81,11 @@ pub fn sync(store: &dyn Store, around: &Surroundings) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Sets one, and charges the runs that are there to it: whether anything changed, and how many runs that was new to.
+/// Sets a budget and charges existing runs to it. Returns whether anything changed, and the number of runs
+/// newly charged.
 pub fn set(store: &dyn Store, name: Name, terms: Terms, source: Source) -> Result<(bool, usize), CliError> {
     let set = store.ask(SetBudget { name, terms, source }, Durability::Synced).wait()?;
-    // Also where an earlier start was broken off between the two.
+    // Also needed if an earlier start stopped between the two steps.
     let budgets = if set.applied { Vec::new() } else { store.budgets()? };
     match budgets.iter().find(|b| b.budget.no == set.no) {
         None => Ok((set.changed, 0)),

@@ -1,8 +1,8 @@
-//! Settings: what the command line leaves open, from variables and from `outlast.toml`.
+//! Settings: values for flags that the command line leaves open, from variables and from `outlast.toml`.
 //!
 //! Each long flag is a setting. Order: flag, variable, `./outlast.toml`, `~/.config/outlast/outlast.toml`,
-//! built-in. Settings are put into the command line's definition as defaults, checked one by one first,
-//! so that a bad one is told with the variable or the file it stands in.
+//! built-in. Settings become defaults in the command line's definition. Each is checked alone first, so that
+//! an error names its variable or file.
 
 use std::{
     collections::BTreeMap,
@@ -21,10 +21,10 @@ use crate::settings::{
     upstreams,
 };
 
-/// The table of declared agents.
+/// Name of the table of declared agents.
 const AGENTS: &str = "agents";
 
-/// Puts the settings that count for `word` (a subcommand) into the definition, as defaults.
+/// Adds the settings for `word` (a subcommand) to the definition, as defaults.
 ///
 /// Pure but for reading the two files. The whole of each file is checked, whichever command is typed.
 pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Result<clap::Command, Error> {
@@ -63,22 +63,23 @@ pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Resul
     Ok(if word.is_empty() { command } else { command.mut_subcommand(word, |c| c.mut_args(put)) })
 }
 
-/// Flags that clap answers itself, and one whose variable means something else: an agent finds its own number in it.
+/// Long flags that are no settings: those clap answers itself, and `attempt`, whose variable gives an agent
+/// its own number.
 const NO_SETTINGS: [&str; 3] = ["help", "version", "attempt"];
 
-/// Whether a long flag can be given as a setting too.
+/// Returns whether a long flag can be given as a setting too.
 pub fn is_setting(long: &str) -> bool {
     !NO_SETTINGS.contains(&long)
 }
 
-/// A setting's texts, as if typed.
+/// Values of a setting as if typed, with their origin.
 #[derive(Clone, Debug)]
 struct Setting {
     origin: Origin,
     texts: Vec<String>,
 }
 
-/// `OUTLAST_SERVE_LISTEN` before `OUTLAST_LISTEN`.
+/// Reads a setting from its variables: `OUTLAST_SERVE_LISTEN` takes precedence over `OUTLAST_LISTEN`.
 fn from_variables(
     long: &str,
     word: &str,
@@ -104,8 +105,8 @@ fn from_variables(
     Ok(None)
 }
 
-/// Whether agents are told something by this variable, or it is the log's filter: that is no setting of the
-/// `outlast` that they start.
+/// Returns whether the variable is one that agents are given, or the log's filter. It is then no setting of
+/// an `outlast` that they start.
 fn is_told(name: &str) -> bool {
     ["OUTLAST_STATE_FILE", "OUTLAST_ATTEMPT", "OUTLAST_LOG"].contains(&name)
         || name.starts_with("OUTLAST_CTX_")
@@ -119,7 +120,7 @@ fn is_switch(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::SetTrue)
 }
 
-/// Tries the setting on its flag alone.
+/// Checks the setting on its flag alone and returns its values.
 fn checked(arg: &Arg, setting: Setting) -> Result<Vec<String>, Error> {
     let bad = |why: String| Error::BadValue { origin: setting.origin.clone(), why };
     if is_switch(arg) {
@@ -142,7 +143,7 @@ fn checked(arg: &Arg, setting: Setting) -> Result<Vec<String>, Error> {
     }
 }
 
-/// What clap found wrong with a value, without the flag it was not typed at.
+/// Returns clap's reason for rejecting a value, without the flag, which nobody typed.
 fn reason(e: &clap::Error) -> String {
     use clap::error::{ContextKind, ContextValue};
     if let Some(source) = std::error::Error::source(e) {
@@ -171,7 +172,7 @@ fn with_default(arg: Arg, texts: &[String]) -> Arg {
     if switch { arg } else { arg.hide_default_value(true) }
 }
 
-/// The long flags: of each command, the global ones among them, and of all together.
+/// Long flags of each command, global ones included, and of all commands together.
 struct Known {
     commands: BTreeMap<String, Vec<String>>,
     all: Vec<String>,
@@ -195,19 +196,19 @@ impl Known {
     }
 }
 
-/// One file's settings. Keys of a command's table count for that command and come first.
+/// Settings of one file. Keys in a command's table count for that command only and take precedence.
 struct File {
     path: PathBuf,
-    /// By table (empty: above all tables) and long flag: the key as written, and its texts.
+    /// Key as written and its values, by table (empty: top level) and long flag.
     settings: BTreeMap<(String, String), (String, Vec<String>)>,
     agents: Vec<Declared>,
-    /// It names upstreams.
+    /// Whether it names upstreams.
     upstreams: bool,
-    /// It names budgets.
+    /// Whether it names budgets.
     budgets: bool,
 }
 
-/// `[agents.NAME]`: see [`Declared`].
+/// Reads the tables `[agents.NAME]`: see [`Declared`].
 fn declared(agents: &toml::Table, path: &Path) -> Result<Vec<Declared>, Error> {
     let of = |(name, value): (&String, &toml::Value)| {
         let no_table = || (String::new(), BadDeclaration::Wanted("a table"));
@@ -220,9 +221,9 @@ fn declared(agents: &toml::Table, path: &Path) -> Result<Vec<Declared>, Error> {
     agents.iter().map(of).collect()
 }
 
-/// The agents that the person's own file declares.
+/// Returns the agents that the user's own file declares.
 ///
-/// `command` is the whole command line's definition: its long flags are the known keys.
+/// `command` is the definition of the whole command line: its long flags are the known keys.
 pub fn agents(around: &Surroundings, command: &clap::Command) -> Result<Vec<Declared>, Error> {
     let Some(path) = around.config_directory().map(|d| d.join(FILE)) else { return Ok(Vec::new()) };
     let Some(text) = read(&path)? else { return Ok(Vec::new()) };
@@ -240,9 +241,9 @@ impl File {
                     file.agents = declared(&agents, &file.path)?;
                 }
                 (None, toml::Value::Table(_)) if key == upstreams::TABLE => file.upstreams = true,
-                // Of the command of that name there are no settings.
+                // The command of that name has no settings.
                 (_, toml::Value::Table(_)) if key == budgets::TABLE => file.budgets = true,
-                // Read by those that need it.
+                // Read by the code that needs it.
                 (None, toml::Value::Table(_)) if key == masks::TABLE => {}
                 (None, toml::Value::Table(tables)) if key == policies::TABLE => {
                     policies::read(&tables).map_err(|(name, why)| Error::BadValue {
@@ -285,8 +286,8 @@ impl File {
         Ok(())
     }
 
-    /// Where calls go, what is run in a shell, and what all may spend together, is not for the directory to say that
-    /// the person happens to stand in.
+    /// Checks that a directory's file sets nothing dangerous. The directory a person happens to stand in must
+    /// not decide where calls go, what is run in a shell, or what all may spend together.
     fn opens_no_door(&self) -> Result<(), Error> {
         if let Some(agent) = self.agents.first() {
             return Err(Error::NotHere { path: self.path.clone(), key: format!("{AGENTS}.{}", agent.name) });
@@ -309,13 +310,13 @@ impl File {
     }
 }
 
-/// A value as it would be typed at its flag; several for a list, and for `tag`'s table.
+/// Returns a value as it would be typed at its flag; several for a list, and for the table of `tag`.
 fn texts(value: toml::Value, long: &str) -> Result<Vec<String>, String> {
     use toml::Value;
     Ok(match value {
         Value::String(text) => vec![text],
         Value::Integer(number) => vec![number.to_string()],
-        // The shortest text that is this float: what was written, for every amount people write.
+        // The shortest text of this float is what was written, for every amount people write.
         Value::Float(number) => vec![number.to_string()],
         Value::Boolean(yes) => vec![yes.to_string()],
         Value::Datetime(moment) => vec![moment.to_string()],
@@ -337,7 +338,7 @@ fn texts(value: toml::Value, long: &str) -> Result<Vec<String>, String> {
     })
 }
 
-/// The known key that is most like `key`, if any is alike at all.
+/// Returns the known key most similar to `key`, if any is similar enough.
 fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a String>) -> Option<&'a str> {
     let best = known.map(|k| (strsim::levenshtein(key, k), k)).min_by_key(|(edits, _)| *edits)?;
     (best.0 <= 1 + key.len() / 3).then_some(best.1)

@@ -1,23 +1,23 @@
-//! `[agents.NAME]` of `outlast.toml`: how a program is started in a new session, and in its old one.
+//! `[agents.NAME]` of `outlast.toml`: how a program starts in a new session, and how it resumes an old one.
 
 use crate::agent::eyes::{self, Patterns};
 
-/// One `[agents.NAME]`.
+/// Declared agent: one table `[agents.NAME]`.
 ///
-/// In `new_args` and `resume_args`, `{args}` alone stands for what the person typed behind the program, and
-/// `{session}` and `{note}`, also within a word, for the session's id and what the model is to be told.
+/// In `new_args` and `resume_args`, the word `{args}` stands for what the person typed behind the program.
+/// `{session}` and `{note}`, also within a word, stand for the session's id and the note to the model.
 #[derive(Clone, Debug)]
 pub struct Declared {
     pub name: String,
-    /// The program's name.
+    /// Name of the program.
     pub program: String,
     pub new_args: Vec<String>,
     pub resume_args: Vec<String>,
-    /// `session_id_regex` and `limit_regex`.
+    /// Patterns `session_id_regex` and `limit_regex`.
     pub patterns: Patterns,
 }
 
-/// Why a declaration is not taken.
+/// Error of a declaration that is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDeclaration {
     #[error("unknown key (wanted match, new_args, resume_args, session_id_regex, limit_regex)")]
@@ -35,7 +35,7 @@ pub enum BadDeclaration {
 }
 
 impl Declared {
-    /// Reads the table below `[agents.NAME]`. Errors: with the key that is wrong.
+    /// Reads the table `[agents.NAME]`. Errors come with the key that is wrong.
     pub fn read(name: &str, table: &toml::Table) -> Result<Declared, (String, BadDeclaration)> {
         let bad = |key: &str, why| Err((key.to_owned(), why));
         if ["claude", "codex", "auto", "none"].contains(&name) {
@@ -93,7 +93,7 @@ impl Declared {
     }
 }
 
-/// Whether a word holds the placeholder `place`.
+/// Returns whether a word holds the placeholder `place`.
 pub fn holds(words: &[String], place: &str) -> bool {
     words.iter().any(|word| word.contains(place))
 }

@@ -1,4 +1,4 @@
-//! The files of settings: where they are, and why one is not taken.
+//! Settings files: their paths, and errors in them.
 
 use std::{
     fmt,
@@ -7,10 +7,10 @@ use std::{
 
 use crate::settings::{declared::BadDeclaration, surroundings::Surroundings};
 
-/// The name of the files.
+/// Name of the settings files.
 pub const FILE: &str = "outlast.toml";
 
-/// Where a setting stands.
+/// Origin of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Variable(String),
@@ -26,7 +26,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why settings are not taken. Nothing was started.
+/// Error of settings that are not accepted. Nothing was started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("cannot read {}: {why}", path.display())]
@@ -48,7 +48,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::UnknownKey { nearest: Some(nearest), .. } => Some(format!("the nearest known key is `{nearest}`")),
@@ -66,7 +66,8 @@ impl Error {
     }
 }
 
-/// A table of tables in the user's own file, and where that is; `None` without the file or the table.
+/// Returns a table of tables in the user's own file, with the file's path; `None` without the file or the
+/// table.
 pub fn own_tables(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
     let Some(path) = around.config_directory().map(|d| d.join(FILE)) else { return Ok(None) };
     let Some(text) = read(&path)? else { return Ok(None) };
@@ -80,7 +81,7 @@ pub fn own_tables(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, 
     }
 }
 
-/// A table of the nearest file that has it, and where that is.
+/// Returns a table of the nearest file that has it, with the file's path.
 pub fn nearest_table(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
     for path in files(around) {
         let Some(text) = read(&path)? else { continue };
@@ -96,7 +97,8 @@ pub fn nearest_table(around: &Surroundings, name: &str) -> Result<Option<(PathBu
     Ok(None)
 }
 
-/// Tables of tables in all files of settings, with where they stand; a directory's file first.
+/// Returns a table of tables from every settings file that has it, with the files' paths; a directory's file
+/// first.
 pub fn tables(around: &Surroundings, name: &str) -> Result<Vec<(PathBuf, toml::Table)>, Error> {
     let mut found = Vec::new();
     for path in files(around) {
@@ -113,13 +115,13 @@ pub fn tables(around: &Surroundings, name: &str) -> Result<Vec<(PathBuf, toml::T
     Ok(found)
 }
 
-/// Where files of settings may be, the first to be asked first.
+/// Returns the paths where settings files may be, nearest first.
 pub fn files(around: &Surroundings) -> Vec<PathBuf> {
     let directories = [Some(around.directory().to_owned()), around.config_directory()];
     directories.into_iter().flatten().map(|d| d.join(FILE)).collect()
 }
 
-/// A file's text as a table. `path` is for the error.
+/// Parses a file's text as a table. `path` is for the error.
 pub fn table(text: &str, path: &Path) -> Result<toml::Table, Error> {
     text.parse().map_err(|e: toml::de::Error| {
         let at = e.span().map_or(0, |s| s.start).min(text.len());
@@ -128,7 +130,7 @@ pub fn table(text: &str, path: &Path) -> Result<toml::Table, Error> {
     })
 }
 
-/// A file's text, if there is one.
+/// Returns a file's text; `None` if there is no file.
 pub fn read(path: &Path) -> Result<Option<String>, Error> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),

@@ -1,20 +1,20 @@
-//! The providers' keys: from the environment, or from one private file. Never a flag, never stored,
-//! never shown.
+//! Keys of the providers: from the environment, or from one private file. Never a flag, never stored, never
+//! shown.
 
 use std::{fmt, io::Read, os::unix::fs::MetadataExt, path::PathBuf};
 
 use crate::settings::surroundings::Surroundings;
 
-/// The variable of OpenAI's key.
+/// Variable of OpenAI's key.
 pub const OPENAI: &str = "OPENAI_API_KEY";
-/// The variable of Anthropic's key.
+/// Variable of Anthropic's key.
 pub const ANTHROPIC: &str = "ANTHROPIC_API_KEY";
-/// The variable of Gemini's key.
+/// Variable of Gemini's key.
 pub const GEMINI: &str = "GEMINI_API_KEY";
-/// Its other name, which Google's SDKs read first.
+/// Second variable of Gemini's key, which Google's SDKs read first.
 pub const GOOGLE: &str = "GOOGLE_API_KEY";
 
-/// What was found.
+/// Keys that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
     pub openai: Option<Key>,
@@ -22,14 +22,14 @@ pub struct Keys {
     pub gemini: Option<Key>,
 }
 
-/// One key. Its value is not part of what is printed.
+/// One key. `Debug` does not print its value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     pub value: String,
     pub origin: Origin,
 }
 
-/// Where a key was found.
+/// Origin of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Environment,
@@ -42,7 +42,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Why the file of keys is not taken. No variant holds a value.
+/// Error of a file of keys that is not accepted. No variant holds a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("{} holds keys and others can read it: its mode is {mode:04o}, wanted 0600", path.display())]
@@ -77,7 +77,7 @@ impl Error {
 }
 
 impl Keys {
-    /// From the variables; what they lack from `~/.config/outlast/env`, when that is there.
+    /// Loads keys from the variables, and missing ones from `~/.config/outlast/env`, if that file exists.
     pub fn load(around: &Surroundings) -> Result<Keys, Error> {
         let variable = |name: &'static str| -> Result<Option<Key>, Error> {
             let Some(value) = around.var(name) else { return Ok(None) };
@@ -100,7 +100,7 @@ impl Keys {
 }
 
 impl Keys {
-    /// The variables of the keys that are there.
+    /// Returns the variables of the keys that are present.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
         [(OPENAI, &self.openai), (ANTHROPIC, &self.anthropic), (GEMINI, &self.gemini)]
             .into_iter()
@@ -108,7 +108,8 @@ impl Keys {
     }
 }
 
-/// The file's text, `None` without a file. It must be this user's own and nobody else's to read.
+/// Returns the file's text; `None` without a file. The file must belong to this user and be readable by
+/// nobody else.
 pub fn read_private(path: &PathBuf) -> Result<Option<String>, Error> {
     let unreadable = |e: std::io::Error| Error::Unreadable { path: path.clone(), why: e.to_string() };
     let mut file = match std::fs::File::open(path) {
@@ -116,7 +117,7 @@ pub fn read_private(path: &PathBuf) -> Result<Option<String>, Error> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(unreadable(e)),
     };
-    // Of the open file, so that what is judged is what is read.
+    // Metadata of the open file, so that the file that is checked is the one that is read.
     let meta = file.metadata().map_err(unreadable)?;
     let (mode, user) = (meta.mode() & 0o7777, rustix::process::geteuid().as_raw());
     if mode & 0o077 != 0 {
@@ -130,7 +131,7 @@ pub fn read_private(path: &PathBuf) -> Result<Option<String>, Error> {
     Ok(Some(text))
 }
 
-/// `NAME=VALUE` lines, `export` and quotes allowed, `#` begins a comment line.
+/// Parses `NAME=VALUE` lines. `export` and quotes are allowed, `#` begins a comment line.
 fn parse(text: &str, path: &std::path::Path) -> Result<Keys, Error> {
     let mut keys = Keys::default();
     for (i, line) in text.lines().enumerate() {
@@ -140,7 +141,7 @@ fn parse(text: &str, path: &std::path::Path) -> Result<Keys, Error> {
         }
         let bad = |what: String| Error::Line { path: path.into(), line: i + 1, what };
         let line = line.strip_prefix("export ").unwrap_or(line).trim_start();
-        // Without a name, the line may be a bare key: it is not repeated.
+        // A line without a name may be a bare key, so the error does not repeat it.
         let (name, value) = line.split_once('=').ok_or_else(|| bad("not NAME=VALUE".into()))?;
         let value = unquoted(value.trim());
         let slot = match name.trim() {

@@ -1,6 +1,6 @@
-//! `[digest]` of `outlast.toml`: what of a request does not count when it is asked whether it was made before.
+//! `[digest]` of `outlast.toml`: parts of a request that do not count in the digest by which replay finds it.
 //!
-//! The directory's file comes before the person's, and counts whole. What counts is kept with each new run.
+//! The directory's file takes precedence over the user's, as a whole. The masks are kept with each new run.
 
 use outlast_core::run::masks::Masks;
 
@@ -9,10 +9,10 @@ use crate::settings::{
     surroundings::Surroundings,
 };
 
-/// The table's name.
+/// Name of the table.
 pub const TABLE: &str = "digest";
 
-/// The masks of runs that are created now; `None` where none are configured. Each is checked.
+/// Returns the checked masks for runs created now; `None` if none are configured.
 pub fn load(around: &Surroundings) -> Result<Option<Masks>, Error> {
     let Some((path, table)) = file::nearest_table(around, TABLE)? else { return Ok(None) };
     let bad =

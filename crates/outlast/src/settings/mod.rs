@@ -1,4 +1,4 @@
-//! Settings: files, variables, and what they say of keys, prices, budgets, policies and upstreams.
+//! Settings from files and variables: keys, prices, budgets, policies and upstreams.
 
 pub(crate) mod budgets;
 pub mod config;

@@ -1,4 +1,4 @@
-//! Where runs are kept: a file of this machine, or a PostgreSQL database.
+//! Address of the store: a file of this machine, or a PostgreSQL database.
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
@@ -8,16 +8,16 @@ use outlast_store::Options;
 
 use crate::settings::surroundings::Surroundings;
 
-/// A store's address.
+/// Address of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// An SQLite file, absolute.
+    /// Absolute path of an SQLite file.
     File(PathBuf),
-    /// A `postgres://` URL, which may hold a password: shown without it.
+    /// `postgres://` URL. May hold a password, which is never shown.
     Postgres(String),
 }
 
-/// Why an address names no store.
+/// Error of an address that names no store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("not a store: {scheme}:// (wanted a file, or postgres://USER@HOST/DATABASE)")]
@@ -29,10 +29,11 @@ pub enum Error {
 }
 
 impl Place {
-    /// `asked`, else `$XDG_STATE_HOME/outlast/outlast.db`, else `~/.local/state/outlast/outlast.db`.
+    /// Decides the store's address: `asked`, else `$XDG_STATE_HOME/outlast/outlast.db`, else
+    /// `~/.local/state/outlast/outlast.db`.
     ///
-    /// `asked` is what `--store`, `OUTLAST_STORE` or `outlast.toml` says; a relative file is below
-    /// the current directory.
+    /// `asked` comes from `--store`, `OUTLAST_STORE` or `outlast.toml`. A relative path is below the current
+    /// directory.
     pub fn decide(asked: Option<&str>, around: &Surroundings) -> Result<Place, Error> {
         let Some(asked) = asked.filter(|s| !s.is_empty()) else {
             let state = around.state_directory().ok_or(Error::Nowhere)?;
@@ -49,7 +50,7 @@ impl Place {
         }
     }
 
-    /// As the store's `open` takes it, passwords included.
+    /// Returns the address as the store's `open` takes it, including a password.
     pub fn address(&self) -> String {
         match self {
             Place::File(path) => path.to_string_lossy().into_owned(),
@@ -59,14 +60,14 @@ impl Place {
 }
 
 impl Place {
-    /// The address, where it holds no password.
+    /// Returns the address; `None` if it holds a password.
     pub fn without_secret(&self) -> Option<String> {
         let address = self.address();
         (address == self.to_string()).then_some(address)
     }
 }
 
-/// For people: without a password.
+/// Shows the address without a password.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -79,7 +80,7 @@ impl fmt::Display for Place {
 fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-    // Passwords may hold an `@`: the last one ends them.
+    // A password may hold an `@`: the last one ends it.
     let authority = match authority.rsplit_once('@') {
         Some((user, host)) => format!("{}@{host}", user.split(':').next().unwrap_or_default()),
         None => authority.to_owned(),

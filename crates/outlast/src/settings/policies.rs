@@ -1,4 +1,4 @@
-//! Policies by name: `[policies.NAME]` of `outlast.toml`, or those the store keeps.
+//! Policies by name: from `[policies.NAME]` of `outlast.toml`, or from the store.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ use crate::{
     },
 };
 
-/// The table's name.
+/// Name of the table.
 pub const TABLE: &str = "policies";
 
-/// One policy as it is written: limits in the words of the flags.
+/// Policy as it is written in the file, with limits as texts like those of the flags.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Written {
@@ -38,7 +38,7 @@ struct Written {
     needs_approval: Vec<Requirement>,
 }
 
-/// Reads a table of policies. Errors: which one, and what is wrong with it.
+/// Reads a table of policies. Errors: the policy's name and what is wrong with it.
 pub fn read(tables: &toml::Table) -> Result<Vec<NamedPolicy>, (String, String)> {
     tables.iter().map(|(name, value)| one(name, value).map_err(|why| (name.clone(), why))).collect()
 }
@@ -70,7 +70,7 @@ fn one(name: &str, value: &toml::Value) -> Result<NamedPolicy, String> {
     Ok(NamedPolicy { limits, pause_wall: written.pause_wall, rules, ..NamedPolicy::default() })
 }
 
-/// A value as it would be typed.
+/// Returns a value as it would be typed.
 fn text(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),
@@ -78,8 +78,8 @@ fn text(value: &toml::Value) -> String {
     }
 }
 
-/// All that are configured. One of the person's own file stands before a directory's of the same name: a checkout
-/// does not loosen what the person is used to.
+/// Returns all configured policies. One in the user's own file replaces a directory's of the same name: a
+/// checkout must not loosen a policy of the user.
 pub fn load(around: &Surroundings) -> Result<Vec<NamedPolicy>, Error> {
     let mut found: BTreeMap<String, NamedPolicy> = BTreeMap::new();
     for (path, tables) in file::tables(around, TABLE)? {
@@ -87,13 +87,13 @@ pub fn load(around: &Surroundings) -> Result<Vec<NamedPolicy>, Error> {
             origin: Origin::File { path, key: format!("{TABLE}.{name}") },
             why,
         })?;
-        // The directory's file comes first.
+        // The directory's file comes first, so the user's own replaces its entries.
         found.extend(policies.into_iter().map(|p| (p.name().to_owned(), p)));
     }
     Ok(found.into_values().collect())
 }
 
-/// The policy of this name: a file's, else the store's.
+/// Finds the policy of this name: in a settings file, else in the store.
 pub fn named(around: &Surroundings, store: &dyn Store, name: &str) -> Result<NamedPolicy, CliError> {
     let configured = load(around)?;
     if let Some(policy) = configured.iter().find(|p| p.name() == name) {
@@ -107,8 +107,8 @@ pub fn named(around: &Surroundings, store: &dyn Store, name: &str) -> Result<Nam
     Err(InputError::UnknownPolicy { name: name.to_owned(), known }.into())
 }
 
-/// Puts what is configured into the store, where runs that are created over REST and by Python take theirs from.
-/// What is there already writes nothing.
+/// Writes the configured policies into the store, where runs created over REST and by Python find them.
+/// Unchanged policies are not written again.
 pub fn register(around: &Surroundings, store: &dyn Store) -> Result<(), CliError> {
     for policy in load(around)? {
         let kept = policies::find(store, policy.name())?;

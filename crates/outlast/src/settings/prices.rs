@@ -1,4 +1,4 @@
-//! Prices: the built-in table with the user's file on top, and what of it a run keeps for its life.
+//! Prices: the built-in table overridden by the user's file, and the prices that a run keeps for its life.
 
 use std::{fs, path::Path};
 
@@ -17,20 +17,21 @@ use crate::{
     },
 };
 
-/// A price file is kept with its run up to this size: it is read with the run.
+/// Largest price file that is kept with its run, in bytes. It is read whenever the run is read.
 const MAX_KEPT: usize = 256 << 10;
 
-/// The built-in prices, with the user's on top.
+/// Returns the built-in prices, overridden by the file of `--prices`.
 pub fn typed(args: &ProxyArgs) -> Result<PriceTable, CliError> {
     table(file(args)?.as_ref())
 }
 
-/// The built-in prices, with those of a file on top.
+/// Returns the built-in prices, overridden by a file.
 pub fn of_file(path: Option<&Path>) -> Result<PriceTable, CliError> {
     table(path.map(read).transpose()?.as_ref())
 }
 
-/// What a new run is to keep. Errors: a file that is not understood, or is too large to be kept.
+/// Returns the prices that a new run keeps. Errors: a file that is not understood, or is too large to be
+/// kept.
 pub fn to_keep(args: &ProxyArgs) -> Result<Prices, CliError> {
     let file = file(args)?;
     if let Some(file) = file.as_ref().filter(|f| f.text.len() > MAX_KEPT) {
@@ -40,21 +41,21 @@ pub fn to_keep(args: &ProxyArgs) -> Result<Prices, CliError> {
     Ok(Prices { hash: table(file.as_ref())?.hash().to_owned(), file })
 }
 
-/// The prices that a run goes on at, which are those it began with; and what to say where that is not
-/// what was typed now, or what its file holds now.
+/// Returns the prices at which a run goes on, which are those it began with. The text is a message for the
+/// user if they differ from what was typed now, or from what the file holds now.
 pub fn of_run(
     id: &str,
     kept: Option<&Prices>,
     args: &ProxyArgs,
 ) -> Result<(PriceTable, Option<String>), CliError> {
     let now = file(args)?;
-    // Begun before prices were kept.
+    // Runs begun before prices were kept.
     let Some(kept) = kept else { return Ok((table(now.as_ref())?, None)) };
     let table = table(kept.file.as_ref())?;
     let begun = kept.file.as_ref();
     let now = now.or_else(|| {
         let path = &begun?.path;
-        // One that is gone has not changed: the run needs it no more.
+        // A file that is gone has not changed: the run needs it no more.
         Some(PriceFile { path: path.clone(), text: fs::read_to_string(path).ok()? })
     });
     let said = match &now {
@@ -70,8 +71,8 @@ pub fn of_run(
     Ok((table, said))
 }
 
-/// A run that was halted for want of a price goes on at the prices that are typed now, and says so. Others
-/// are as they were. Returns the run as it stands then.
+/// Gives a run that was halted for an unknown price the prices that are typed now, and says so. Other runs
+/// stay unchanged. Returns the run as it stands then.
 pub fn mended(store: &dyn Store, view: RunView, args: &ProxyArgs) -> Result<RunView, CliError> {
     let unknown = view.run.halt.as_ref().is_some_and(|halt| halt.code == "price_unknown");
     if view.run.status != Status::Halted || !unknown || args.prices.is_none() {
@@ -93,7 +94,7 @@ pub fn mended(store: &dyn Store, view: RunView, args: &ProxyArgs) -> Result<RunV
     Ok(store.run(run)?.unwrap_or(view))
 }
 
-/// The file that was typed, read.
+/// Reads the file of `--prices`; `None` without it.
 fn file(args: &ProxyArgs) -> Result<Option<PriceFile>, CliError> {
     args.prices.as_deref().map(read).transpose()
 }
@@ -101,9 +102,9 @@ fn file(args: &ProxyArgs) -> Result<Option<PriceFile>, CliError> {
 fn read(path: &Path) -> Result<PriceFile, CliError> {
     let shown = path.display().to_string();
     let text = fs::read_to_string(path).map_err(|e| bad(&shown, e))?;
-    // Found again from another directory; as it was typed where that cannot be told.
+    // Absolute, so that it is found again from another directory; as typed if that cannot be told.
     let whole = std::path::absolute(path).unwrap_or_else(|_| Path::new(path).to_owned());
-    // Also what is not kept is checked under the name that was typed.
+    // A file that is not kept is checked too, and errors show the path that was typed.
     PriceTable::with_overrides(&text).map_err(|e| bad(&shown, e))?;
     Ok(PriceFile { path: whole.display().to_string(), text })
 }

@@ -1,5 +1,5 @@
-//! What a process finds around it: variables and a directory, taken once, so that what is decided on
-//! them is a pure function.
+//! Surroundings of a process: its variables and directory, read once, so that decisions on them are pure
+//! functions.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The environment of one `outlast` process.
+/// Environment of one `outlast` process.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     variables: BTreeMap<OsString, OsString>,
@@ -15,11 +15,11 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// This process's own.
+    /// Reads this process's own variables and directory.
     pub fn of_process() -> Self {
         Self {
             variables: std::env::vars_os().collect(),
-            // A directory that was removed under us: relative paths then name nothing, and say so.
+            // The directory may have been removed: relative paths then name nothing, and errors say so.
             directory: std::env::current_dir().unwrap_or_default(),
         }
     }
@@ -29,12 +29,12 @@ impl Surroundings {
         Self { variables, directory: directory.into() }
     }
 
-    /// A variable that is set and not empty.
+    /// Returns a variable that is set and not empty.
     pub fn var(&self, name: &str) -> Option<&OsStr> {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str).filter(|v| !v.is_empty())
     }
 
-    /// All of them.
+    /// Returns all variables.
     pub fn variables(&self) -> impl Iterator<Item = (OsString, OsString)> + '_ {
         self.variables.iter().map(|(k, v)| (k.clone(), v.clone()))
     }
@@ -47,12 +47,12 @@ impl Surroundings {
         self.absolute("HOME")
     }
 
-    /// `$XDG_CONFIG_HOME/outlast`, else `~/.config/outlast`.
+    /// Returns `$XDG_CONFIG_HOME/outlast`, else `~/.config/outlast`.
     pub fn config_directory(&self) -> Option<PathBuf> {
         self.xdg("XDG_CONFIG_HOME", ".config")
     }
 
-    /// `$XDG_STATE_HOME/outlast`, else `~/.local/state/outlast`.
+    /// Returns `$XDG_STATE_HOME/outlast`, else `~/.local/state/outlast`.
     pub fn state_directory(&self) -> Option<PathBuf> {
         self.xdg("XDG_STATE_HOME", ".local/state")
     }
@@ -62,7 +62,8 @@ impl Surroundings {
         Some(base.join("outlast"))
     }
 
-    /// The XDG specification has relative paths ignored: they would mean another place in each directory.
+    /// Returns a variable's path if it is absolute. The XDG specification ignores relative paths: they would
+    /// mean another place in each directory.
     fn absolute(&self, variable: &str) -> Option<PathBuf> {
         self.var(variable).map(PathBuf::from).filter(|p| p.is_absolute())
     }

@@ -25,10 +25,10 @@ use crate::{
     },
 };
 
-/// The table's name.
+/// Name of the table.
 pub const TABLE: &str = "upstreams";
 
-/// One upstream as it is written.
+/// Upstream as it is written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -40,7 +40,7 @@ struct Written {
     models: BTreeMap<String, String>,
     #[serde(default)]
     models_match: Vec<String>,
-    /// Requests and tokens a minute.
+    /// Largest number of requests a minute; `tpm`: of tokens.
     rpm: Option<NonZeroU64>,
     tpm: Option<NonZeroU64>,
     prices: Option<PathBuf>,
@@ -57,15 +57,15 @@ enum StreamUsage {
     Never,
 }
 
-/// An upstream, and the variable that its key was taken from.
+/// Configured upstream, with the variable of its key.
 #[derive(Clone)]
 pub struct Upstream {
     pub named: Arc<Named>,
-    /// An agent finds its run token there, in place of the key.
+    /// Variable in which an agent finds its run token in place of the key.
     pub key_variable: Option<String>,
 }
 
-/// All that are configured, by their names. Reads the file, the files of keys and of prices.
+/// Reads all configured upstreams, with their files of keys and of prices.
 ///
 /// Errors name the file and the key in it.
 pub fn load(around: &Surroundings) -> Result<Vec<Upstream>, Error> {
@@ -126,7 +126,8 @@ fn read(name: &str, value: toml::Value, directory: &Path, around: &Surroundings)
     Ok(Upstream { named: Arc::new(named), key_variable: written.api_key_env })
 }
 
-/// The key; `None` where none is wanted, or its variable is not set: then the upstream's calls are refused by name.
+/// Returns the upstream's key. `None` if none is wanted, or its variable is not set: the upstream's calls are
+/// then refused with that variable's name.
 fn key(written: &Written, directory: &Path, around: &Surroundings) -> Result<Option<Key>, String> {
     match (&written.api_key_env, &written.api_key_file) {
         (Some(_), Some(_)) => Err("wanted one of api_key_env and api_key_file, had both".into()),

@@ -1,4 +1,4 @@
-//! One attempt: the agent is started, watched, and its whole tree ended.
+//! One attempt: starts the agent, watches it, and ends its whole process tree.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,36 +34,36 @@ use outlast_process::{
     tree::Tree,
 };
 
-/// How long a reader of ours has for what a stopped agent printed: it is in the log.
+/// Time that a reader of our output has to take what a stopped agent printed. The log has it in any case.
 const STOPPED_READER: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether orphans have finished.
+/// Interval at which the supervisor checks whether orphans have finished.
 const LOOK_FOR_ORPHANS: Duration = Duration::from_millis(200);
 
-/// What became of it.
+/// Result of one attempt.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub exit: Exit,
     pub by: EndedBy,
-    /// Until when the provider refuses everything, if its last word was that.
+    /// Time at which the provider's usage limit ends, if the attempt stands at one.
     pub limited: Option<Micros>,
-    /// The proxy's last word was that there is no room for its call now.
+    /// Whether the proxy's last answer was that the call has no room in a budget now.
     pub no_room: bool,
-    /// Processes that could not be ended.
+    /// Number of processes that could not be ended.
     pub left: usize,
-    /// It is certain that nobody is left.
+    /// Whether it is certain that no process of the attempt is left.
     pub all_gone: bool,
-    /// When its end was seen, before that of what it left.
+    /// Moment at which the agent's end was seen, before its remaining processes were ended.
     pub seen_at: Instant,
-    /// Those of tools that lived when the agent was gone, or was asked to go.
+    /// Processes of tools that were alive when the agent ended or was asked to end.
     pub tools: Vec<Left>,
-    /// What it asked the proxy for, paid, replayed or refused.
+    /// Number of calls the agent made through the proxy: paid, replayed or refused.
     pub asked: u64,
-    /// The kernel killed it for its memory.
+    /// Whether the kernel killed the agent for its memory (OOM).
     pub oom: bool,
 }
 
-/// What an attempt is watched with.
+/// Everything that [`run`] needs to watch an attempt.
 pub struct Watch<'a> {
     pub spawner: &'a Spawner,
     pub signals: &'a Signals,
@@ -72,49 +72,51 @@ pub struct Watch<'a> {
     pub mark: &'a Mark,
     pub hold: &'a Hold,
     pub stage: &'a Stage,
-    /// The run's id and the attempt's number, for those who watch.
+    /// Run id and attempt number, for attached viewers.
     pub who: (&'a str, i64),
     pub kill_at: &'a mut Option<KillPoint>,
-    /// How long it may end by itself after a halt, or at a usage limit, if not as long as usual.
+    /// Time that the agent has to end by itself after a halt or at a usage limit, when it differs from the
+    /// default.
     pub grace: Option<Duration>,
-    /// The agent keeps its conversation itself: it asks anew, and nobody is surprised.
+    /// Whether the agent keeps its conversation itself. Divergence is then expected and not reported.
     pub goes_on_itself: bool,
-    /// Whether an agent that waits at a usage limit is stopped there.
+    /// Whether an agent that waits at a usage limit is stopped.
     pub stop_at_limit: bool,
-    /// Usage limits that the agent prints.
+    /// Usage limits read off the agent's output.
     pub printed: Option<mpsc::UnboundedReceiver<Micros>>,
-    /// The death that this attempt follows.
+    /// Death that this attempt follows.
     pub after: Option<Death>,
 }
 
-/// A death that another attempt follows.
+/// Death of an agent that another attempt follows.
 #[derive(Clone, Copy, Debug)]
 pub struct Death {
     pub seen_at: Instant,
-    /// How much of the time since then was the backoff.
+    /// Part of the time since `seen_at` that was spent in the backoff.
     pub waited: Duration,
 }
 
-/// How the attempt's processes are held together.
+/// Means by which the attempt's processes are held together.
 #[derive(Debug, Default)]
 pub struct Hold {
     pub group: Option<Group>,
     pub keep: Vec<String>,
-    /// How long what it leaves may go on.
+    /// Time that processes left by the agent may go on.
     pub orphans_wait: Duration,
 }
 
 impl Hold {
     fn tree(&self, mark: &Mark) -> std::io::Result<Tree> {
         let groups = self.group.iter().map(|group| group.path().to_owned()).collect();
-        // Those of before us have been ended.
+        // Processes of earlier attempts have been ended before this one starts.
         Ok(Tree { groups, keep: self.keep.clone(), ..Tree::of_ours(mark.marker())? })
     }
 }
 
-/// Ends whatever an earlier attempt left behind, also one of a supervisor that died.
+/// Ends every process left by an earlier attempt, also by one whose supervisor died.
 ///
-/// Returns how many could not be ended, and which of all were tools'.
+/// Returns the number of processes that could not be ended, and the tools' processes among all that were
+/// found.
 pub async fn end_strays(
     mark: &Mark,
     ground: Option<&Ground>,
@@ -147,8 +149,10 @@ async fn ladder(
         .map_err(std::io::Error::other)?
 }
 
-/// Starts the agent and watches it to its end. Nothing of its tree lives when this returns, and what it
-/// printed to `output` is kept and passed on.
+/// Starts the agent and watches it to its end.
+///
+/// No process of its tree that can be ended lives when this returns. Everything printed to `output` is kept
+/// and passed on.
 pub async fn run(
     command: Command,
     output: Option<Output>,
@@ -171,8 +175,8 @@ pub async fn run(
     let ask = loop {
         tokio::select! {
             exit = child.exited() => {
-                // A terminal's Ctrl-C ends the agent before we look; of an agent with a group of its own
-                // that has finished, a signal to us alone comes too late.
+                // A terminal's Ctrl-C ends the agent before we see the signal. If an agent with a process
+                // group of its own has finished, a signal that only we got came too late.
                 if exit? != Exit::code(0) || !child.leads_own_group() {
                     by = asked(&watch.signals.take()).unwrap_or(by);
                 }
@@ -198,12 +202,12 @@ pub async fn run(
                     by = EndedBy::Person;
                     break Some(Ask::Stop(Some(Signal::TERM)));
                 }
-                // Its own error handling comes first: most agents end on the refusal by themselves.
+                // The agent's own error handling comes first: most agents end by themselves on the refusal.
                 halting = Some((Instant::now() + watch.grace.unwrap_or(HALT_GRACE), pulse.status));
             }
             status = over(halting) => {
                 halting = None;
-                // Given room meanwhile, it goes on.
+                // The run may have been given room meanwhile: then the agent goes on.
                 if word.borrow().ends() {
                     by = EndedBy::Halt(status);
                     break Some(Ask::Stop(Some(Signal::TERM)));
@@ -231,7 +235,7 @@ pub async fn run(
         }
     };
     let seen_at = Instant::now();
-    // An end of its own that was not seen yet comes first: nothing was asked of it in time.
+    // If the agent had already ended by itself, that counts: our request did not reach it in time.
     let ask = match (ask, child.try_wait()?) {
         (Some(_), Some(exit)) => {
             let heard_too = !child.leads_own_group() && matches!(by, EndedBy::Person | EndedBy::Machine);
@@ -242,7 +246,7 @@ pub async fn run(
         }
         (ask, _) => ask,
     };
-    // What it died of may not have been heard yet: the proxy says it before the agent hears.
+    // The cause of the end may still be queued: the proxy reports it before the agent gets its answer.
     while let Ok(seen) = watch.seen.try_recv() {
         asked_for += u64::from(is_metered(&seen));
         limited.note(&seen);
@@ -253,10 +257,10 @@ pub async fn run(
     {
         by = if child.try_wait()? == Some(Exit::code(0)) { by } else { who };
     }
-    // The agent is gone, or is to go: in both cases with everything it started.
+    // The agent has ended or must end: in both cases together with everything it started.
     let force = Arc::new(Force::new()?);
     let ask = ask.unwrap_or(Ask::EndRest);
-    // An agent that has finished leaves no tool that anybody asks about.
+    // Nobody asks about the tools of an agent that has finished.
     let finished = child.try_wait()? == Some(Exit::code(0));
     let tools = if finished { Vec::new() } else { truth::look(&tree)? };
     let mut hurried = false;
@@ -268,9 +272,10 @@ pub async fn run(
             signals = watch.signals.next() => {
                 let Some(who) = asked(&signals?) else { continue };
                 match by {
-                    // It died by itself: this is the first that is asked of us, and no attempt follows.
+                    // The agent died by itself. This is the first request to stop, and no further attempt
+                    // follows.
                     EndedBy::Itself if child.try_wait()? != Some(Exit::code(0)) => by = who,
-                    // A second Ctrl-C means now, also to a reader of ours who does not read.
+                    // A second Ctrl-C means now, even if a reader of our output has stopped reading.
                     _ => {
                         force.now()?;
                         hurried = true;
@@ -296,7 +301,8 @@ pub async fn run(
     while let Ok(seen) = watch.seen.try_recv() {
         asked_for += u64::from(is_metered(&seen));
     }
-    // Who else was killed there for memory, while our own kill ended the agent, is not its story.
+    // If our own kill ended the agent, another process killed there for memory does not count as the agent's
+    // OOM.
     let oom = by == EndedBy::Itself && is_killed(exit) && oom_kills.grew();
     let (left, all_gone) = (ended.left.len(), ended.all_gone);
     let (until, no_room) = (limited.until(), limited.no_room());
@@ -307,12 +313,12 @@ fn is_metered(seen: &Seen) -> bool {
     matches!(seen, Seen::Opened { .. } | Seen::Replayed { .. } | Seen::Refused { .. })
 }
 
-/// By SIGKILL, or as a shell passes that on.
+/// Returns whether the exit means SIGKILL, directly or as a shell reports it.
 fn is_killed(exit: Exit) -> bool {
     exit.signal == Some(9) || exit.code == Some(128 + 9)
 }
 
-/// Lets what the agent left go on for its time. Returns who asked for an end meanwhile.
+/// Waits up to `orphans_wait` for processes that the agent left. Returns who asked for an end meanwhile.
 async fn let_finish(tree: &Tree, watch: &Watch<'_>) -> std::io::Result<Option<EndedBy>> {
     let until = Instant::now() + watch.hold.orphans_wait;
     let mut said = false;
@@ -338,8 +344,8 @@ async fn let_finish(tree: &Tree, watch: &Watch<'_>) -> std::io::Result<Option<En
     Ok(None)
 }
 
-/// Waits until what was printed is passed on: a reader of ours who has stopped reading is not waited for
-/// once somebody asks that the run stops, and not for long once it is stopped. Returns who.
+/// Waits until the output is passed on. A reader that has stopped reading is abandoned as soon as somebody
+/// asks the run to stop, and after a short time once it is stopped. Returns who asked.
 async fn finish(
     output: Output,
     signals: &Signals,
@@ -375,7 +381,7 @@ async fn finish(
     }
 }
 
-/// When a halted agent's time is over.
+/// Resolves when a halted agent's grace period is over; never without a halt.
 async fn over(halting: Option<(Instant, Status)>) -> Status {
     match halting {
         Some((at, status)) => {
@@ -386,7 +392,7 @@ async fn over(halting: Option<(Instant, Status)>) -> Status {
     }
 }
 
-/// The next limit that is printed, if any.
+/// Resolves with the next usage limit that the agent prints; never if nothing is read.
 async fn heard_of(printed: &mut Option<mpsc::UnboundedReceiver<Micros>>) -> Micros {
     match printed {
         Some(receiver) => match receiver.recv().await {
@@ -400,7 +406,7 @@ async fn heard_of(printed: &mut Option<mpsc::UnboundedReceiver<Micros>>) -> Micr
     }
 }
 
-/// When it is time, if ever.
+/// Resolves at the given moment; never for `None`.
 async fn reached(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
@@ -412,7 +418,7 @@ async fn note(seen: &Seen, beat: &Beat) {
     match seen {
         Seen::Refused { code, message, hint } => {
             say(&format!("a call was refused ({code}): {message}"));
-            // What halts the run is told with its hint when the agent has ended.
+            // A refusal that halts the run is reported with its hint when the agent has ended.
             if let Some(hint) = hint.as_ref().filter(|_| !halts(code)) {
                 say(&format!("hint: {hint}"));
             }
@@ -429,7 +435,7 @@ fn halts(code: &str) -> bool {
     matches!(code, "diverged" | "price_unknown") || code.ends_with("_budget_exceeded")
 }
 
-/// Why an attempt could not be made.
+/// Error of an attempt that could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptError {
     #[error(transparent)]

@@ -1,4 +1,5 @@
-//! The supervisor's heartbeat: one renewal a second for everything it holds, and what it learns by it.
+//! The supervisor's heartbeat: renews everything it holds once a second, and learns of stops, halts and lost
+//! leases.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -16,15 +17,15 @@ use outlast_core::{
 use outlast_server::node::{HEARTBEAT, Node};
 use tokio::sync::watch;
 
-/// What the last renewal said.
+/// Answer of the last renewal.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Word {
     pub pulse: Option<Pulse>,
-    /// We were declared dead meanwhile: the run has to be claimed again.
+    /// Whether this instance was declared dead meanwhile: the run has to be claimed again.
     pub dead: bool,
 }
 
-/// The beating heart.
+/// Heartbeat task of one run's supervisor.
 pub struct Beat {
     node: Arc<Node>,
     run: RunNo,
@@ -32,18 +33,18 @@ pub struct Beat {
     word: watch::Sender<Word>,
 }
 
-/// The open attempt.
+/// The open attempt, whose active time the heartbeat posts.
 #[derive(Clone, Copy)]
 struct Open {
     attempt: AttemptNo,
-    /// Whose it is: we are another one after we were declared dead.
+    /// Instance that owns the attempt. After being declared dead this process registers as another one.
     instance: InstanceNo,
-    /// Up to when its time is posted, by our monotonic clock.
+    /// Monotonic time up to which the active time is posted, in milliseconds.
     posted_ms: u64,
 }
 
 impl Beat {
-    /// Beats until the runtime ends.
+    /// Starts the heartbeat. It beats until the runtime ends.
     pub fn start(node: Arc<Node>, run: RunNo) -> Arc<Beat> {
         let beat = Arc::new(Beat { node, run, open: Mutex::default(), word: watch::Sender::default() });
         tokio::spawn(beat.clone().go_on());
@@ -54,21 +55,21 @@ impl Beat {
         self.word.subscribe()
     }
 
-    /// An attempt of `instance` is open from now on.
+    /// Records that an attempt of `instance` is open from now on.
     pub fn open(&self, attempt: AttemptNo, instance: InstanceNo) {
         let posted_ms = self.node.clock().monotonic_ms();
         *self.attempt() = Some(Open { attempt, instance, posted_ms });
         self.word.send_replace(Word::default());
     }
 
-    /// It is over: the time that was not posted yet.
+    /// Records that the attempt is over. Returns the active time that was not posted yet, in milliseconds.
     pub fn close(&self) -> i64 {
         let now = self.node.clock().monotonic_ms();
         let open = self.attempt().take();
         open.map_or(0, |o| i64::try_from(now.saturating_sub(o.posted_ms)).unwrap_or(0))
     }
 
-    /// Renews now: after a refusal, to learn at once whether the run is halted.
+    /// Renews at once, for example after a refusal, to learn whether the run is halted.
     pub async fn now(&self) {
         let open = {
             let now = self.node.clock().monotonic_ms();
@@ -79,7 +80,7 @@ impl Beat {
             }
             before.map(|o| (o, i64::try_from(now.saturating_sub(o.posted_ms)).unwrap_or(0)))
         };
-        // The proxy may have learnt of the verdict before us, and have registered anew.
+        // The proxy may have learnt of the verdict first and registered this process anew.
         if open.is_some_and(|(o, _)| o.instance != self.node.instance()) {
             self.word.send_modify(|word| word.dead = true);
         }
@@ -99,7 +100,7 @@ impl Beat {
             Err(Error::Engine(engine::Error::InstanceDead)) => {
                 self.word.send_modify(|word| word.dead = true);
             }
-            // The next one may succeed; nobody is judged by one missing beat.
+            // The next beat may succeed; one missed beat is no verdict.
             Err(e) => tracing::warn!(error = %e, "heartbeat not renewed"),
         }
     }
@@ -110,7 +111,7 @@ impl Beat {
             tokio::time::sleep(HEARTBEAT).await;
             self.now().await;
             sweeps += 1;
-            // Others' deaths concern this run little: now and then is enough.
+            // The deaths of other instances concern this run little: every fifth beat is enough.
             if sweeps.is_multiple_of(5) {
                 let node = self.node.clone();
                 if let Ok(Err(e)) = tokio::task::spawn_blocking(move || node.sweep()).await {
@@ -126,7 +127,7 @@ impl Beat {
 }
 
 impl Word {
-    /// Whether it ends an attempt.
+    /// Returns whether this answer ends an attempt.
     pub fn ends(&self) -> bool {
         let stops = |p: &Pulse| {
             p.stop_requested || p.status != outlast_core::run::status::Status::Running && !waits(p.status)
@@ -135,7 +136,7 @@ impl Word {
     }
 }
 
-/// Waits until the word says something that ends an attempt.
+/// Waits until the heartbeat's answer is one that ends an attempt.
 pub async fn ending(word: &mut watch::Receiver<Word>) -> Word {
     loop {
         {
@@ -154,5 +155,5 @@ fn waits(status: outlast_core::run::status::Status) -> bool {
     matches!(status, outlast_core::run::status::Status::Waiting | outlast_core::run::status::Status::Sleeping)
 }
 
-/// How long an agent has to end by itself after a halt: its next call is refused anyway.
+/// Time that an agent has to end by itself after a halt. Its next call is refused anyway.
 pub const HALT_GRACE: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! Which run a command line means: a new one, a named one, or the interrupted one of this command.
+//! Finds the run that a command line means: a new one, a named one, or the interrupted one of this command.
 
 use std::{
     collections::BTreeMap,
@@ -32,12 +32,12 @@ use crate::{
     settings::{keys, policies},
 };
 
-/// Standard input is kept up to this size.
+/// Largest standard input that is kept with a run, in bytes.
 const MAX_STDIN: u64 = 256 << 20;
 
 /// Finds or creates the run of `outlast run`.
 ///
-/// `begun_with`: what a new run is to find again when it is resumed.
+/// `begun_with` is kept with a new run for its resumption.
 pub fn run(
     args: &RunArgs,
     context: &Context,
@@ -67,18 +67,18 @@ pub fn run(
     create(args, context, store, begun_with, key)
 }
 
-/// Kept with a run for its resumption.
+/// Settings kept with a new run, so that its resumption uses the same.
 pub struct BegunWith {
     pub upstreams: BTreeMap<String, String>,
-    /// Names of the provider keys that are there.
+    /// Names of the provider keys that are present.
     pub keys: Vec<String>,
     pub prices: Prices,
     pub masks: Option<Masks>,
-    /// The run that this process is in: it pays.
+    /// Run that surrounds this process. It pays for the child.
     pub parent: Option<RunNo>,
 }
 
-/// A run goes on with the command it began with: another one would silently not be run.
+/// Checks that the typed command is the one that the run began with: another one would silently not be run.
 fn same_command(args: &RunArgs, view: &RunView) -> Result<(), CliError> {
     let id = &view.run.id;
     match &view.spec.command {
@@ -120,16 +120,17 @@ fn say_what_stays(args: &RunArgs, context: &Context, view: &RunView) {
     }
 }
 
-/// The one unfinished run of this command in this directory that nobody drives. A name that is given is
-/// its name: two runs of one command are told apart by it.
+/// Finds the one unfinished run of this command in this directory that nobody drives. With `name`, only runs
+/// of that name count.
 ///
-/// Errors: several are there.
+/// Errors: several such runs exist.
 fn unfinished_of(node: &Node, key: &str, name: Option<&str>) -> Result<Option<RunView>, CliError> {
     let filter = RunFilter { command_key: Some(key.to_owned()), limit: 200, ..RunFilter::default() };
     let is_driven = |v: &RunView| matches!(v.run.status, Status::Running | Status::Waiting);
     let mut found = node.store().runs(&filter)?;
     if found.iter().any(is_driven) {
-        // Its driver may have died where we cannot see it, say in a container that was killed a moment ago.
+        // The process that drove it may have died where we cannot see it, for example in a container killed a
+        // moment ago.
         node.await_verdicts()?;
         found = node.store().runs(&filter)?;
     }
@@ -171,7 +172,7 @@ fn create(
     };
     let mut chosen = args.limits.choose();
     if begun_with.parent.is_some() && chosen.by_default.take().is_some() {
-        // Its parent's limits are limit enough.
+        // The parent's limits apply.
         chosen.limits = Default::default();
     }
     let named = args.named_policy.as_deref();
@@ -183,7 +184,7 @@ fn create(
     }
     let looping = looping(args, context);
     let stdin = match looping.as_ref().and_then(|l| l.input.as_deref()) {
-        // Read for each iteration; a mistake in the name makes no run.
+        // The file is read for each iteration. Reading it here lets a wrong name create no run.
         Some(file) => turn::read_input(file).map(|_| None)?,
         None => kept_stdin()?,
     };
@@ -251,7 +252,7 @@ fn create(
     };
     say(&format!("{} · {budget}", view.run.id));
     if view.spec.keys.is_empty() && view.spec.upstreams.is_empty() && view.run.parent.is_none() {
-        // An agent that calls no model needs none, and one with a login of its own neither.
+        // An agent that calls no model needs no key, nor does one with its own login.
         say(&format!(
             "no provider's key is here ({}, {} or {}): calls pass with the agent's own credential only",
             keys::OPENAI,
@@ -262,7 +263,7 @@ fn create(
     Ok(view)
 }
 
-/// Absolute: each attempt, and each process of it, means the same file.
+/// Returns the absolute path of `--state-file`, so that every attempt and process means the same file.
 fn state_file(args: &RunArgs, context: &Context) -> Result<Option<String>, CliError> {
     let Some(path) = &args.state_file else { return Ok(None) };
     let usage = |message: String| CliError::Usage {
@@ -287,7 +288,7 @@ fn budget_words(view: &RunView) -> String {
     if words.is_empty() { "no limits".into() } else { format!("budget {}", words.join(", ")) }
 }
 
-/// What `--loop` asks for.
+/// Returns the loop settings of `--loop`; `None` without it.
 fn looping(args: &RunArgs, context: &Context) -> Option<Looping> {
     let typed = &args.looping;
     typed.on.then(|| Looping {
@@ -300,10 +301,10 @@ fn looping(args: &RunArgs, context: &Context) -> Option<Looping> {
     })
 }
 
-/// Names command and directory: typing the command again there finds the run.
+/// Returns the key by which typing the same command in the same directory finds the run again.
 fn command_key(args: &RunArgs, context: &Context, parent: Option<RunNo>) -> String {
     let mut text = context.around.directory().to_string_lossy().into_owned();
-    // Another run's unfinished child is not this one's.
+    // Unfinished children of another run must not match.
     if let Some(parent) = parent {
         text.push_str(&format!("\0\0{parent}"));
     }
@@ -317,7 +318,7 @@ fn command_key(args: &RunArgs, context: &Context, parent: Option<RunNo>) -> Stri
     Digest::of(text.as_bytes()).to_string()[..32].to_owned()
 }
 
-/// Standard input, when it is not a terminal and has something: each attempt reads it from its start.
+/// Reads standard input, if it is no terminal and not empty. Each attempt reads it from its start.
 fn kept_stdin() -> Result<Option<Payload>, CliError> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
@@ -334,7 +335,8 @@ fn kept_stdin() -> Result<Option<Payload>, CliError> {
     Ok((!bytes.is_empty()).then(|| Payload::encode(&bytes)))
 }
 
-/// From `/proc`: to ask the kernel by umask(2) is to set it, and the store's threads may be making files.
+/// Returns this process's umask. Read from `/proc`: asking by umask(2) sets it, while the store's threads may
+/// be creating files.
 pub fn current_umask() -> Result<u32, CliError> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let octal = status.lines().find_map(|line| line.strip_prefix("Umask:"));

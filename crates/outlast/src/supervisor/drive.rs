@@ -1,4 +1,4 @@
-//! Drives a run: attempt after attempt, until it is done, halted, stopped, or no use.
+//! Drives a run: attempt after attempt, until it is done, halted, stopped or given up.
 
 mod iterate;
 mod judge;
@@ -67,19 +67,19 @@ use outlast_process::{
     spawn::Spawner, terminal::Terminal,
 };
 
-/// How long calls in flight may go on when the agent is gone: paid answers are recorded.
+/// Longest time that calls in flight may go on after the agent has ended, so that paid answers are recorded.
 const DRAIN: Duration = Duration::from_secs(120);
 
-/// How long it is said nothing while calls in flight go on.
+/// Time for which calls in flight go on before a message says so.
 const QUIETLY: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether the run is stopped or cancelled, between attempts.
+/// Interval at which the run is checked for a stop or a cancel between attempts.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What still runs beside at the end has this long.
+/// Time that background tasks have at the end.
 const LAST_TASKS: Duration = Duration::from_secs(5);
 
-/// What is to be driven, and with what.
+/// The run to drive, and everything needed for it.
 pub struct Plan {
     pub view: RunView,
     pub node: Arc<Node>,
@@ -89,7 +89,7 @@ pub struct Plan {
     pub context: Context,
 }
 
-/// Drives the run to an end, and returns the exit code.
+/// Drives the run to its end and returns the exit code.
 pub fn drive(plan: Plan) -> Result<u8, CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -102,18 +102,18 @@ pub fn drive(plan: Plan) -> Result<u8, CliError> {
         driver.stop().await;
         code
     });
-    // The heart beats no more: it would register us anew when we have left.
+    // Ends the heartbeat task: it would register this process again after it has left.
     runtime.shutdown_timeout(LAST_TASKS);
     code
 }
 
-/// The run's own proxy: a free port, that nobody else reaches.
+/// Address of the run's own proxy: a free port on loopback.
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 struct Driver {
     view: RunView,
     command: Command,
-    /// Its files. None: it can have none, which was said.
+    /// Directory for the run's files. `None` if it cannot be made, which has been reported.
     directory: Option<RunDirectory>,
     store: Arc<dyn Store>,
     node: Arc<Node>,
@@ -129,22 +129,22 @@ struct Driver {
     kill_at: Option<KillPoint>,
     grace: Option<Duration>,
     backoff: Backoff,
-    /// How long the newest attempt lived.
+    /// Lifetime of the newest attempt.
     lived: Duration,
-    /// The newest attempt, if it was ours and has certainly left no process.
+    /// Newest attempt, if it was ours and has certainly left no process.
     cleared: Option<AttemptNo>,
-    /// The death that the next attempt follows.
+    /// Death that the next attempt follows.
     died: Option<attempt::Death>,
-    /// Of a loop: the iteration that is next or under way, from 1.
+    /// Next or current iteration of a loop, counted from 1.
     iteration: Option<i64>,
     said_no_git: bool,
     state: Option<StateFace>,
     show: Show,
-    /// Where attempts have their control groups. None: nowhere.
+    /// Parent of the attempts' control groups. `None` if there can be none.
     ground: Option<Ground>,
-    /// Whether the attempt that is judged was killed for its memory.
+    /// Whether the attempt being judged was killed for its memory.
     oom: bool,
-    /// Where others come to watch.
+    /// Socket at which others attach to watch.
     listening: Option<Listening>,
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
     serving: tokio::task::JoinHandle<()>,
@@ -154,27 +154,28 @@ struct Driver {
     strays: Vec<Left>,
 }
 
-/// What follows an attempt.
+/// Next step after an attempt.
 enum Next {
     Again(Duration),
-    /// The iteration is over.
+    /// The iteration is over and is judged.
     Turn,
-    /// At a usage limit.
+    /// The run sleeps until the usage limit is over.
     Sleep,
-    /// For a budget above its own.
+    /// The run waits for room in a budget above its own.
     Wait,
     Exit(u8),
-    /// The lease was lost. `done`: the agent had finished meanwhile, and is not started again.
+    /// The lease was lost, and the run is claimed again. `done`: the agent finished meanwhile and is not
+    /// started again.
     Claim {
         done: Option<Exit>,
     },
 }
 
-/// An attempt that is over.
+/// Attempt that is over.
 struct Life {
     attempt: AttemptNo,
     instance: InstanceNo,
-    /// Not yet posted.
+    /// Active time in milliseconds that is not posted yet.
     active_ms: i64,
     lived: Duration,
 }
@@ -205,7 +206,7 @@ impl Driver {
         let capture = Capture::start(store.clone());
         let observer: Observer = Arc::new(move |s: &Seen| {
             capture.saw(s);
-            // Between attempts nobody looks.
+            // Between attempts nobody reads these.
             let _ = sender.send(s.clone());
         });
         let state = match grpc {
@@ -224,7 +225,7 @@ impl Driver {
             },
             DRAIN,
         ));
-        // In another run its proxy serves ours: it has the keys.
+        // Inside another run, that run's proxy serves ours: it has the keys.
         let address = through.unwrap_or(address);
         let place = Place { name: None, argv: &command.argv, directory: Path::new(&command.directory) };
         let choice = command.agent.as_deref().map(Choice::read).unwrap_or_default();
@@ -273,12 +274,12 @@ impl Driver {
         })
     }
 
-    /// Ends the proxy; calls in flight are settled first.
+    /// Stops the proxy after settling calls in flight.
     async fn stop(&mut self) {
         if let Some(shutdown) = self.shutdown.take() {
             let _ = shutdown.send(());
         }
-        // A panic in it has been printed.
+        // A panic in the task has been printed already.
         if tokio::time::timeout(QUIETLY, &mut self.serving).await.is_ok() {
             return;
         }
@@ -319,13 +320,13 @@ impl Driver {
             }
             let iteration = self.iteration().await?;
             let fresh = iteration.as_ref().is_some_and(|i| i.fresh);
-            // First the fence, which shuts out whoever drove it before, and then the end of what that left:
-            // the agent of a living supervisor is not ours to end.
+            // First the claim, whose fence shuts out whoever drove the run before; then the end of what that
+            // process left. The agent of a living supervisor is not ours to end.
             let restarts = restart || self.died_before()?;
             let (claims, instance) = match self.claim(restarts, fresh).await {
                 Ok(Some(claimed)) => claimed,
                 Ok(None) => return self.finish(Status::Halted),
-                // Cancelled since it was last looked at.
+                // The run was cancelled since it was last checked.
                 Err(CliError::Store(store::Error::Engine(engine::Error::RunEnded { .. }))) if begun => {
                     let status = story::view(self.store.as_ref(), &self.view)?.run.status;
                     return self.finish(status);
@@ -335,7 +336,7 @@ impl Driver {
             begun = true;
             let attempt = claims.attempt;
             if let Some(exit) = finished {
-                // Of a loop it was an iteration, which is judged next.
+                // In a loop the finished agent was an iteration, which is judged next.
                 let looping = self.view.spec.looping().is_some();
                 let then = if looping { Then::Turn } else { Then::Complete };
                 let status = self.end(attempt, instance, exit, 0, then).await?;
@@ -345,8 +346,8 @@ impl Driver {
                 (finished, restart) = (None, false);
                 continue;
             }
-            // Before a run's first attempt nobody could have its mark, and after one of ours that left nobody, nobody
-            // has: another process that drove the run meanwhile would have had an attempt of its own.
+            // No process can have the mark before a run's first attempt, nor after an attempt of ours that
+            // left none: another process that drove the run meanwhile would have had an attempt of its own.
             let (strays, tools) = match attempt.0 {
                 1 => (0, Vec::new()),
                 _ if self.cleared == Some(AttemptNo(attempt.0 - 1)) => (0, Vec::new()),
@@ -413,7 +414,7 @@ impl Driver {
         }
     }
 
-    /// Opens the next attempt. `None`: that is refused, and the run is halted.
+    /// Claims the run and opens its next attempt. `None`: the claim is refused, and the run is halted.
     ///
     /// Errors: another process drives the run, or it has ended.
     async fn claim(&self, restart: bool, fresh: bool) -> Result<Option<(Claims, InstanceNo)>, CliError> {
@@ -427,10 +428,11 @@ impl Driver {
         })
     }
 
-    /// Asks as this process's instance, which is registered anew when it was taken for dead, and tells as whom.
+    /// Asks the store as this process's instance, which is registered again if it was declared dead. Returns
+    /// the answer and the instance that asked.
     ///
-    /// Errors: another process drives the run. One that cannot be seen from here may be dead (a container's,
-    /// killed a moment ago): its verdict is waited for once.
+    /// Errors: another process drives the run. A holder that cannot be seen from here (a container killed a
+    /// moment ago) may be dead, so its verdict is waited for once.
     async fn ask_alive<V: Verb>(
         &self,
         verb: impl Fn(InstanceNo) -> V,
@@ -458,12 +460,12 @@ impl Driver {
         Ok(judged.map_err(std::io::Error::other)??)
     }
 
-    /// Whether the run's newest attempt ended by a death: this one counts as a restart then.
+    /// Returns whether the run's newest attempt ended in a death, which makes the next one a restart.
     fn died_before(&self) -> Result<bool, CliError> {
         Ok(self.store.attempts(self.view.run.no)?.last().is_some_and(Attempt::died))
     }
 
-    /// Waits out the backoff, unless a person or the machine ends the run meanwhile.
+    /// Waits out the backoff. Returns an exit code if a person or the machine ends the run meanwhile.
     async fn pause(&mut self, wait: Duration) -> Result<Option<u8>, CliError> {
         let until = tokio::time::Instant::now() + wait;
         loop {
@@ -487,21 +489,21 @@ impl Driver {
         }
     }
 
-    /// Stopped between attempts: there is no attempt to end with it.
+    /// Interrupts the run between attempts, when there is no open attempt to end with it.
     async fn interrupted(&self, by_person: bool) -> Result<u8, CliError> {
         use outlast_core::engine::run::tell::{Tell, Word};
         if by_person {
             let tell = Tell { run: self.view.run.no, word: Word::Stop };
             self.store.ask(tell, Durability::Synced).await?;
         }
-        // Otherwise our leaving makes it interrupted.
+        // Otherwise the run becomes interrupted when this process leaves.
         self.finish(Status::Interrupted)
     }
 
-    /// Tells how it ended, and the exit code.
+    /// Prints how the run ended and returns the exit code.
     fn finish(&self, status: Status) -> Result<u8, CliError> {
         let mut view = story::view(self.store.as_ref(), &self.view)?;
-        // Stopped between two attempts it is so when we have left.
+        // A run stopped between attempts gets this status only when this process leaves.
         view.run.status = status;
         story::end(&view, &self.store.attempts(self.view.run.no)?);
         if let Some(point) = &self.kill_at {
@@ -524,7 +526,7 @@ impl Driver {
     }
 }
 
-/// The run's own directory. One that cannot be had stops no run: it is said.
+/// Makes the run's own directory. If that fails, the failure is reported and the run goes on without.
 fn own_directory(view: &RunView, context: &Context) -> Option<RunDirectory> {
     let cannot = |e: String| say(&format!("the run has no directory for its logs: {e}"));
     let own = RunDirectory::of(&context.place, &view.run.id, &context.around)

@@ -1,27 +1,27 @@
-//! Who ends an attempt, and what signals to the supervisor ask of it.
+//! Causes of an attempt's end, and the meaning of signals to the supervisor.
 
 use outlast_core::run::status::Status;
 use rustix::process::Signal;
 
 use outlast_process::{ladder::Ask, reap, signals::suspend_self, spawn::Child};
 
-/// Who ended the attempt, if not the agent itself.
+/// Cause of an attempt's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndedBy {
     Itself,
     /// Ctrl-C, or `outlast stop`.
     Person,
-    /// SIGTERM or SIGHUP: the machine goes down, the terminal went.
+    /// SIGTERM or SIGHUP: the machine shuts down, or the terminal was closed.
     Machine,
     /// A limit, or a cancel.
     Halt(Status),
-    /// The provider's usage limit: it waited there by itself, and was not to.
+    /// The provider's usage limit: the agent waited there and was stopped.
     Limit,
-    /// We had been declared dead: somebody else may drive the run now.
+    /// This process was declared dead: another one may drive the run now.
     LostLease,
 }
 
-/// Who asks by these signals that the run stops.
+/// Returns who asks by these signals that the run stops, if anybody does.
 pub fn asked(signals: &[Signal]) -> Option<EndedBy> {
     signals.iter().find_map(|signal| match *signal {
         Signal::INT | Signal::QUIT => Some(EndedBy::Person),
@@ -30,12 +30,12 @@ pub fn asked(signals: &[Signal]) -> Option<EndedBy> {
     })
 }
 
-/// What signals to the supervisor ask of the attempt.
+/// Decides what signals to the supervisor ask of the attempt.
 pub fn heard(signals: &[Signal], child: &Child) -> std::io::Result<(Option<Ask>, EndedBy)> {
     for signal in signals {
         match *signal {
             Signal::INT | Signal::QUIT => {
-                // On a terminal its Ctrl-C has reached the agent already.
+                // On a terminal the agent's group has received the Ctrl-C already.
                 let to_child = child.leads_own_group().then_some(*signal);
                 return Ok((Some(Ask::Stop(to_child)), EndedBy::Person));
             }
@@ -52,7 +52,7 @@ pub fn heard(signals: &[Signal], child: &Child) -> std::io::Result<(Option<Ask>,
                 }
             }
             Signal::CHILD => {
-                // Unreaped it would stand before those that are asked about.
+                // A child that is not reaped would hide the ones that are asked about.
                 child.try_wait()?;
                 reap::reap_adopted()?;
             }

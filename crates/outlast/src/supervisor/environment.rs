@@ -1,4 +1,4 @@
-//! The agent's environment: ours, with the run's own variables and without any provider key.
+//! The agent's environment: ours, plus the run's own variables, without any provider key.
 
 use std::{
     collections::BTreeMap,
@@ -19,27 +19,28 @@ use outlast_server::door::Providers;
 use crate::settings::{keys, upstreams::Upstream};
 use outlast_process::tree::Marker;
 
-/// Keys of providers, under every name their SDKs read.
+/// Variables of provider keys, under every name that SDKs read.
 const KEYS: [&str; 4] = [keys::OPENAI, keys::ANTHROPIC, keys::GEMINI, keys::GOOGLE];
 
-/// What the control groups of all attempts begin with.
+/// Name prefix of all attempts' control groups.
 pub const GROUPS: &str = "outlast-run-";
 
-/// Marks every process of a run's agents, in this store and no other.
+/// Mark in the environment of every process of a run's agents. Unique to this run in this store.
 pub struct Mark {
     run: String,
     mark: String,
 }
 
 impl Mark {
-    /// Run ids that callers choose repeat from store to store: the store's own secret tells them apart.
+    /// Derives the mark of a run. Run ids chosen by callers repeat between stores: the store's secret tells
+    /// them apart.
     pub fn new(view: &RunView, keys: &[TokenKey]) -> Mark {
         let mut bytes = keys.last().map_or_else(Vec::new, |k| k.secret.to_vec());
         bytes.extend(view.run.no.0.to_le_bytes());
         Mark { run: view.run.id.to_string(), mark: Digest::of(&bytes).to_string()[..16].to_owned() }
     }
 
-    /// What the control groups of the run's attempts begin with.
+    /// Returns the name prefix of the control groups of this run's attempts.
     pub fn group(&self) -> String {
         format!("{GROUPS}{}-", self.mark)
     }
@@ -48,7 +49,7 @@ impl Mark {
         Marker::new([("OUTLAST_RUN_ID", self.run.as_str()), ("OUTLAST_MARK", self.mark.as_str())])
     }
 
-    /// Of the processes of one attempt alone.
+    /// Returns the marker of one attempt's processes alone.
     pub fn marker_of(&self, attempt: AttemptNo) -> Marker {
         let attempt = attempt.to_string();
         Marker::new([
@@ -58,45 +59,45 @@ impl Mark {
         ])
     }
 
-    /// What stands in `OUTLAST_MARK`.
+    /// Returns the value of `OUTLAST_MARK`.
     pub fn as_str(&self) -> &str {
         &self.mark
     }
 }
 
-/// The environment of one attempt.
+/// Everything that the environment of one attempt is made from.
 pub struct Attempt<'a> {
     pub command: &'a Command,
     pub mark: &'a Mark,
     pub claims: Claims,
     pub keys: &'a [TokenKey],
     pub providers: &'a Providers,
-    /// Those that a person has named.
+    /// Upstreams that the user has configured by name.
     pub named: &'a [Upstream],
     pub proxy: SocketAddr,
-    /// The store's file, so that a process of the agent's finds its run. An address with a password is not told.
+    /// Store file, so that the agent's processes find their run. `None` for an address with a password.
     pub store: Option<String>,
-    /// Where the state is served over gRPC.
+    /// Address of the state over gRPC.
     pub grpc: Option<SocketAddr>,
-    /// Of a loop: which iteration this is, from 1.
+    /// Iteration of a loop, counted from 1.
     pub iteration: Option<i64>,
-    /// An attempt before had the same to do.
+    /// Whether an earlier attempt had the same work.
     pub recovered: bool,
-    /// How it ended.
+    /// End of that earlier attempt, in words.
     pub last_exit: Option<String>,
-    /// The mirror of the task's context.
+    /// Path of the task context's mirror file.
     pub state_file: Option<String>,
 }
 
 impl Attempt<'_> {
-    /// All variables. A provider key is replaced by the run token where we have that provider's key;
-    /// else only the base URL changes, with the token in its path, so that a login of the agent's own
-    /// keeps working.
+    /// Returns all variables for the agent. A provider key is replaced by the run token where we have that
+    /// provider's key. Otherwise only the base URL changes, with the token in its path, so that the agent's
+    /// own login keeps working.
     pub fn variables(
         &self,
         ours: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> BTreeMap<OsString, OsString> {
-        // Settings of ours are not the agent's: a nested `outlast run` would take this run's budget and id.
+        // Our settings are not the agent's: a nested `outlast run` would take this run's budget and id.
         let foreign = |name: &OsString| !name.to_string_lossy().starts_with("OUTLAST_");
         let mut env: BTreeMap<OsString, OsString> =
             ours.into_iter().filter(|(name, _)| foreign(name)).collect();
@@ -138,17 +139,17 @@ impl Attempt<'_> {
         set("GOOGLE_GEMINI_BASE_URL", if gemini { url } else { with_path });
         let google = env.contains_key(OsStr::new(keys::GOOGLE));
         for (name, known) in KEYS.into_iter().zip([openai, anthropic, gemini, gemini && google]) {
-            // With both names of Gemini's key set Google's SDKs warn: one that was not there is not put beside the other.
+            // Google's SDKs warn if both names of Gemini's key are set: a name that was not set is not added.
             let beside = name == keys::GEMINI && google && !env.contains_key(OsStr::new(name));
             if known && !beside {
                 env.insert(name.into(), token.clone().into());
             }
         }
-        // What a model's name sends to a named upstream is asked in OpenAI's words: an SDK wants a key for that.
+        // Models that match a named upstream are called through OpenAI's API, whose SDK requires a key.
         if self.named.iter().any(|u| !u.named.models_match.is_empty()) {
             env.entry(keys::OPENAI.into()).or_insert_with(|| token.clone().into());
         }
-        // An upstream's key is ours as well: with it an agent could pass us by.
+        // Replaced as well: with an upstream's key the agent could bypass the proxy.
         for variable in self.named.iter().filter_map(|u| u.key_variable.as_ref()) {
             if env.contains_key(OsStr::new(variable)) {
                 env.insert(variable.into(), token.clone().into());

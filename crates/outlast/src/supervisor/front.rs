@@ -1,7 +1,8 @@
-//! `outlast run` on a terminal: the supervisor runs behind it, in a session of its own, and this process lends
-//! it the terminal. So the run can go on when the terminal goes: `Ctrl-\ d`, or at once with `-d`.
+//! `outlast run` on a terminal: the supervisor runs in a session of its own behind this process, which lends
+//! it the terminal. So the run can outlive the terminal: `Ctrl-\ d`, or at once with `-d`.
 //!
-//! Both are the same program with the same line; the one behind finds `OUTLAST_BEHIND` in its environment.
+//! Both are the same program with the same arguments. The one behind finds `OUTLAST_BEHIND` in its
+//! environment.
 
 use std::{
     io::{self, IsTerminal as _},
@@ -41,27 +42,27 @@ use outlast_process::{
 
 const VARIABLE: &str = "OUTLAST_BEHIND";
 
-/// How a supervisor stands to a terminal.
+/// Relation of a supervisor to the terminal.
 pub enum Role {
-    /// It has the terminal, if there is one, to itself. `pty`: the agent gets another.
+    /// No front: the supervisor uses the terminal itself, if there is one. `pty`: the agent gets another.
     Alone { pty: bool },
-    /// A front lends it its terminal.
+    /// Behind a front, which lends its terminal.
     Behind(Behind),
 }
 
-/// Where an agent is shown.
+/// Terminal and streams on which an agent is shown.
 pub struct Show {
     pub stage: Arc<Stage>,
-    /// It gets a terminal of its own.
+    /// Whether the agent gets a terminal of its own.
     pub pty: bool,
-    /// That was asked of this very start: it counts more than what the run was begun with.
+    /// Whether `--pty` was given at this start, which overrides what the run was begun with.
     pub pty_asked: bool,
-    /// Its terminal is lent by a front, or nobody's: keys come by the stage.
+    /// Whether a front lends the terminal, or there is none. Keys then come through the stage.
     pub is_behind: bool,
     pub onward: Onward,
 }
 
-/// What the line says of it.
+/// Terminal and log options of the command line.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub pty: Option<Pty>,
@@ -69,7 +70,7 @@ pub struct Asked {
     pub no_logs: bool,
 }
 
-/// The process that a person started.
+/// Process that the user started, when a supervisor runs behind it.
 pub struct Front {
     detach: bool,
     pty: bool,
@@ -79,14 +80,14 @@ pub struct Front {
 pub struct Behind {
     pub stage: Arc<Stage>,
     pub pty: bool,
-    /// The front's standard error, where it is no terminal: the agent's goes there.
+    /// The front's standard error, if it is no terminal. The agent's standard error goes there.
     pub stderr: Option<OwnedFd>,
 }
 
 impl Role {
-    /// What this process is; or the front that it is instead of a supervisor.
+    /// Decides whether this process is the supervisor, or a front with the supervisor behind it.
     ///
-    /// Errors: the variable of a process behind names no socket.
+    /// Errors: `OUTLAST_BEHIND` names no socket.
     pub fn of(asked: Asked, context: &Context) -> Result<Result<Role, Front>, CliError> {
         if let Some(value) = context.around.var(VARIABLE) {
             return Behind::of(&value.to_string_lossy(), asked.detach).map(|behind| Ok(Role::Behind(behind)));
@@ -99,19 +100,19 @@ impl Role {
     }
 }
 
-/// Whether there is to be a front, and whether the agent gets a terminal of its own.
+/// Returns whether there is a front, and whether the agent gets a terminal of its own.
 fn decide(asked: Asked, on_terminal: bool) -> (bool, bool) {
     match asked.pty.unwrap_or_default() {
         Pty::Never => (asked.detach, false),
         Pty::Always => (asked.detach || on_terminal, true),
-        // Without logs it is asked for the terminal itself.
+        // Without logs, a terminal of its own has to be asked for.
         Pty::Auto if asked.no_logs && !asked.detach => (false, false),
         Pty::Auto => (asked.detach || on_terminal, on_terminal),
     }
 }
 
 impl Role {
-    /// Errors: our own streams cannot be had twice.
+    /// Returns where the agent is shown. Errors: our own streams cannot be duplicated.
     pub fn show(self, asked: Asked) -> io::Result<Show> {
         let pty_asked = asked.pty.is_some();
         Ok(match self {
@@ -129,7 +130,7 @@ impl Role {
 }
 
 impl Front {
-    /// Starts the supervisor behind this process, and stays until either ends. Returns the exit code.
+    /// Starts the supervisor behind this process and stays until either ends. Returns the exit code.
     pub fn run(self, context: &Context) -> Result<u8, CliError> {
         let (ours, theirs) = UnixStream::pair()?;
         let size = client::size().unwrap_or(pty::USUAL);
@@ -142,12 +143,12 @@ impl Front {
         ];
         let mut command = std::process::Command::new(crate::program()?);
         command.args(context.typed.iter().skip(1)).env(VARIABLE, words.join(","));
-        // What was piped into us is the agent's; a terminal is not theirs to read.
+        // Piped input is the agent's. A terminal must not be read by the process behind.
         command.stdin(if io::stdin().is_terminal() { Stdio::null() } else { Stdio::inherit() });
         command.stdout(Stdio::null());
         let fd = theirs.as_raw_fd();
-        // SAFETY: between fork and exec only async-signal-safe calls: two plain system calls on a descriptor that is
-        // open in the child until then.
+        // SAFETY: between fork and exec only async-signal-safe calls are made: two plain system calls, on a
+        // descriptor that stays open in the child.
         unsafe {
             command.pre_exec(move || {
                 rustix::process::setsid()?;
@@ -186,7 +187,7 @@ impl Front {
     }
 }
 
-/// The supervisor is gone without a word: killed, or it never came to speak.
+/// Returns the exit code for a supervisor that ended without a message: it was killed, or failed to start.
 fn lost(status: ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt as _;
     match (status.code(), status.signal()) {
@@ -210,7 +211,8 @@ impl Behind {
         if fd <= 2 || rustix::io::fcntl_getfd(unsafe { borrow(fd) }).is_err() {
             return Err(bad());
         }
-        // SAFETY: it is open, no standard stream, and nobody else here knows of it: it was made for us.
+        // SAFETY: the descriptor is open, is no standard stream, and was made for this process: nothing else
+        // here owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(i32::from(fd)) };
         let is_socket = |fd: &OwnedFd| {
             rustix::fs::fstat(fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode).is_socket())
@@ -230,7 +232,7 @@ impl Behind {
         let served = stage.clone();
         let thread = std::thread::Builder::new().name("outlast-front".into()).stack_size(128 << 10);
         thread.spawn(move || {
-            // Its terminal went before anybody said that the run may go on without.
+            // The terminal was closed before anybody said that the run may go on without it.
             if let Ok(Left::Hangup) | Err(_) = served.serve(UnixStream::from(socket), true) {
                 let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::HUP);
             }
@@ -238,7 +240,7 @@ impl Behind {
         Ok(Behind { stage, pty: pty != 0, stderr })
     }
 
-    /// Lets go of the front's own streams: from now on they are `said`, a file of what is said, or nowhere.
+    /// Releases the front's streams: from now on standard output and error go to the file `said`, or nowhere.
     pub fn let_go(said: Option<&std::path::Path>) -> io::Result<()> {
         use rustix::fs::Mode;
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
@@ -254,11 +256,13 @@ impl Behind {
     }
 }
 
+/// Borrows a descriptor by its number.
+///
 /// # Safety
 ///
-/// Only to ask whether it is open.
+/// The result may be used only to ask whether the descriptor is open.
 unsafe fn borrow(fd: u16) -> std::os::fd::BorrowedFd<'static> {
-    // SAFETY: as said above.
+    // SAFETY: the caller only asks whether it is open.
     unsafe { std::os::fd::BorrowedFd::borrow_raw(i32::from(fd)) }
 }
 
@@ -268,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_terminal_is_lent_where_there_is_one_and_nothing_else_was_asked() {
-        // Asked, whether there is a terminal; front, terminal of the agent's own.
+        // Options, whether there is a terminal; expected front and terminal of the agent's own.
         for (pty, detach, no_logs, on_terminal, wanted) in [
             (None, false, false, true, (true, true)),
             (None, false, false, false, (false, false)),
@@ -294,7 +298,7 @@ mod tests {
         {
             assert!(matches!(Behind::of(words, false), Err(CliError::Usage { .. })), "{words:?}");
         }
-        // It took the file's descriptor.
+        // Its descriptor belongs to the result now.
         std::mem::forget(file);
     }
 }

@@ -1,15 +1,15 @@
-//! `--kill-at`: people test their own recovery with it.
+//! `--kill-at`: kills the agent at a chosen point, so that users can test their own recovery.
 
 use outlast_core::words::id::Seq;
 use outlast_server::door::Seen;
 
 use crate::cli::values::KillAt;
 
-/// Where the agent is to be killed once.
+/// Point at which the agent is killed once.
 #[derive(Clone, Copy, Debug)]
 pub struct KillPoint {
     pub at: KillAt,
-    /// New calls so far.
+    /// Number of new calls so far.
     pub calls: u64,
     armed: Option<Seq>,
 }
@@ -19,7 +19,7 @@ impl KillPoint {
         KillPoint { at, calls: 0, armed: None }
     }
 
-    /// Whether this is the moment.
+    /// Returns whether this event is the moment to kill.
     pub fn is_now(&mut self, seen: &Seen) -> bool {
         match seen {
             Seen::Opened { seq } => {

@@ -1,4 +1,4 @@
-//! What an attempt has heard of its provider's usage limit, and of room for its calls, from the proxy.
+//! Usage limits of a provider and missing room in a budget, as the proxy and the agent's output report them.
 
 use std::time::Duration;
 
@@ -6,29 +6,30 @@ use outlast_core::words::id::{Micros, Seq};
 use outlast_server::door::Seen;
 use tokio::time::Instant;
 
-/// How long an agent that is to be stopped at a limit may end by itself: most do, on the error.
+/// Time that an agent at a usage limit has to end by itself before it is stopped: most do, on the error.
 pub const GRACE: Duration = Duration::from_secs(10);
 
-/// The usage limit that stands in an attempt's way, if one does.
+/// Usage limit that an attempt stands at, if any.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limited {
     limit: Option<Limit>,
-    /// What the agent has printed of one: believed where its provider has told the proxy of none.
+    /// Limit printed by the agent, and when it was read. Used if the proxy has heard of none.
     printed: Option<(Micros, Instant)>,
-    /// The last call waited in vain for what others' calls hold of a budget.
+    /// Whether the last call waited in vain for budget held by other calls in flight.
     no_room: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Limit {
-    /// The call that was refused last.
+    /// Newest refused call.
     seq: Seq,
     until: Micros,
     heard_at: Instant,
 }
 
 impl Limited {
-    /// An answer to a call that was made after the refusal shows that the agent gets on, say with another model.
+    /// Takes an event of the proxy. An answered call made after the refusal clears the limit: the agent gets
+    /// on, for example with another model.
     pub fn note(&mut self, seen: &Seen) {
         match *seen {
             Seen::Limited { seq, until } => {
@@ -48,23 +49,23 @@ impl Limited {
         }
     }
 
-    /// The agent prints that it stands at a limit.
+    /// Takes a usage limit that the agent printed.
     pub fn read(&mut self, until: Micros) {
         let heard_at = self.printed.map_or_else(Instant::now, |(_, heard_at)| heard_at);
         self.printed = Some((until, heard_at));
     }
 
-    /// Whether it was told last to come again for room.
+    /// Returns whether the last call was refused for lack of room.
     pub fn no_room(&self) -> bool {
         self.no_room
     }
 
-    /// When the limit is over.
+    /// Returns when the limit is over.
     pub fn until(&self) -> Option<Micros> {
         self.limit.map(|l| l.until).or(self.printed.map(|(until, _)| until))
     }
 
-    /// When an agent that waits by itself has waited long enough.
+    /// Returns when an agent that waits by itself has waited long enough.
     pub fn patience(&self, grace: Duration) -> Option<Instant> {
         let heard_at = self.limit.map(|l| l.heard_at).or(self.printed.map(|(_, heard_at)| heard_at));
         heard_at.map(|heard_at| heard_at + grace)
@@ -106,7 +107,7 @@ mod tests {
         check(&[settled(2, false), limited(2, 90)], Some(90));
         check(&[limited(2, 90), settled(3, false)], Some(90));
         check(&[limited(2, 90), settled(3, true)], None);
-        // Made before the refusal, and answered after it.
+        // The call was made before the refusal and answered after it.
         check(&[limited(2, 90), settled(1, true)], Some(90));
         check(&[limited(2, 90), limited(4, 70), settled(3, true)], Some(90));
         check(&[limited(2, 90), settled(3, true), limited(4, 70)], Some(70));

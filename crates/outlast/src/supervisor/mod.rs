@@ -1,4 +1,5 @@
-//! The supervisor: `outlast run` and `outlast resume`. One command, no daemon. ARCHITECTURE.md, "The supervisor".
+//! The supervisor: `outlast run` and `outlast resume`. One process per run, no daemon. ARCHITECTURE.md, "The
+//! supervisor".
 
 mod attempt;
 mod beat;
@@ -59,7 +60,7 @@ use crate::{
 };
 use outlast_process::{nondumpable, reap};
 
-/// Runs the command to its end. Returns the exit code.
+/// Runs the command of `outlast run` to its end and returns the exit code.
 pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let asked = Asked { pty: args.supervise.pty, detach: args.detach, no_logs: args.supervise.no_logs };
     let role = match Role::of(asked, &context)? {
@@ -75,7 +76,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     if around.is_some() {
         within::show_keys(&mut keys, &context.around);
     }
-    // A mistake in what was typed makes no run.
+    // A typing mistake must not create a run, so everything is checked before the run exists.
     let prices = prices::to_keep(&args.proxy)?;
     let masks = masks::load(&context.around)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
@@ -84,7 +85,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
         budgets::sync(store.as_ref(), &context.around)?;
     }
     let node = proxy_setup::join(store.clone(), &context, "outlast run")?;
-    // What the surrounding run's agent has are that run's address and token.
+    // Inside another run the environment holds that run's address and token, which are not worth keeping.
     let own = around.is_none();
     let begun_with = choose::BegunWith {
         upstreams: if own { proxy_setup::to_keep(&fresh) } else { Default::default() },
@@ -105,7 +106,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     leave(&left, done)
 }
 
-/// Goes on with interrupted runs. Returns the exit code.
+/// Resumes the named run, or with no name every interrupted or sleeping run. Returns the exit code.
 pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let Some(name) = &args.run else {
         log::start(&context.around, "warn");
@@ -161,7 +162,8 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     leave(&left, done)
 }
 
-/// Also after an error: what is open is then in doubt at once, and nobody waits out our lease.
+/// Leaves the store, also after an error: open calls become unknown at once, and nobody waits for the lease
+/// to expire.
 fn leave(node: &Node, done: Result<u8, CliError>) -> Result<u8, CliError> {
     let left = node.leave();
     let code = done?;
@@ -169,20 +171,20 @@ fn leave(node: &Node, done: Result<u8, CliError>) -> Result<u8, CliError> {
     Ok(code)
 }
 
-/// What is served for the run, and how it is tried.
+/// Settings of this start: what is served for the run, and how the agent is run.
 struct Served {
     proxy: ProxyArgs,
-    /// Where the state is served over gRPC, and what decides between its transactions.
+    /// Address of the state over gRPC, and how conflicts between its transactions are decided.
     grpc: Option<(SocketAddr, Conflicts)>,
     kill_at: Option<KillAt>,
-    /// How long an agent may end by itself, if not as long as usual.
+    /// Time that an agent has to end by itself, when it differs from the default.
     grace: Option<Duration>,
-    /// The proxy of the run around this one.
+    /// Proxy of the surrounding run, when this run is its child.
     through: Option<SocketAddr>,
     show: Show,
 }
 
-/// Drives the run, if it can go on.
+/// Drives the run if it can go on: checks halt, command, keys and prices first.
 fn go_on(
     view: RunView,
     node: Arc<Node>,
@@ -207,7 +209,8 @@ fn go_on(
     drive::drive(drive::Plan { view, node, providers, prices, served, context })
 }
 
-/// A run begun with a provider's key needs it again: else its agent would die until it was given up.
+/// Checks that the provider keys the run began with are present. Without them the agent would die until it is
+/// given up. Errors: `KeysMissing`.
 fn all_keys_are_there(view: &RunView, keys: &Keys) -> Result<(), CliError> {
     let missing = view.spec.keys.iter().filter(|name| !keys.names().any(|n| n == name.as_str()));
     let names: Vec<String> = missing.cloned().collect();
@@ -217,8 +220,9 @@ fn all_keys_are_there(view: &RunView, keys: &Keys) -> Result<(), CliError> {
     Err(RunError::KeysMissing { run: view.run.id.to_string(), names }.into())
 }
 
-/// What a person says yes to by resuming a run by name: a divergence that halted it, once it is shown, and
-/// the end of a stop, where no supervisor's claim says so. Returns the run as it stands then.
+/// Confirms what a person accepts by resuming a run by name: a divergence that halted it (printed first), and
+/// the end of a requested stop in a run without a command, which no supervisor's claim ends. Returns the run
+/// as it stands afterwards.
 fn say_yes(store: &dyn Store, view: RunView) -> Result<RunView, CliError> {
     let (run, id) = (&view.run, &view.run.id);
     let halt = run.halt.as_ref().filter(|h| run.status == Status::Halted && h.code == "diverged");
@@ -238,14 +242,15 @@ fn say_yes(store: &dyn Store, view: RunView) -> Result<RunView, CliError> {
     find::view(store, run.no)
 }
 
-/// Why a halted run does not go on, and what lets it.
+/// Builds the error for a halted run: why it is halted and what lets it go on.
 fn halted(view: &RunView) -> CliError {
     RunError::Halted { run: view.run.id.to_string(), halt: view.run.halt.clone().map(Box::new) }.into()
 }
 
-/// Every interrupted or sleeping run with a command that no person stopped and nobody drives, each under a supervisor of its own.
+/// Resumes every interrupted or sleeping run that has a command, that nobody stopped and nobody drives.
+/// Starts one supervisor process for each and returns the worst exit code.
 fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Result<u8, CliError> {
-    // What a reboot left still says "running": the verdict comes first.
+    // After a reboot dead runs still say "running": wait for the verdicts first.
     let node = proxy_setup::join(store.clone(), context, "outlast resume --all")?;
     node.await_verdicts()?;
     let mut runs = Vec::new();
@@ -257,7 +262,7 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
             let Some(last) = page.last() else { break };
             before = Some(last.run.no);
             for v in page.into_iter().filter(|v| v.spec.command.is_some() && !v.run.stop_requested) {
-                // A child of a run that goes on is its parent's to start again.
+                // The parent, if it goes on, starts its child runs again itself.
                 let parent = v.run.parent.map(|p| store.run(p)).transpose()?.flatten();
                 if parent.is_none_or(|p| p.run.status.is_ended()) {
                     runs.push(v);
@@ -267,7 +272,7 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
     }
     let mut free = Vec::new();
     for view in runs {
-        // One that sleeps has a supervisor that wakes it, unless that died.
+        // A sleeping run normally has a live supervisor that will wake it.
         let is_driven = view.run.status == Status::Sleeping && is_held(&node, view.run.no)?;
         if !is_driven {
             free.push(view);
@@ -284,7 +289,7 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
     for view in runs.into_iter().rev() {
         let mut command = std::process::Command::new(&me);
         command.arg("resume").arg(view.run.id.as_str());
-        // In the environment, which others cannot read: an address may hold a password.
+        // Passed in the environment, which other users cannot read: the address may hold a password.
         command.env("OUTLAST_STORE", context.place.address()).args(proxy.flags()).stdin(Stdio::null());
         children.push((view.run.id.clone(), command.spawn()?));
     }
@@ -299,7 +304,8 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
     Ok(worst)
 }
 
-/// Whether a live process waits to wake the run. Else it is ours, until we leave.
+/// Returns whether another live process holds the run and will wake it. Otherwise takes the lease for this
+/// process until it leaves.
 fn is_held(node: &Node, run: RunNo) -> Result<bool, CliError> {
     match node.store().ask(Hold { run, instance: node.instance() }, Durability::Synced).wait() {
         Ok(_) => Ok(false),
@@ -308,7 +314,8 @@ fn is_held(node: &Node, run: RunNo) -> Result<bool, CliError> {
     }
 }
 
-/// Before anything is started: our environment holds keys, and orphans are to come to us.
+/// Protects this process before anything is started: the environment holds keys, and orphans must be adopted
+/// by us.
 fn prepare() -> Result<(), CliError> {
     nondumpable::make_nondumpable()?;
     reap::become_subreaper()?;

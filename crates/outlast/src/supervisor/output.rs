@@ -1,7 +1,7 @@
-//! What the agent prints: kept in its attempt's log, and passed on unchanged.
+//! The agent's output: kept in its attempt's log, and passed on unchanged.
 //!
-//! Each stream has a thread of its own: a reader of ours who is slow holds up his stream alone, as he would
-//! hold up the agent itself. Bytes are in the log before they are passed on.
+//! Each stream has a thread of its own: a slow reader of ours holds up only that stream, as it would hold up
+//! the agent. Bytes are in the log before they are passed on.
 
 use std::{
     fs::{DirBuilder, File},
@@ -30,51 +30,52 @@ use crate::{
 };
 use outlast_process::{attach::stage::Stage, pty::Pty, spawn};
 
-/// What a pipe may still hold when its attempt is over; a process that was left alone may go on writing.
+/// Most bytes read from a pipe after its attempt is over. A process that was left alone may go on writing.
 const LAST_BYTES: usize = 1 << 20;
 
-/// A write of this size never blocks on a pipe that says it has room.
+/// Largest write that never blocks on a pipe that reports room.
 const PIPE_BUF: usize = 4096;
 
-/// Everything an attempt prints, until [`Output::finish`].
+/// Everything that an attempt prints, until [`Output::finish`].
 #[derive(Debug)]
 pub struct Output {
     threads: Vec<JoinHandle<()>>,
     over: Arc<Bell>,
-    /// Nothing is passed on any more.
+    /// Rung when nothing is to be passed on any more.
     hurry: Arc<Bell>,
 }
 
-/// Where what is printed is passed on to, beside those who watch. None: nowhere.
+/// Descriptors that output is passed on to, besides attached viewers. `None`: nowhere.
 #[derive(Clone, Debug, Default)]
 pub struct Onward {
     pub stdout: Option<Arc<OwnedFd>>,
     pub stderr: Option<Arc<OwnedFd>>,
 }
 
-/// A stream of the agent's, as we read it.
+/// Our reading end of one of the agent's streams.
 pub struct Stream {
     from: OwnedFd,
     to: Option<Arc<OwnedFd>>,
 }
 
-/// The ends that the agent has.
+/// The agent's ends of its streams.
 pub struct Ends {
-    /// Its own terminal, and the file it stands in for, where there is one.
+    /// Terminal of its own, with the file that it stands in for.
     pub terminal: Option<Arc<OwnedFd>>,
     pub stdout: spawn::Output,
     pub stderr: spawn::Output,
 }
 
 impl Onward {
-    /// Our own standard streams.
+    /// Returns our own standard streams.
     pub fn ours() -> io::Result<Onward> {
         let stdout = rustix::stdio::stdout().try_clone_to_owned()?;
         let stderr = rustix::stdio::stderr().try_clone_to_owned()?;
         Ok(Onward { stdout: Some(Arc::new(stdout)), stderr: Some(Arc::new(stderr)) })
     }
 
-    /// Pipes for both streams: one where both lead to the same place, so that their order stays.
+    /// Makes pipes for both streams: a single one where both lead to the same place, so that their order is
+    /// kept.
     pub fn pipes(&self) -> io::Result<(Ends, Vec<Stream>)> {
         let (stdout, out) = pipe(self.stdout.clone())?;
         if self.are_one() {
@@ -84,7 +85,7 @@ impl Onward {
         Ok((Ends { terminal: None, stdout, stderr }, vec![out, err]))
     }
 
-    /// A terminal for both; but a standard error that leads elsewhere goes there.
+    /// Uses a terminal for both streams. A standard error that leads elsewhere still goes there.
     pub fn terminal(&self, pty: &Pty, theirs: OwnedFd) -> io::Result<(Ends, Vec<Stream>)> {
         let theirs = Arc::new(theirs);
         let mut streams = vec![Stream { from: pty.reader()?, to: self.stdout.clone() }];
@@ -98,7 +99,7 @@ impl Onward {
         Ok((ends, streams))
     }
 
-    /// Whether both lead to the same file, pipe or terminal.
+    /// Returns whether both lead to the same file, pipe or terminal.
     fn are_one(&self) -> bool {
         let place = |fd: &Option<Arc<OwnedFd>>| {
             let stat = fd.as_ref().map(rustix::fs::fstat)?.ok()?;
@@ -113,7 +114,7 @@ fn pipe(to: Option<Arc<OwnedFd>>) -> io::Result<(spawn::Output, Stream)> {
     Ok((spawn::Output::To(Arc::new(end)), Stream { from, to }))
 }
 
-/// Begins the log of an attempt. A log that cannot be kept stops no agent: it is said.
+/// Begins the log of an attempt. If that fails, the failure is reported and the agent runs without a log.
 pub fn log(directory: &Path, attempt: AttemptNo) -> Option<AttemptLog> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
     let begun = made.and_then(|()| AttemptLog::begin(directory, attempt));
@@ -121,7 +122,7 @@ pub fn log(directory: &Path, attempt: AttemptNo) -> Option<AttemptLog> {
 }
 
 impl Output {
-    /// Reads the streams until they end. What `eyes` see is told before it is passed on.
+    /// Starts reading the streams until they end. `eyes` report what they find before it is passed on.
     pub fn begin(
         streams: Vec<Stream>,
         log: Option<AttemptLog>,
@@ -143,18 +144,19 @@ impl Output {
         Ok(output)
     }
 
-    /// The attempt is over: what is still in the pipes is taken, and no more is waited for.
+    /// Takes what is still in the pipes after the attempt is over, and waits for no more.
     ///
-    /// Blocks until it is passed on; [`Output::hurry`] ends that.
+    /// Blocks until everything is passed on; [`Output::hurry`] cuts that short.
     pub fn finish(mut self) {
         self.over.ring();
         for thread in self.threads.drain(..) {
-            // A panic in it has been printed.
+            // A panic in the thread has been printed already.
             let _ = thread.join();
         }
     }
 
-    /// Has what is not passed on yet only kept, from any thread.
+    /// Returns a function, callable from any thread, after which remaining output is only kept and not passed
+    /// on.
     pub fn hurry(&self) -> impl Fn() + Send + 'static {
         let hurry = self.hurry.clone();
         move || hurry.ring()
@@ -167,7 +169,7 @@ impl Drop for Output {
     }
 }
 
-/// Rings once, and is heard from then on.
+/// Event that is rung once and stays rung.
 #[derive(Debug)]
 pub struct Bell(OwnedFd);
 
@@ -177,7 +179,7 @@ impl Bell {
     }
 
     pub fn ring(&self) {
-        // Full: it rings already.
+        // A full counter means that it has rung already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
@@ -219,7 +221,7 @@ struct Pump {
     over: Arc<Bell>,
 }
 
-/// Reads off a stream what is looked for in it.
+/// Searches a stream for an agent's session id and usage limit.
 pub struct Eyes {
     pub patterns: Patterns,
     pub clock: Arc<dyn Clock>,
@@ -252,7 +254,7 @@ impl Pump {
                 return;
             }
             let read = match self.from.read(&mut bytes) {
-                // A terminal's last user has gone.
+                // The last user of the terminal has gone.
                 Ok(0) | Err(_) => return,
                 Ok(read) => read,
             };
@@ -263,7 +265,8 @@ impl Pump {
             if let Some((eyes, screen)) = &mut self.look {
                 eyes.tell(screen.print(&bytes[..read], &eyes.patterns, eyes.clock.now()));
             }
-            // Nobody reads us any more: the agent is to learn it as it would from a pipe of its own.
+            // Our reader has gone: stop reading, so that the agent learns it as it would from a pipe of its
+            // own.
             if self.onward.as_mut().is_some_and(|onward| !onward.pass(&bytes[..read])) {
                 return;
             }
@@ -271,24 +274,24 @@ impl Pump {
     }
 }
 
-/// Waits for `fd`, or for the bell when `fd` has nothing. Returns which of the two it is.
+/// Waits for `fd`, or for the bell if `fd` has nothing. Returns which of the two is ready.
 fn ready(fd: BorrowedFd<'_>, wanted: PollFlags, bell: BorrowedFd<'_>) -> (bool, bool) {
     let mut both = [PollFd::from_borrowed_fd(fd, wanted), PollFd::from_borrowed_fd(bell, PollFlags::IN)];
     loop {
         match rustix::event::poll(&mut both, None) {
             Ok(_) => return (!both[0].revents().is_empty(), !both[1].revents().is_empty()),
             Err(Errno::INTR) => {}
-            // Out of memory: a read tells more.
+            // Out of memory: the following read reports more.
             Err(_) => return (true, false),
         }
     }
 }
 
-/// A descriptor that bytes are passed on to.
+/// Descriptor that bytes are passed on to.
 struct Way {
     to: Arc<OwnedFd>,
     hurry: Arc<Bell>,
-    /// Of a regular file, every write; of others, what surely does not block.
+    /// Largest single write: any size for a regular file, otherwise one that cannot block.
     most: usize,
     failed: bool,
 }
@@ -300,7 +303,7 @@ impl Way {
         Way { to, hurry, most: if is_file { usize::MAX } else { PIPE_BUF }, failed: false }
     }
 
-    /// Passes all of it on. False: nobody reads any more.
+    /// Passes all bytes on. Returns false if nobody reads any more.
     fn pass(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() && !self.failed {
             let (writable, hurry) = ready(self.to.as_fd(), PollFlags::OUT, self.hurry.as_fd());
@@ -310,7 +313,7 @@ impl Way {
             }
             match rustix::io::write(&self.to, &bytes[..bytes.len().min(self.most)]) {
                 Ok(written) => bytes = &bytes[written..],
-                // Others may have made it non-blocking.
+                // Another process may have made the descriptor non-blocking.
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(Errno::PIPE) => return false,
                 Err(e) => {

@@ -1,4 +1,4 @@
-//! What a loop's iteration leaves behind: git's HEAD, the worktree and the task context, as one digest.
+//! Progress of a loop's iteration: git's HEAD, the worktree and the task context as one digest.
 //!
 //! Two iterations with the same mark changed nothing that lasts.
 
@@ -17,31 +17,31 @@ use outlast_core::{
     words::{digest::Digest, id::RunId},
 };
 
-/// A changed file up to this size is read; of a larger one its time and size tell.
+/// Largest changed file that is read, in bytes. A larger one counts by its time and size.
 const MAX_READ: u64 = 64 << 20;
 
-/// The agent of the run's own namespace under which its context is.
+/// Agent name in the run's own namespace under which the task context is stored.
 const CONTEXT: &str = "context";
 
-/// What is looked at.
+/// Directory to examine, and how.
 pub struct Place<'a> {
     pub directory: &'a Path,
-    /// What git finds around it: nothing of ours, for what a checkout configures may be run by git.
+    /// Environment of git. Nothing of ours is added, because git may run what a checkout configures.
     pub env: &'a BTreeMap<String, String>,
-    /// Files of this name and those beginning with it are Outlast's own.
+    /// Path of the store. Files whose path begins with it are Outlast's own and do not count.
     pub store: Option<&'a str>,
 }
 
-/// A mark, or why there is none.
+/// Progress mark, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// `None` where neither git nor a context tells anything: then nothing can be said of progress.
+    /// Digest of the state. `None` if there is neither git nor a task context: progress is then unknown.
     pub digest: Option<String>,
-    /// Why git told nothing.
+    /// Reason why git told nothing.
     pub no_git: Option<String>,
 }
 
-/// The mark as it stands now. Runs git twice; writes nothing.
+/// Computes the mark as of now. Runs git twice and writes nothing.
 pub fn mark(place: &Place<'_>, store: &dyn Store, run: &RunId) -> Result<Mark, store::Error> {
     let worktree = worktree(place);
     let context = context(store, run)?;
@@ -56,7 +56,7 @@ pub fn mark(place: &Place<'_>, store: &dyn Store, run: &RunId) -> Result<Mark, s
     Ok(Mark { digest: Some(Digest::of(&told).to_string()), no_git })
 }
 
-/// Names and values of the run's task context; `None` where none was ever set.
+/// Returns names and values of the run's task context; `None` if it is empty.
 fn context(store: &dyn Store, run: &RunId) -> Result<Option<Vec<u8>>, store::Error> {
     let namespace = run_namespace(run);
     let mut told = Vec::new();
@@ -84,7 +84,8 @@ fn context(store: &dyn Store, run: &RunId) -> Result<Option<Vec<u8>>, store::Err
     }
 }
 
-/// What git tells of the worktree around the directory, and of the files that differ what is in them.
+/// Returns the state of the worktree around the directory: git's status lines, and the contents of files that
+/// differ.
 fn worktree(place: &Place<'_>) -> Result<Vec<u8>, String> {
     let mut root = git(place, &["rev-parse", "--show-toplevel"])?;
     if root.ends_with(b"\n") {
@@ -111,7 +112,7 @@ fn worktree(place: &Place<'_>) -> Result<Vec<u8>, String> {
     Ok(told)
 }
 
-/// What is in a file that differs: of a tracked one its content, of any other its time and size.
+/// Describes a file that differs: a tracked one by its content, any other by its time and size.
 fn content(path: &Path, tracked: bool) -> String {
     let Ok(meta) = fs::symlink_metadata(path) else { return "gone".into() };
     if meta.is_symlink() {
@@ -127,11 +128,11 @@ fn content(path: &Path, tracked: bool) -> String {
     format!("{} {} {}", meta.mtime(), meta.mtime_nsec(), meta.len())
 }
 
-/// What git printed. Errors: why it printed nothing, in a line.
+/// Returns git's output. Errors: one line that says why there is none.
 fn git(place: &Place<'_>, args: &[&str]) -> Result<Vec<u8>, String> {
     let mut command = Command::new("git");
     command.args(["-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"]).args(args);
-    // No lock of the index: the agent's own git may be about to take it.
+    // Taking no lock of the index: the agent's own git may need it.
     command.env_clear().envs(place.env).envs([("GIT_OPTIONAL_LOCKS", "0"), ("LC_ALL", "C")]);
     command.current_dir(place.directory).stdin(Stdio::null());
     let out = command.output().map_err(|e| format!("git: {e}"))?;
@@ -142,21 +143,22 @@ fn git(place: &Place<'_>, args: &[&str]) -> Result<Vec<u8>, String> {
     Ok(out.stdout)
 }
 
-/// One record of `git status --porcelain=v2 -z --branch`.
+/// Record of `git status --porcelain=v2 -z --branch`.
 #[derive(Debug, PartialEq, Eq)]
 struct Change<'a> {
     line: &'a [u8],
-    /// Of a file that differs.
+    /// Path of a file that differs; `None` for a header line.
     path: Option<&'a [u8]>,
     tracked: bool,
 }
 
-/// What says something of the worktree: not how far it is from its upstream, which a fetch changes.
+/// Returns the records that describe the worktree. The distance from the upstream is left out, because a
+/// fetch changes it.
 fn changes(status: &[u8]) -> Vec<Change<'_>> {
     let mut records = status.split(|b| *b == 0).filter(|r| !r.is_empty());
     let mut found = Vec::new();
     while let Some(line) = records.next() {
-        // The fields before the path, which may have spaces.
+        // Number of fields before the path, which may contain spaces.
         let fields = match line.first() {
             Some(b'#') if line.starts_with(b"# branch.oid ") || line.starts_with(b"# branch.head ") => {
                 found.push(Change { line, path: None, tracked: true });
@@ -164,7 +166,7 @@ fn changes(status: &[u8]) -> Vec<Change<'_>> {
             }
             Some(b'1') => 8,
             Some(b'2') => {
-                // Where it was renamed from follows as a record of its own.
+                // The original path of a renamed file follows as a record of its own.
                 records.next();
                 9
             }

@@ -1,4 +1,4 @@
-//! What the agent asks a person about: said once each, to whoever is there.
+//! Approvals that the agent waits for: each is printed once, to whoever watches.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use super::beat::Word;
 use crate::{program::say::say, render::look::clean_line};
 
-/// The longest excerpt of a question.
+/// Longest excerpt of a question.
 const EXCERPT: usize = 160;
 
-/// Says what is pending whenever the run waits, until its heart beats no more.
+/// Prints pending approvals whenever the run waits, until the heartbeat ends.
 pub async fn tell(store: Arc<dyn Store>, run: RunNo, mut word: watch::Receiver<Word>) {
     let mut said: BTreeSet<ApprovalId> = BTreeSet::new();
     loop {
@@ -28,14 +28,14 @@ pub async fn tell(store: Arc<dyn Store>, run: RunNo, mut word: watch::Receiver<W
                 let store = store.clone();
                 tokio::task::spawn_blocking(move || pending(&*store, run)).await
             };
-            // What cannot be read now may be read at the next beat; the heart itself tells of a store that fails.
+            // A failed read is tried again at the next beat. The heartbeat itself reports a failing store.
             let new = looked.ok().and_then(Result::ok).unwrap_or_default();
             for view in new.iter().rev().filter(|v| !said.contains(&v.id)) {
                 say(&line(view));
             }
             said.extend(new.iter().map(|v| v.id));
         }
-        // A second question changes nothing in what a beat says.
+        // A second question does not change the heartbeat's answer, so the wait also has a timeout.
         tokio::select! {
             changed = word.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(HEARTBEAT), if waits => {}

@@ -1,4 +1,4 @@
-//! The state under a run, over gRPC and REST: what is written carries the run, its attempt and its fence.
+//! The state under a run, over gRPC and REST. Writes carry the run, its attempt and its fence.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -19,20 +19,22 @@ use crate::program::{
     error::{CliError, MachineError},
 };
 
-/// What serves the store's state. Nobody can write in its name: REST says for each change who does.
+/// Returns the server of the store's state. No run writes through it until [`StateFace::drive`].
+/// Over REST each change says who makes it.
 pub fn desk(node: &Node, context: &Context, conflicts: Conflicts) -> Arc<StateDesk> {
     let (clock, entropy) = (context.clock.clone(), context.entropy.clone());
     StateDesk::new(node.store().clone(), clock, entropy, conflicts, Writer::Run(None))
 }
 
-/// The state over gRPC. It ends with the runtime.
+/// State of a run over gRPC. It ends with the runtime.
 pub struct StateFace {
     desk: Arc<StateDesk>,
     address: SocketAddr,
 }
 
 impl StateFace {
-    /// Serves at `address`, which is on loopback. Nothing can be written before [`StateFace::drive`].
+    /// Starts serving at `address`, which must be on loopback. Nothing can be written before
+    /// [`StateFace::drive`].
     ///
     /// Errors: the address cannot be had. Nothing was started then.
     pub async fn start(
@@ -60,13 +62,13 @@ impl StateFace {
         self.address
     }
 
-    /// The attempt is open: it writes from now on.
+    /// Lets the open attempt write from now on.
     pub fn drive(&self, claims: Claims, instance: InstanceNo) {
         let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
         self.desk.drive(Some((actor, claims.slot)));
     }
 
-    /// The attempt is over: nobody writes, and what it left open is aborted.
+    /// Ends writing, because the attempt is over. Transactions it left open are aborted.
     pub fn rest(&self) {
         self.desk.drive(None);
     }

@@ -1,4 +1,4 @@
-//! What the agent reads: each attempt from the first byte.
+//! The agent's standard input: each attempt reads it from the first byte.
 
 use std::{
     fs::File,
@@ -15,7 +15,7 @@ use outlast_core::{
 use crate::program::error::CliError;
 use outlast_process::spawn::Stdin;
 
-/// Where the agent reads from.
+/// Returns the agent's standard input: the kept bytes, else our terminal, else nothing.
 pub fn of(kept: Option<&[u8]>) -> std::io::Result<Stdin> {
     match kept {
         Some(bytes) => {

@@ -1,4 +1,4 @@
-//! What the supervisor tells of a run: a death, the next attempt, the end.
+//! Messages of the supervisor about a run: a death, the next attempt, the end.
 
 use outlast_core::{
     envelope::unit::Unit,
@@ -13,7 +13,7 @@ use crate::{
 };
 use outlast_process::exit::Exit;
 
-/// An attempt died and another one follows.
+/// Reports that an attempt died and another one follows.
 pub fn died(attempt: i64, exit: Exit, wait: std::time::Duration, view: &RunView) {
     let replayed = match view.run.answers {
         0 => String::new(),
@@ -23,7 +23,7 @@ pub fn died(attempt: i64, exit: Exit, wait: std::time::Duration, view: &RunView)
     say(&format!("attempt {attempt} died ({exit}); starting attempt {}{wait}{replayed}", attempt + 1));
 }
 
-/// The one line at a run's end.
+/// Prints the one line at a run's end.
 pub fn end(view: &RunView, attempts: &[Attempt]) {
     let spent = &view.envelope.spent;
     let mut parts = vec![
@@ -47,21 +47,21 @@ pub fn end(view: &RunView, attempts: &[Attempt]) {
     say(&parts.join(" · "));
 }
 
-/// For which budget it waits, and what makes room there.
+/// Reports which budget the run waits for, and what makes room there.
 pub fn waits(view: &RunView) {
     let Some(refusal) = &view.run.halt else { return };
     say(&format!("waiting for room ({}): {}", refusal.code, refusal.message()));
     say(&format!("hint: {}", refusal.hint(view.run.id.as_str())));
 }
 
-/// Why it is halted, and what lets it go on.
+/// Reports why the run is halted, and what lets it go on.
 pub fn halted(view: &RunView) {
     let Some(halt) = &view.run.halt else { return };
     say(&format!("halted ({}): {}", halt.code, halt.message()));
     say(&format!("hint: {}", halt.hint(view.run.id.as_str())));
 }
 
-/// The run as it stands.
+/// Returns the run as it stands now.
 pub fn view(store: &dyn Store, view: &RunView) -> Result<RunView, CliError> {
     Ok(store.run(view.run.no)?.unwrap_or_else(|| view.clone()))
 }

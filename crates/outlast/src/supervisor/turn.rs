@@ -1,20 +1,20 @@
-//! An iteration of a loop: what it reads, and what the command that ends the loop said.
+//! Input of a loop's iteration, and the answer of the command that ends the loop.
 
 use std::{fs::File, io::Read as _};
 
 use crate::program::error::{CliError, InputError};
 use outlast_process::exit::Exit;
 
-/// An iteration's input is kept up to this size.
+/// Largest input of an iteration that is kept, in bytes.
 const MAX_INPUT: u64 = 64 << 20;
 
-/// Reads what `--stdin` names, whole.
+/// Reads the whole file that `--stdin` names.
 ///
-/// Errors: it cannot be read, is no file, or is too large to be kept.
+/// Errors: it cannot be read, is no regular file, or is too large to be kept.
 pub fn read_input(path: &str) -> Result<Vec<u8>, CliError> {
     let bad = |why: String| InputError::Iteration { path: path.to_owned(), why };
     let file = File::open(path).map_err(|e| bad(e.to_string()))?;
-    // A pipe would have nothing for the second iteration.
+    // A pipe would have nothing left for the second iteration.
     if !file.metadata().map_err(|e| bad(e.to_string()))?.is_file() {
         return Err(bad("it is no regular file".into()).into());
     }
@@ -26,12 +26,12 @@ pub fn read_input(path: &str) -> Result<Vec<u8>, CliError> {
     Ok(bytes)
 }
 
-/// What `--until` said.
+/// Answer of the `--until` command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     Met,
     NotYet,
-    /// The shell found no such command, or could not execute it: that is a mistake, and no answer.
+    /// The shell found no such command or could not execute it: a mistake, and no answer.
     NotRun(i32),
 }
 

@@ -1,4 +1,4 @@
-//! `outlast run` inside of a run: a child run, which spends of its parent's budget by its parent's proxy.
+//! `outlast run` inside a run: a child run, which spends its parent's budget through its parent's proxy.
 
 use std::net::SocketAddr;
 
@@ -16,16 +16,17 @@ use crate::{
     },
 };
 
-/// The run around this process.
+/// Run that surrounds this process.
 pub struct Surrounding {
     pub run: RunNo,
-    /// Its proxy, which has the keys and serves its children.
+    /// Proxy of that run, which has the keys and serves its children.
     pub proxy: SocketAddr,
 }
 
-/// `None` outside of a run, and where another store was asked for: that store's runs have no parent here.
+/// Returns the surrounding run. `None` outside of a run, and if another store was asked for: its runs have no
+/// parent here.
 ///
-/// Errors: the run around is over, or its proxy is not named.
+/// Errors: the surrounding run is over, or its proxy is not named.
 pub fn surrounding(context: &Context) -> Result<Option<Surrounding>, CliError> {
     let around = context.around.var("OUTLAST_STORE").and_then(|s| s.to_str());
     if around != context.place.without_secret().as_deref() {
@@ -41,7 +42,8 @@ pub fn surrounding(context: &Context) -> Result<Option<Surrounding>, CliError> {
     Ok(Some(Surrounding { run: inside.claims.run, proxy }))
 }
 
-/// Claude Code's tools find the run's token in ANTHROPIC_AUTH_TOKEN alone: it stands for the provider's key.
+/// Takes the run's token from ANTHROPIC_AUTH_TOKEN as the provider's key: Claude Code's tools find it there
+/// alone.
 pub fn show_keys(keys: &mut Keys, around: &Surroundings) {
     let shown = around.var("ANTHROPIC_AUTH_TOKEN").and_then(|t| t.to_str());
     if let Some(token) = shown.filter(|t| token::looks_like_token(t)) {

@@ -1,4 +1,4 @@
-//! The person's side: a terminal, for as long as it is lent to an agent.
+//! The person's side: a terminal that is lent to an agent for a time.
 
 use std::{
     collections::VecDeque,
@@ -23,39 +23,39 @@ use crate::{
     terminal::Terminal,
 };
 
-/// Keys that wait for a supervisor: more are left in the terminal.
+/// Largest number of bytes of keys that wait for a supervisor; more are left in the terminal.
 const MOST_KEYS: usize = 64 << 10;
 
-/// How a client's time ended.
+/// Reason why a client ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     Detached,
     /// The supervisor ended, with this exit code.
     Over(u8),
-    /// It went without a word.
+    /// The connection ended without a message.
     Lost,
-    /// Begun, and nothing more was wanted.
+    /// An attempt has begun, and the client wanted nothing more.
     Begun {
         run: String,
         attempt: i64,
     },
 }
 
-/// Who the client is.
+/// Role of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// The terminal that the run is started from: signals to it are the supervisor's.
+    /// The terminal that the run was started from: signals to it are meant for the supervisor.
     Owner,
-    /// As that, and gone as soon as an attempt has begun.
+    /// An owner that leaves as soon as an attempt has begun.
     Starter,
-    /// One more who watches: signals to it end only its watching.
+    /// A further watcher: signals to it end only its watching.
     Watcher,
 }
 
 /// Lends this process's terminal to the run behind the socket, until either side ends it.
 ///
-/// The terminal's modes are as they were when this returns, and between two attempts. Errors: the terminal
-/// cannot be read or written any more.
+/// The terminal's modes are restored when this returns, and between two attempts. Errors: the terminal cannot
+/// be read or written any more.
 pub fn attend(socket: UnixStream, who: Who) -> io::Result<End> {
     let signals = Signals::of(&[
         Signal::INT,
@@ -83,8 +83,8 @@ pub fn attend(socket: UnixStream, who: Who) -> io::Result<End> {
     client.send_size();
     let end = client.run(&signals);
     client.give_back();
-    // Detached, or left by a supervisor that was killed: the agent's modes are not the shell's.
-    // A terminal that has gone needs none of it.
+    // After detaching, or when the supervisor was killed, the agent's modes must not be left to the shell. An
+    // error means that the terminal has gone and needs none of it.
     let _ = print(&client.screen.undo());
     end
 }
@@ -93,17 +93,17 @@ struct Client {
     who: Who,
     socket: UnixStream,
     frames: Frames,
-    /// For the supervisor.
+    /// Bytes to be sent to the supervisor.
     waiting: VecDeque<u8>,
     keys: Keys,
-    /// As it was before. None: standard input is no terminal.
+    /// State of the terminal before it was lent. `None`: standard input is no terminal.
     terminal: Option<Terminal>,
-    /// An attempt reads keys.
+    /// True while an attempt reads keys.
     has_keys: bool,
     is_raw: bool,
-    /// What was printed last did not end its line.
+    /// True if the last output did not end its line.
     mid_line: bool,
-    /// What was printed, while an attempt has the terminal.
+    /// Output shown while an attempt has the terminal.
     screen: Screen,
 }
 
@@ -151,14 +151,14 @@ impl Client {
                 self.lend();
                 self.send_size();
             }
-            // Brought to the front, or continued behind.
+            // Brought to the foreground, or continued in the background.
             Signal::CONT => {
                 self.lend();
                 self.send_size();
             }
             Signal::HUP => return Ok(Some(self.leave())),
             _ if self.who == Who::Watcher => return Ok(Some(self.leave())),
-            // As a shell's Ctrl-C: where the agent has no keys it is the run that is meant.
+            // Like a shell's Ctrl-C: where the agent reads no keys, the signal is meant for the run.
             signal => self.send(&Frame::Signal(signal.as_raw())),
         }
         Ok(None)
@@ -185,17 +185,17 @@ impl Client {
         Ok(None)
     }
 
-    /// The supervisor is told; that it has heard is not waited for, since it may be busy printing to us.
+    /// Tells the supervisor and does not wait for an answer, since it may be busy printing to this client.
     fn detach(&mut self) -> End {
         self.send(&Frame::Detach);
-        // What is left is a few bytes; a supervisor that does not even take these has gone.
+        // Only a few bytes are left; a supervisor that does not even take these has gone.
         let _ = self.socket.set_nonblocking(false);
         let rest: Vec<u8> = self.waiting.drain(..).collect();
         let _ = self.socket.write_all(&rest);
         End::Detached
     }
 
-    /// Goes without a word, which from an owner is a hangup.
+    /// Leaves. A watcher detaches; any other client sends nothing, which the supervisor takes as a hangup.
     fn leave(&mut self) -> End {
         match self.who {
             Who::Watcher => self.detach(),
@@ -224,7 +224,7 @@ impl Client {
 
     fn take(&mut self, frame: Frame) -> io::Result<Option<End>> {
         match frame {
-            // Whoever only starts it shows nothing of it.
+            // A starter shows no output.
             Frame::Printed(_) if self.who == Who::Starter => {}
             Frame::Printed(bytes) => {
                 self.mid_line = bytes.last().map_or(self.mid_line, |last| *last != b'\n');
@@ -260,7 +260,7 @@ impl Client {
         if std::mem::take(&mut self.mid_line) && self.terminal.is_some() {
             let _ = write!(io::stderr(), "{end}");
         }
-        // Nobody is there to be told when stderr is closed.
+        // If stderr is closed there is nobody to tell.
         let _ = write!(io::stderr(), "{}{end}", text.replace('\n', end));
     }
 
@@ -280,14 +280,15 @@ impl Client {
                 Ok(written) => drop(self.waiting.drain(..written)),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                // Its last words may still be there to be read.
+                // The supervisor's last words may still be there to be read.
                 Err(_) => self.waiting.clear(),
             }
         }
         Ok(())
     }
 
-    /// Every key is the agent's from now on. Not from the background, where the terminal is another's.
+    /// Gives the terminal to the agent, with every key. Does nothing in the background, where the terminal
+    /// belongs to another.
     fn lend(&mut self) {
         if let Some(terminal) = self.terminal.as_ref().filter(|t| self.has_keys && t.is_in_front()) {
             self.is_raw = terminal.make_raw();
@@ -316,7 +317,7 @@ fn print(bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// Of this process's terminal.
+/// Returns the size of this process's terminal.
 pub fn size() -> Option<Winsize> {
     let out = io::stdout();
     let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok()).flatten();

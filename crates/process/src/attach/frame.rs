@@ -1,28 +1,28 @@
-//! What supervisor and clients say to each other: a kind, a length in 4 bytes (little-endian), a body.
+//! Messages between supervisor and clients: a kind, a length in 4 bytes (little-endian), a body.
 
 use std::io::{self, Read};
 
-/// A body is never longer.
+/// Largest length of a body, in bytes.
 pub const MOST_BYTES: usize = 256 << 10;
 
-/// Said first by a client; another number is another way to speak.
+/// Protocol version, which a client says first. Another number means another protocol.
 pub const VERSION: u8 = 1;
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     // From the supervisor:
-    /// What the agent printed.
+    /// Output of the agent.
     Printed(Vec<u8>),
-    /// A line of the supervisor's own.
+    /// A line of text from the supervisor.
     Said(String),
-    /// An attempt runs. `pty`: keys reach it.
+    /// An attempt runs. `pty`: it reads keys.
     Begun {
         pty: bool,
         attempt: i64,
         run: String,
     },
-    /// It is over: the terminal is the person's again, who may have to be given these bytes first.
+    /// The attempt is over: the terminal is the person's again, and `undo` has to be written to it first.
     Ended {
         undo: Vec<u8>,
     },
@@ -38,9 +38,9 @@ pub enum Frame {
         rows: u16,
         columns: u16,
     },
-    /// It goes, and the run goes on.
+    /// The client leaves, and the run goes on.
     Detach,
-    /// It was sent this signal.
+    /// The client received this signal.
     Signal(i32),
 }
 
@@ -92,7 +92,7 @@ impl Frame {
     }
 }
 
-/// Takes bytes as they come, and gives whole frames.
+/// Collects bytes as they arrive, and returns whole frames.
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
@@ -103,7 +103,7 @@ impl Frames {
         self.bytes.extend(bytes);
     }
 
-    /// The next frame, if it is whole. Errors: `InvalidData`, what came is none.
+    /// Returns the next frame, if it is whole. Errors: `InvalidData`: the bytes are no frame.
     pub fn whole(&mut self) -> io::Result<Option<Frame>> {
         let Some((&kind, rest)) = self.bytes.split_first() else { return Ok(None) };
         let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };
@@ -118,7 +118,7 @@ impl Frames {
         Ok(Some(frame))
     }
 
-    /// Reads until a frame is whole. None: the other side has gone.
+    /// Reads until a frame is whole. `None`: the other side has gone.
     pub fn read(&mut self, from: &mut impl Read) -> io::Result<Option<Frame>> {
         let mut bytes = [0; 16 << 10];
         loop {

@@ -1,25 +1,25 @@
-//! Keys on their way to an agent: all are its own but `Ctrl-\ d`, which detaches.
+//! Keys on their way to an agent. All go to the agent except `Ctrl-\ d`, which detaches.
 
 /// Ctrl-\.
 const PREFIX: u8 = 0x1c;
 
-/// What keys mean.
+/// Meaning of the keys typed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meant {
     pub keys: Vec<u8>,
     pub detach: bool,
 }
 
-/// Remembers a `Ctrl-\` that is not followed by anything yet.
+/// State of the key reader: remembers a `Ctrl-\` that is not followed by a key yet.
 #[derive(Debug, Default)]
 pub struct Keys {
     prefixed: bool,
 }
 
 impl Keys {
-    /// Takes keys as they are typed. What comes after a detach is nobody's.
+    /// Takes keys as they are typed. Keys after a detach are dropped.
     ///
-    /// `Ctrl-\` twice is one; before any other key it is itself.
+    /// `Ctrl-\` typed twice is sent once; before any other key but `d` it is sent as it is.
     pub fn take(&mut self, typed: &[u8]) -> Meant {
         let mut meant = Meant::default();
         for &key in typed {

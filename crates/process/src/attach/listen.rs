@@ -1,8 +1,8 @@
 //! The socket of a run, `attach.sock` in its own directory.
 //!
-//! The directory is ours alone (0700), and so is the socket (0600); whoever connects is asked for his user
-//! all the same. It is reached by way of the directory's descriptor: a socket's address has room for 107
-//! bytes, and a run's directory may have a longer name.
+//! The directory is private to the user (0700), and so is the socket (0600); the user of each peer is checked
+//! all the same. The socket is addressed through the directory's descriptor, because a socket's address has
+//! room for only 107 bytes, and a run's directory may have a longer name.
 
 use std::{
     fs::{self, File, Permissions},
@@ -22,14 +22,14 @@ use super::stage::Stage;
 
 const NAME: &str = "attach.sock";
 
-/// A socket that is listened to; dropped, its name goes.
+/// A listening socket. Dropping it removes its name.
 #[derive(Debug)]
 pub struct Listening {
     path: PathBuf,
     inode: u64,
 }
 
-/// Lets clients come to the stage. An older socket, of a supervisor that died, gives way.
+/// Accepts clients for the stage. Replaces an older socket, left by a supervisor that died.
 pub fn listen(directory: &Path, stage: Arc<Stage>) -> io::Result<Listening> {
     let path = directory.join(NAME);
     match fs::remove_file(&path) {
@@ -85,7 +85,7 @@ fn accept(listener: &UnixListener, stage: &Arc<Stage>) {
     }
 }
 
-/// Whether the process at the other end is this user's.
+/// Returns whether the process at the other end belongs to this user.
 fn is_ours(client: &UnixStream) -> bool {
     let peer = rustix::net::sockopt::socket_peercred(client.as_fd());
     peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root())
@@ -93,7 +93,7 @@ fn is_ours(client: &UnixStream) -> bool {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        // Another supervisor's, which took the run over from us, stays.
+        // A socket of another supervisor, which took the run over, stays.
         if fs::metadata(&self.path).is_ok_and(|m| m.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
@@ -116,7 +116,7 @@ mod tests {
         let stage = Arc::new(Stage::default());
         let first = listen(&long, stage.clone()).unwrap();
         assert_eq!(fs::metadata(long.join(NAME)).unwrap().permissions().mode() & 0o777, 0o600);
-        // A later one takes its place, and the earlier one's end does not touch it.
+        // The second one takes the place of the first, and dropping the first does not touch it.
         let second = listen(&long, stage.clone()).unwrap();
         drop(first);
         let mut client = connect(&long).unwrap();

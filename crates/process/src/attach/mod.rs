@@ -1,9 +1,9 @@
-//! Watching an agent, and typing to it, from another process than its supervisor.
+//! Watching an agent, and typing to it, from a process other than its supervisor.
 //!
-//! The supervisor has a [`stage::Stage`]: what the agent prints goes to every client on it, keys come back.
+//! The supervisor has a [`stage::Stage`]: the agent's output goes to every client on it, and keys come back.
 //! Clients are `outlast attach RUN`, through a socket in the run's own directory, and the `outlast run` that a
-//! person typed on a terminal, whose supervisor runs behind it in a session of its own: so that the terminal
-//! can go and the run stay.
+//! person typed on a terminal. The supervisor of the latter runs behind it in a session of its own, so that the
+//! run outlives the terminal.
 
 pub mod client;
 pub mod frame;

@@ -1,39 +1,39 @@
-//! What an agent's terminal shows, as far as somebody who comes later needs it: the last bytes that were
-//! printed, and the modes that are on.
+//! State of an agent's terminal, as far as a client that attaches later needs it: the last bytes printed, and
+//! the modes that are on.
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// How much is kept.
+/// Number of bytes kept.
 pub const KEPT: usize = 64 << 10;
 
-/// The modes that an agent may leave on, and that a shell would suffer from: cursor keys, the hidden cursor (by
-/// its absence), mouse, focus, alternate screens, bracketed paste.
+/// Modes that an agent may leave on and that would disturb a shell: cursor keys, mouse, focus, alternate
+/// screens, bracketed paste. (The hidden cursor is in [`CURSOR`].)
 const MODES: [u16; 13] = [1, 9, 47, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1047, 1049, 2004];
 
-/// The cursor is on unless it was switched off.
+/// Mode of the visible cursor, which is on unless it was switched off.
 const CURSOR: u16 = 25;
 
-/// What was printed in an attempt.
+/// Output of an attempt.
 #[derive(Debug, Default)]
 pub struct Screen {
     kept: VecDeque<u8>,
-    /// Older bytes are gone.
+    /// True if older bytes were dropped.
     is_cut: bool,
     on: BTreeSet<u16>,
     cursor_off: bool,
-    /// Kitty's stack of keyboard modes.
+    /// Depth of kitty's stack of keyboard modes.
     keyboard: u16,
     coloured: bool,
     sequence: Sequence,
 }
 
-/// Where in an escape sequence the bytes are.
+/// Position within an escape sequence.
 #[derive(Debug, Default)]
 enum Sequence {
     #[default]
     None,
     Escape,
-    /// Of a CSI sequence, the part after `ESC [`.
+    /// Part of a CSI sequence after `ESC [`.
     Csi(Vec<u8>),
 }
 
@@ -110,13 +110,13 @@ impl Screen {
         }
     }
 
-    /// What brings another terminal to where this one is: its modes, then its last bytes.
+    /// Returns the bytes that bring another terminal to this state: the modes, then the last bytes printed.
     pub fn replay(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.kept.len() + 64);
         for mode in &self.on {
             out.extend(format!("\x1b[?{mode}h").bytes());
         }
-        // The first line is cut somewhere, maybe within a sequence.
+        // The first line may be cut, even within a sequence.
         let from = match self.is_cut {
             true => self.kept.iter().position(|b| *b == b'\n').map_or(0, |at| at + 1),
             false => 0,
@@ -125,7 +125,7 @@ impl Screen {
         out
     }
 
-    /// What takes back the modes that are on: an agent that was killed has not.
+    /// Returns the bytes that switch off the modes that are on, as an agent that was killed has not done.
     pub fn undo(&self) -> Vec<u8> {
         let mut out = String::new();
         if self.keyboard > 0 {
@@ -161,7 +161,7 @@ mod tests {
             ("\x1b[?20\x1b[?2004h", "\x1b[?2004l"),
         ] {
             let mut screen = Screen::default();
-            // However it is cut.
+            // The result must not depend on how the output is cut.
             for byte in printed.bytes() {
                 screen.print(&[byte]);
             }

@@ -1,4 +1,4 @@
-//! The supervisor's side: who watches, and what they are shown.
+//! The supervisor's side of attaching: the clients, and the agent's output sent to them.
 
 use std::{
     collections::VecDeque,
@@ -19,23 +19,23 @@ use crate::{
     pty::{self, Pty},
 };
 
-/// What waits for a client at the most. The owner of the run holds the agent up then, as a terminal does;
-/// others, who only watch, are cut off.
+/// Largest number of bytes that wait for a client. Beyond it the owner of the run holds the agent up, as a
+/// terminal does; other clients, who only watch, are cut off.
 const MOST_WAITING: usize = 1 << 20;
 
-/// An agent that ends within this time of a Ctrl-C has ended by it: as long as a stopped one has to end.
+/// Time within which the end of an agent is ascribed to a Ctrl-C: as long as a stopped agent has to end.
 const AFTER_SIGNAL: Duration = Duration::from_secs(30);
-/// The same where Ctrl-C is a key like others, which most often means something else.
+/// Like `AFTER_SIGNAL`, where Ctrl-C is an ordinary key, which most often means something else.
 const AFTER_KEY: Duration = Duration::from_secs(3);
 
-/// How long clients have to take the last words.
+/// Time that clients have to take the last messages.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Where an agent is watched.
+/// Shared state of an agent's clients and its terminal.
 #[derive(Debug, Default)]
 pub struct Stage {
     inner: Mutex<Inner>,
-    /// Something waits for a client, or does not any more.
+    /// Signalled when bytes start or stop waiting for a client.
     changed: Condvar,
 }
 
@@ -44,14 +44,14 @@ struct Inner {
     screen: Screen,
     pty: Option<Pty>,
     size: Option<Winsize>,
-    /// As it was told to the clients.
+    /// The frame that announced the attempt to the clients.
     begun: Option<Frame>,
     pressed: Option<Pressed>,
     clients: Vec<Client>,
     next: u64,
 }
 
-/// The last Ctrl-C.
+/// Most recent Ctrl-C.
 #[derive(Clone, Copy, Debug)]
 struct Pressed {
     at: Instant,
@@ -61,25 +61,25 @@ struct Pressed {
 #[derive(Debug)]
 struct Client {
     no: u64,
-    /// The person's terminal that the run was started from.
+    /// True for the terminal that the run was started from.
     is_owner: bool,
     waiting: VecDeque<Arc<[u8]>>,
     bytes: usize,
-    /// It is told no more, and goes when it has what waits for it.
+    /// The client gets no further messages, and is removed once it has taken those that wait.
     leaves: bool,
 }
 
-/// What a client's leaving means.
+/// Meaning of a client's leaving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// The run goes on without it.
+    /// The run goes on without the client.
     Detached,
     /// The terminal that the run was started from has gone.
     Hangup,
 }
 
 impl Stage {
-    /// An attempt begins, on this terminal.
+    /// Prepares for an attempt, whose agent has this terminal.
     pub fn open(&self, pty: Option<Pty>) {
         let mut inner = self.inner();
         inner.screen = Screen::default();
@@ -87,7 +87,7 @@ impl Stage {
         inner.pty = pty;
     }
 
-    /// The size that an agent's terminal is to have.
+    /// Returns the size that an agent's terminal is to have.
     pub fn size(&self) -> Winsize {
         self.inner().size.unwrap_or(pty::USUAL)
     }
@@ -100,7 +100,7 @@ impl Stage {
         }
     }
 
-    /// It runs.
+    /// Tells the clients that the attempt runs.
     pub fn begun(&self, run: &str, attempt: i64) {
         let mut inner = self.inner();
         let begun = Frame::Begun { pty: inner.pty.is_some(), attempt, run: run.to_owned() };
@@ -108,25 +108,26 @@ impl Stage {
         self.tell_all(inner, &begun);
     }
 
-    /// The agent printed this. Waits while the owner does not take it, unless `hurries` says not to.
+    /// Sends output of the agent to the clients. Waits while the owner does not take it, unless `hurries`
+    /// returns true.
     pub fn print(&self, bytes: &[u8], hurries: &dyn Fn() -> bool) {
         let mut inner = self.inner();
         inner.screen.print(bytes);
         let holds_up = |c: &Client| c.is_owner && !c.leaves && c.bytes > MOST_WAITING;
         while inner.clients.iter().any(holds_up) && !hurries() {
-            // Now and then: who hurries does not ring here.
+            // Polls with a timeout, because a change of `hurries` does not signal this condition.
             let waited = self.changed.wait_timeout(inner, Duration::from_millis(200));
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         self.tell_all(inner, &Frame::Printed(bytes.to_vec()));
     }
 
-    /// A line of the supervisor's own.
+    /// Sends a line of the supervisor's own to the clients.
     pub fn say(&self, text: &str) {
         self.tell_all(self.inner(), &Frame::Said(text.to_owned()));
     }
 
-    /// The attempt is over. Its terminal's modes are taken back.
+    /// Ends the attempt, and takes its terminal modes back.
     pub fn close(&self) {
         let mut inner = self.inner();
         inner.pty = None;
@@ -137,13 +138,13 @@ impl Stage {
         }
     }
 
-    /// Whether a person ended the agent, by Ctrl-C.
+    /// Returns whether a person ended the agent with Ctrl-C.
     pub fn is_interrupted(&self, exit: Option<Exit>) -> bool {
         let Some(pressed) = self.inner().pressed else { return false };
         is_interruption(pressed.is_signal, pressed.at.elapsed(), exit)
     }
 
-    /// The supervisor ends. Returns when its clients know, or after a while.
+    /// Tells the clients that the supervisor ends. Returns when they know, or after a while.
     pub fn over(&self, code: u8) {
         let until = Instant::now() + LAST_WORDS;
         let mut inner = self.inner();
@@ -162,10 +163,10 @@ impl Stage {
         }
     }
 
-    /// Serves a client until it leaves. Blocks; a thread of its own writes to it.
+    /// Serves a client until it leaves. Blocks; a separate thread writes to the client.
     ///
-    /// Its first word is its version; then it is shown what is on the screen. Errors: it cannot be read, or
-    /// speaks otherwise.
+    /// The client first sends its version; then it is shown what is on the screen. Errors: the client cannot be
+    /// read, or speaks another version.
     pub fn serve(self: &Arc<Self>, socket: UnixStream, is_owner: bool) -> io::Result<Left> {
         let mut frames = Frames::default();
         let mut from = socket.try_clone()?;
@@ -221,15 +222,15 @@ impl Stage {
                         let is_signal = pty.raises_signals();
                         self.inner().pressed = Some(Pressed { at: Instant::now(), is_signal });
                     }
-                    // Without the lock: an agent that does not read holds up its typist alone. One that has
-                    // gone reads no keys.
+                    // Done without the lock: an agent that does not read then holds up only the client that
+                    // types. An agent that has gone reads no keys.
                     let _ = pty.types(&keys);
                 }
                 Ok(Some(Frame::Size { rows, columns })) if rows > 0 && columns > 0 => {
                     self.resize(Winsize { ws_row: rows, ws_col: columns, ..pty::USUAL });
                 }
                 Ok(Some(Frame::Signal(number))) if is_owner => {
-                    // As if it had been sent to us.
+                    // Handled as if the signal had been sent to this process.
                     if let Some(signal) = Signal::from_named_raw(number) {
                         let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
                     }
@@ -242,7 +243,7 @@ impl Stage {
         }
     }
 
-    /// Writes what waits for a client, until it is gone.
+    /// Writes the bytes that wait for a client, until the client is gone.
     fn write(&self, no: u64, mut to: UnixStream) {
         loop {
             let mut inner = self.inner();
@@ -263,7 +264,7 @@ impl Stage {
             }
             drop(inner);
             if bytes.is_none_or(|bytes| to.write_all(&bytes).is_err()) {
-                // Its reader ends by that, and takes it off the stage.
+                // The shutdown ends the client's reader, which removes it from the stage.
                 let _ = to.shutdown(std::net::Shutdown::Both);
                 return;
             }
@@ -302,14 +303,14 @@ impl Client {
     }
 }
 
-/// By a signal that no Ctrl-C leads to, or as a shell passes that on.
+/// Returns whether the exit is by a signal that no Ctrl-C leads to, directly or as a shell reports it.
 fn is_crash(exit: Exit) -> bool {
     const CRASHES: [i32; 7] = [4, 6, 7, 8, 9, 11, 31];
     let signal = exit.signal.or_else(|| exit.code.map(|code| code - 128));
     signal.is_some_and(|signal| CRASHES.contains(&signal))
 }
 
-/// Whether an end so long after a Ctrl-C is its doing.
+/// Returns whether an end this long after a Ctrl-C was caused by it.
 fn is_interruption(is_signal: bool, since: Duration, exit: Option<Exit>) -> bool {
     let by_itself = exit.is_some_and(|e| e.signal == Some(2) || e.code == Some(130));
     if exit.is_some_and(is_crash) {
@@ -393,7 +394,7 @@ mod tests {
                 stage.over(0);
             })
         };
-        // He is behind by more than is kept for anybody else.
+        // The owner is behind by more than is kept for any other client.
         let is_behind = || stage.inner().clients.iter().any(|c| c.is_owner && c.bytes > MOST_WAITING);
         while !is_behind() && !printer.is_finished() {
             std::thread::yield_now();

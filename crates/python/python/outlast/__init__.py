@@ -129,7 +129,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module 'outlast' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"outlast.{home}"), name)
-    # A submodule of the same name is bound by its import: the name is the function's.
+    # Importing a submodule binds its name here, too: this assignment gives the name back to the function.
     globals()[name] = value
     return value
 

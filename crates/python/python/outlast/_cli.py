@@ -10,7 +10,7 @@ def main() -> int:
     """Runs the command line of this process and returns its exit code."""
     from outlast import _native
 
-    # The command has its own handling, or none: Ctrl-C ends it as it ends the binary.
+    # Python's handler for Ctrl-C is removed: the command handles the signal as the binary does.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     program = shutil.which(sys.argv[0]) or sys.argv[0]
     return _native.main([os.path.abspath(program), *sys.argv[1:]])

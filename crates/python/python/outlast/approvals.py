@@ -57,7 +57,7 @@ class Question:
         if not seconds > 0:
             raise ValueError(f"timeout wants seconds above 0, had {timeout!r}")
         self.raw = _json({} if arguments is None else arguments).encode()
-        # What is longer than the age of the universe is not longer for it.
+        # Capped, so that any number of seconds fits into 64 bits.
         self.expires_ms = int(min(seconds * 1000, 2**60)) or 1
 
 
@@ -71,7 +71,7 @@ def _asked(run: "Run", question: Question) -> Process[Approval]:
     what = f"the approval of {question.tool}"
 
     def request() -> Commit:
-        # Each look finds out whether the run is still ours, too.
+        # Each request also checks that this process still drives the run.
         seat = run._seat_or_raise(what)
         return Commit(
             _native.request_approval(
@@ -138,6 +138,6 @@ def _json(arguments: Any) -> str:
 def _pauses() -> Any:
     pause = _SOON
     while True:
-        # With jitter: the agents of a fleet do not all look at once.
+        # With jitter, so that the agents of a fleet do not all ask at once.
         yield pause * random.uniform(0.75, 1.25)
         pause = min(pause * 1.5, _LATER)

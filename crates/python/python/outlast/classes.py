@@ -33,15 +33,15 @@ def fields(value: Any) -> Any:
         _tried(cls, made)
         return made
     if _is_lenient(cls):
-        # As it came over the wire, with what this version of its SDK does not know.
+        # The form it had on the wire, with fields that this version of the SDK does not know.
         made = value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
         _tried(cls, made)
         return made
-    # Which fields were set is a part of a model, too: APIs refuse a null where nothing was sent.
+    # Only fields that were set are recorded: APIs refuse a null in place of a field that was not sent.
     made = value.model_dump(mode="json", round_trip=True, by_alias=not _knows_names(cls), exclude_unset=True)
     whole = value.model_dump(mode="json", round_trip=True, by_alias=not _knows_names(cls))
     if made != whole and not _gives(cls, made, whole):
-        # Some default is another one each time.
+        # A default differs each time it is made, so that all fields are recorded.
         made = whole
     _tried(cls, made)
     return made
@@ -63,19 +63,19 @@ def _tried(cls: Any, made: Any) -> None:
 
 
 def of(cls: Any, values: Any) -> Any:
-    """The value of class `cls` of which `values` were recorded. Errors: whatever the class raises."""
+    """Makes a value of class `cls` from its recorded `values`. Errors: whatever the class raises."""
     if is_model(cls):
         if _is_lenient(cls):
             return cls.model_construct(**values)
-        # By the names of fields, whatever their aliases are; a text is a time again also where a model is strict.
+        # Validates by field names, not aliases. Not strict, so that a text becomes a time again in strict models, too.
         return cls.model_validate(values, strict=False, by_name=True) if _knows_names(cls) else cls.model_validate(values)
-    # As it was, not as its constructor would make it: what __post_init__ does was done already.
+    # The constructor is not called: the recorded value is already past __post_init__.
     made = cls.__new__(cls)
     for field in dataclasses.fields(cls):
         if field.name in values:
             object.__setattr__(made, field.name, values[field.name])
         elif field.default_factory is not dataclasses.MISSING:
-            # A field that the class has got since.
+            # A field that was added to the class later.
             object.__setattr__(made, field.name, field.default_factory())
         elif field.default is not dataclasses.MISSING:
             object.__setattr__(made, field.name, field.default)
@@ -92,7 +92,7 @@ def _knows_names(cls: Any) -> bool:
 def _is_lenient(cls: Any) -> bool:
     """Whether a model builds its values without validation, as the SDKs of providers do: answers need not be valid."""
     own, old = (getattr(inspect.getattr_static(cls, name, None), "__func__", None) for name in ("model_construct", "construct"))
-    # Theirs goes down into the fields, and is both; pydantic's own two are not the same.
+    # SDKs override both names with one method that builds nested models; in pydantic itself, the two differ.
     return own is not None and own is old
 
 
@@ -161,7 +161,7 @@ def _found(recorded: str) -> Any:
 
 
 def _split(arguments: str) -> list[str]:
-    """Splits at the commas that are in no brackets."""
+    """Splits at commas outside of brackets."""
     parts, depth = [""], 0
     for piece in re.split(r"([\[\],])", arguments):
         depth += (piece == "[") - (piece == "]")

@@ -65,7 +65,7 @@ def gemini() -> dict[str, Any]:
     import httpx  # type: ignore[import-not-found,unused-ignore]
     from google.genai import types  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    # As the SDK's own clients: an answer may take as long as it takes.
+    # No timeout, as in the SDK's own clients.
     options = types.HttpOptions(
         base_url=_base(),
         httpx_client=httpx.Client(event_hooks=_hooks(False), timeout=None),
@@ -80,11 +80,11 @@ def _arguments(sdk: Any, aio: bool, max_retries: int) -> dict[str, Any]:
 
 
 class SdkRetries(int):
-    """The number of an SDK's own retries: none inside of a step or an item.
+    """Number of an SDK's own retries: 0 inside of a step or an item.
 
-    An SDK reads the number from its client for each request and counts with it, and one client serves the whole
-    program: so the number itself looks where it is asked. Answers also say it, by `x-should-retry`, to an SDK that
-    was told another number by `with_options`.
+    An SDK reads the number from its client for each request, and one client serves the whole program. So the number
+    is decided each time it is read. Answers also carry `x-should-retry`, for an SDK that got another number by
+    `with_options`.
     """
 
     def _here(self) -> int:
@@ -108,7 +108,7 @@ class SdkRetries(int):
 
 
 def _is_counted(current: Current | None) -> bool:
-    """Whether the tries of what runs here are counted by Outlast: of a step or an item."""
+    """Returns whether Outlast counts the tries of the running code: inside a step or an item."""
     return current is not None and (current.step is not None or current.seq is not None)
 
 
@@ -147,7 +147,7 @@ def _answered(response: Any) -> None:
     if current.is_open:
         current.run._heard(response)
     if _is_counted(current) and response.status_code >= 400 and response.headers.get("x-should-retry") != "false":
-        # For the SDK alone: `Retry` decides by itself, but where the provider said it.
+        # Marked as meant for the SDK alone: `Retry` obeys this header only from a provider.
         response.headers["x-should-retry"] = "false"
         response.headers[SDK_ONLY_HEADER] = "1"
 

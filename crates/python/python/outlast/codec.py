@@ -20,7 +20,7 @@ from . import classes
 from .errors import NotSerializable
 
 TAG = "$outlast"
-#: The tag of a number that JSON has not.
+#: Tag of a number that JSON does not have: NaN or an infinity.
 FLOAT = "float"
 _QUOTED_TAG = f'"{TAG}"'
 #: Classes whose values JSON gives back as they are. Not float: NaN is not equal to itself.
@@ -49,14 +49,14 @@ def encode(value: Any) -> str:
 
     try:
         if type(value) is str:
-            # The usual case of an agent's step, without the ways around.
+            # The usual result of an agent's step, encoded directly.
             text = encode_basestring(value)
             text.encode()
             return text
         try:
             text = json.dumps(value, default=tagged, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         except ValueError:
-            # JSON has no such numbers, and others than Python read what is recorded.
+            # NaN and infinities are tagged: not only Python reads the records.
             tags, value = 0, _finite(value)
             text = json.dumps(
                 value, default=lambda v: _finite(tagged(v)), ensure_ascii=False, allow_nan=False, separators=(",", ":")
@@ -74,14 +74,14 @@ def encode(value: Any) -> str:
 
 
 class _Endless:
-    """A number that JSON has not: NaN or an infinity."""
+    """Number that JSON does not have: NaN or an infinity."""
 
     def __init__(self, number: float) -> None:
         self.text = repr(float(number))
 
 
 def _finite(value: Any) -> Any:
-    """The data with each number that JSON has not replaced by `_Endless`."""
+    """Returns the data with NaN and the infinities replaced by `_Endless`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else _Endless(value)
     if isinstance(value, dict):
@@ -90,7 +90,7 @@ def _finite(value: Any) -> Any:
 
 
 def read_back(value: Any, text: str) -> Any:
-    """The value that `decode` gives of `text`, which is `value` encoded."""
+    """Returns what `decode` makes of `text`, which is `value` encoded."""
     return value if type(value) in UNCHANGED else decode(text)
 
 
@@ -120,7 +120,7 @@ _SIMPLE = frozenset({str, int, float, bool, type(None)})
 
 
 def identity(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """A text for the arguments: equal over processes where their values are.
+    """Returns a text that is equal in all processes for equal arguments.
 
     Objects that are neither data nor name themselves count by their class only.
     """
@@ -134,7 +134,7 @@ def identity(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     try:
         return json.dumps(whole, default=_plain, sort_keys=True, ensure_ascii=True)
     except (TypeError, ValueError):
-        # Keys that are no texts, or a cycle: what people see of it.
+        # Keys that are not text, or a cycle: the `repr` serves instead.
         return _repr(whole).encode("ascii", "backslashreplace").decode()
 
 
@@ -165,7 +165,7 @@ def _repr(value: Any) -> str:
     try:
         return _steady(repr(value))
     except Exception as e:
-        # No reason to lose a step: half made objects have none.
+        # A step must not fail for this: objects that are only half made may have no `repr`.
         return f"<{classes.shown(type(value))} whose repr raises {type(e).__name__}>"
 
 
@@ -181,7 +181,7 @@ def shown(args: tuple[Any, ...], kwargs: dict[str, Any], each: int = 80, whole: 
     """The arguments for people: the start of each."""
     texts: list[str] = []
     for name, value in (*(("", v) for v in args), *kwargs.items()):
-        # A large text need not be printed to be cut.
+        # Cut before `repr`, which would be slow for a large text.
         text = repr(value[:each]) if isinstance(value, (str, bytes)) else _repr(value)
         text = f"{name}={text}" if name else text
         if len(text) > each:

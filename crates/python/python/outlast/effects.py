@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Replaced by tests, which do not wait.
+# Tests replace it, so as not to wait.
 _sleep = time.sleep
 
 # A result of one of these classes is certainly no coroutine.
@@ -61,7 +61,7 @@ def drive(process: Process[T]) -> T:
             except StopIteration as over:
                 return over.value  # type: ignore[no-any-return]
             except RuntimeError as e:
-                # No generator can raise `StopIteration`: Python makes it the cause of a `RuntimeError`.
+                # A generator cannot raise `StopIteration`: Python makes it the cause of a `RuntimeError`.
                 if stop is None or e.__cause__ is not stop:
                     raise
                 raise stop from None
@@ -72,7 +72,7 @@ def drive(process: Process[T]) -> T:
                 answer, proceed = e, process.throw
                 stop = e if isinstance(e, StopIteration) else stop
     finally:
-        # An exception holds this frame, and must not be held by it.
+        # Breaks the cycle between an exception and this frame.
         del answer, stop
 
 
@@ -223,6 +223,6 @@ class Invoke(Effect):
         if finished:
             return task.result()
         task.cancel()
-        # What the function says while it tidies up does not count.
+        # The function may tidy up; its result or error is ignored.
         await asyncio.wait([task], timeout=_TIDY_S)
         raise self.work.too_late(timeout)

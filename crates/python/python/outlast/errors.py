@@ -303,7 +303,7 @@ _BY_CODE["diverged"] = RunHalted
 
 
 def of(code: str, message: str, hint: str | None = None) -> Error:
-    """The exception of an engine's code."""
+    """Makes the exception for an error code of the engine."""
     if code.endswith("_budget_exceeded"):
         cls: type[Error] = BudgetExceeded
     elif code.startswith("store_") or code == "commit_unknown":
@@ -313,7 +313,7 @@ def of(code: str, message: str, hint: str | None = None) -> Error:
     else:
         cls = _BY_CODE.get(code, Error)
     if hint is not None:
-        # The engine speaks of the command line's flag.
+        # The engine's hint names a flag of the command line.
         hint = hint.replace("--store", 'outlast.connect("FILE")')
     return cls(message, hint=hint, code=code)
 

@@ -51,13 +51,13 @@ class RunSpec:
 
 
 def create(run: "Run", parent: int | None) -> tuple[int, str, str]:
-    """Creates the run, or finds it: its number, id and status. `parent`: the run whose budget it spends of, too.
+    """Creates or finds the run. Returns its number, id and status. `parent`: the run whose budget it also spends.
 
     Errors: `BudgetChanged`; `UnknownRun` and `UnknownSnapshot` for a fork.
     """
     engine, spec, id, budget = run._engine, run._spec, run._id, run._spec.budget
     if spec.from_snapshot is not None:
-        # A child of the run that it was: it spends what that run has left.
+        # The fork is a child of the original run, and spends what that run has left.
         id = fork(engine, run.id, spec.from_snapshot, budget.limits() if budget else {})
     elif budget is None and parent is None:
         budget = DEFAULT
@@ -84,7 +84,7 @@ def _compare(runtime: "Runtime", no: int, id: str, budget: Budget, status: str) 
         return runtime._engine.amend(no, other)
     asked: dict[str, int | None] | None = view.raw["asked"]  # type: ignore[assignment]
     if asked is not None and {unit: value for unit, value in asked.items() if value is not None} == wanted:
-        # The script says what it said; a person has raised the limit since.
+        # The script asks for the same limits as at first; a person has raised them since.
         return status
     unit, value = next(iter(other.items()))
     raise BudgetChanged(
@@ -94,7 +94,7 @@ def _compare(runtime: "Runtime", no: int, id: str, budget: Budget, status: str) 
 
 
 def claim(run: "Run") -> "_native.Seat | None":
-    """An attempt of this process's own, or a part in the supervisor's; None where the run is completed meanwhile.
+    """Claims an attempt for this process, or joins the supervisor's. None if the run was completed meanwhile.
 
     Errors: `RunHeld`, `RunHalted`, `RunEnded`.
     """
@@ -107,7 +107,7 @@ def claim(run: "Run") -> "_native.Seat | None":
         raise halted(run, e) from None
     except RunEnded as e:
         if run.view().status == "completed":
-            # Another process finished it between our look and our claim.
+            # Another process completed the run between our read and our claim.
             return None
         raise RunEnded(e.message, hint="open a run with another id") from None
 
@@ -132,7 +132,7 @@ def supervisor_of(runtime: "Runtime", id: str | None) -> int | None:
     try:
         raw = runtime.get(supervised).raw
     except UnknownRun:
-        # Another store than the supervisor's: no relation.
+        # The run is in another store than the supervisor's, and is no child of its run.
         return None
     return int(raw["no"]) if raw["status"] in ("running", "waiting") else None  # type: ignore[call-overload]
 

@@ -13,11 +13,11 @@ from .scope import current
 if TYPE_CHECKING:
     from . import _native
 
-# How often it is asked again for room that calls in flight may give back, in seconds, and for how long.
+# Seconds between tries to reserve while calls in flight hold the room, and the longest wait.
 _AGAIN = 0.05
 _PATIENCE = 45.0
 
-# Event loops in which reservations were made that are not settled, by the reservation's identity.
+# Event loop of each unsettled reservation, by the identity of the reservation.
 _in_loops: dict[int, Any] = {}
 
 
@@ -60,7 +60,7 @@ class Reservation:
         return self
 
     def __exit__(self, kind: object, *rest: object) -> None:
-        # An exception may have come after the call was billed: nothing in doubt is free.
+        # Charged in full after an exception, too: the call may have been billed.
         if not self.is_settled:
             self.settle()
 
@@ -82,7 +82,7 @@ def reserve(*, usd: Any, tokens: int = 0, label: str = "reserved") -> Reservatio
 
 def _reserved(seat: "_native.Seat", label: str, nano: int, tokens: int) -> int:
     loop = _running()
-    # What this loop's own tasks hold cannot come back while it waits here.
+    # Room held by tasks of this event loop cannot come back while the loop is blocked here.
     is_stuck = loop is not None and loop in _in_loops.values()
     until = time.monotonic() + (0 if is_stuck else _PATIENCE)
     while True:

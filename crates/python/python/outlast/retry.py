@@ -10,10 +10,10 @@ from typing import Any, Callable
 
 from .errors import Conflict, Error, Skip, StepTimeout
 
-# Of HTTP: what a provider means to be asked again.
+# HTTP statuses below 500 after which a provider expects another try.
 _AGAIN = {408, 409, 425, 429}
 
-#: An answer's `x-should-retry` is for the SDK that got it, and not its provider's word.
+#: Header that marks an answer's `x-should-retry` as set by Outlast for the SDK, not by the provider.
 SDK_ONLY_HEADER = "x-outlast-retries"
 
 
@@ -64,8 +64,8 @@ class Retry:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether another try may help, as far as the error tells."""
-    # A conflict: what it read is not true any more, and the next try reads anew.
+    """Returns whether another try may help, judged by the error."""
+    # After a conflict, the next try reads the changed state.
     if isinstance(error, (StepTimeout, Conflict)):
         return True
     if isinstance(error, (Error, Skip)):

@@ -36,17 +36,17 @@ class Run:
         self._engine = runtime._engine
         self._spec = spec
         self._id = spec.id if spec.id is not None else os.environ.get("OUTLAST_RUN_ID") or None
-        # Opened by the first step or loop.
+        # Whether the first step or loop opens the run.
         self._lazy = lazy
         self._on_divergence = spec.on_divergence
-        # Where an item of a batch records its steps; None for a run's own.
+        # Scope in which an item of a batch records its steps; None for the run's own steps.
         self._scope: str | None = None
         self._within: int | None = None
         self._lock = threading.RLock()
         self._state: Literal["new", "open", "left"] = "new"
         self._seat: _native.Seat | None = None
         self._no = 0
-        # The supervisor's run, of which this may be a child.
+        # Number of the supervisor's run, if this one is its child.
         self._parent: int | None = None
         self._below: bool | None = None
         self._tokens: list[Any] = []
@@ -54,11 +54,11 @@ class Run:
         self.state = State(self)
         self.context = Context(self)
 
-    # Opened by `async with`.
+    # Whether the run was opened by `async with`.
     _is_async = False
-    # The task that opens it was cancelled meanwhile.
+    # Whether the task that opens the run was cancelled meanwhile.
     _unwanted = False
-    # The attempt that was left: what is under way in it is still recorded, but nothing is begun.
+    # Attempt that was left. Steps under way in it are still recorded; new ones cannot begin.
     _left: "_native.Seat | None" = None
     # Names of checkpoints that this life has saved itself.
     _saved: frozenset[str] = frozenset()
@@ -115,7 +115,7 @@ class Run:
             self._enter_scope()
             return self
         except BaseException as e:
-            # Ctrl-C may come when it is open, and nobody then leaves it.
+            # After Ctrl-C in a run that is already open, `__exit__` is not called: leave it here.
             if self._state == "open" and not isinstance(e, Exception):
                 self._exit_scope()
                 self._leave(_how(type(e)), quiet=True)
@@ -130,10 +130,10 @@ class Run:
         if not self._lazy:
             self._unwanted = False
             try:
-                # A run may be held for a lease: the loop goes on meanwhile.
+                # In a thread, because opening may wait for a lease to end.
                 await asyncio.to_thread(self._open)
             except asyncio.CancelledError:
-                # The thread goes on: whoever of the two comes later leaves it.
+                # The opening thread goes on: the later one of this task and that thread leaves the run.
                 self._unwanted = True
                 if self._state == "open":
                     self._leave("interrupt", quiet=True)
@@ -143,7 +143,7 @@ class Run:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._exit_scope()
-        # Not to be cancelled half way, and a matter of milliseconds.
+        # Synchronous, so that it cannot be cancelled half way; takes milliseconds.
         self._leave(_how(kind), quiet=kind is not None)
 
     def _enter_scope(self) -> None:
@@ -155,7 +155,7 @@ class Run:
             try:
                 scope.variable.reset(self._tokens.pop())
             except ValueError:
-                # Entered in another task's context, as fixtures do: that context ends by itself.
+                # The run was entered in another task's context, as by fixtures. That context ends by itself.
                 pass
 
     def _open(self) -> None:
@@ -182,7 +182,7 @@ class Run:
             self._leave("interrupt", quiet=True)
 
     def _register(self) -> None:
-        """Makes this the process's one handle of the run. Errors: `RunHeld`, where another thread has it open or opens it."""
+        """Makes this the process's only handle of the run. Errors: `RunHeld` if another thread has the run open."""
         live = self._runtime._live
         while True:
             with self._runtime._opening:
@@ -198,7 +198,7 @@ class Run:
                     hint='use that handle, or take it over with if_held="takeover"',
                 )
             with found._lock:
-                # It is left as soon as it is open.
+                # The lock is free once the unwanted handle is open: leave it then.
                 found._leave("interrupt", quiet=True)
 
     def _unregister(self) -> None:
@@ -217,13 +217,13 @@ class Run:
             self._no = int(raw["no"])  # type: ignore[call-overload]
             return str(raw["status"])
         self._parent = opening.supervisor_of(self._runtime, self._id)
-        # A run of this process that is itself a child of the supervisor's is the nearer parent.
+        # A run of this process is the nearer parent: it is itself a child of the supervisor's run.
         self._no, self._id, status = opening.create(self, self._above() or self._parent)
         self._spec = dataclasses.replace(self._spec, from_snapshot=None)
         return status
 
     def _above(self) -> int | None:
-        """The run of this process in which this one is created, and whose budget it spends of, too."""
+        """Returns the number of the enclosing run of this process, whose budget this run also spends; None without one."""
         return None
 
     def _halted(self, error: RunHalted) -> RunHalted:
@@ -247,7 +247,7 @@ class Run:
         try:
             seat.end(how)
         except Exception:
-            # What brought us here is the news; the run is found interrupted when our heartbeat ends.
+            # The original error counts more. The run is found interrupted when our heartbeat ends.
             if not quiet:
                 raise
 
@@ -260,7 +260,7 @@ class Run:
                     hint="work inside `with rt.run(…) as run:`",
                 )
             with self._lock:
-                # Several threads may do its first steps.
+                # Several threads may do the first steps of the run.
                 if self._state == "new":
                     self._open()
                     self.steps.beside = self.steps.beside or Beside()

@@ -20,7 +20,7 @@ from .views import RunView
 if TYPE_CHECKING:
     from .batch.core import Core
 
-# One engine for each store and process: two connections are one instance with one heartbeat.
+# One engine for each store in a process, so that all connections share one instance and heartbeat.
 _open: dict[str, "Runtime"] = {}
 _lock = threading.Lock()
 _newest: "weakref.ref[Runtime] | None" = None
@@ -45,7 +45,7 @@ class Runtime:
         place = _native.Engine.resolve(asked)
         gone = _open.get(place)
         if gone is not None and not gone._engine.is_there():
-            # Its file was removed or replaced, as one does to start afresh: what is there now is another store.
+            # The store's file was removed or replaced, for a fresh start: the path now holds another store.
             with contextlib.suppress(Exception):
                 gone.close()
         with _lock:
@@ -119,7 +119,7 @@ class Runtime:
         self._engine.close()
 
     def _is_in_use(self) -> bool:
-        """Whether a run or a batch of this store is open here."""
+        """Returns whether a run or a batch of this store is open in this process."""
         return bool(self._live) or bool(self._batches)
 
     def __enter__(self) -> "Runtime":
@@ -173,7 +173,7 @@ def _close_all() -> None:
         try:
             runtime.close()
         except Exception:
-            # The process ends: what is open is found by whoever comes next.
+            # The process ends: the next one finds open runs interrupted.
             pass
 
 

@@ -1,4 +1,4 @@
-"""Messages to people, on standard error, wherever that is, and if it is at all."""
+"""Messages to people on standard error. A closed or missing standard error is ignored."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sys
 
 
 def say(text: str) -> None:
-    """A line on standard error. Work does not fail because nobody can be told: a closed terminal is no reason."""
+    """Prints a line on standard error. Never raises when it cannot be written: work must not fail for a closed terminal."""
     try:
         if sys.stderr is not None:
-            # At once: other threads have something to say, too.
+            # One write for the whole line, so that lines of several threads do not mix.
             sys.stderr.write(f"outlast: {text}\n")
             sys.stderr.flush()
     except (OSError, ValueError):

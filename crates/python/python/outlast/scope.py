@@ -57,7 +57,7 @@ class Current:
 
 
 class OpenStep(Current):
-    """`Current` inside a step. What few steps ask for is made when it is asked for."""
+    """`Current` inside a step. Values that few steps use are made on first use."""
 
     __slots__ = ("is_ahead", "_is_over")
 
@@ -70,7 +70,7 @@ class OpenStep(Current):
         self._seq = number
         self.try_ = tried
         self._changes = None
-        #: The opening was answered ahead of its commit: the entry has another number if another process writes first.
+        #: Whether the opening was answered ahead of its commit. The number then changes if another process writes first.
         self.is_ahead = is_ahead
         self._is_over = False
 
@@ -104,7 +104,7 @@ class OpenStep(Current):
             return self._changes
 
     def seal(self) -> "list[Change]":
-        """All changes of the step. None can be added from now on."""
+        """Returns all changes of the step and refuses further ones."""
         with OpenStep._lock:
             self._is_over = True
             changes = self._changes

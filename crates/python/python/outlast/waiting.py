@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 def done(ticket: "_native.Ticket") -> "asyncio.Future[Any]":
-    """A future of the commit's answer, in the running event loop."""
+    """Returns a future of the commit's answer, in the running event loop."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     ticket.then(future)
     return future
 
 
 def resolve(told: "list[tuple[asyncio.Future[Any], Any, BaseException | None]]") -> None:
-    """Gives the futures of one group of commits their answers. A future that is done already, as a cancelled one, is left alone."""
+    """Resolves the futures of one group of commits. Skips futures that are done already, such as cancelled ones."""
     for future, answer, error in told:
         if future.done():
             continue

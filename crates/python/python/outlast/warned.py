@@ -10,7 +10,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warns of the innermost line that is not the package's."""
+    """Gives a warning that names the innermost line of code outside the package."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         level, frame = level + 1, frame.f_back

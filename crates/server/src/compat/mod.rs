@@ -1,3 +1,3 @@
-//! Faces of other systems: their clients, unmodified, find here what they know. Translation only.
+//! Routes of other systems, for their unmodified clients. Translation only.
 
 pub mod riskkernel;

@@ -1,4 +1,4 @@
-//! Answers: what one said, and a stream read frame by frame.
+//! Answers: the facts of a whole one, and a stream read frame by frame.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -14,29 +14,29 @@ use super::{
     sse::{Event, Framer},
 };
 
-/// What an answer said. Everything is optional: upstreams differ, and a stream can end anywhere.
+/// Facts read from an answer. All are optional: upstreams differ, and a stream can end anywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// The whole usage, fit to be billed. Of a stream only once nothing can be added to it.
+    /// Complete usage, fit to be billed. In a stream set only once nothing can be added to it.
     pub usage: Option<Usage>,
-    /// The newest usage that was told, final or not; its output is a lower bound until the end.
+    /// Newest usage reported, final or not; its output count is a lower bound until the end.
     pub usage_so_far: Option<Usage>,
-    /// What the upstream itself says that it bills; the newest that was told.
+    /// Newest cost that the upstream itself reported for the call.
     pub cost: Option<NanoUsd>,
-    /// The tier that was billed.
+    /// Service tier that was billed.
     pub tier: Option<ServiceTier>,
     /// The model that answered, as the upstream names it.
     pub model: Option<String>,
     /// The upstream's id of the answer.
     pub id: Option<String>,
-    /// The stop or finish reason; of several choices the first that was told.
+    /// Stop or finish reason; of several choices the first one reported.
     pub finish: Option<String>,
     pub error: Option<UpstreamError>,
-    /// Ids of the answer and its parts, where later requests can name what the upstream keeps by them.
+    /// Ids of the answer and its parts, by which later requests can refer to what the upstream keeps.
     pub kept: Vec<String>,
 }
 
-/// An error as an upstream told it, in a body or in the middle of a stream.
+/// An error as the upstream reported it, in a body or in the middle of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpstreamError {
     /// `error.type`, such as `rate_limit_error`.
@@ -49,7 +49,7 @@ pub struct UpstreamError {
 /// One event of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// As to be sent to the client.
+    /// Bytes to send to the client.
     pub bytes: Bytes,
     pub kind: FrameKind,
 }
@@ -57,26 +57,27 @@ pub struct Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     Data,
-    /// The first frame with a stop or finish reason: held back until settled, with all that follow it.
+    /// First frame with a stop or finish reason. Held back until the call is settled, with all frames that
+    /// follow it.
     Stop,
-    /// The event that makes a stream complete: `[DONE]`, `message_stop`, `response.completed`. Held back too when there was no
-    /// `Stop`.
+    /// Event that completes a stream: `[DONE]`, `message_stop`, `response.completed`. Also held back if there
+    /// was no `Stop`.
     Terminal,
-    /// Only there because we asked for the usage: not for the client.
+    /// Present only because the proxy asked for usage; not sent to the client.
     Swallowed,
-    /// The upstream gave up in the middle of the stream.
+    /// The upstream reported an error in the middle of the stream.
     Error,
-    /// Keeps the connection alive and says nothing.
+    /// Keep-alive without content.
     Ping,
-    /// The stream ended within this event. Before an error frame of ours it must not be sent: the two would
-    /// run together.
+    /// Event cut off by the end of the stream. Must not be sent before an error frame of the proxy: the two
+    /// would run together.
     Partial,
 }
 
-/// What a dialect's reader made of one event.
+/// Result of reading one event.
 pub(super) struct Reading {
     pub kind: FrameKind,
-    /// Bytes of the data that the client is not to see.
+    /// Range of the event's data that is cut before the event goes to the client.
     pub cut: Option<Range<usize>>,
 }
 
@@ -86,17 +87,17 @@ impl From<FrameKind> for Reading {
     }
 }
 
-/// A dialect's part of reading a stream.
+/// Reads the events of one dialect's stream.
 pub(super) trait EventReader: Send + std::fmt::Debug {
-    /// Notes what `event` says in `outcome`.
+    /// Records the facts of `event` in `outcome`.
     fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading;
 }
 
-/// What a stream is made of.
+/// Splits a stream into frames.
 #[derive(Debug)]
 enum Cutter {
     Events(Framer),
-    /// One JSON array.
+    /// For a stream that is one JSON array.
     Elements(ArrayFramer),
 }
 
@@ -105,7 +106,7 @@ enum Cutter {
 pub struct AnswerStream {
     framer: Cutter,
     reader: Box<dyn EventReader>,
-    /// There is no terminal event: the clean end of the body behind a stop reason is one.
+    /// The dialect has no terminal event: the clean end of the body after a stop reason counts as one.
     ends_with_body: bool,
     cost_field: Option<CostField>,
     outcome: Outcome,
@@ -130,12 +131,12 @@ impl AnswerStream {
         Self { ends_with_body: true, ..Self::new(reader) }
     }
 
-    /// Of a stream that is one JSON array.
+    /// Sets the reader up for a stream that is one JSON array.
     pub(super) fn of_an_array(self) -> Self {
         Self { framer: Cutter::Elements(ArrayFramer::default()), ..self }
     }
 
-    /// Also notes the cost that events tell in `field`.
+    /// Also records the cost that events report in `field`.
     pub fn noting_cost(self, field: Option<&CostField>) -> Self {
         Self { cost_field: field.cloned(), ..self }
     }
@@ -149,7 +150,7 @@ impl AnswerStream {
         frames.into_iter().map(|bytes| self.frame(bytes)).collect()
     }
 
-    /// The upstream has ended: returns what was left, read if it can be.
+    /// Ends the stream: returns the remaining bytes as a frame, read if possible.
     ///
     /// Some servers end without the last blank line, so a terminal event counts without it. Any other rest is
     /// `Partial`, or `Data` when it is blank lines only.
@@ -183,7 +184,7 @@ impl AnswerStream {
         Some(frame)
     }
 
-    /// The end of a body that has no terminal event: behind a stop reason it is one.
+    /// Handles the end of a body that has no terminal event. After a stop reason the end counts as one.
     fn end_of_body(&mut self, rest: Bytes, clean: bool) -> Option<Frame> {
         if clean && self.stop_seen && self.outcome.error.is_none() {
             self.outcome.usage = self.outcome.usage_so_far;
@@ -194,7 +195,7 @@ impl AnswerStream {
         (!rest.is_empty()).then_some(Frame { bytes: rest, kind })
     }
 
-    /// The usage, once it is whole.
+    /// Returns the usage once it is complete.
     pub fn usage(&self) -> Option<Usage> {
         self.outcome.usage
     }
@@ -203,7 +204,7 @@ impl AnswerStream {
         self.terminal_seen
     }
 
-    /// The terminal event was seen and no error came: only then may the answer be replayed.
+    /// Returns true if the terminal event was seen and no error came. Only then may the answer be replayed.
     pub fn is_complete(&self) -> bool {
         self.terminal_seen && self.outcome.error.is_none()
     }
@@ -239,7 +240,7 @@ impl AnswerStream {
     }
 }
 
-/// Reads `{"error": {…}}`, or whatever stands there; `None` for null and false.
+/// Reads the value of an `error` member, an object or any other value; `None` for null and false.
 pub(super) fn upstream_error(error: &serde_json::Value) -> Option<UpstreamError> {
     use serde_json::Value;
     match error {
@@ -254,7 +255,7 @@ pub(super) fn upstream_error(error: &serde_json::Value) -> Option<UpstreamError>
     }
 }
 
-/// A string as it is, a number (codes of some servers) as written, nothing else.
+/// Returns a string as it is and a number (the codes of some servers) as written; `None` for anything else.
 pub(super) fn text(value: &serde_json::Value) -> Option<String> {
     match value {
         serde_json::Value::String(text) => Some(text.clone()),

@@ -1,4 +1,4 @@
-//! Upper bounds of billed input that a request's text alone does not give. Tokens throughout.
+//! Upper bounds of billed input that a request's text alone does not give. All are in tokens.
 //!
 //! Text is one token per UTF-8 byte: bytes / 3 is not a bound (base64, emoji, CSV digits, hex, `\u` escapes
 //! all take more tokens than that). Prose is counted decoded, since the model reads it decoded; JSON that the
@@ -14,11 +14,11 @@
 /// below.
 pub const OPENAI_IMAGE: u64 = 25_000;
 
-/// `detail: low`: 2,833 tokens where images are tiles; models that cut patches ignore it: 1,536 patches at
-/// 2.46 tokens.
+/// An image with `detail: low`: 2,833 tokens where images are tiles. Models that cut patches ignore the detail:
+/// 1,536 patches at 2.46 tokens.
 pub const OPENAI_IMAGE_LOW: u64 = 4_000;
 
-/// gpt-4o-mini bills 2,833 + 5,667 tokens per tile, at most 8 tiles.
+/// An image for gpt-4o-mini, which bills 2,833 + 5,667 tokens per tile, at most 8 tiles.
 pub const OPENAI_IMAGE_4O_MINI: u64 = 50_000;
 
 /// The definition behind a tool that OpenAI defines and the client runs (`computer`, `local_shell`).
@@ -33,27 +33,27 @@ pub const ANTHROPIC_TOOL_PREAMBLE: u64 = 1_000;
 /// The definition behind a tool that Anthropic defines and the client only names (`bash_…`, `computer_…`).
 pub const ANTHROPIC_DEFINED_TOOL: u64 = 2_000;
 
-/// The same for a named toolset, which stands for some twenty tools.
+/// The definitions behind a named Anthropic toolset, which stands for some twenty tools.
 pub const ANTHROPIC_DEFINED_TOOLSET: u64 = 40_000;
 
-/// How often Anthropic's loop over server tools runs the model again when a tool has no `max_uses`;
-/// behind that it answers `pause_turn`.
+/// Largest number of further model runs in Anthropic's loop over server tools when a tool has no `max_uses`.
+/// After that it answers `pause_turn`.
 pub const SERVER_LOOP_TURNS: u64 = 10;
 
-/// What one web search puts into the context.
+/// Tokens that one web search puts into the context.
 pub const WEB_SEARCH_RESULT: u64 = 16_384;
 
-/// What one web fetch puts into the context when the tool has no `max_content_tokens`: a long PDF.
+/// Tokens that one web fetch puts into the context when the tool has no `max_content_tokens`: a long PDF.
 pub const WEB_FETCH_RESULT: u64 = 131_072;
 
-/// A Gemini image: 258 tokens for each tile of 768 × 768, after scaling to at most 3,072 × 3,072; newer models take up to
-/// 2,240 for one.
+/// A Gemini image: 258 tokens for each tile of 768 × 768, after scaling to at most 3,072 × 3,072; newer models
+/// take up to 2,240 for one.
 pub const GEMINI_IMAGE: u64 = 8_192;
 
 /// Output of one server-side compaction, which `max_tokens` does not cap.
 pub const COMPACTION_OUTPUT: u64 = 20_000;
 
-/// The image bound for one chat model; `low` is the client's `detail: low`.
+/// Returns the image bound for one chat model; `low` is the client's `detail: low`.
 pub fn openai_image(model: &str, low: bool) -> u64 {
     match (low, model.contains("4o-mini")) {
         (true, _) => OPENAI_IMAGE_LOW,
@@ -62,7 +62,7 @@ pub fn openai_image(model: &str, low: bool) -> u64 {
     }
 }
 
-/// Input billed over all turns of one request with server tools.
+/// Returns the input billed over all turns of one request with server tools.
 ///
 /// The model is run once and then once more after each use, each time over `input` and all results so far.
 /// `result` is what one use adds at most. What the model itself wrote between uses is not counted again: it

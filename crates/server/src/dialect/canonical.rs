@@ -1,4 +1,4 @@
-//! The canonical form of a request body: what the request digest is taken of.
+//! The canonical form of a request body, from which the request digest is computed.
 
 use std::borrow::Cow;
 
@@ -10,18 +10,18 @@ use super::{
     request::BadRequest,
 };
 
-/// Top-level members that name who asks, not what is asked.
+/// Top-level members that say who asks, not what is asked. The canonical form leaves them out.
 pub const LEFT_OUT: [&str; 4] = ["/metadata", "/user", "/prompt_cache_key", "/client_metadata"];
 
 type Result<T> = std::result::Result<T, BadRequest>;
 
-/// The same request in one spelling, whatever client library wrote it. One pass.
+/// Returns the canonical form of a request: one spelling, whatever client library wrote it. Works in one pass.
 ///
-/// Keys are sorted by the bytes of their canonical encoding, whitespace is gone, strings are as decoded with
-/// the shortest escapes. Numbers keep their text (`1` and `1.0` stay different: some upstreams tell them
-/// apart) but for the exponent: `1E+5` and `1e5` are one. What `LEFT_OUT` and the run's rules point to (a number names
-/// an array's element) is left out, but checked all the same; strings are as the run's masks leave them, keys are not
-/// masked. Errors: whatever is not a JSON object, duplicate keys.
+/// Keys are sorted by the bytes of their canonical encoding, whitespace is removed, strings are decoded and
+/// written with the shortest escapes. Numbers keep their text (`1` and `1.0` stay different: some upstreams
+/// tell them apart), except that the exponent is normalised: `1E+5` and `1e5` are equal. Members that
+/// `LEFT_OUT` and the run's rules point to (a number names an array's element) are left out, but still checked.
+/// Strings are masked by the run's masks; keys are not. Errors: anything but a JSON object, duplicate keys.
 pub fn canonical(body: &[u8], rules: &Rules) -> Result<Vec<u8>> {
     let pointers: Vec<Vec<String>> =
         LEFT_OUT.iter().copied().chain(rules.leave_out()).map(segments).collect();
@@ -35,9 +35,10 @@ pub fn canonical(body: &[u8], rules: &Rules) -> Result<Vec<u8>> {
     Ok(writer.out.into_bytes())
 }
 
-/// Any JSON value in one spelling, as `canonical` has it, and whole: what an approval is bound to.
+/// Returns any JSON value in the same spelling as `canonical`, with nothing left out. An approval is bound to
+/// this form.
 ///
-/// Errors: whatever is no JSON, duplicate keys.
+/// Errors: invalid JSON, duplicate keys.
 pub fn canonical_value(json: &[u8]) -> Result<Vec<u8>> {
     let rules = Rules::default();
     let mut writer = Writer::new(json, &rules)?;
@@ -46,7 +47,7 @@ pub fn canonical_value(json: &[u8]) -> Result<Vec<u8>> {
     Ok(writer.out.into_bytes())
 }
 
-/// A pointer's names, each in canonical encoding so that it compares with keys as written.
+/// Splits a JSON pointer into names, each in canonical encoding so that it compares with keys as written.
 fn segments(pointer: &str) -> Vec<String> {
     let names = pointer.split('/').skip(1);
     names.map(|name| encode(&name.replace("~1", "/").replace("~0", "~"))).collect()
@@ -62,16 +63,16 @@ struct Writer<'a> {
     json: Scanner<'a>,
     rules: &'a Rules,
     out: String,
-    /// The members, in `out`, of the objects that are open; innermost last.
+    /// Members, in `out`, of the objects that are open; innermost last.
     members: Vec<Member>,
-    /// Where an object is put together when its keys were not in order.
+    /// Scratch buffer in which an object is rebuilt when its keys were not in order.
     sorted: String,
 }
 
 #[derive(Clone, Copy)]
 struct Member {
     start: usize,
-    /// Behind the key's closing quote.
+    /// Position behind the key's closing quote.
     key_end: usize,
     end: usize,
 }
@@ -95,7 +96,7 @@ impl<'a> Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// `dropped` holds the pointers into this value: what is left of each.
+    /// Writes one value. `dropped` holds the remaining parts of the pointers that lead into it.
     fn value(&mut self, dropped: &[&[String]]) -> Result<()> {
         match self.json.kind()? {
             Kind::Object => self.object(dropped)?,
@@ -150,7 +151,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Puts the members from `base` on, which end `out`, in the order of their keys.
+    /// Sorts the members from `base` on, which end `out`, by their keys.
     fn sort(&mut self, base: usize) -> Result<()> {
         let (out, members) = (&mut self.out, &mut self.members[base..]);
         let from = members.first().map_or(out.len(), |m| m.start);
@@ -175,7 +176,7 @@ impl Writer<'_> {
         self.json.enter(b'[')?;
         let (mut first, mut index, mut written) = (true, 0usize, 0usize);
         while self.json.more(b']', &mut first)? {
-            // Only a pointer into this array makes its indices worth writing out.
+            // Indices are written out only if a pointer leads into this array.
             let name = if dropped.is_empty() { String::new() } else { index.to_string() };
             index += 1;
             if drops(dropped, &name) {

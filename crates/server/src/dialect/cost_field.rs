@@ -1,15 +1,15 @@
-//! The cost that an answer tells by itself, as some resellers do.
+//! The cost that some resellers report in their answers.
 
 use outlast_core::{price, words::money::NanoUsd};
 use serde_json::Value;
 
-/// Where it stands in an answer or a chunk: member names with dots between them, such as `usage.cost`; in USD.
+/// Path of the cost in an answer or a chunk, in USD: member names with dots between them, such as `usage.cost`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostField {
     names: Vec<String>,
 }
 
-/// A text that is no such place.
+/// Error for text that is not the path of a field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a field of an answer: {text:?} (wanted names with dots between them, such as usage.cost)")]
 pub struct BadCostField {
@@ -29,10 +29,10 @@ impl std::str::FromStr for CostField {
 }
 
 impl CostField {
-    /// The cost in `answer`; `None` where it is not there, or is no amount.
+    /// Reads the cost from `answer`; `None` if the field is absent or is not an amount.
     pub fn read(&self, answer: &[u8]) -> Option<NanoUsd> {
         let last = self.names.last()?;
-        // Most chunks of a stream have none, and are not read for it.
+        // Most chunks of a stream report no cost; they are not parsed for it.
         memchr::memmem::find(answer, last.as_bytes())?;
         let answer: Value = serde_json::from_slice(answer).ok()?;
         let found = self.names.iter().try_fold(&answer, |value, name| value.get(name))?;

@@ -1,4 +1,4 @@
-//! The changes of a request body: spliced in at byte positions, everything else as the client wrote it.
+//! Edits of a request body, spliced in at byte positions. All other bytes stay as the client wrote them.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -22,7 +22,7 @@ pub(super) fn edit<'b>(
     splice(body, splices)
 }
 
-/// Lowers every cap that is higher; adds one where the client set none.
+/// Lowers every cap above `cap`; inserts one where the client set none.
 fn cap_splices(request: &Request, cap: u64, splices: &mut Vec<(Range<usize>, String)>) {
     let spans = &request.spans;
     if request.cap.is_some() {

@@ -1,4 +1,5 @@
-//! Gemini's `generateContent` and `streamGenerateContent`: the model is in the path, and so is whether it streams.
+//! Gemini's `generateContent` and `streamGenerateContent`. The path names the model and says whether the answer
+//! streams.
 
 mod answer;
 mod array;

@@ -1,7 +1,7 @@
-//! A strict JSON scanner that tells where things stand and how long they are, and builds no tree.
+//! A strict JSON scanner that reports positions and lengths of values, and builds no tree.
 //!
-//! It exists because the proxy changes bodies at byte positions, weighs 125 kB of text per call, and must
-//! refuse duplicate keys: which of two `max_tokens` the upstream believes is not ours to guess.
+//! The proxy changes bodies at byte positions, weighs 125 kB of text per call, and must refuse duplicate keys:
+//! it cannot know which of two `max_tokens` the upstream believes.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -10,31 +10,31 @@ use super::{
     request::BadRequest,
 };
 
-/// Levels of nesting that are read; deeper bodies are refused.
+/// Largest nesting depth that is read; deeper bodies are refused.
 pub const MAX_DEPTH: usize = 128;
 
 type Result<T> = std::result::Result<T, BadRequest>;
 
-/// A cursor over one JSON text. Methods read one value from where it stands and leave it behind that value.
+/// A cursor over one JSON text. Each method reads one value at the cursor and moves behind it.
 pub struct Scanner<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
-    /// The keys of the objects that are open, innermost last; `None` when duplicates do not matter.
+    /// Keys of the objects that are open, innermost last; `None` when duplicates do not matter.
     keys: Option<Vec<Cow<'a, str>>>,
 }
 
-/// A value that was read over.
+/// Lengths of a value that was skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     pub span: Range<usize>,
-    /// Bytes of the value as compact JSON, its strings as the client escaped them.
+    /// Bytes of the value as compact JSON, with its strings as the client escaped them.
     pub raw: u64,
-    /// The same with strings decoded: what a model reads of prose.
+    /// Bytes of the value as compact JSON with strings decoded, as a model reads prose.
     pub decoded: u64,
 }
 
-/// What kind of value stands next.
+/// Kind of the next value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Object,
@@ -46,7 +46,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// For messages: "wanted X, had `a string`".
+    /// Returns the name used in messages: "wanted X, had `a string`".
     pub fn name(self) -> &'static str {
         match self {
             Self::Object => "an object",
@@ -60,29 +60,29 @@ impl Kind {
 }
 
 impl<'a> Scanner<'a> {
-    /// Starts on `body`, which must be UTF-8; duplicate keys will be errors.
+    /// Starts on `body`, which must be UTF-8. Duplicate keys are errors.
     pub fn new(body: &'a [u8]) -> Result<Self> {
         let text = std::str::from_utf8(body).map_err(|e| BadRequest::NotUtf8 { at: e.valid_up_to() })?;
         Ok(Self { text, at: 0, depth: 0, keys: Some(Vec::new()) })
     }
 
-    /// The same for what an upstream sent: its duplicate keys are not ours to judge.
+    /// Starts on the body of an upstream's answer, in which duplicate keys are accepted.
     pub fn lenient(body: &'a [u8]) -> Result<Self> {
         Ok(Self { keys: None, ..Self::new(body)? })
     }
 
-    /// The position of the next value.
+    /// Returns the position of the next value.
     pub fn position(&mut self) -> usize {
         self.whitespace();
         self.at
     }
 
-    /// The position behind what was read last.
+    /// Returns the position behind the last value read.
     pub fn here(&self) -> usize {
         self.at
     }
 
-    /// The kind of the next value, which is not read.
+    /// Returns the kind of the next value without reading it.
     pub fn kind(&mut self) -> Result<Kind> {
         self.whitespace();
         match self.byte() {
@@ -134,8 +134,8 @@ impl<'a> Scanner<'a> {
         Ok((count as u64 + 1).max(2))
     }
 
-    /// Reads an object's members over: `seen` gets each key and where the member stands, from its key to its
-    /// value's end.
+    /// Skips an object's members: `seen` gets each key and the range of the member, from its key to its value's
+    /// end.
     pub fn members(&mut self, mut seen: impl FnMut(&str, Range<usize>)) -> Result<()> {
         self.enter(b'{')?;
         let mut first = true;
@@ -279,13 +279,13 @@ impl<'a> Scanner<'a> {
         Ok(key)
     }
 
-    /// For one who scans a string's content himself: the whole text, and where the content starts.
+    /// Returns the whole text and the start of a string's content, for a caller that scans the content itself.
     pub(super) fn open_string(&mut self) -> Result<(&'a str, usize)> {
         self.whitespace();
         if self.byte() == Some(b'"') { Ok((self.text, self.at + 1)) } else { Err(self.wanted("a string")) }
     }
 
-    /// Goes on behind the closing quote, which is at `end`.
+    /// Moves behind the closing quote, which is at `end`.
     pub(super) fn close_string(&mut self, end: usize) {
         self.at = end + 1;
     }
@@ -328,9 +328,9 @@ pub(super) fn duplicate(key: &str) -> BadRequest {
     BadRequest::DuplicateKey { key: key.chars().take(100).collect() }
 }
 
-/// Typed reads for a named field: what it is not is a `WrongType` that names it.
+/// Typed reads of a named field. A value of another type is a `WrongType` error that names the field.
 impl<'a> Scanner<'a> {
-    /// A string, or `None` for null.
+    /// Reads a string, or `None` for null.
     pub fn string_or_null(&mut self, field: &str) -> Result<Option<Text<'a>>> {
         match self.kind()? {
             Kind::Null => self.literal().map(|_| None),
@@ -339,7 +339,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A whole number of at least 0, or `None` for null.
+    /// Reads a whole number of at least 0, or `None` for null.
     pub fn u64_or_null(&mut self, field: &str) -> Result<Option<u64>> {
         match self.kind()? {
             Kind::Null => self.literal().map(|_| None),
@@ -352,7 +352,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A boolean; null counts as false.
+    /// Reads a boolean; null counts as false.
     pub fn bool_or_null(&mut self, field: &str) -> Result<bool> {
         match self.kind()? {
             Kind::Bool | Kind::Null => Ok(self.literal()? == "true"),

@@ -6,7 +6,7 @@ use super::request::BadRequest;
 
 type Result<T> = std::result::Result<T, BadRequest>;
 
-/// A string value: where it stands and what it holds.
+/// A string value: its position and content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text<'a> {
     text: &'a str,
@@ -17,22 +17,22 @@ pub struct Text<'a> {
     pub decoded_len: usize,
 }
 
-/// A piece of a string as `scan_string` comes across it.
+/// A piece of a string, as `scan_string` reports it.
 pub enum Part<'a> {
     /// Bytes that stand for themselves.
     Plain(&'a str),
     Escaped(char),
-    /// Half of a surrogate pair. Python writes those when it cuts a text; they are kept, not replaced.
+    /// Half of a surrogate pair. Python writes one when it cuts a text inside a pair; it is kept, not replaced.
     LoneSurrogate(u16),
 }
 
 impl<'a> Text<'a> {
-    /// `inner` is where the content stands in `text`, and was scanned before.
+    /// `inner` is the range of the content in `text`, which the caller has scanned before.
     pub(super) fn new(text: &'a str, inner: Range<usize>, escaped: bool, decoded_len: usize) -> Self {
         Self { text, inner, escaped, decoded_len }
     }
 
-    /// The content, with lone surrogates replaced.
+    /// Returns the content, with lone surrogates replaced.
     pub fn decode(&self) -> Cow<'a, str> {
         if !self.escaped {
             return Cow::Borrowed(&self.text[self.inner.clone()]);
@@ -46,7 +46,7 @@ impl<'a> Text<'a> {
         Cow::Owned(out)
     }
 
-    /// The content in canonical encoding: equal texts have equal bytes, however they were escaped.
+    /// Returns the content in canonical encoding: equal texts have equal bytes, however they were escaped.
     pub fn canonical(&self) -> Cow<'a, str> {
         if !self.escaped {
             return Cow::Borrowed(&self.text[self.inner.clone()]);
@@ -56,12 +56,12 @@ impl<'a> Text<'a> {
         Cow::Owned(out)
     }
 
-    /// Bytes of the content as it was escaped.
+    /// Returns the length of the content as it was escaped, in bytes.
     pub fn raw_len(&self) -> usize {
         self.inner.len()
     }
 
-    /// Byte positions of the string with its quotes.
+    /// Returns the range of the string with its quotes.
     pub fn span(&self) -> Range<usize> {
         self.inner.start - 1..self.inner.end + 1
     }
@@ -116,7 +116,7 @@ pub fn scan_string<'a>(text: &'a str, mut at: usize, mut part: impl FnMut(Part<'
     }
 }
 
-/// Bytes up to the first quote, backslash or control character.
+/// Returns the number of bytes before the first quote, backslash or control character.
 fn plain_run(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 255;
     const HIGHS: u64 = ONES << 7;

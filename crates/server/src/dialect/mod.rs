@@ -1,4 +1,4 @@
-//! What the proxy must know of an LLM API: pure functions from bytes to facts and back. No I/O.
+//! Dialects of the LLM APIs: pure functions from bytes to facts and back. No I/O.
 //!
 //! `route` says whether a path costs money and who understands it. A `Dialect` reads a request into the
 //! facts that admission needs, changes its body byte-surgically, and reads answers: whole or frame by frame.
@@ -43,25 +43,25 @@ pub enum Upstream {
     Gemini,
 }
 
-/// One metered endpoint of one API. Its implementations have no state: they are used as statics.
+/// One metered endpoint of one API. Implementations have no state and are used as statics.
 pub trait Dialect: Send + Sync + std::fmt::Debug {
     /// The name kept in the journal, such as `openai.chat`.
     fn name(&self) -> &'static str;
 
     fn upstream(&self) -> Upstream;
 
-    /// Whether the upstream keeps answers that a later request can name by their ids.
+    /// Returns whether the upstream keeps answers that a later request can name by their ids.
     fn keeps_answers(&self) -> bool {
         false
     }
 
     /// Reads a decoded (not compressed) request body, sent to `target` (path and query), in one pass.
     ///
-    /// Errors name the field. What the upstream itself would refuse and what costs nothing (an unknown
-    /// role, a temperature out of range) is not checked here.
+    /// Errors name the field. Mistakes that the upstream itself refuses at no cost (an unknown role, a
+    /// temperature out of range) are not checked here.
     fn parse(&self, target: &str, body: &[u8]) -> Result<Request, BadRequest>;
 
-    /// The body as it goes upstream: `body` itself unless something has to change.
+    /// Returns the body as it goes upstream: `body` itself unless something has to change.
     ///
     /// `body` must be the one that `request` was parsed from. With `cap` (tokens) the output is capped at no
     /// more than that; a lower cap of the client's stays. With `want_usage` a stream is asked to report its
@@ -76,14 +76,14 @@ pub trait Dialect: Send + Sync + std::fmt::Debug {
         edit::edit(body, request, cap, want_usage)
     }
 
-    /// Reads a whole JSON answer, success or error. What is not JSON gives an empty outcome.
+    /// Reads a whole JSON answer, success or error. A body that is not JSON gives an empty outcome.
     fn read_json(&self, body: &[u8]) -> Outcome;
 
-    /// A reader for the event stream that answers `request`.
+    /// Returns a reader for the event stream that answers `request`.
     fn read_stream(&self, request: &Request) -> AnswerStream;
 }
 
-/// Every dialect that is metered, for the registry by name.
+/// All metered dialects, for lookup by name.
 pub static DIALECTS: [&dyn Dialect; 5] = [
     &openai_chat::OpenAiChat,
     &openai_responses::OpenAiResponses,
@@ -92,7 +92,7 @@ pub static DIALECTS: [&dyn Dialect; 5] = [
     &gemini::Gemini,
 ];
 
-/// The dialect that a journal entry names; `None` for one that this version does not know.
+/// Returns the dialect that a journal entry names; `None` if this version does not know it.
 pub fn by_name(name: &str) -> Option<&'static dyn Dialect> {
     DIALECTS.iter().copied().find(|dialect| dialect.name() == name)
 }

@@ -40,14 +40,14 @@ impl Dialect for OpenAiChat {
     }
 }
 
-/// `Some(None)` where the provider decides; `None` for a name without a price column.
+/// Parses a service tier. `Some(None)`: the provider decides; `None`: a name without a price column.
 pub(super) fn read_tier(tier: &str) -> Option<Option<ServiceTier>> {
     match tier {
         "auto" => Some(None),
         // Scale is capacity bought beforehand: its tokens have no price of their own.
         "default" | "standard" | "scale" => Some(Some(ServiceTier::Standard)),
         "flex" => Some(Some(ServiceTier::Flex)),
-        // What is asked for as fast is billed as priority.
+        // A request for `fast` is billed as priority.
         "priority" | "fast" => Some(Some(ServiceTier::Priority)),
         "batch" => Some(Some(ServiceTier::Batch)),
         _ => None,

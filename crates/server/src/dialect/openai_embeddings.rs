@@ -1,4 +1,5 @@
-//! OpenAI's `/v1/embeddings`, as OpenAI and the compatible servers speak it. There is no output and no stream.
+//! OpenAI's `/v1/embeddings`, as OpenAI and the compatible servers speak it. Embeddings have no output tokens
+//! and no stream.
 
 use outlast_core::words::usage::Usage;
 use serde_json::Value;
@@ -24,7 +25,7 @@ impl Dialect for OpenAiEmbeddings {
     }
 
     fn parse(&self, _target: &str, body: &[u8]) -> Result<Request, BadRequest> {
-        // What has no output is capped at none: the whole of its bound is its floor.
+        // There is no output, so the cap is 0: the input bound is also the least that has to be reserved.
         let mut request = Request { cap: Some(0), client_asked_usage: true, ..Request::new("") };
         let (mut model, mut has_input, mut bytes) = (None, false, 0);
         let (frame, open) = read_body(body, |json, key| {
@@ -61,8 +62,8 @@ impl Dialect for OpenAiEmbeddings {
     }
 }
 
-/// A text, texts, one list of token ids, or lists of them. Returns the most tokens they can be; ids are counted by
-/// their digits, which are at least one each.
+/// Reads a text, texts, one list of token ids, or lists of them. Returns the largest number of tokens that they
+/// can be; ids are counted by their digits, at least one each.
 fn input(json: &mut Scanner<'_>, request: &mut Request) -> Result<u64, BadRequest> {
     match json.kind()? {
         Kind::String => {
@@ -95,7 +96,8 @@ fn read(answer: &Value) -> Outcome {
     }
 }
 
-/// No server streams embeddings. One that did so has not said when it is done: its answer is not replayed.
+/// Reader for streams, which no server sends for embeddings. An answer that streams all the same is never
+/// complete, so it is not replayed.
 #[derive(Debug)]
 struct NoEvents;
 

@@ -1,4 +1,4 @@
-//! OpenAI's `/v1/responses`, which Codex and the newer agents speak.
+//! OpenAI's `/v1/responses`, which Codex and newer agents use.
 
 mod answer;
 mod request;

@@ -1,16 +1,18 @@
-//! What a provider's answer says of its rate limits: how much is left, and until when.
+//! Rate limits reported in a provider's answer: how much is left, and until when.
 
 use outlast_core::call::rate::{Level, Levels};
 
 use super::says::{Says, seconds, span_ms};
 
-/// A level further ahead is a day's or a month's quota, not a rate: nobody waits for that.
+/// Longest reset of a rate limit, in milliseconds. A longer one is a daily or monthly quota, which nobody waits
+/// for.
 const FARTHEST_MS: i64 = 120_000;
 
-/// The limits that an answer tells. `status` is its own.
+/// Reads the rate limits from the headers of an answer with HTTP `status`.
 ///
-/// OpenAI's headers (`x-ratelimit-remaining-requests`, …), which Groq, Azure and others send, too; Anthropic's
-/// (`anthropic-ratelimit-requests-remaining`, …). A 429 with a short time to wait refuses everything until then.
+/// Understands OpenAI's headers (`x-ratelimit-remaining-requests`, …), which Groq, Azure and others also send,
+/// and Anthropic's (`anthropic-ratelimit-requests-remaining`, …). A 429 with a short time to wait refuses
+/// everything until then.
 pub fn rate_limits(status: u16, says: &Says<'_>) -> Levels {
     let requests = openai(says, "requests").or_else(|| anthropic(says, "requests"));
     let tokens = openai(says, "tokens")

@@ -1,19 +1,19 @@
-//! Our own errors in the shape that the caller's SDK reads.
+//! The proxy's own errors, in the shape that the caller's SDK reads.
 
 use bytes::Bytes;
 use serde_json::json;
 
 use super::Upstream;
 
-/// The body of an error answer with HTTP `status`.
+/// Builds the body of an error answer with HTTP `status`.
 ///
-/// `code` is ours and stable (`dollar_budget_exceeded`, …). OpenAI's shape has a place for it; in Anthropic's
-/// it is one more member of `error`, which its SDK keeps in the exception's body.
+/// `code` is the proxy's own stable code (`dollar_budget_exceeded`, …). OpenAI's shape has a member for it; in
+/// Anthropic's it is an extra member of `error`, which the SDK keeps in the exception's body.
 pub fn refusal_body(shape: Upstream, status: u16, code: &str, message: &str) -> Bytes {
     error(shape, status, code, message).to_string().into()
 }
 
-/// A frame that ends a stream which broke after its HTTP 200.
+/// Builds a frame that ends a stream which broke after its HTTP 200.
 ///
 /// Both SDKs raise on it and do not retry: OpenAI's on any data with an `error` member, Anthropic's on
 /// `event: error`.
@@ -27,7 +27,7 @@ pub fn error_frame(shape: Upstream, code: &str, message: &str) -> Bytes {
     }
 }
 
-/// The same for a stream that is one JSON array: its last element, and its end.
+/// Builds the last element of a stream that is one JSON array, and closes the array.
 pub fn error_element(shape: Upstream, code: &str, message: &str, is_first: bool) -> Bytes {
     format!("{}{}]\n", if is_first { "[" } else { "," }, error(shape, 500, code, message)).into()
 }
@@ -41,7 +41,7 @@ fn error(shape: Upstream, status: u16, code: &str, message: &str) -> serde_json:
             "type": "error",
             "error": { "type": anthropic_type(status), "message": message, "code": code }
         }),
-        // Google's `code` is the HTTP status; what names the fact is the reason of a detail.
+        // Google's `code` is the HTTP status; the proxy's own code is the reason of a detail.
         Upstream::Gemini => json!({
             "error": {
                 "code": status, "message": message, "status": google_status(status),

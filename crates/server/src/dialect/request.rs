@@ -1,4 +1,4 @@
-//! What a request says about its cost, in one shape for every dialect.
+//! Facts of a request that decide its cost, in one shape for every dialect.
 
 use std::ops::Range;
 
@@ -11,46 +11,46 @@ use super::json_spans::{Kind, Scanner};
 pub struct Request {
     pub model: String,
     pub stream: bool,
-    /// The stream is one JSON array, and not events.
+    /// The streamed answer is one JSON array, not server-sent events.
     pub array_stream: bool,
-    /// The client itself asked for the usage in the stream (or the dialect always gives it).
+    /// True if the client itself asked for usage in the stream, or the dialect always sends it.
     pub client_asked_usage: bool,
-    /// Answers asked for (`n`), each of them up to the cap. At least 1.
+    /// Number of answers asked for (`n`), each of them up to the cap. At least 1.
     pub choices: u64,
     /// The client's output cap in tokens; `None` means the model's own maximum.
     pub cap: Option<u64>,
     /// The field that carries the cap, or would carry an inserted one.
     pub cap_field: &'static str,
-    /// Tokens of thinking that the request fixes; part of the output, below the cap.
+    /// Thinking tokens fixed by the request; part of the output, below the cap.
     pub thinking_budget: Option<u64>,
-    /// The request turns reasoning on, or its model's name says that it reasons anyway.
+    /// True if the request turns reasoning on, or the model's name says that it reasons anyway.
     pub reasons: bool,
     /// The tier asked for; `None` when absent or `auto`: the provider decides.
     pub tier: Option<ServiceTier>,
-    /// Input can be billed as a cache write of the short (OpenAI: only) kind.
+    /// Input can be billed as a cache write of the short kind (for OpenAI the only kind).
     pub wants_cache_5m: bool,
     pub wants_cache_1h: bool,
-    /// Web searches the request may bill at most.
+    /// Largest number of web searches that the request can bill.
     pub web_searches: u64,
-    /// How often the model may be run within this one request: 1 plus the uses of server tools. Where it is
-    /// more than 1, "billed input of the base + bytes of the middle" is not a bound; `input_bound` is.
+    /// Largest number of model runs within this one request: 1 plus the uses of server tools. Where it is more
+    /// than 1, "billed input of the base + bytes of the middle" is not a bound; `input_bound` is.
     pub turns: u64,
     /// Output tokens that can be billed beyond `cap` × `choices`: rejected predictions, compaction.
     pub extra_output: u64,
-    /// What in this request costs money that tokens times price do not cover (first such thing, by name):
-    /// under a dollar limit it is `price_unknown`.
+    /// First feature of the request, by name, that costs money beyond tokens times price. Under a dollar limit
+    /// the request is `price_unknown`.
     pub unpriced: Option<String>,
-    /// Upper bound of the billed input, in tokens; see `bound`. Not a bound alone when `references`.
+    /// Upper bound of the billed input, in tokens; see `bound`. Not a bound alone when `references` is set.
     pub input_bound: u64,
-    /// The part of `input_bound` that stands for more than its bytes: images, tools that the provider
-    /// defines. "Billed input of the base + bytes of the middle" is a bound only with this added, for a
-    /// middle of few bytes can hold such things.
+    /// Part of `input_bound` that stands for more than its bytes: images, tools that the provider defines.
+    /// "Billed input of the base + bytes of the middle" is a bound only with this added, because a middle of
+    /// few bytes can hold such things.
     pub beyond_bytes: u64,
     /// The body points at content that it does not hold (a file id, a PDF, a URL): the model's
     /// `max_input_tokens` applies.
     pub references: bool,
-    /// Ids of earlier answers (or their parts) that the upstream keeps and this request goes on from: they must
-    /// be of the run's own journal.
+    /// Ids of earlier answers (or their parts) that the upstream keeps and this request continues from. They
+    /// must be in the run's own journal.
     pub names: Vec<String>,
     pub message_count: u64,
     pub(super) spans: Spans,
@@ -61,26 +61,26 @@ impl Request {
         Self { choices: 1, turns: 1, cap_field, ..Self::default() }
     }
 
-    /// Notes something without a price; the first one is kept, as the one to name.
+    /// Records a feature without a price. Only the first one is kept, as the one to name.
     pub(super) fn note_unpriced(&mut self, what: impl Into<String>) {
         self.unpriced.get_or_insert_with(|| what.into());
     }
 }
 
-/// Where in the body the things stand that `edit` may have to change.
+/// Byte positions in the body that `edit` may have to change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spans {
     pub body_len: usize,
-    /// Just behind the `{` of the body.
+    /// Position just behind the `{` of the body.
     pub open: usize,
-    /// Each cap field that is there: its value (`None`: null) and where the value stands.
+    /// Each cap field that is present: its value (`None`: null) and the position of the value.
     pub caps: Vec<CapSpan>,
     pub usage_option: UsageOption,
-    /// Where a cap goes that is not there, if not at the front of the body.
+    /// Place for an inserted cap, if not at the front of the body.
     pub cap_place: Option<CapPlace>,
 }
 
-/// What is put around an inserted cap, and what it replaces.
+/// Range that an inserted cap replaces, and the text around the cap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CapPlace {
     pub at: Range<usize>,
@@ -95,19 +95,19 @@ pub(super) struct CapSpan {
     pub at: Range<usize>,
 }
 
-/// What it takes to make a stream report its usage.
+/// Change that makes a stream report its usage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum UsageOption {
     /// The dialect has no such option, the request is no stream, or the client has set it.
     #[default]
     Nothing,
-    /// No `stream_options` at all.
+    /// `stream_options` is absent.
     InsertObject,
-    /// `stream_options` is null here.
+    /// `stream_options` is null, at this range.
     ReplaceObject(Range<usize>),
-    /// `stream_options` has no `include_usage`: one goes behind its `{`.
+    /// `stream_options` has no `include_usage`: one is inserted behind its `{`.
     InsertMember { open: usize, empty: bool },
-    /// `include_usage` is false or null here.
+    /// `include_usage` is false or null, at this range.
     ReplaceMember(Range<usize>),
 }
 
@@ -129,7 +129,7 @@ pub(super) fn read_body(
     Ok((frame, open))
 }
 
-/// Why a request is answered 400, or 403, without going upstream.
+/// Reason why a request is refused (400 or 403) without going upstream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRequest {
     #[error("the body is not UTF-8: a stray byte at {at}")]
@@ -151,7 +151,7 @@ pub enum BadRequest {
 }
 
 impl BadRequest {
-    /// The stable name of the fact, the same on every face.
+    /// Returns the stable error code, the same on every interface.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotUtf8 { .. } | Self::NotJson { .. } | Self::TooDeep { .. } | Self::NotAnObject { .. } => {
@@ -164,7 +164,7 @@ impl BadRequest {
         }
     }
 
-    /// The HTTP status of its answer.
+    /// Returns the HTTP status of the refusal.
     pub fn status(&self) -> u16 {
         match self {
             Self::NotMetered { .. } => 403,

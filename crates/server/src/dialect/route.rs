@@ -1,4 +1,5 @@
-//! Which requests go upstream, and who understands them. Whatever is not named here does not.
+//! Routing of requests: the paths that may go upstream, and the dialect that reads each. Any other path is
+//! refused.
 
 use super::{
     Dialect, Upstream, anthropic_messages::AnthropicMessages, gemini::Gemini, openai_chat::OpenAiChat,
@@ -12,25 +13,27 @@ pub struct HeaderFacts {
     pub x_api_key: bool,
 }
 
-/// What becomes of a request line.
+/// Decision about a request line.
 #[derive(Clone, Copy, Debug)]
 pub enum Route<'t> {
     /// Costs money: admitted, journaled, settled.
     Metered(&'static dyn Dialect),
     /// Costs nothing: passed on, not journaled.
     Free { upstream: Upstream },
-    /// The same, about an answer that the upstream keeps: only one of the run's own journal.
+    /// Costs nothing and names an answer that the upstream keeps: passed on only if the answer is in the run's
+    /// own journal.
     Kept { upstream: Upstream, id: &'t str },
-    /// Costs money, or prepares something that does, in a way that is not understood: refused by name (403).
+    /// Costs money, or prepares something that does, in a way that the proxy does not understand: refused with
+    /// `reason` (403).
     Refused { upstream: Upstream, reason: &'static str },
-    /// Not on the list (403).
+    /// Not on the list: refused (403).
     Unknown,
-    /// A target that could mean something else upstream than it does here (400).
+    /// Ambiguous target that the upstream could read differently than the proxy does (400).
     Bad(&'static str),
 }
 
 impl Route<'_> {
-    /// Whose API it is; `None` where that is not known.
+    /// Returns the upstream whose API is addressed; `None` where that is not known.
     pub fn upstream(&self) -> Option<Upstream> {
         match self {
             Route::Metered(dialect) => Some(dialect.upstream()),
@@ -42,9 +45,9 @@ impl Route<'_> {
     }
 }
 
-/// Routes a request by its line: `path_and_query` is its target, without the run token's part.
+/// Routes a request by its method and target. `path_and_query` is the target without the run token's part.
 ///
-/// The query is not looked at; it goes upstream as it is.
+/// The query is not looked at; it goes upstream unchanged.
 pub fn route<'t>(method: &str, path_and_query: &'t str, headers: HeaderFacts) -> Route<'t> {
     if let Some(reason) = ambiguous(path_and_query) {
         return Route::Bad(reason);
@@ -83,7 +86,7 @@ pub fn route<'t>(method: &str, path_and_query: &'t str, headers: HeaderFacts) ->
     }
 }
 
-/// A verb of one of Gemini's models.
+/// Routes a method of a Gemini model: `last` is a path segment such as `gemini-3:generateContent`.
 fn gemini(last: &str) -> Route<'static> {
     let upstream = Upstream::Gemini;
     let refused = |reason| Route::Refused { upstream, reason };
@@ -103,7 +106,7 @@ fn gemini(last: &str) -> Route<'static> {
     }
 }
 
-/// Why two servers could read this target differently, if they could.
+/// Returns the reason why two servers could read this target differently, if there is one.
 fn ambiguous(target: &str) -> Option<&'static str> {
     if !target.starts_with('/') {
         return Some("the target must be a path, not a whole URL");
@@ -141,8 +144,8 @@ enum Api {
     Shared,
 }
 
-/// The known endpoints that are refused, whatever the method: reading a file or a batch is of no use without
-/// making one.
+/// Returns the API and the reason for a known endpoint that is refused, whatever the method: reading a file or
+/// a batch is of no use without creating one.
 fn not_understood(segments: &[&str]) -> Option<(Api, &'static str)> {
     use Api::{Anthropic, Gemini, OpenAi, Shared};
     Some(match segments {
@@ -171,7 +174,8 @@ fn not_understood(segments: &[&str]) -> Option<(Api, &'static str)> {
         ["v1", "agents" | "chatkit", ..] => (Shared, "hosted agents are not metered yet"),
         ["v1", "files", ..] => (Shared, "files are not metered yet"),
         ["v1", "skills", ..] => (Shared, "skills are not metered yet"),
-        // Vertex's paths hold a project, Bedrock's a model that is invoked; both sign requests, or hold a cloud's token.
+        // Vertex paths name a project, Bedrock paths a model. Both APIs authenticate with a cloud account, by
+        // signature or token.
         ["v1" | "v1beta1" | "v1beta", "projects", .., last]
             if last.ends_with(":rawPredict") || last.ends_with(":streamRawPredict") =>
         {

@@ -1,13 +1,13 @@
-//! What an upstream's headers say of time: how long to wait, and until when.
+//! Times in an upstream's headers: how long to wait, and until when.
 
 use http::HeaderMap;
 use outlast_core::words::id::Micros;
 
-/// What the headers say, at a moment.
+/// Headers of an upstream's answer, with the time they arrived.
 #[derive(Clone, Copy)]
 pub struct Says<'h> {
     pub headers: &'h HeaderMap,
-    /// When they came.
+    /// Time when the headers arrived.
     pub now: Micros,
 }
 
@@ -20,7 +20,7 @@ impl Says<'_> {
         (ms >= 0).then(|| self.now.plus_ms(ms))
     }
 
-    /// `retry-after-ms`, or `retry-after` in seconds or as a date.
+    /// Reads `retry-after-ms`, or `retry-after` in seconds or as a date.
     pub fn retry_after(&self) -> Option<Micros> {
         if let Some(ms) = self.text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
             return self.after(whole(ms)?);
@@ -32,7 +32,7 @@ impl Says<'_> {
         }
     }
 
-    /// A moment in Unix seconds, or as RFC 3339.
+    /// Reads a point in time given in Unix seconds or as RFC 3339.
     pub fn moment(&self, name: &str) -> Option<Micros> {
         let text = self.text(name)?;
         match seconds(text) {
@@ -42,13 +42,13 @@ impl Says<'_> {
     }
 }
 
-/// `12` or `12.5` as milliseconds.
+/// Parses seconds, such as `12` or `12.5`, into milliseconds.
 pub fn seconds(text: &str) -> Option<i64> {
     let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     whole(text.parse::<f64>().ok().filter(|_| plain)? * 1000.0)
 }
 
-/// A span such as `6m0s`, `1h2m3.5s` or `120ms`, in milliseconds.
+/// Parses a span such as `6m0s`, `1h2m3.5s` or `120ms` into milliseconds.
 pub fn span_ms(text: &str) -> Option<i64> {
     let (mut rest, mut sum) = (text, 0.0);
     while !rest.is_empty() {
@@ -70,22 +70,22 @@ pub fn span_ms(text: &str) -> Option<i64> {
     whole(sum).filter(|_| !text.is_empty())
 }
 
-/// Rounded up: a moment too early is refused again.
+/// Rounds up to whole milliseconds: a retry that comes too early is refused again.
 fn whole(ms: f64) -> Option<i64> {
     (ms.is_finite() && (0.0..1e15).contains(&ms)).then(|| ms.ceil() as i64)
 }
 
-/// `2026-11-20T08:00:00Z`. A fraction does not count.
+/// Parses `2026-11-20T08:00:00Z`. A fraction of a second is dropped.
 fn rfc_3339(text: &str) -> Option<Micros> {
     whole_seconds(text.parse().ok()?)
 }
 
-/// `Fri, 20 Nov 2026 08:00:00 GMT`.
+/// Parses `Fri, 20 Nov 2026 08:00:00 GMT`.
 fn http_date(text: &str) -> Option<Micros> {
     whole_seconds(jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?)
 }
 
-/// Nothing that is said of a limit lies before 1970.
+/// Drops fractions of a second, and times before 1970, which no limit can name.
 fn whole_seconds(at: jiff::Timestamp) -> Option<Micros> {
     (at.as_second() >= 0).then(|| Micros(at.as_second() * 1_000_000))
 }

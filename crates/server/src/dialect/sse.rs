@@ -4,21 +4,21 @@ use std::{borrow::Cow, ops::Range};
 
 use bytes::{Bytes, BytesMut};
 
-/// Cuts a stream into events at any chunking. Lines end with LF, CRLF or CR.
+/// Cuts a stream into events, however it is chunked. Lines end with LF, CRLF or CR.
 ///
 /// An event's bytes reach to the end of the blank line behind it; blank lines in front of it are part of it.
-/// So the events and the rest, put together, are the stream.
+/// The events and the rest, concatenated, are therefore the stream.
 #[derive(Debug)]
 pub struct Framer {
-    /// The start of an event that is not whole yet.
+    /// Start of an event that is not complete yet.
     held: BytesMut,
     line_is_blank: bool,
     has_line: bool,
-    /// The last byte was a CR: an LF now belongs to it.
+    /// The last byte was a CR: an LF that follows belongs to it.
     after_cr: bool,
-    /// This stream has used CRLF, so a CR has an LF behind it.
+    /// This stream has used CRLF, so a CR is followed by an LF.
     crlf: bool,
-    /// What is held is a whole event but for that LF.
+    /// The held bytes are a complete event except for that LF.
     ended: bool,
 }
 
@@ -36,7 +36,7 @@ impl Default for Framer {
 }
 
 impl Framer {
-    /// Takes the next chunk and returns the events that it completes: slices of it where they lie within it.
+    /// Takes the next chunk and returns the events that it completes, as slices of the chunk where possible.
     pub fn push(&mut self, chunk: Bytes) -> Vec<Bytes> {
         let mut events = Vec::new();
         if chunk.is_empty() {
@@ -82,7 +82,8 @@ impl Framer {
         events
     }
 
-    /// What was left when the stream ended (or nothing), and whether it is a whole event all the same.
+    /// Returns the bytes left when the stream ended, if any, and whether they are a whole event all the same
+    /// (with only the LF of its last CRLF missing).
     pub fn finish(&mut self) -> (Bytes, bool) {
         let left = std::mem::take(self);
         (left.held.freeze(), left.ended)
@@ -97,19 +98,19 @@ impl Framer {
     }
 }
 
-/// One event as its fields say.
+/// Fields of one event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event<'a> {
     /// The `event` field; empty when there was none.
     pub name: &'a [u8],
     /// The `data` lines joined by LF; `None` when there were none (a comment, a lone `event`).
     pub data: Option<Cow<'a, [u8]>>,
-    /// Where `data` stands in the event's bytes, when it is one line.
+    /// Position of `data` in the event's bytes, if it is one line.
     pub data_at: Option<Range<usize>>,
 }
 
 impl<'a> Event<'a> {
-    /// Reads the fields. Unknown fields and comments are passed over, as the standard says.
+    /// Reads the fields. Unknown fields and comments are skipped, as the standard requires.
     pub fn read(bytes: &'a [u8]) -> Self {
         let mut event = Self::default();
         for line in lines(bytes) {
@@ -144,7 +145,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// The lines of an event, without their ends. A byte order mark in front of the first is not part of it.
+/// Returns the lines of an event, without their ends. A leading byte order mark is not part of the first.
 fn lines(bytes: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut at = if bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
     std::iter::from_fn(move || {

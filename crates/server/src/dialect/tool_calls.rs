@@ -1,6 +1,6 @@
-//! Tool calls: those that a model's answer asks for, and those whose results a request brings.
+//! Tool calls: those that a model's answer asks for, and those whose results a request carries.
 //!
-//! Of all dialects at once, by their shapes: a journal is read long after the request was routed.
+//! All dialects are recognised by their shapes, because a journal is read long after the request was routed.
 
 use serde_json::Value;
 
@@ -11,12 +11,12 @@ use super::sse::{Event, Framer};
 pub struct ToolCall {
     pub id: String,
     pub name: String,
-    /// Its input as JSON text, or the text itself where the tool takes text.
+    /// Input as JSON text, or as plain text for a tool that takes text.
     pub input: String,
 }
 
-/// The tool calls in an answer's body, a stream's or a whole one's, in its order. What cannot be read is
-/// passed over: a call that is not seen is not told, and nothing depends on more.
+/// Returns the tool calls in an answer's body, streamed or whole, in the answer's order. Unreadable parts are
+/// skipped: a missed call is not reported, and nothing else depends on it.
 pub fn called(body: &[u8]) -> Vec<ToolCall> {
     let mut calls = Calls::default();
     if body.trim_ascii_start().starts_with(b"{") {
@@ -33,7 +33,7 @@ pub fn called(body: &[u8]) -> Vec<ToolCall> {
     calls.0.into_iter().map(|(_, call)| call).filter(|call| !call.id.is_empty()).collect()
 }
 
-/// The ids of the tool calls whose results are in a request's body.
+/// Returns the ids of the tool calls whose results are in a request's body.
 pub fn answered(body: &[u8]) -> Vec<String> {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let messages = items(&body["messages"]);
@@ -50,7 +50,7 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> + Clone {
     list.as_array().map(Vec::as_slice).unwrap_or_default().iter()
 }
 
-/// What is known of them so far, each with its place in the answer.
+/// Tool calls collected so far, each with its place in the answer.
 #[derive(Default)]
 struct Calls(Vec<((u64, u64), ToolCall)>);
 
@@ -85,7 +85,7 @@ impl Calls {
             Some("content_block_delta") => {
                 if let Some(part) = event["delta"]["partial_json"].as_str() {
                     let call = self.at(0, event["index"].as_u64().unwrap_or(0));
-                    // A start brings an empty object, which the parts then replace.
+                    // The start of a call carries an empty object, which the parts then replace.
                     if call.input == "{}" {
                         call.input.clear();
                     }
@@ -108,7 +108,7 @@ impl Calls {
         }
     }
 
-    /// Anthropic's.
+    /// Adds a tool call from a content block of Anthropic's.
     fn of_block(&mut self, index: u64, block: &Value) {
         if block["type"] == "tool_use" {
             let input = block["input"].to_string();
@@ -116,7 +116,7 @@ impl Calls {
         }
     }
 
-    /// Of chat completions: whole, or a part of one.
+    /// Adds a whole or partial tool call from a chat completion.
     fn of_chat(&mut self, choice: u64, index: u64, part: &Value) {
         let call = self.at(choice, index);
         call.id.push_str(part["id"].as_str().unwrap_or_default());
@@ -124,7 +124,8 @@ impl Calls {
         call.input.push_str(part["function"]["arguments"].as_str().unwrap_or_default());
     }
 
-    /// Of responses: told when it is done, and mostly again at the end.
+    /// Adds a tool call from an output item of a response. Streams report it when it is done, and mostly again
+    /// at the end.
     fn of_item(&mut self, item: &Value) {
         let input = match item["type"].as_str() {
             Some("function_call") => text(&item["arguments"]),

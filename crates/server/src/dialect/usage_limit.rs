@@ -1,7 +1,7 @@
-//! Usage limits: which 429 says to come back in hours, and when.
+//! Usage limits: tells a 429 that is over in hours from one that is over in seconds, and reads when it is over.
 //!
 //! An ordinary rate limit is over in seconds: it passes, and the SDK tries again. A usage limit (a plan's five
-//! hours or week, a day's requests) outlasts every retry: whoever supervises the agent sleeps until it is over.
+//! hours or week, a day's requests) outlasts every retry: the supervisor of the agent sleeps until it is over.
 
 use http::HeaderMap;
 use outlast_core::words::id::Micros;
@@ -12,16 +12,17 @@ use super::{
     says::{Says, seconds, span_ms},
 };
 
-/// A wait up to which a rate limit is the SDK's own to sit out.
+/// Longest wait, in milliseconds, that is left to the SDK's own retries.
 const SHORT_MS: i64 = 120_000;
 
-/// A moment further ahead is no time that an upstream would name: no plan has a longer period than a month.
+/// Farthest end of a usage limit that is believed, in milliseconds: no plan has a period longer than a month.
 const FARTHEST_MS: i64 = 32 * 86_400_000;
 
-/// Until when the upstream refuses whatever is asked; `None` for everything that is no usage limit.
+/// Returns the time until which the upstream refuses every request; `None` for an answer that is no usage
+/// limit.
 ///
-/// `status`, `headers` and `body` are those of its answer; `now` is when it came. A limit without a time (an
-/// account without credit: `insufficient_quota`) is none: no sleep ends it.
+/// `status`, `headers` and `body` are those of the answer; `now` is the time it arrived. A limit without a time
+/// (an account without credit: `insufficient_quota`) is not a usage limit: no sleep ends it.
 pub fn usage_limit(
     upstream: Upstream,
     status: u16,
@@ -36,14 +37,14 @@ pub fn usage_limit(
     let until = match upstream {
         Upstream::Anthropic => anthropic(&says),
         Upstream::OpenAi => openai(&says, body),
-        // A day's quota: the time to wait tells.
+        // A daily quota, recognised by the time to wait.
         Upstream::Gemini => long(&says, says.retry_after()),
     }?;
     (until > now && until.ms_since(now) <= FARTHEST_MS).then_some(until)
 }
 
-/// A plan's limit says so (`unified`), and when it is over. With an API key the limits are of a minute; the
-/// time to wait tells those of a day.
+/// Reads the limit of a plan, which Anthropic marks as such (`unified`) with its end. With an API key, limits
+/// are per minute or per day: the time to wait tells which.
 fn anthropic(says: &Says<'_>) -> Option<Micros> {
     if says.text("anthropic-ratelimit-unified-status") == Some("rejected") {
         return says.moment("anthropic-ratelimit-unified-reset").or_else(|| says.retry_after());
@@ -60,7 +61,8 @@ fn anthropic(says: &Says<'_>) -> Option<Micros> {
     )
 }
 
-/// A plan's limit is named by the error (`usage_limit_reached`); with an API key, the time to wait tells.
+/// Reads the limit of a plan, which the error names (`usage_limit_reached`). With an API key, the time to wait
+/// tells.
 fn openai(says: &Says<'_>, body: &[u8]) -> Option<Micros> {
     let error = serde_json::from_slice::<Body>(body).map(|b| b.error).unwrap_or_default();
     let is = |code: &str| error.kind.as_deref() == Some(code) || error.code.as_deref() == Some(code);
@@ -91,7 +93,7 @@ fn openai(says: &Says<'_>, body: &[u8]) -> Option<Micros> {
     )
 }
 
-/// Only what no retry of an SDK sits out.
+/// Keeps only times too far ahead for an SDK's retries.
 fn long(says: &Says<'_>, until: Option<Micros>) -> Option<Micros> {
     until.filter(|until| until.ms_since(says.now) > SHORT_MS)
 }

@@ -1,4 +1,4 @@
-//! Requests about approvals and policies: in whose name they come.
+//! Access to the routes of approvals and policies: in whose name a request comes.
 
 use bytes::Bytes;
 use http::{Response, request::Parts};
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Answers a request of these routes; `None` when it asks something else.
+/// Answers a request of the routes of approvals and policies.
 pub async fn answer(
     proxy: &Proxy,
     host: &Host,
@@ -37,7 +37,7 @@ pub async fn answer(
     }
 }
 
-/// The route of a request, whatever token stands before its path.
+/// Finds the route of a request, whose path may have a `/run/TOKEN` prefix.
 pub fn route(parts: &Parts) -> Option<(&'static Route, Option<&str>)> {
     approvals::find(&parts.method, who::path(&parts.uri))
 }
@@ -53,7 +53,8 @@ impl From<NotLetIn> for Unseated {
     }
 }
 
-/// A run token makes it its run's, whatever else comes with it. Only to ask is a header enough to name a run.
+/// Returns in whose name a request comes. A run token counts before everything else; a header names the run only for
+/// requests that ask for an approval.
 async fn by(host: &Host, parts: &Parts, route: &Route) -> Result<By, Unseated> {
     let access = &host.config.access;
     if who::bears_token(&parts.uri, &parts.headers)? || access.only_run.is_some() {

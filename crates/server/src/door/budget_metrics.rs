@@ -1,4 +1,4 @@
-//! Named budgets as Prometheus reads them: what counts in their windows of now.
+//! Prometheus metrics of named budgets, in their current windows.
 
 use outlast_core::{
     envelope::{
@@ -11,7 +11,7 @@ use outlast_core::{
 
 use super::metrics::{dollars, family, labels, line};
 
-/// What of a budget is told: a name, its help, its value.
+/// A gauge of a budget: name, help text, value.
 type Gauge = (&'static str, &'static str, fn(&Envelope, Unit) -> i64);
 
 const GAUGES: [Gauge; 4] = [
@@ -23,8 +23,8 @@ const GAUGES: [Gauge; 4] = [
     ("outlast_budget_in_doubt", "The part of what is reserved whose outcome is unknown.", |e, u| e.doubt[u]),
 ];
 
-/// A line for each budget and each unit that it limits: `usd`, `tokens`, `calls`. Costs the same however many runs
-/// the store holds.
+/// Returns a line for each gauge, budget and unit that the budget limits: `usd`, `tokens`, `calls`. The cost does not
+/// depend on the number of runs.
 pub fn text(budgets: &[BudgetView], now: Micros) -> String {
     let mut out = String::new();
     for (name, help, value) in GAUGES {

@@ -1,8 +1,7 @@
-//! What the fleet may spend and has spent, to be read: `/v1/budgets`, `/v1/spend`.
+//! Read-only routes for budgets and spend of all runs: `/v1/budgets`, `/v1/spend`.
 //!
-//! For whoever has the API token, or sits at an unprotected loopback listener; nothing is changed here: limits are no
-//! client's to set. Amounts are whole numbers of their unit (dollars in nano-dollars), times microseconds since the
-//! Unix epoch.
+//! For callers with the API token, or on an unprotected loopback listener. Clients cannot set limits. Amounts are whole
+//! numbers of their unit (dollars in nano-dollars), times are microseconds since the Unix epoch.
 
 use http::{HeaderValue, Method, Response, header, request::Parts};
 use outlast_core::{
@@ -21,10 +20,10 @@ use crate::{
     wire::{body::AnswerBody, refuse::Refusal, who},
 };
 
-/// The routes with the words of their queries; `docs/reference/openapi.json` is held to them.
+/// Routes with their query parameters. A test compares `docs/reference/openapi.json` with them.
 pub const FLEET: [(&str, &[&str]); 2] = [("/v1/budgets", &[]), ("/v1/spend", &["by", "since", "until"])];
 
-/// The answer to such a request; `None`: it is none.
+/// Answers a request of these routes; `None` for any other path.
 pub async fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>, Refusal>> {
     let (path, words) = FLEET.iter().find(|(path, _)| *path == parts.uri.path())?;
     Some(read(host, parts, path, words).await)
@@ -42,7 +41,7 @@ async fn read(
     }
     let asked = query(parts.uri.query().unwrap_or_default(), words)?;
     let store = host.store.clone();
-    // A ledger may be long.
+    // On a blocking thread: the ledger may be long.
     let told = tokio::task::spawn_blocking(move || match path {
         "/v1/budgets" => budgets(&*store),
         _ => spent(&*store, &asked),
@@ -55,7 +54,7 @@ async fn read(
     Ok(response)
 }
 
-/// The words of a query, each once and each known.
+/// Parses a query. Errors: `bad_request` for a parameter that is unknown or there twice.
 fn query(text: &str, words: &[&str]) -> Result<Vec<(String, String)>, Refusal> {
     let mut found: Vec<(String, String)> = Vec::new();
     for pair in text.split('&').filter(|p| !p.is_empty()) {
@@ -111,7 +110,7 @@ fn spent(store: &dyn Store, asked: &[(String, String)]) -> Result<Value, Refusal
     };
     let by = word("by").unwrap_or("day").split(',').map(Grouping::parse);
     let by = by.collect::<Result<Vec<_>, _>>().map_err(|e| Refusal::BadQuery(e.to_string()))?;
-    // The ledger's end is exclusive: a call of this very moment counts.
+    // The ledger's end is exclusive, and a call of this very moment has to count.
     let (since, until) = (moment("since", Micros(0))?, moment("until", store.now()?.plus_ms(1))?);
     let told = spend::spend(store, &by, since, until)?;
     let fill = |o: &mut Map<String, Value>, s: &Sum| {

@@ -1,8 +1,8 @@
-//! Counters of this server, as Prometheus reads them. In memory: they begin at zero with the process, and cost
-//! the same however many runs the store holds.
+//! Prometheus counters of this server, in memory. They begin at zero with the process, and their cost does not depend
+//! on the number of runs.
 //!
-//! Home-made: prometheus-client writes OpenMetrics, whose names and content type are not those of version 0.0.4 that
-//! scrapers of this server read.
+//! The crate prometheus-client is not used: it writes OpenMetrics, whose names and content type differ from version
+//! 0.0.4, which scrapers of this server read.
 
 use std::{
     collections::BTreeMap,
@@ -13,24 +13,24 @@ use std::{
 
 use outlast_core::words::usage::Usage;
 
-/// Models are named by callers: beyond so many they are counted together.
+/// Largest number of models counted apart. Callers choose the names, so further ones are counted as `(other)`.
 const MOST_MODELS: usize = 200;
 
-/// Upper bounds of the buckets, in seconds.
+/// Upper bounds of the histogram buckets, in seconds.
 const BOUNDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0, 45.0];
 
-/// All counters.
+/// Counters of one server.
 #[derive(Default)]
 pub struct Metrics(Mutex<Counts>);
 
 #[derive(Default)]
 struct Counts {
-    /// By upstream and model.
+    /// Counts by upstream and model.
     models: BTreeMap<(String, String), Model>,
     replays: u64,
     saved_nano_usd: i128,
     refusals: BTreeMap<String, u64>,
-    /// By upstream.
+    /// Retries by upstream.
     retries: BTreeMap<String, u64>,
     queue: Histogram,
     commit: Histogram,
@@ -38,19 +38,19 @@ struct Counts {
 
 #[derive(Default)]
 struct Model {
-    /// By how the entry closed.
+    /// Number of calls by the state in which the entry closed.
     calls: BTreeMap<&'static str, u64>,
     input_tokens: u64,
     output_tokens: u64,
     cost_nano_usd: i128,
 }
 
-/// A settled call, as far as it is counted.
+/// Facts of a settled call that are counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted<'a> {
     pub upstream: &'a str,
     pub model: &'a str,
-    /// The entry's state: `done`, `failed`, `void`, `unknown`.
+    /// State of the entry: `done`, `failed`, `void`, `unknown`.
     pub state: &'static str,
     pub usage: Usage,
     pub cost_nano_usd: i64,
@@ -71,34 +71,34 @@ impl Metrics {
         model.cost_nano_usd += i128::from(call.cost_nano_usd);
     }
 
-    /// An answer was given again, that had cost so much.
+    /// Counts a replayed answer, and the cost that it saved.
     pub fn replayed(&self, saved_nano_usd: i64) {
         let mut counts = self.lock();
         counts.replays += 1;
         counts.saved_nano_usd += i128::from(saved_nano_usd);
     }
 
-    /// A request was refused. `code` is one of ours.
+    /// Counts a refused request. `code` is a stable code of Outlast.
     pub fn refused(&self, code: &str) {
         *self.lock().refusals.entry(code.to_owned()).or_default() += 1;
     }
 
-    /// A call was sent again.
+    /// Counts a retry of a call.
     pub fn tried_again(&self, upstream: &str) {
         *self.lock().retries.entry(upstream.to_owned()).or_default() += 1;
     }
 
-    /// A call waited so long from its arrival until it was sent.
+    /// Counts the time from a call's arrival until it was sent.
     pub fn queued(&self, time: Duration) {
         self.lock().queue.add(time);
     }
 
-    /// A commit that a call had to wait for took so long.
+    /// Counts the time that a call waited for a commit.
     pub fn committed(&self, time: Duration) {
         self.lock().commit.add(time);
     }
 
-    /// The exposition, version 0.0.4.
+    /// Returns the metrics in the Prometheus text format, version 0.0.4.
     pub fn text(&self) -> String {
         let counts = self.lock();
         let mut out = String::new();
@@ -159,7 +159,7 @@ impl Metrics {
 
 #[derive(Default)]
 struct Histogram {
-    /// Of each bound, and of what is beyond.
+    /// Counts for each bound, and one for values above the last.
     buckets: [u64; BOUNDS.len() + 1],
     sum: Duration,
 }
@@ -198,7 +198,7 @@ pub(super) fn labels(all: &[(&str, &str)]) -> String {
     format!("{{{}}}", all.join(","))
 }
 
-/// Exact, in dollars.
+/// Writes nano-USD as dollars, exactly.
 pub(super) fn dollars(nano: i128) -> String {
     let per = 1_000_000_000;
     format!("{}.{:09}", nano / per, (nano % per).abs())

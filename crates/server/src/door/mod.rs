@@ -1,7 +1,7 @@
-//! The door: one listener for every face over HTTP.
+//! The HTTP listener and its routing.
 //!
-//! A request is accepted, its caller is told apart, and its path decides who answers: the LLM proxy, the state's REST,
-//! approvals, RiskKernel's routes, probes or metrics.
+//! The path of a request decides who answers: the LLM proxy, the state's REST, approvals, budgets and spend,
+//! RiskKernel's routes, probes or metrics.
 
 mod approvals;
 mod budget_metrics;
@@ -57,7 +57,7 @@ use crate::{
     },
 };
 
-/// The proxy. Cheap to clone.
+/// The HTTP server: the LLM proxy and the routes beside it. Cheap to clone.
 #[derive(Clone)]
 pub struct Proxy {
     host: Arc<RwLock<Arc<Host>>>,
@@ -66,7 +66,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy on `node`'s store. `observer` is told of what passes.
+    /// Creates a proxy on the store of `node`. `observer` gets every event.
     pub fn new(
         node: Arc<Node>,
         entropy: &dyn Entropy,
@@ -77,8 +77,7 @@ impl Proxy {
         Ok(Proxy { host: Arc::new(RwLock::new(host)), rest: None, riskkernel: None })
     }
 
-    /// Takes another configuration: requests that come from here on have it, those on their way end under
-    /// the one they came in with.
+    /// Applies another configuration to requests that come from here on. Requests in progress keep theirs.
     pub fn reconfigure(&self, config: Config) {
         let mut host = self.host.write().unwrap_or_else(PoisonError::into_inner);
         *host = host.under(config);
@@ -88,19 +87,20 @@ impl Proxy {
         self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Serves the state's routes too, and RiskKernel's, whose facts are state.
+    /// Adds the routes of the state, and RiskKernel's, which keep facts in the state.
     pub fn with_state(self, desk: Arc<StateDesk>) -> Proxy {
         let riskkernel = Some(RiskKernel::new(desk.clone()));
         Proxy { rest: Some(Rest::new(desk)), riskkernel, ..self }
     }
 
-    /// Serves `listener` until `shutdown` resolves, and then drains: nothing new is begun (`/readyz` and new
-    /// requests get 503), and what is on its way ends and goes to its client, for up to `drain`. What is
-    /// left then is for `Node::leave`, which makes it `unknown`.
+    /// Serves `listener` until `shutdown` resolves, and then drains.
+    ///
+    /// While it drains, for up to `drain`, `/readyz` and new requests get 503, and calls in flight end and go to their
+    /// clients. Calls left after that become `unknown` in `Node::leave`.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>, drain: Duration) {
         let host = self.host();
         let polling = tokio::spawn(host.clone().poll_for_others());
-        // It is woken by nobody: a stop is rare, and a call has enough to do.
+        // Polls, because a stop is rare, and calls should not have to wake a drain.
         let drained = async {
             shutdown.await;
             host.drain();
@@ -120,13 +120,13 @@ impl Proxy {
         polling.abort();
     }
 
-    /// Takes connections, for ever.
+    /// Accepts connections, for ever.
     async fn accept(&self, listener: &TcpListener) {
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(e) => {
-                    // Out of file descriptors, for example: others may close theirs.
+                    // Out of file descriptors, for example: other connections may close.
                     tracing::warn!(error = %e, "cannot accept");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
@@ -134,7 +134,7 @@ impl Proxy {
             };
             let proxy = self.clone();
             tokio::spawn(async move {
-                // Without it a small write can wait 40 ms for the client's acknowledgement.
+                // Without `nodelay` a small write can wait 40 ms for the client's acknowledgement.
                 let _ = stream.set_nodelay(true);
                 let wire = Wire::default();
                 let socket = Socket::new(stream, wire.clone());
@@ -144,18 +144,18 @@ impl Proxy {
                 });
                 let mut server = http1::Builder::new();
                 server.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(60));
-                // A client that hangs up is no error of ours.
+                // A client that hangs up is not an error of the server.
                 let _ = server.serve_connection(TokioIo::new(socket), service).await;
             });
         }
     }
 
-    /// A person changed a limit or a status through this process: waiting calls decide again.
+    /// Makes waiting calls ask again, after a person changed a limit or a status through this process.
     pub fn wake(&self) {
         self.host().wake();
     }
 
-    /// How many metered requests have a client now.
+    /// Returns how many metered requests have a client now.
     pub fn in_progress(&self) -> usize {
         self.host().registry.len().0
     }
@@ -233,7 +233,7 @@ impl Proxy {
                 .map_err(|e| bare(e.into()))?;
         crate::proxy::seat::serves(host, &caller.who).map_err(bare)?;
         if parts.headers.get("upgrade").is_some_and(|u| u.as_bytes().eq_ignore_ascii_case(b"websocket")) {
-            // Codex tries a WebSocket first; told so, it goes on over HTTP at once.
+            // Codex tries a WebSocket first, and falls back to HTTP at once on this refusal.
             return Err(bare(Refusal::NoWebSocket));
         }
         let named = match crate::proxy::named::split(&caller.target) {
@@ -247,7 +247,7 @@ impl Proxy {
                 Some(named)
             }
         };
-        // What is named speaks OpenAI's API, whatever headers come with it.
+        // A named upstream has OpenAI's API, whatever headers the request has.
         let facts = if named.is_some() { HeaderFacts::default() } else { facts };
         let to = |upstream| match &named {
             Some(named) => To::Named(named.clone()),
@@ -357,7 +357,7 @@ impl Proxy {
             .await
             .map_err(|_| Refusal::Internal("the call's driver ended without an answer".into()))?;
         gone.disarm();
-        // A stopped run, or an attempt that ended: the next request enters anew.
+        // The run was stopped or the attempt has ended: the next request enters the run again.
         if response.status() == StatusCode::FORBIDDEN
             && response.headers().contains_key("x-outlast-code")
             && seat.undriven
@@ -367,7 +367,7 @@ impl Proxy {
         Ok(response)
     }
 
-    /// Passes what costs nothing through, unrecorded.
+    /// Passes a request that costs nothing through, unrecorded.
     async fn free(
         host: &Host,
         caller: Caller,
@@ -422,7 +422,7 @@ fn no_key(to: &To) -> Refusal {
     Refusal::NoProviderKey { upstream: name.into(), needs: place.into() }
 }
 
-/// A client chooses among the names that are configured.
+/// Returns the refusal of an upstream name that is not configured. A run token in it is masked.
 fn unknown_upstream(name: &str) -> Refusal {
     Refusal::UnknownUpstream { name: outlast_core::run::token::mask(name).chars().take(80).collect() }
 }

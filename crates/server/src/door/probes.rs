@@ -1,4 +1,4 @@
-//! What asks after the server itself: `/livez`, `/readyz`, `/metrics`.
+//! Probes and metrics of the server: `/livez`, `/readyz`, `/metrics`.
 
 use http::{HeaderValue, Method, Response, StatusCode, header, request::Parts};
 
@@ -8,13 +8,13 @@ use crate::{
     wire::{body::AnswerBody, refuse::Refusal, who},
 };
 
-/// The routes of probes; `docs/reference/openapi.json` is held to them.
+/// Routes of the probes. A test compares `docs/reference/openapi.json` with them.
 pub const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 
-/// The answer to a probe; `None`: it is none.
+/// Answers a probe; `None` for any other request.
 ///
-/// `/livez` asks for the process alone, `/readyz` whether it takes calls: neither wants a token, nor tells
-/// more than that. `/metrics` wants the API token where one is set.
+/// `/livez` tells that the process runs, `/readyz` whether it takes calls. Neither needs a token. `/metrics` needs the
+/// API token where one is set.
 pub fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>, Refusal>> {
     if parts.method != Method::GET {
         return None;
@@ -33,7 +33,7 @@ pub fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>,
     }
 }
 
-/// Why calls are not taken now.
+/// Returns why the server takes no calls now; `None` when it does.
 fn unready(host: &Host) -> Option<&'static str> {
     if host.is_draining() {
         Some("draining: it is about to end\n")
@@ -49,7 +49,7 @@ fn unready(host: &Host) -> Option<&'static str> {
 fn metrics(host: &Host) -> Response<AnswerBody> {
     let (clients, in_flight) = host.registry.len();
     let mut text = host.metrics.text();
-    // A store that cannot be read is `/readyz`'s to tell: what is counted here is told all the same.
+    // When the store cannot be read, the counters in memory are still shown; `/readyz` reports the store.
     if let (Ok(budgets), Ok(now)) = (host.store.budgets(), host.store.now()) {
         text.push_str(&budget_metrics::text(&budgets, now));
     }

@@ -1,4 +1,4 @@
-//! Requests of the state's routes: who asks, and in whose name they write.
+//! Access to the state's routes: who may ask, and in whose name they write.
 
 use http::request::Parts;
 use outlast_core::engine::actor::Actor;
@@ -10,10 +10,10 @@ use crate::{
     wire::who::{self, Who},
 };
 
-/// What a request asks of the state, without credentials of ours in its target; `None` when it asks something else.
+/// Returns the writer of a request for state and its head without run tokens; `None` for any other path.
 ///
-/// On a supervisor's listener the run token is wanted, and what is written is its attempt's, under its fence. Other
-/// listeners let in whom they let in for routes of ours, and what those write is no run's.
+/// A supervisor's listener requires a run token, and writes are made in the name of its attempt. Other listeners have
+/// the rules of `who::api`, and writes are made in the name of no run.
 pub fn asked(host: &Host, parts: &Parts) -> Option<Result<(Writer, Parts), Error>> {
     if host.config.access.only_run.is_none() {
         let let_in = || who::api(&host.config.access, &parts.headers);

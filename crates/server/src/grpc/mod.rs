@@ -1,6 +1,6 @@
-//! gRPC: the service that the published Statehouse client speaks, and the health service.
+//! gRPC: the service of the published Statehouse client, and the health service.
 //!
-//! Plain HTTP/2. On loopback, or with an API token as `authorization: Bearer`.
+//! Plain HTTP/2 without TLS. On loopback, or with an API token as `authorization: Bearer`.
 
 mod replay;
 mod service;
@@ -29,12 +29,14 @@ use crate::{
     wire::who::NotLetIn,
 };
 
-/// What the published client takes as one message: gRPC's default. A longer reply it would refuse
-/// itself, with less to say.
+/// Largest reply in bytes: gRPC's default, which the published client accepts. The client would refuse a longer reply
+/// with a less helpful error.
 pub const MAX_REPLY: usize = 4 << 20;
 
-/// Serves until `shutdown` resolves. `api_token` is wanted from every call when it is set; without
-/// one the listener has to be on loopback, which the caller sees to.
+/// Serves gRPC until `shutdown` resolves.
+///
+/// Every call needs `api_token` when it is set. Without one the listener has to be on loopback, which the caller of
+/// this function ensures.
 pub async fn serve(
     desk: Arc<StateDesk>,
     listener: TcpListener,
@@ -67,7 +69,7 @@ fn let_in(request: Request<()>, api_token: Option<&str>) -> Result<Request<()>, 
     }
 }
 
-/// An error as its status: the code stands in the metadata `outlast-code`.
+/// Returns the gRPC status of an error. The metadata `outlast-code` has the stable code.
 fn status(error: Error) -> Status {
     let text = match error.hint() {
         Some(hint) => format!("{error} (hint: {hint})"),

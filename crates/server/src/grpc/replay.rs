@@ -1,4 +1,4 @@
-//! Replay: read, put together and translated on a thread of its own, streamed in batches.
+//! Replay over gRPC: commits are read and translated on a blocking thread, and streamed in batches.
 
 use std::{
     pin::Pin,
@@ -16,22 +16,24 @@ use tonic::{Response, Status, metadata::MetadataValue};
 use super::{MAX_REPLY, Operation, ReplayEvent, service::number, status, structs};
 use crate::state::{Commits, Error};
 
-/// Batches that may be ready before they are taken.
+/// Number of batches buffered for the client.
 const AHEAD: usize = 4;
 
-/// A message's own fields, and room for what frames it.
+/// Bytes reserved for a message's own fields and its framing.
 const MESSAGE_OVERHEAD: usize = 1024;
 
 type Batch = Result<Vec<ReplayEvent>, Status>;
 
-/// The reply's stream. Ends early, with the thread that feeds it, when the client goes.
+/// Stream of the reply. When the client leaves, the stream and the thread that feeds it end.
 pub struct Events {
     batches: mpsc::Receiver<Batch>,
     batch: vec::IntoIter<ReplayEvent>,
 }
 
-/// Starts the replay; the first page is read before the reply begins, so that its header can say
-/// whether compaction has removed some of what was asked for (`outlast-compacted: true`).
+/// Starts a replay.
+///
+/// The first page is read before the reply begins, so that its header can say whether compaction has removed part of
+/// the range (`outlast-compacted: true`).
 pub async fn start(store: Arc<dyn Store>, mut commits: Commits) -> Result<Response<Events>, Error> {
     let (sender, mut batches) = mpsc::channel::<Batch>(AHEAD);
     let (compacted, said) = tokio::sync::oneshot::channel();
@@ -79,7 +81,7 @@ fn translated(commits: Vec<Vec<Event>>) -> Result<Vec<ReplayEvent>, Error> {
     Ok(out)
 }
 
-/// One commit as one message; as several of its number and id when one would be too long.
+/// Translates a commit into one message, or into several with the same number and id when one would be too long.
 fn translate(commit: Vec<Event>, out: &mut Vec<ReplayEvent>) -> Result<(), Error> {
     let limit = MAX_REPLY - MESSAGE_OVERHEAD;
     let mut length = usize::MAX;

@@ -1,4 +1,4 @@
-//! The service: each call translated, asked, and translated back.
+//! The gRPC service: translates each call for the state, and its result back.
 
 use std::sync::Arc;
 
@@ -28,10 +28,10 @@ use crate::{
     version::{COMMIT, VERSION},
 };
 
-/// Keys, or items, that are read at once.
+/// Number of keys or items read at once.
 const SCAN: usize = 2_000;
 
-/// What a key takes in a reply beside its text, at least.
+/// Bytes that a key takes in a reply besides its text, at least.
 const KEY_OVERHEAD: usize = 2;
 
 pub struct Statehouse {
@@ -64,7 +64,7 @@ impl StatehouseService for Statehouse {
         request: Request<BeginTransactionRequest>,
     ) -> Result<Response<BeginTransactionResponse>, Status> {
         let timeout_ms = request.into_inner().timeout_ms;
-        // The wire has no reads within a transaction.
+        // The protocol has no reads within a transaction.
         let txn_id = self.desk.begin(timeout_ms, false).await.map_err(status)?;
         Ok(Response::new(BeginTransactionResponse { txn_id }))
     }
@@ -107,7 +107,7 @@ impl StatehouseService for Statehouse {
         request: Request<GetStateAtVersionRequest>,
     ) -> Result<Response<GetStateAtVersionResponse>, Status> {
         let r = request.into_inner();
-        // A version that cannot be is not there.
+        // A version beyond `i64` cannot exist: 0 is never found.
         let version = i64::try_from(r.version).unwrap_or(0);
         let read =
             move |s: &dyn Store| s.state_at(&r.namespace, &r.agent_id, &r.key, Which::Version(version));
@@ -133,7 +133,7 @@ impl StatehouseService for Statehouse {
                         bytes += listed.key.len() + KEY_OVERHEAD;
                         keys.push(listed.key);
                     }
-                    // Too long for a reply: how much too long need not be known.
+                    // Too long for a reply already: the exact length does not matter.
                     if is_last || bytes > 2 * MAX_REPLY {
                         return Ok(keys);
                     }
@@ -183,7 +183,7 @@ impl StatehouseService for Statehouse {
         let namespace = r.namespace.clone();
         let head = desk.read(move |s| s.namespace(&namespace)).await.map_err(status)?;
         let commit = |ts: u64| i64::try_from(ts).unwrap_or(i64::MAX);
-        // What is committed meanwhile is not waited for.
+        // The replay ends at the newest commit of now: later ones are not waited for.
         let newest = head.map_or(0, |n| n.commit);
         let range = EventRange {
             namespace: r.namespace,
@@ -197,13 +197,13 @@ impl StatehouseService for Statehouse {
     }
 }
 
-/// A scan of all keys, at the moment it begins.
+/// Returns a scan of all keys with the prefix, at the current moment.
 fn whole(store: &dyn Store, namespace: String, agent: String, prefix: String) -> Result<Scan, store::Error> {
     let at = outlast_core::state::At::Position(store.state_position()?);
     Ok(Scan { namespace, agent, prefix, after: None, at, limit: SCAN })
 }
 
-/// A tombstone and a key that was never written do not exist.
+/// Returns the reply for a key. A deleted key, like one that was never written, does not exist.
 fn shown(item: Option<Item>) -> Result<GetStateResponse, Status> {
     let Some(item) = item else { return Ok(GetStateResponse::default()) };
     let value =
@@ -217,7 +217,7 @@ fn entry(item: Item) -> Result<ScanEntry, Error> {
     Ok(ScanEntry { key: item.key, value, version: number(item.version), commit_ts: number(item.commit) })
 }
 
-/// Versions and commits are never negative.
+/// Converts a version or commit number, which is never negative.
 pub(super) fn number(n: i64) -> u64 {
     u64::try_from(n).unwrap_or(0)
 }

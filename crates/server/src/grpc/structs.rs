@@ -1,7 +1,7 @@
-//! Between `google.protobuf.Struct`, as it comes over the wire, and JSON text, as it is stored.
+//! Conversion between `google.protobuf.Struct`, as sent over gRPC, and JSON text, as stored.
 //!
-//! Written: no blanks, members in the order of their names, whole numbers without a point. A number is
-//! a double on the wire, and its shortest text reads back as the same double.
+//! The JSON has no whitespace, members sorted by name, and whole numbers without a point. A number is a double over
+//! gRPC, and its shortest text reads back as the same double.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -13,16 +13,17 @@ use serde::{
 
 use crate::state::Error;
 
-/// Above it a double has no whole number of its own as `i64`.
+/// Absolute value from which on a double no longer stands for exactly one `i64`.
 const WHOLE: f64 = 9.0e18;
 
-/// Errors: a number that JSON does not have.
+/// Writes a Struct as JSON text. Errors: a number that JSON does not have.
 pub fn to_json(value: &Struct) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(&Members(&value.fields)).map_err(|e| Error::BadValue(e.to_string()))
 }
 
-/// An object as a Struct. The wire has nothing but objects: any other value comes as the one member
-/// `value`. Errors: bytes that are no JSON, which only other ways of writing can have left.
+/// Reads JSON text as a Struct. gRPC has only objects, so any other value becomes the one member `value`.
+///
+/// Errors: bytes that are not JSON, which only other interfaces can have written.
 pub fn from_json(text: &[u8], key: &str) -> Result<Struct, Error> {
     let Read(value) = serde_json::from_slice(text)
         .map_err(|_| Error::NotJson { what: format!("the value of key {key:?}") })?;

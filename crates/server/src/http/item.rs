@@ -1,4 +1,4 @@
-//! One key: get, put, delete, history.
+//! Routes of one key: get, put, delete, history.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::{Asked, answered, show};
 use crate::{state::Error, wire::body::AnswerBody};
 
-/// Versions of a history at once.
+/// Default number of versions in a page of a history.
 const HISTORY: usize = 100;
 const MOST: usize = 1_000;
 
@@ -85,16 +85,16 @@ pub async fn history(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(&History { versions, oldest, after: last })
 }
 
-/// Values stand in it as they are kept.
+/// A page of a key's history. Values are written as they are stored.
 #[derive(Serialize)]
 struct History {
     versions: Vec<show::Version>,
     oldest: i64,
-    /// Where the next page goes on; none behind the last one.
+    /// Version after which the next page begins; `None` on the last page.
     after: Option<i64>,
 }
 
-/// What a change or a transaction came to.
+/// Returns the JSON for a commit: its number, time and the versions that it made.
 pub fn committed(done: &Committed) -> Value {
     json!({ "commit": done.commit, "at": done.at.0, "versions": done.versions })
 }
@@ -102,7 +102,7 @@ pub fn committed(done: &Committed) -> Value {
 fn name(asked: &Asked<'_>) -> Arc<Name> {
     match asked.path.as_slice() {
         [namespace, agent, key] => Name::new(namespace, agent, key),
-        // The route's path has three open segments.
+        // Unreachable: the route's path has three `{…}` segments.
         _ => Name::new("", "", ""),
     }
 }

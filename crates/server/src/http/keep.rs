@@ -1,4 +1,4 @@
-//! How many versions of each key a namespace keeps.
+//! Routes for the number of versions of each key that a namespace keeps.
 
 use http::Response;
 use outlast_core::{
@@ -28,7 +28,7 @@ struct Wanted {
     keep: Value,
 }
 
-/// Says what is kept, and removes what is not.
+/// Sets how many versions are kept, and removes older ones. Answers with the number removed.
 pub async fn put(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let namespace = asked.query.or("namespace", NAMESPACE);
     let wanted: Wanted = serde_json::from_slice(&asked.body)

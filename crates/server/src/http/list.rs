@@ -1,4 +1,4 @@
-//! Many keys: listed, scanned, and where a loop over them goes on.
+//! Routes over many keys: list, scan, and the resume point of a loop.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::Response;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Asked, answered, show};
 use crate::{state::Error, wire::body::AnswerBody};
 
-/// Where nothing else is said.
+/// Namespace of requests that name none.
 pub const NAMESPACE: &str = "default";
 
 const KEYS: usize = 1_000;
@@ -43,7 +43,7 @@ pub async fn scan(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(&Scanned { items, cursor })
 }
 
-/// Values stand in it as they are kept.
+/// A page of a scan. Values are written as they are stored.
 #[derive(Serialize)]
 struct Scanned {
     items: Vec<show::Version>,
@@ -58,7 +58,7 @@ pub async fn resume_point(asked: Asked<'_>) -> Result<Response<AnswerBody>, Erro
     answered(&show::resume_point(&point, &prefix))
 }
 
-/// All pages are read at the position of the first: they show one moment.
+/// Reads the scan that a query asks for. Later pages use the position of the first, so that all show one moment.
 async fn scan_of(asked: &Asked<'_>, default: usize, most: usize) -> Result<Scan, Error> {
     let query = &asked.query;
     let (namespace, agent) = (query.or("namespace", NAMESPACE), query.wanted("agent")?);
@@ -73,7 +73,8 @@ async fn scan_of(asked: &Asked<'_>, default: usize, most: usize) -> Result<Scan,
     Ok(Scan { namespace, agent, prefix, after, at, limit })
 }
 
-/// The page behind `key`, at the same moment: a letter, its number, the key.
+/// Encodes the cursor of the page after `key`, at the same moment: a letter for the kind of moment, its number, the
+/// key.
 fn cursor(at: At, key: &str) -> String {
     let moment = match at {
         At::Newest => "n:0".to_owned(),

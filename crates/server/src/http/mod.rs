@@ -1,4 +1,5 @@
-//! REST over the state, below `/v1/state/`. `docs/reference/openapi.json` describes it; a test holds it to [`ROUTES`].
+//! REST over the state, below `/v1/state/`. `docs/reference/openapi.json` describes it; a test compares it with
+//! [`ROUTES`].
 //!
 //! Times are microseconds since the Unix epoch.
 
@@ -28,7 +29,7 @@ use crate::{
     wire::body::AnswerBody,
 };
 
-/// The routes over one store. Cheap to clone. Who may ask, and in whose name they write, is settled before.
+/// The state's REST routes over one store. Cheap to clone. Access and writer are decided before, in `door::state`.
 #[derive(Clone)]
 pub struct Rest {
     desk: Arc<StateDesk>,
@@ -39,7 +40,7 @@ struct Asked<'a> {
     desk: &'a Arc<StateDesk>,
     writer: Writer,
     query: Query,
-    /// What the path has for `{…}`, decoded.
+    /// Values of the path's `{…}` segments, decoded.
     path: Vec<String>,
     parts: &'a Parts,
     body: Bytes,
@@ -50,7 +51,7 @@ impl Rest {
         Rest { desk }
     }
 
-    /// Whether a path is one of these routes', or would be.
+    /// Returns whether a path is below `/v1/state/`, whether there is such a route or not.
     pub fn takes(path: &str) -> bool {
         path.starts_with(routes::ROOT)
     }
@@ -85,12 +86,12 @@ impl Rest {
     }
 }
 
-/// An error as every route answers it.
+/// Returns the response for an error, the same for every route.
 pub(crate) fn refused(error: &Error) -> Response<AnswerBody> {
     refused_with(error, json!({}))
 }
 
-/// The same, with more members.
+/// Returns the response for an error, whose JSON has the members of `body` too.
 fn refused_with(error: &Error, mut body: Value) -> Response<AnswerBody> {
     body["error"] = json!({
         "code": error.code(),

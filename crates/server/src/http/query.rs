@@ -1,4 +1,4 @@
-//! What a request says in its path and query, decoded and checked.
+//! Path segments and query parameters of a request, decoded and checked.
 
 use std::borrow::Cow;
 
@@ -8,16 +8,16 @@ use percent_encoding::percent_decode_str;
 use super::routes::Route;
 use crate::state::Error;
 
-/// The words of a query, each once.
+/// Parameters of a query, each at most once.
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Errors: a word the route does not have, or that is there twice; what is not UTF-8.
+    /// Parses a query. Errors: a parameter that `route` does not have, or that is there twice; text that is not UTF-8.
     pub fn parse(text: &str, route: &Route) -> Result<Query, Error> {
         Query::read(text, route.query)
     }
 
-    /// The same, where a route has these words.
+    /// Parses a query in which only the parameters in `known` are allowed. Errors as for [`Query::parse`].
     pub fn read(text: &str, known: &[&str]) -> Result<Query, Error> {
         let query = Query::words(text)?;
         match query.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
@@ -29,7 +29,8 @@ impl Query {
         }
     }
 
-    /// Leaves words out that are not among `known`. Errors: one that is there twice; what is not UTF-8.
+    /// Parses a query and drops parameters that are not in `known`. Errors: a parameter that is there twice; text that
+    /// is not UTF-8.
     pub fn known(text: &str, known: &[&str]) -> Result<Query, Error> {
         let mut query = Query::words(text)?;
         query.0.retain(|(name, _)| known.contains(&name.as_str()));
@@ -63,7 +64,7 @@ impl Query {
         self.text(name).map(str::to_owned).ok_or_else(missing)
     }
 
-    /// A whole number of at least 0.
+    /// Returns a parameter as a whole number. Errors: anything else, also a negative number.
     pub fn number(&self, name: &str) -> Result<Option<i64>, Error> {
         let Some(text) = self.text(name) else { return Ok(None) };
         match text.parse::<i64>() {
@@ -72,7 +73,7 @@ impl Query {
         }
     }
 
-    /// How many at once: at least 1, at most `most`.
+    /// Returns the parameter `limit`, or `default`. Errors: a number outside 1 to `most`.
     pub fn limit(&self, default: usize, most: usize) -> Result<usize, Error> {
         let Some(n) = self.number("limit")? else { return Ok(default) };
         match usize::try_from(n) {
@@ -91,7 +92,7 @@ impl Query {
         }
     }
 
-    /// When to look: `commit` or `time` (microseconds since the Unix epoch), at most one of them.
+    /// Returns the moment to read at, from `commit` or `time` (microseconds since the Unix epoch). Errors: both given.
     pub fn at(&self) -> Result<At, Error> {
         match self.moment("commit", "time")? {
             None => Ok(At::Newest),
@@ -109,9 +110,9 @@ impl Query {
     }
 }
 
-/// Undoes percent-encoding. Errors: half an escape, or what is not UTF-8.
+/// Decodes percent-encoding. Errors: an incomplete escape, or bytes that are not UTF-8.
 pub fn decode(text: &str) -> Result<String, Error> {
-    // The library lets what is no escape stand.
+    // The library leaves an incomplete escape as it is.
     let is_escape = |behind: &str| behind.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
     let decoded = percent_decode_str(text).decode_utf8();
     decoded.ok().filter(|_| text.split('%').skip(1).all(is_escape)).map(Cow::into_owned).ok_or_else(|| {

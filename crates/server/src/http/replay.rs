@@ -1,4 +1,4 @@
-//! Replay as server-sent events: an event per commit, its id the position to go on behind.
+//! Replay as server-sent events: one event per commit. The id of an event is the position after which to continue.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,13 +16,13 @@ use crate::{
     wire::body::{AnswerBody, Piece},
 };
 
-/// Pieces that may be ready before they are taken.
+/// Number of pieces buffered for the client.
 const AHEAD: usize = 4;
 
-/// How often it is looked for new commits while a replay is followed.
+/// Interval between two looks for new commits while a client follows.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long nothing is said: what is in between may hang up on silence.
+/// Silence after which a comment is sent, so that intermediaries keep the connection.
 const QUIET: Duration = Duration::from_secs(15);
 
 pub async fn replay(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
@@ -31,7 +31,7 @@ pub async fn replay(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let follow = query.flag("follow")?;
     let mut to = query.moment("to_commit", "to_time")?;
     if to.is_none() && !follow {
-        // What is committed meanwhile is not waited for.
+        // The replay ends at the newest commit of now: later ones are not waited for.
         let of = namespace.clone();
         let head = asked.desk.read(move |s| s.namespace(&of)).await?;
         to = Some(Moment::Commit(head.map_or(0, |n| n.commit)));
@@ -51,14 +51,14 @@ pub async fn replay(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     Ok(response)
 }
 
-/// A client that lost its connection says what it saw last.
+/// Returns the position in `Last-Event-ID`, which a client that lost its connection sends.
 fn resumed(asked: &Asked<'_>) -> Result<Option<i64>, Error> {
     let Some(said) = asked.parts.headers.get("last-event-id") else { return Ok(None) };
     let position = said.to_str().ok().and_then(|s| s.parse().ok());
     position.map(Some).ok_or_else(|| Error::BadRequest("Last-Event-ID is none that was given here".into()))
 }
 
-/// Sends pages until the end; when it is followed, until the client goes.
+/// Sends pages until the last one; with `follow`, until the client leaves.
 async fn feed(desk: Arc<StateDesk>, mut commits: Commits, follow: bool, to: mpsc::Sender<Piece>) {
     let (mut said, mut told) = (Instant::now(), false);
     loop {
@@ -70,7 +70,7 @@ async fn feed(desk: Arc<StateDesk>, mut commits: Commits, follow: bool, to: mpsc
                 for commit in &page {
                     let id = commit.last().map_or(0, |e| e.item.position.0);
                     let data = runs.commit(store, commit)?;
-                    // What was read back as JSON is written as JSON.
+                    // Values that were read as JSON can be written as JSON.
                     let data = serde_json::to_string(&data).unwrap_or_default();
                     text.push_str(&format!("id: {id}\nevent: commit\ndata: {data}\n\n"));
                 }

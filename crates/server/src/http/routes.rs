@@ -1,10 +1,10 @@
-//! The routes of the state, in one table: the router and docs/reference/openapi.json are both held to it.
+//! Table of the state's routes. The router uses it, and a test compares docs/reference/openapi.json with it.
 
 use http::Method;
 
 use super::segments;
 
-/// What a route does.
+/// Operation of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     Get,
@@ -21,13 +21,13 @@ pub enum Verb {
     Keep,
 }
 
-/// A route: `{…}` in the path is one segment, percent-encoded, that may be empty.
+/// A route. `{…}` in the path is one segment, percent-encoded, which may be empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     pub method: &'static str,
     pub path: &'static str,
     pub verb: Verb,
-    /// The words of its query. Any other is refused: a word mistyped is not one left out.
+    /// Parameters of the query. Any other is refused, so that a mistyped one is not ignored.
     pub query: &'static [&'static str],
 }
 
@@ -64,7 +64,7 @@ pub const ROUTES: &[Route] = &[
     Route { method: "PUT", path: "/v1/state/keep", verb: Verb::Keep, query: &["namespace"] },
 ];
 
-/// The route of a request, with the segments its path has for `{…}`, as they came.
+/// Finds the route of a request, and returns the values of its `{…}` segments, not decoded.
 pub fn find<'a>(method: &Method, path: &'a str) -> Option<(&'static Route, Vec<&'a str>)> {
     let mut routes = ROUTES.iter().filter(|route| route.method == method.as_str());
     routes.find_map(|route| Some((route, segments::open(route.path, path)?)))

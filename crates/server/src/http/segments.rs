@@ -1,6 +1,6 @@
-//! The segments of a path.
+//! Matching of a path against a route with `{…}` segments.
 
-/// What a path has where a route has `{…}`, as it came; `None` for another route's path.
+/// Returns the values of the `{…}` segments of `route` in `path`, not decoded. `None` when the path does not match.
 pub fn open<'a>(route: &str, path: &'a str) -> Option<Vec<&'a str>> {
     let (wanted, had): (Vec<&str>, Vec<&str>) = (route.split('/').collect(), path.split('/').collect());
     let is_open = |segment: &str| segment.starts_with('{');

@@ -1,4 +1,4 @@
-//! The state's nouns as JSON.
+//! JSON shapes of the state: versions, commits, keys, resume points.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use outlast_core::{
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
-/// A version of a key. Values stand as they are kept: no number loses a digit.
+/// A version of a key. The value is written as it is stored, so that no number loses a digit.
 #[derive(Debug, Serialize)]
 pub struct Version {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -22,7 +22,7 @@ pub struct Version {
     pub version: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Box<RawValue>>,
-    /// Of a value that is no JSON its bytes.
+    /// Bytes of a value that is not JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value_base64: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -31,11 +31,11 @@ pub struct Version {
     pub by: Option<By>,
 }
 
-/// What all operations of a commit have in common.
+/// The commit of a version, and who wrote it.
 #[derive(Clone, Debug, Serialize)]
 pub struct By {
     pub commit: i64,
-    /// Microseconds since the Unix epoch.
+    /// Time of the commit, in microseconds since the Unix epoch.
     pub at: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
@@ -53,7 +53,7 @@ pub struct Commit {
     pub operations: Vec<Version>,
 }
 
-/// The ids of runs, looked up once each.
+/// Cache of run ids, each looked up once.
 #[derive(Default)]
 pub struct Runs(HashMap<RunNo, Option<String>>);
 
@@ -67,24 +67,24 @@ impl Runs {
         Ok(id)
     }
 
-    /// Who wrote a version, and when.
+    /// Returns who wrote a version, and when.
     pub fn by(&mut self, store: &dyn Store, item: &Item) -> Result<By, store::Error> {
         let run = item.run.map(|run| self.id(store, run)).transpose()?.flatten();
         Ok(By { commit: item.commit, at: item.at.0, run, attempt: item.attempt.map(|a| a.0) })
     }
 
-    /// A version of a key, with its place.
+    /// Returns a version of a key, with its namespace and agent.
     pub fn item(&mut self, store: &dyn Store, item: &Item) -> Result<Version, store::Error> {
         let (namespace, agent) = (Some(item.namespace.clone()), Some(item.agent.clone()));
         Ok(Version { namespace, agent, ..self.version(store, item)? })
     }
 
-    /// A version of a key among others of its agent.
+    /// Returns a version of a key, without its namespace and agent.
     pub fn version(&mut self, store: &dyn Store, item: &Item) -> Result<Version, store::Error> {
         Ok(Version { by: Some(self.by(store, item)?), ..Version::bare(item) })
     }
 
-    /// A commit's events on one agent; `None` of none.
+    /// Returns a commit's events on one agent; `None` when there are none.
     pub fn commit(&mut self, store: &dyn Store, events: &[Event]) -> Result<Option<Commit>, store::Error> {
         let Some(first) = events.first() else { return Ok(None) };
         let by = self.by(store, &first.item)?;
@@ -94,7 +94,7 @@ impl Runs {
 }
 
 impl Version {
-    /// Without its place, and without who wrote it.
+    /// Returns a version without namespace, agent and commit.
     pub fn bare(item: &Item) -> Version {
         let (value, value_base64) = match &item.value {
             None => (None, None),
@@ -128,7 +128,7 @@ pub fn resume_point(point: &ResumePoint, prefix: &str) -> Value {
     })
 }
 
-/// A value as it is kept: the JSON text as it came, without the blanks around it.
+/// Returns the bytes to store for a value: the JSON text as it came, without surrounding whitespace.
 pub fn value_text(raw: &RawValue) -> Vec<u8> {
     raw.get().trim().as_bytes().to_vec()
 }

@@ -1,4 +1,4 @@
-//! Many keys at once, all or none; and what became of a transaction whose answer was lost.
+//! Routes of transactions: changes of many keys at once, and the outcome of a transaction whose answer was lost.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{state::Error, wire::body::AnswerBody};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Transaction {
-    /// The caller's own name of it: sent again, it is not done again.
+    /// The caller's own id. A transaction that is sent again under the same id is not applied again.
     #[serde(default)]
     id: Option<String>,
     changes: Vec<Wanted>,
@@ -34,7 +34,7 @@ struct Wanted {
     expected_version: Option<u32>,
 }
 
-/// A value that is `null` is there all the same.
+/// Reads a value so that `null` becomes `Some`: only a missing member is `None`.
 fn there<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(from).map(Some)
 }

@@ -1,6 +1,6 @@
-//! Which named upstream a call to OpenAI's own path goes to, by its model: `models_match = ["llama-*"]`.
+//! Routing by model: sends calls on OpenAI's own path to a named upstream with `models_match = ["llama-*"]`.
 //!
-//! The person writes the patterns; a client says its model and chooses nothing else.
+//! The patterns are configured by a person; a client chooses only the model.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -18,7 +18,8 @@ use crate::{
     wire::{encoding, headers, who::Credential},
 };
 
-/// Whose pattern matches `model`: of several the one with the most characters, then the first by name.
+/// Returns the named upstream whose pattern matches `model`. Of several, the pattern with the most characters wins,
+/// then the first name.
 pub fn choose<'n>(named: &'n [Arc<Named>], model: &str) -> Option<&'n Arc<Named>> {
     let matching = |n: &'n Arc<Named>| {
         let weight = n.models_match.iter().filter(|p| p.matches(model)).map(Pattern::weight).max();
@@ -28,9 +29,9 @@ pub fn choose<'n>(named: &'n [Arc<Named>], model: &str) -> Option<&'n Arc<Named>
     best.map(|(_, named)| named)
 }
 
-/// Where a call goes that named no upstream.
+/// Returns the upstream of a call that named none in its path.
 ///
-/// A key of the caller's own is meant for the provider that it was sent to: such a call stays there.
+/// A call with the caller's own key stays with the provider that it was sent to, for which the key is meant.
 pub fn route(config: &Config, to: To, credential: &Credential, came: &HeaderMap, raw: &Bytes) -> To {
     let To::Own(Upstream::OpenAi) = to else { return to };
     let named = &config.providers.named;
@@ -41,7 +42,7 @@ pub fn route(config: &Config, to: To, credential: &Credential, came: &HeaderMap,
     choose(named, &model).map_or(to, |named| To::Named(named.clone()))
 }
 
-/// The body's model. A body that cannot be read is refused later, with its reason.
+/// Returns the model in the body. `None` for a body that cannot be read, which is refused later with a reason.
 fn model(config: &Config, came: &HeaderMap, raw: &Bytes) -> Option<String> {
     #[derive(Deserialize)]
     struct Body<'b> {

@@ -1,4 +1,4 @@
-//! One metered request, read: its seat, digest, bound, and how it goes upstream.
+//! A metered request as it was read: its seat, digest and bound, and how it is sent upstream.
 
 use std::sync::Arc;
 
@@ -32,11 +32,11 @@ use crate::{
     },
 };
 
-/// A metered request.
+/// A metered request, read and ready for admission.
 pub struct Call {
     pub seat: Seat,
     pub dialect: &'static dyn Dialect,
-    /// Where it goes.
+    /// Upstream of the call.
     pub to: To,
     pub request: Request,
     pub digest: Digest,
@@ -44,32 +44,32 @@ pub struct Call {
     pub bound: Bound,
     pub priced: Priced,
     pub retry_count: u32,
-    /// Its client does not try again itself: we do.
+    /// Whether Outlast retries the call, because the client does not do so itself.
     pub tried_again: bool,
     pub idempotency_key: Option<String>,
-    /// What is stored of it: against a base, when prompts are kept.
+    /// Request body as the journal stores it, as a difference to a base. `None` when prompts are not kept.
     pub record: Option<BodyRecord>,
     pub path: Arc<str>,
     pub arrived: Instant,
     target: String,
     headers: HeaderMap,
     credential: Credential,
-    /// As it came.
+    /// Request body as it came, possibly compressed.
     raw: Bytes,
-    /// Decoded.
+    /// Request body, decoded.
     pub body: Bytes,
 }
 
-/// What reading a request takes of the proxy.
+/// Parts of the proxy that reading a request needs.
 pub struct Context<'a> {
     pub config: &'a Config,
     pub memories: &'a Memories,
-    /// A number that no other request has.
+    /// Returns a number that no other request has.
     pub nonce: &'a (dyn Fn() -> u64 + Sync),
 }
 
 impl Call {
-    /// Reads a request. Errors are refusals that cost nothing.
+    /// Reads a request into a call. Errors are refusals: nothing was reserved or sent.
     pub fn read(
         context: &Context<'_>,
         seat: Seat,
@@ -109,7 +109,7 @@ impl Call {
             Credential::Passed { digest, .. } => Some(*digest),
         };
         let match_key = if seat.shared {
-            // Nobody's requests are all different: there is no attempt a replay could belong to.
+            // In the shared run every request is a new one: there is no attempt that a replay could belong to.
             let nonce = format!("{}#{}", seat.scope, nonce());
             MatchKey::new(&digest, &nonce, credential_digest.as_ref())
         } else {
@@ -117,8 +117,8 @@ impl Call {
         };
         let priced = Priced::of(&config.prices, &config.price_hash, &to, &request);
         let (record, grown) = stored(memories, &seat, &to, &request, &body);
-        // A conversation that grows by a message costs a message. Server tools repeat their input, so
-        // for them the bytes alone count.
+        // A conversation that grows by one message is bounded by its billed input plus that message. Server tools
+        // repeat their input in each turn, so for them only the bytes count.
         let input = match grown.filter(|_| request.turns <= 1) {
             Some(tokens) => tokens.min(request.input_bound),
             None => request.input_bound,
@@ -151,7 +151,7 @@ impl Call {
         })
     }
 
-    /// What it wants of its upstream's minute.
+    /// Returns what the call needs of its upstream's rate: requests and tokens per minute.
     pub fn wants(&self, config: &Config) -> Wants {
         let key = match &self.credential {
             Credential::Ours => None,
@@ -171,10 +171,10 @@ impl Call {
         self.to.name()
     }
 
-    /// The request body as it is stored.
+    /// Returns the request body as the journal stores it; `None` when prompts are not kept.
     pub fn payload(&self) -> Option<Payload> {
         let bytes = Bytes::from(self.record.as_ref()?.to_bytes());
-        // Its middle is compressed already.
+        // The record's middle is compressed already.
         Some(Payload {
             codec: Codec::Raw,
             key_id: 0,
@@ -185,7 +185,7 @@ impl Call {
         })
     }
 
-    /// Sends it upstream, with its output cap lowered to `cap`.
+    /// Sends the call upstream, with its output cap lowered to `cap`.
     pub fn send(
         &self,
         config: &Config,
@@ -208,8 +208,7 @@ impl Call {
         }
     }
 
-    /// An upstream's own words about a call, as the journal keeps them: without the key it was sent,
-    /// ours or the caller's.
+    /// Returns an upstream's error text without the key that was sent, the configured or the caller's, for the journal.
     pub fn mask_secrets(&self, providers: &Providers, text: &str) -> String {
         let mut masked = text.to_owned();
         if let Some(key) = &self.to.provider(providers).key {
@@ -223,13 +222,13 @@ impl Call {
         masked
     }
 
-    /// As a base for the requests after it. Only after its record is committed.
+    /// Returns the body as a base for later requests. Valid only after the record of entry `seq` is committed.
     pub fn base(&self, seq: outlast_core::words::id::Seq) -> Option<Base> {
         Some(Base::new(seq, self.record.as_ref()?, self.body.clone()))
     }
 }
 
-/// Puts a credential into `out`: ours, or the caller's own in the header it came in.
+/// Puts a credential into `out`: the configured key, or the caller's own in the header it came in.
 pub fn credential(
     config: &Config,
     to: &To,
@@ -263,11 +262,11 @@ pub fn credential(
     }
 }
 
-/// Where a base is cut, the tokens across the cut fall apart.
+/// Tokens added to the bound for the cuts in a base, where text may split into other tokens than before.
 const CUT_TOKENS: u64 = 32;
 
-/// The record of a body against the run's bases, and the input bound that the base gives: its billed
-/// input, the bytes that are new, and what few bytes can stand for.
+/// Returns the record of a body against the run's bases, and the input bound in tokens that the base gives: its billed
+/// input, plus the new bytes, plus what a few bytes can stand for (`beyond_bytes`).
 fn stored(
     memories: &Memories,
     seat: &Seat,
@@ -290,8 +289,10 @@ fn stored(
     (Some(record), grown)
 }
 
-/// Whether a caller leaves trying again to us: it says so, or does not say that it does so itself. The official SDKs
-/// count their own tries in each request, the first one included.
+/// Returns whether Outlast retries for this caller: `X-Outlast-Retries` says so, or the caller does not retry itself.
+///
+/// The official SDKs count their own retries in a header of each request, the first one included.
+/// Errors: `bad_header` for any other value than on or off.
 pub fn leaves_it_to_us(headers: &HeaderMap) -> Result<bool, Refusal> {
     match headers.get("x-outlast-retries").map(|v| v.to_str().unwrap_or("")) {
         None => Ok(!headers.contains_key("x-stainless-retry-count")),

@@ -1,4 +1,4 @@
-//! How the proxy is set up, and what may be watched of it.
+//! Configuration of the proxy, and the events that an observer sees.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,41 +13,40 @@ use outlast_core::{
 use super::named::Providers;
 use crate::wire::who::Access;
 
-/// How the proxy is set up.
+/// Configuration of the proxy.
 #[derive(Clone)]
 pub struct Config {
     pub access: Access,
     pub providers: Providers,
     pub prices: PriceTable,
     pub price_hash: Arc<str>,
-    /// Of runs that a header names first.
+    /// Limits of runs that a header names first.
     pub default_limits: Limits,
     pub default_policy: Policy,
     pub admit_wait: Duration,
     pub settle_wait: Duration,
     pub first_byte_timeout: Duration,
     pub idle_timeout: Duration,
-    /// Bytes of a request, as it came and decoded.
+    /// Largest request body in bytes, both as it came and decoded.
     pub max_body: usize,
-    /// Bytes of an answer that is no stream.
+    /// Largest answer in bytes that is not a stream.
     pub max_answer: usize,
-    /// Bytes of answers kept in memory, in all, while they cannot be recorded.
+    /// Largest number of bytes of answers kept in memory, in all, while they cannot be recorded.
     pub max_unrecorded: u64,
-    /// After a suspend an upstream that stays silent for this long is given up.
+    /// Time after a suspend of the machine after which a silent upstream is given up.
     pub silence_after_suspend: Duration,
-    /// How many calls may be on their way to one upstream at once, over all runs of this server.
+    /// Largest number of calls in flight to one upstream at once, over all runs of this server.
     pub upstream_concurrency: Option<usize>,
-    /// How many requests and tokens a minute one upstream is asked, over all runs of this server, unless it has a rate
-    /// of its own.
+    /// Requests and tokens a minute for one upstream, over all runs of this server. A named upstream may have its own.
     pub upstream_rate: Rate,
-    /// How often a call is sent again at most, after its upstream refused it for the moment or was not reached, and
-    /// within `admit_wait`. Not for clients that do so themselves.
+    /// Largest number of retries of a call whose upstream refused it for the moment or was not reached, all within
+    /// `admit_wait`. Not for clients that retry themselves.
     pub upstream_retries: u32,
-    /// What does not count in the requests of runs that a header names first.
+    /// Masks of runs that a header names first: parts of a request that do not count when requests are compared.
     pub masks: Option<Masks>,
 }
 
-/// What a supervisor may watch.
+/// An event of the proxy that an observer sees.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
     Request,
@@ -62,10 +61,10 @@ pub enum Seen {
     Settled {
         seq: Seq,
         status: Status,
-        /// With a 2xx.
+        /// Whether the upstream answered with a 2xx status.
         answered: bool,
     },
-    /// The upstream refuses whatever is asked until then: said after its `Settled`, before the client hears.
+    /// The upstream refuses all calls until `until`. Comes after the call's `Settled`, before the client is answered.
     Limited {
         seq: Seq,
         until: Micros,
@@ -81,7 +80,7 @@ pub enum Seen {
     Diverged {
         untaken: i64,
     },
-    /// A CLI agent named its session. `agent` is what it was told to send in `X-Outlast-Agent`.
+    /// A CLI agent named its session. `agent` is its header `X-Outlast-Agent`, which the supervisor sets.
     Session {
         run: RunNo,
         attempt: AttemptNo,
@@ -90,10 +89,10 @@ pub enum Seen {
     },
 }
 
-/// Told of everything, at once and on the proxy's own threads: it must not block.
+/// Callback that gets every event at once, on the proxy's own threads. Must not block.
 pub type Observer = Arc<dyn Fn(&Seen) + Send + Sync>;
 
-/// Whoever watches the proxy, if anybody does.
+/// The observer of the proxy, if there is one.
 #[derive(Clone)]
 pub struct Watch(pub Option<Observer>);
 

@@ -1,4 +1,4 @@
-//! Drives one client's connection: carries out what the desk leaves to do for it, and reports what comes of it.
+//! Driver of one client's request: carries out what the desk decides for it, and reports the results.
 
 mod reply;
 
@@ -48,10 +48,10 @@ use crate::wire::{
     socket::{Client, Wire},
 };
 
-/// Who waits for a turn asks for it at least so often.
+/// Longest pause before a call that waits for its upstream's rate asks for admission again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Starts the driver of a request. The receiver gets the response's head with its body.
+/// Starts the driver of a request. The receiver gets the response: its head, and a body that streams.
 pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Response<AnswerBody>>, Gone) {
     let (head, response) = oneshot::channel();
     let registry = host.registry.clone();
@@ -80,13 +80,13 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
     (response, Gone { client: Some((registry, id)) })
 }
 
-/// Tells the desk that a client is gone, when dropped before the response was taken.
+/// Guard that tells the desk, when dropped, that the client left before it took the response.
 pub struct Gone {
     client: Option<(Arc<Registry>, ConnectionId)>,
 }
 
 impl Gone {
-    /// The response has a body now, and that will tell.
+    /// Disarms the guard: the client took the response, and from here on its body reports a lost client.
     pub fn disarm(mut self) {
         self.client = None;
     }
@@ -106,17 +106,17 @@ struct Drive {
     inbox: Arc<Inbox<Task>>,
     call: Arc<Call>,
     reply: Reply,
-    /// The admission that is being decided.
+    /// Admission that the store is deciding.
     admission: Option<Asked>,
-    /// A body that is stored behind the admission, in parts.
+    /// Request body too long for the admission's commit. Stored after it, in parts.
     long_request: Option<Payload>,
     wait_over: Option<Instant>,
     poll_at: Option<(Instant, Seq)>,
-    /// It has no turn at its upstream: when it asks again, and what stands in the way.
+    /// Set while the call waits for its upstream's rate: when it asks again, and what stands in the way.
     later: Option<(Instant, Later)>,
 }
 
-/// An admission on its way.
+/// An admission on its way to the store.
 struct Asked {
     as_whom: InstanceNo,
     began: Instant,
@@ -136,10 +136,10 @@ impl Drive {
         }
     }
 
-    /// Waits for the next thing to do, and reports what happens meanwhile.
+    /// Waits until the inbox has a task, and reports what happens meanwhile.
     async fn next(&mut self) {
         tokio::select! {
-            // A client that left before its call went out is heard first: then it need not go.
+            // The inbox comes first: when the client left before its call went out, the call need not be sent.
             biased;
             () = self.inbox.filled() => {}
             admitted = decided(&mut self.admission) => self.admitted(admitted).await,
@@ -200,7 +200,7 @@ impl Drive {
 
     fn admit(&mut self, admitting: Admitting) {
         let (call, seat) = (&self.call, &self.call.seat);
-        // Not later than that: others may give theirs back.
+        // `ASK_AGAIN` at the latest: other calls may give unused capacity back before `after_ms` is over.
         self.later = admitting.later.map(|later| {
             let after = Duration::from_millis(later.after_ms).min(ASK_AGAIN);
             (Instant::now() + after, later)
@@ -264,8 +264,8 @@ impl Drive {
                     self.host.memories.recall(self.call.seat.run, *seq, &self.call.body);
                 }
             }
-            // The process was stopped for longer than its lease, or what it has open is in doubt: it goes on under a
-            // new number.
+            // The process was stopped for longer than its lease, or a commit of it is in doubt: it goes on under a new
+            // instance number.
             Err(e @ (Error::Engine(engine::Error::InstanceDead) | Error::CommitUnknown { .. })) => {
                 if let Err(e) = self.host.node.goes_on_after(e, as_whom).await {
                     tracing::error!(error = %e, "cannot register anew");
@@ -276,15 +276,17 @@ impl Drive {
         self.report(Event::Admitted(result));
     }
 
-    /// Starts the task that carries the call's exchange: the answer outlives the client.
+    /// Starts the task that carries the call's exchange. A task of its own, because the answer outlives the client.
     fn carry(&self, live: Option<&Arc<Live>>, errand: Errand) {
         if let Some(live) = live {
             tokio::spawn(live::carry(self.host.clone(), live.clone(), self.call.clone(), errand));
         }
     }
 
-    /// Stores a request body that is too long for its admission's commit. Nobody waits: it is a base for
-    /// later bodies, and their admissions come behind it in the store's order.
+    /// Stores a request body that is too long for its admission's commit.
+    ///
+    /// Nothing waits for it: the body serves as a base for later bodies, whose admissions come after it in the store's
+    /// order.
     fn keep_request(&mut self, seq: Seq, instance: InstanceNo) {
         let Some(body) = self.long_request.take() else { return };
         let (run, role) = (self.call.seat.run, Role::Request);
@@ -299,7 +301,7 @@ impl Drive {
         Ok(entry.state)
     }
 
-    /// A point read of a hot page: a thread hop would cost more than the read.
+    /// Reads the stored answer of an entry. Reads in place: for a point read of a hot page a thread hop costs more.
     fn load(&mut self, seq: Seq) -> Result<Answer, Error> {
         self.reply.replayed = true;
         let corrupt = |what: String| Error::Corrupt { what };
@@ -341,7 +343,7 @@ impl Drive {
             return;
         }
         self.host.saw(Seen::Replayed { seq });
-        // What cannot be read is told where it matters; a counter may miss it.
+        // A read error only makes the counter of saved cost too low, so it is not reported here.
         let entry = self.host.store.entry(seat.run, seq).ok().flatten();
         let saved = entry.map_or(0, |e| e.spent.cost());
         self.host.metrics.replayed(saved);

@@ -1,4 +1,4 @@
-//! How many calls are on their way to one upstream at once, over all runs of this server.
+//! Limit on the calls that are in flight to one upstream at once, over all runs of this server.
 
 use std::{
     collections::HashMap,
@@ -7,23 +7,24 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// One gate for each upstream.
+/// The gates of all upstreams, by name.
 #[derive(Default)]
 pub struct Gates(Mutex<HashMap<String, Arc<Gate>>>);
 
 #[derive(Default)]
 struct Gate {
     inside: Mutex<usize>,
-    /// One waits no longer than those behind it.
+    /// Notified for each place that becomes free. Calls are woken in the order in which they came.
     freed: Notify,
 }
 
-/// A call inside. Its place is free again when this is dropped.
+/// A call's place at an upstream. Free again when dropped.
 pub struct Inside(Arc<Gate>);
 
 impl Gates {
-    /// Waits until fewer than `limit` are inside; `None`: any number may be. Those inside count whatever limit
-    /// they were let in under.
+    /// Waits until fewer than `limit` calls are inside, and takes a place. `None`: no limit.
+    ///
+    /// All calls inside count, whatever limit they were let in under.
     pub async fn enter(&self, upstream: &str, limit: Option<usize>) -> Inside {
         let gate = {
             let mut gates = lock(&self.0);
@@ -33,7 +34,7 @@ impl Gates {
             }
         };
         loop {
-            // Before the look: a place that is freed between the two is not missed.
+            // Created before the count is read: a place that is freed between the two is not missed.
             let freed = gate.freed.notified();
             {
                 let mut inside = lock(&gate.inside);
@@ -75,7 +76,7 @@ mod tests {
         let third = gates.enter("a", Some(2));
         let mut third = Box::pin(third);
         assert!((&mut third).now_or_never().is_none());
-        // Another upstream has a gate of its own, and a raised limit lets in at once.
+        // Another upstream has its own gate, and without a limit a call enters at once.
         assert!(gates.enter("b", Some(1)).now_or_never().is_some());
         let beyond = gates.enter("a", None).now_or_never().unwrap();
         drop(first);

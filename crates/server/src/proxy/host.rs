@@ -1,4 +1,4 @@
-//! The proxy under one configuration: what its parts share, each by its own noun.
+//! The proxy under one configuration: the shared parts that requests use.
 
 use std::{
     sync::{
@@ -28,8 +28,9 @@ use super::{
 };
 use crate::{door::metrics::Metrics, node::Node};
 
-/// The proxy under one configuration. A new one begins beside it, on the same memory: a call ends under the
-/// configuration that it began with.
+/// The proxy under one configuration.
+///
+/// A new configuration makes a new host on the same memory: a call ends under the configuration that it began with.
 #[derive(Clone)]
 pub struct Host {
     pub config: Config,
@@ -50,14 +51,14 @@ pub struct Host {
     suspends: watch::Sender<u64>,
 }
 
-/// The end of a server, and the requests that are not with their drivers yet.
+/// State of a drain: whether it has begun, and the number of requests that have no driver yet.
 #[derive(Default)]
 struct Drain {
     begun: AtomicBool,
     arriving: AtomicUsize,
 }
 
-/// A request that is not with its driver yet.
+/// A request that has no driver yet. Counts for a drain until dropped.
 pub struct Arriving(Arc<Drain>);
 
 impl Drop for Arriving {
@@ -98,12 +99,12 @@ impl Host {
         }))
     }
 
-    /// The same under another configuration. What bounds memory in all stays as it was.
+    /// Returns a host with another configuration on the same memory. `max_unrecorded` stays as it was.
     pub fn under(&self, config: Config) -> Arc<Host> {
         Arc::new(Host { config, ..self.clone() })
     }
 
-    /// From here on nothing new is begun.
+    /// Begins a drain: from here on new requests are refused.
     pub fn drain(&self) {
         self.drain.begun.store(true, Ordering::SeqCst);
     }
@@ -112,15 +113,15 @@ impl Host {
         self.drain.begun.load(Ordering::SeqCst)
     }
 
-    /// A request comes in: until this is dropped it is somebody a drain waits for. Taken before the look at
-    /// [`Host::is_draining`], so that whoever was not refused is seen.
+    /// Counts an arriving request, for which a drain waits until the guard is dropped.
+    ///
+    /// Call it before [`Host::is_draining`], so that the drain sees every request that was not refused.
     pub fn arrives(&self) -> Arriving {
         self.drain.arriving.fetch_add(1, Ordering::SeqCst);
         Arriving(self.drain.clone())
     }
 
-    /// Whether nobody waits for anything any more: no request comes in, no call is on its way, and no client
-    /// waits for its answer.
+    /// Returns whether a drain is complete: no request arrives, no call is in flight, no client waits for an answer.
     pub fn is_at_rest(&self) -> bool {
         if self.drain.arriving.load(Ordering::SeqCst) > 0 {
             return false;
@@ -128,7 +129,7 @@ impl Host {
         self.registry.len() == (0, 0)
     }
 
-    /// A number that no other request of any process has.
+    /// Returns a number that no other request has, of this or another process.
     pub fn nonce(&self) -> u64 {
         self.nonce.fetch_add(1, Ordering::Relaxed)
     }
@@ -141,17 +142,17 @@ impl Host {
         self.suspends.subscribe()
     }
 
-    /// The machine was asleep.
+    /// Tells the calls in flight that the machine was asleep.
     fn note_suspend(&self) {
         self.suspends.send_modify(|n| *n += 1);
     }
 
-    /// Room may have come back: every run's first waiter decides again.
+    /// Makes the first waiting call of every run ask again, because budget may have become free.
     pub fn wake(&self) {
         self.registry.on(Event::Moved);
     }
 
-    /// Wakes waiters now and then: room can come back in another process, which tells nobody here.
+    /// Wakes waiting calls every 150 to 280 ms, for ever: another process may have freed budget. Also detects suspends.
     pub async fn poll_for_others(self: Arc<Self>) {
         let mut before = Reading::of(self.clock.as_ref());
         loop {

@@ -1,4 +1,4 @@
-//! An inbox: what one task is to do, in its order. Anybody may put something in; one task takes it out.
+//! Inbox of a task: an ordered queue with many senders and one receiver, in which a newer item may replace the last.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +20,7 @@ impl<T> Default for Inbox<T> {
 }
 
 impl<T> Inbox<T> {
-    /// Puts `item` in; where the last one is `outdated` by it, in that one's place.
+    /// Appends `item`. When the last item is `outdated`, replaces it instead.
     pub fn push(&self, item: T, outdated: impl FnOnce(&T) -> bool) {
         let mut queue = self.lock();
         match queue.back_mut() {
@@ -39,7 +39,7 @@ impl<T> Inbox<T> {
         self.lock().is_empty()
     }
 
-    /// Waits until something is in it. For its one task only.
+    /// Waits until the inbox has an item. Only for the one task that receives.
     pub async fn filled(&self) {
         while self.is_empty() {
             self.filled.notified().await;
@@ -67,7 +67,7 @@ mod tests {
         inbox.push(2, |_| false);
         inbox.push(3, |last| *last == 2);
         assert_eq!([inbox.pop(), inbox.pop(), inbox.pop()], [Some(1), Some(3), None]);
-        // What was taken out without waiting does not count as put in.
+        // An item that was taken without waiting does not end a later wait.
         assert!(Box::pin(inbox.filled()).now_or_never().is_none());
     }
 }

@@ -1,6 +1,6 @@
-//! Answers that the upstream keeps and later requests name by id: only those of the run's own journal.
+//! Check on ids of answers that the upstream stores: a request may name only those in its own run's journal.
 //!
-//! Our key can read every answer of the account; a run must not go on from another's.
+//! The configured key can read every answer of the account, but a run must not continue from another run's answer.
 
 use std::sync::Arc;
 
@@ -20,15 +20,15 @@ use crate::{
     wire::refuse::Refusal,
 };
 
-/// How many entries are read at a time.
+/// Number of journal entries read at a time.
 const PAGE: i64 = 32;
 
 /// Refuses the first of `ids` that no answer in the run's journal has.
 ///
-/// What this process settled it knows; for the rest it reads the journal, newest first, until all are found:
-/// an agent goes on from its last answer. Nothing is read twice but calls in flight. Under `record = "digests"`
-/// answers are not in the journal: then only this process's are known.
-/// Errors: `foreign_response`, 403; the store's.
+/// Ids of calls that this process settled are in memory. For others it reads the journal, newest first, until all are
+/// found: an agent mostly continues from its last answer. Only calls in flight are read twice. Under
+/// `record = "digests"` the journal has no answers, so only ids that this process settled are known.
+/// Errors: `foreign_response`, 403; those of the store.
 pub async fn check(memories: &Memories, run: RunNo, ids: Vec<String>) -> Result<(), Refusal> {
     let (store, memory) = (memories.store().clone(), memories.of(run));
     if memory.lock().kept.lacks(&ids).is_none() {
@@ -47,7 +47,7 @@ pub async fn check(memories: &Memories, run: RunNo, ids: Vec<String>) -> Result<
     reading.await.map_err(|e| Refusal::Internal(format!("the journal was not read: {e}")))?
 }
 
-/// A run's journal, and what is looked for in it.
+/// A run's journal, and the ids to find in it.
 struct Journal<'a> {
     store: &'a dyn Store,
     run: RunNo,
@@ -56,7 +56,7 @@ struct Journal<'a> {
 }
 
 impl Journal<'_> {
-    /// Returns the first id that is nowhere in it.
+    /// Returns the first id that is not in the journal.
     fn read_until_found(&self) -> Result<Option<&String>, Refusal> {
         let store = self.store;
         let Some(view) = store.run(self.run)? else { return Ok(self.ids.first()) };
@@ -89,7 +89,7 @@ impl Journal<'_> {
         look(&mut self.memory.lock().kept)
     }
 
-    /// Reads the entries behind `above` up to `upto`.
+    /// Reads the entries after `above`, up to and including `upto`.
     fn read_page(&self, above: Seq, upto: Seq) -> Result<(), Refusal> {
         let limit = usize::try_from(upto.0 - above.0).unwrap_or_default();
         for entry in self.store.entries(self.run, above, limit)? {

@@ -1,6 +1,6 @@
-//! A live exchange: the task that carries it to its settlement.
+//! The task that carries a live exchange to its settlement.
 //!
-//! The task belongs to nobody's connection: the answer outlives the agent.
+//! The task belongs to no client's connection: the answer outlives the agent.
 
 mod again;
 mod carry;
@@ -34,14 +34,14 @@ use crate::{
     wire::{encoding::Decoder, headers},
 };
 
-/// How long an upstream may take to end a body whose answer is over, for its connection to be used again.
+/// Time that an upstream has to end a body whose answer is complete. Later its connection is not used again.
 const LAST_BYTES: Duration = Duration::from_secs(2);
 
-/// What is to be done for an exchange, at first.
+/// First deed for an exchange.
 pub enum Errand {
     /// Send the request, its output cap lowered to `cap`.
     Send { cap: Option<u64> },
-    /// It is never sent: only its entry is to be closed.
+    /// Close the entry. The request is never sent.
     Settle,
 }
 
@@ -67,7 +67,7 @@ pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, errand: Er
 }
 
 impl Carry {
-    /// Does the next thing for the exchange; false when there is nothing more.
+    /// Carries out the next deed for the exchange. Returns false when the exchange is over.
     async fn goes_on(&mut self) -> bool {
         tokio::select! {
             () = self.live.inbox.filled() => {}
@@ -103,7 +103,7 @@ impl Carry {
     /// Sends the request and reads the answer to its end.
     async fn upstream(&mut self) {
         let limit = self.host.config.upstream_concurrency;
-        // Until the answer has ended. It holds its reservation meanwhile, and is in flight for a drain.
+        // Held until the answer has ended. A waiting call keeps its reservation, and counts as in flight for a drain.
         let _inside = self.host.gates.enter(self.call.upstream_name(), limit).await;
         self.leaves();
         let send = self.call.send(&self.host.config, &self.host.pool, self.cap);
@@ -158,7 +158,7 @@ impl Carry {
             log.status = head.status;
             log.headers = headers::client(&head.headers, decoded);
             if let Some(cap) = self.cap {
-                // With the answer it is stored, and so replayed.
+                // Stored with the answer, and so replayed.
                 log.headers.insert("x-outlast-clamped", cap.into());
             }
             log.streamed = streamed;
@@ -198,7 +198,7 @@ impl Carry {
                     let frames = reader.push(chunk);
                     self.frames(reader, frames);
                     if self.is_settling() {
-                        // Some upstreams keep a body open behind the last event: nobody waits for that.
+                        // Some upstreams keep a body open after the last event: the client does not wait for its end.
                         return read_on(body);
                     }
                 }
@@ -221,7 +221,7 @@ impl Carry {
     fn whole(&mut self, body: Bytes, status: StatusCode) {
         self.answer.outcome = self.call.dialect.read_json(&body);
         self.answer.outcome.cost = self.call.to.cost_field().and_then(|field| field.read(&body));
-        // Some upstreams say 200 of what failed.
+        // Some upstreams answer 200 with an error in the body.
         let readable = !status.is_success() || (is_json_object(&body) && self.answer.outcome.error.is_none());
         if status == StatusCode::TOO_MANY_REQUESTS {
             self.answer.limited = self.usage_limit(&body);
@@ -237,7 +237,7 @@ impl Carry {
         self.on(Event::Refused { len, told });
     }
 
-    /// Until when a 429 says that everything is refused. A clock that cannot be read tells nothing.
+    /// Returns until when a 429 says that all calls are refused. `None` also when the store's clock cannot be read.
     fn usage_limit(&self, body: &[u8]) -> Option<Micros> {
         let now = self.host.store.now().ok()?;
         let upstream = self.call.dialect.upstream();
@@ -253,12 +253,12 @@ impl Carry {
                 FrameKind::Stop => Frame::Stop,
                 FrameKind::Terminal => Frame::Terminal,
                 FrameKind::Error => Frame::Error,
-                // A frame without its end would run together with the error frame behind it.
+                // A frame without its end would run together with the error frame after it.
                 FrameKind::Partial => continue,
             };
             if self.is_settling() {
-                // The answer is on its way to the store: what the upstream says behind its end would be
-                // seen once and never replayed.
+                // The answer is on its way to the store: frames after its end would be seen once and never
+                // replayed.
                 break;
             }
             let len = frame.bytes.len() as u64;
@@ -268,7 +268,7 @@ impl Carry {
                 _ => frame.bytes,
             };
             self.live.log().frames.push(bytes);
-            // Before the event: the settlement it may bring needs the usage.
+            // Before the event: the settlement that may follow needs the usage.
             if matches!(kind, Frame::Terminal | Frame::Error) {
                 self.answer.outcome = reader.outcome().clone();
             }
@@ -277,7 +277,7 @@ impl Carry {
         self.answer.outcome = reader.outcome().clone();
     }
 
-    /// An upstream's error without our key.
+    /// Returns an upstream's error without the configured key in it.
     fn masked(&self, error: Bytes) -> Bytes {
         match &self.call.to.provider(&self.host.config.providers).key {
             Some(key) => key.masked(error),
@@ -285,30 +285,30 @@ impl Carry {
         }
     }
 
-    /// What the provider says of its limits.
+    /// Tells the desk what the response says about the provider's rate limits.
     fn learn(&self, status: StatusCode, headers: &HeaderMap) {
-        // This process's own: no store is asked for it, and only spans count.
+        // The clock of this process: only time spans count, so the store need not be asked.
         let now = self.host.clock.now();
         let levels = dialect::rate_limits(status.as_u16(), &Says { headers, now });
         self.host.registry.on(desk::Event::Told(self.live.key, levels));
     }
 
-    /// The answer is at its end, and something is to be done with it.
+    /// Returns whether the answer is over and a deed for it waits in the inbox.
     fn is_settling(&self) -> bool {
         !self.live.inbox.is_empty()
     }
 }
 
-/// Reads what is left of a body, so that its connection can be used again.
+/// Reads the rest of a body, so that its connection can be used again.
 fn read_on(mut body: Incoming) {
     let mut rest = Box::pin(async move { while let Some(Ok(_)) = body.frame().await {} });
-    // Mostly the end came with the last event.
+    // The end mostly came with the last event.
     if (&mut rest).now_or_never().is_none() {
         tokio::spawn(tokio::time::timeout(LAST_BYTES, rest));
     }
 }
 
-/// Whether a body can be an answer at all: what is not JSON cannot be read, and is not replayed.
+/// Returns whether a body is a JSON object. Any other body cannot be read as an answer, and is not replayed.
 fn is_json_object(body: &[u8]) -> bool {
     serde_json::from_slice::<&serde_json::value::RawValue>(body)
         .is_ok_and(|raw| raw.get().trim_start().starts_with('{'))

@@ -1,4 +1,4 @@
-//! A live exchange, as its task and its clients share it: the bytes of an answer in flight.
+//! A live exchange, shared by its task and its clients: the bytes of an answer in flight.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,22 +11,22 @@ use outlast_core::{
 
 use super::inbox::Inbox;
 
-/// An exchange that a task carries.
+/// An exchange in flight.
 pub struct Live {
     pub key: Key,
-    /// The instance that opened its entry.
+    /// Instance that opened the exchange's entry.
     pub instance: InstanceNo,
-    /// What its task is to do.
+    /// Deeds for the task that carries the exchange.
     pub inbox: Inbox<ForExchange>,
     log: Mutex<Log>,
 }
 
-/// The answer so far.
+/// The answer received so far.
 #[derive(Default)]
 pub struct Log {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    /// As the machine counts them; what is not for the client is empty.
+    /// Frames as the call machine counts them. A frame that is not for the client is empty.
     pub frames: Vec<Bytes>,
     pub streamed: bool,
 }

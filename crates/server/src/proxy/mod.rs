@@ -1,7 +1,7 @@
-//! The LLM proxy: byte-faithful, budgeted, journaled, replaying. Its rules: ARCHITECTURE.md, "The proxy".
+//! The LLM proxy: byte-faithful, budgeted, journaled, replaying. See ARCHITECTURE.md, "The proxy".
 //!
-//! A request is read into a [`call::Call`], its connection is driven by [`drive`], the answer of a
-//! new call is carried by [`live`]. All decisions are in the core: the engine and the call machine.
+//! [`call`] reads a request into a `Call`, [`drive`] drives its connection, and [`live`] carries the exchange of a new
+//! call upstream. All decisions are in the core: the engine and the call machine.
 
 pub(crate) mod by_model;
 pub(crate) mod call;

@@ -1,5 +1,5 @@
-//! Upstreams that a person has named: servers that speak OpenAI's API, asked for as `/u/NAME/v1/…`, or by a
-//! model's name.
+//! Named upstreams: servers with OpenAI's API that a person has configured. Requests reach them as `/u/NAME/v1/…`, or
+//! by a model's name.
 //!
 //! A client chooses among the names that are configured, and nothing else.
 
@@ -17,31 +17,31 @@ use super::{
 };
 use crate::dialect::{CostField, Upstream};
 
-/// One of them.
+/// A named upstream.
 #[derive(Clone)]
 pub struct Named {
-    /// In paths, digests and the journal.
+    /// Name in paths, digests and the journal.
     pub name: Arc<str>,
-    /// Its base is as OpenAI's SDK takes it: what stands behind `/v1` in a request comes behind it.
+    /// Address and key. The base is as OpenAI's SDK takes it: the part of a request's path after `/v1` is appended.
     pub provider: Provider,
     pub auth: AuthHeader,
-    /// What its key is to be found in, for the error where there is none; `None` where it wants none.
+    /// Source of the key, for the error when the key is missing. `None` when the upstream needs no key.
     pub wants_key: Option<String>,
-    /// From a model's name in requests to its name in the price table.
+    /// Aliases: from a model's name in requests to its name in the price table.
     pub models: BTreeMap<String, String>,
-    /// Models whose calls go here from OpenAI's own path, too.
+    /// Models whose calls on OpenAI's own path go to this upstream, too.
     pub models_match: Vec<Pattern>,
-    /// Its own rate, in place of the proxy's.
+    /// Rate limit of this upstream, in place of the proxy's.
     pub rate: Option<Rate>,
-    /// Its own prices and their hash, in place of the proxy's.
+    /// Prices of this upstream and the hash of their table, in place of the proxy's.
     pub prices: Option<(PriceTable, Arc<str>)>,
-    /// Streams are asked for their usage.
+    /// Whether streams are asked to report their usage.
     pub asks_usage: bool,
-    /// Where its answers tell their cost, which then counts in place of tokens times price.
+    /// Field of an answer that tells its cost. The cost then counts in place of tokens times price.
     pub cost_field: Option<CostField>,
 }
 
-/// Where an upstream wants its key.
+/// Header in which an upstream wants its key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AuthHeader {
     /// `Authorization: Bearer KEY`.
@@ -52,7 +52,7 @@ pub enum AuthHeader {
 }
 
 impl AuthHeader {
-    /// The header and its value.
+    /// Returns the header and its value for `key`.
     pub fn with(&self, key: &Key) -> (HeaderName, String) {
         match self {
             AuthHeader::Bearer => (header::AUTHORIZATION, format!("Bearer {}", key.expose())),
@@ -61,18 +61,18 @@ impl AuthHeader {
     }
 }
 
-/// A name that cannot be one.
+/// Error: a text that cannot name an upstream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a name of an upstream: {text:?} (wanted up to 64 of a-z, 0-9, - and _, and none of {OWN:?})")]
 pub struct BadName {
     pub text: String,
 }
 
-/// The names of the upstreams that are always there.
+/// Names of the built-in upstreams.
 const OWN: [&str; 3] = ["openai", "anthropic", "gemini"];
 
 impl Named {
-    /// Checks a name.
+    /// Checks the name of an upstream.
     pub fn name(text: &str) -> Result<Arc<str>, BadName> {
         let known = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
         if (1..=64).contains(&text.len()) && text.bytes().all(known) && !OWN.contains(&text) {
@@ -82,13 +82,13 @@ impl Named {
         }
     }
 
-    /// Where it is: `base` is kept as it stands.
+    /// Builds the provider of a named upstream. Keeps a `/v1` at the end of `base`, unlike [`Provider::new`].
     pub fn provider(base: &str, key: Option<Key>) -> Result<Provider, BadBase> {
         let provider = Provider::new(base, key)?;
         Ok(Provider { base: base.trim_end_matches('/').into(), ..provider })
     }
 
-    /// The price of `model`: by its alias, else by the upstream's name before it, as price tables list resellers.
+    /// Returns the price of `model`: by its alias, else as `NAME/MODEL`, the way price tables list resellers.
     pub fn price(&self, table: &PriceTable, model: &str) -> Option<Found> {
         match self.models.get(model) {
             Some(priced_as) => table.lookup(priced_as),
@@ -97,13 +97,13 @@ impl Named {
     }
 }
 
-/// All providers.
+/// All upstreams of a configuration, with addresses and keys.
 #[derive(Clone)]
 pub struct Providers {
     pub openai: Provider,
     pub anthropic: Provider,
     pub gemini: Provider,
-    /// Those that a person has named; names are unique.
+    /// Named upstreams. Names are unique.
     pub named: Vec<Arc<Named>>,
 }
 
@@ -121,7 +121,7 @@ impl Providers {
     }
 }
 
-/// Where a request goes.
+/// Upstream that a request goes to.
 #[derive(Clone)]
 pub enum To {
     Own(Upstream),
@@ -129,7 +129,7 @@ pub enum To {
 }
 
 impl To {
-    /// The name in digests and the journal.
+    /// Returns the upstream's name in digests and the journal.
     pub fn name(&self) -> &str {
         match self {
             To::Own(upstream) => super::upstream::name(*upstream),
@@ -137,7 +137,7 @@ impl To {
         }
     }
 
-    /// Whose error shape its clients read.
+    /// Returns the provider whose error shape the clients of this upstream read.
     pub fn shape(&self) -> Upstream {
         match self {
             To::Own(upstream) => *upstream,
@@ -152,7 +152,7 @@ impl To {
         }
     }
 
-    /// The URL of `target`, a path and query from `/v1` on.
+    /// Returns the URL of `target`, a path and query from `/v1` on.
     pub fn url(&self, providers: &Providers, target: &str) -> String {
         let below = match self {
             To::Own(_) => target,
@@ -161,13 +161,13 @@ impl To {
         format!("{}{below}", self.provider(providers).base)
     }
 
-    /// Whether nothing can be sent for want of a key of ours.
+    /// Returns whether the upstream needs a configured key and there is none.
     pub fn lacks_key(&self, providers: &Providers) -> bool {
         let open = matches!(self, To::Named(named) if named.wants_key.is_none());
         self.provider(providers).key.is_none() && !open
     }
 
-    /// Its own rate, else the one of all.
+    /// Returns the upstream's own rate limit, or else `of_all`.
     pub fn rate(&self, of_all: Rate) -> Rate {
         match self {
             To::Own(_) => of_all,
@@ -190,7 +190,7 @@ impl To {
     }
 }
 
-/// Puts our key where the upstream wants it.
+/// Puts the configured key into the header that the upstream wants it in.
 pub fn authorize(headers: &mut HeaderMap, to: &To, key: &Key) -> Result<(), http::Error> {
     let (name, text) = match to {
         To::Own(Upstream::OpenAi) => (header::AUTHORIZATION, format!("Bearer {}", key.expose())),
@@ -204,7 +204,7 @@ pub fn authorize(headers: &mut HeaderMap, to: &To, key: &Key) -> Result<(), http
     Ok(())
 }
 
-/// The name in `/u/NAME/…`, and the target as the upstream's SDK means it: from `/v1` on.
+/// Splits `/u/NAME/…` into the name and the target, which begins with `/v1`. `None` for any other path.
 pub fn split(target: &str) -> Option<(&str, String)> {
     let rest = target.strip_prefix("/u/")?;
     let (name, below) = rest.split_once('/')?;

@@ -1,15 +1,15 @@
-//! Patterns of models' names, by which a named upstream takes calls: `models_match = ["llama-*"]`.
+//! Patterns of model names, by which a named upstream takes calls: `models_match = ["llama-*"]`.
 
 use std::{fmt, str::FromStr};
 
-/// The longest pattern: models' names are shorter.
+/// Largest number of characters in a pattern. Model names are shorter.
 const LONGEST: usize = 200;
 
-/// A model's name, in which `*` stands for any characters, also none. Case counts.
+/// A model name in which `*` stands for any characters, also none. Case counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pattern(String);
 
-/// A text that is no pattern.
+/// Error: a text that is not a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not a pattern of models: {text:?} (wanted for example \"llama-*\": a name of up to {LONGEST} characters, * for any)"
@@ -43,7 +43,7 @@ impl Pattern {
         let Some(mut left) = model.strip_prefix(head) else { return false };
         let mut parts: Vec<&str> = rest.split('*').collect();
         let tail = parts.pop().unwrap_or_default();
-        // The first place where a part stands leaves most for those behind it.
+        // The leftmost match of a part leaves the most text for the parts after it.
         for part in parts {
             let Some(at) = left.find(part) else { return false };
             left = &left[at + part.len()..];
@@ -51,7 +51,7 @@ impl Pattern {
         left.ends_with(tail)
     }
 
-    /// How much it says: the pattern that says most counts.
+    /// Number of characters other than `*`. Of several patterns that match, the one with the largest weight wins.
     pub fn weight(&self) -> usize {
         self.0.chars().filter(|c| *c != '*').count()
     }

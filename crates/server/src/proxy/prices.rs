@@ -1,4 +1,4 @@
-//! From a request's facts to its bound, and from usage to a bill.
+//! Prices of a call: the bound of a request before it is sent, and the bill for its usage afterwards.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use outlast_core::{
 use super::named::To;
 use crate::dialect::{Outcome, Request};
 
-/// The price a call is admitted and settled at; the table's hash is kept with it.
+/// Price at which a call is admitted and settled, with the hash of its price table.
 #[derive(Clone)]
 pub struct Priced {
     price: Option<Arc<Price>>,
@@ -20,13 +20,13 @@ pub struct Priced {
 }
 
 impl Priced {
-    /// By the prices of where it goes, else by those of the proxy.
+    /// Looks up the price of a request, in the prices of its upstream or else in those of the proxy.
     pub fn of(table: &PriceTable, hash: &Arc<str>, to: &To, request: &Request) -> Priced {
         let (table, hash) = match to {
             To::Named(named) => named.prices.as_ref().map_or((table, hash), |(table, hash)| (table, hash)),
             To::Own(_) => (table, hash),
         };
-        // What token prices cannot cover is unknown, not cheap.
+        // A request that token prices cannot cover has an unknown price, not a low one.
         let price = match request.unpriced {
             Some(_) => None,
             None => match to {
@@ -42,11 +42,11 @@ impl Priced {
         self.price.is_some()
     }
 
-    /// The bound of `request` when its input is at most `input_tokens`.
+    /// Returns the bound of `request` when its input is at most `input_tokens`.
     pub fn bound(&self, request: &Request, input_tokens: u64) -> Bound {
         let known = self.price.as_ref().and_then(|p| p.max_input_tokens);
         let input_tokens = if request.references {
-            // What a body only refers to can fill the model's whole context.
+            // Content that a body only refers to can fill the model's whole context.
             input_tokens.max(known.unwrap_or(1_000_000))
         } else {
             input_tokens
@@ -71,11 +71,11 @@ impl Priced {
         bound
     }
 
-    /// The bill for what the provider says; `None` without a final usage: the reservation stands.
+    /// Returns the bill for the usage that the provider reports. `None` without a final usage: the reservation stands.
     pub fn bill(&self, outcome: &Outcome) -> Option<Bill> {
         let usage: Usage = outcome.usage?;
         let tier = outcome.tier.or(self.tier).unwrap_or_default();
-        // What the upstream itself says that it bills is the truth.
+        // A cost that the upstream reports itself takes precedence over tokens times price.
         let cost_nano_usd = outcome
             .cost
             .map_or_else(|| self.price.as_ref().map_or(0, |p| cost(p, &usage, tier).0), |told| told.0);

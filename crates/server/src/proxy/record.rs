@@ -1,21 +1,21 @@
-//! An answer as it is stored: head, frame ends, raw bytes.
+//! Format of a stored answer: head, frame lengths, raw bytes.
 //!
 //! Layout, version 1: `1 · status u16 · headers u16 × (name len u16, name, value len u16, value) ·
-//! frames u32 × (end as u32 delta) · body`, all little-endian. The payload around it has the hash.
+//! frames u32 × (length u32) · body`, all little-endian. The payload around it carries the hash.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-/// A whole answer, as clients get it.
+/// A complete answer, as clients get it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    /// One for JSON; a stream's in order, without what was swallowed.
+    /// One frame for JSON; the frames of a stream in order, without those that were kept from the client.
     pub frames: Vec<Bytes>,
 }
 
-/// A stored answer that this version cannot read.
+/// Error: a stored answer that this version cannot read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a stored answer cannot be read: {what}")]
 pub struct BadRecord {

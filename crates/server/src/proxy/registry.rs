@@ -1,7 +1,7 @@
 //! The registry: the desk of this process, and the tasks that carry out its deeds.
 //!
-//! One lock around the desk, held for no I/O. Whatever happens to a request or a call is fed here by whoever sees it,
-//! and each deed is put into the inbox of its task before the lock is free: so each task has its deeds in their order.
+//! One lock guards the desk and is never held across I/O. Tasks report their events here, and each resulting deed is
+//! put into the inbox of its task under the lock, so that each task gets its deeds in order.
 
 use std::{
     collections::HashMap,
@@ -24,13 +24,13 @@ use outlast_core::{
 use super::{inbox::Inbox, log::Live};
 use crate::node::Node;
 
-/// What a request's driver is to do, and the exchange that it concerns.
+/// A deed for the driver of a request, and the exchange that it concerns.
 pub struct Task {
     pub deed: ForClient,
     pub live: Option<Arc<Live>>,
 }
 
-/// The registry of one process.
+/// The desk of one process with the inboxes of its drivers and exchanges.
 pub struct Registry {
     node: Arc<Node>,
     began: Instant,
@@ -50,7 +50,7 @@ struct Driver {
 }
 
 impl Registry {
-    /// A registry that keeps up to `max_unrecorded` bytes of answers that cannot be recorded.
+    /// Creates a registry that keeps up to `max_unrecorded` bytes of answers in memory while they cannot be recorded.
     pub fn new(node: Arc<Node>, max_unrecorded: u64) -> Registry {
         let desk = Desk::new(max_unrecorded);
         let state = State { desk, drivers: HashMap::new(), lives: HashMap::new() };
@@ -58,7 +58,7 @@ impl Registry {
         Registry { node, began: Instant::now(), next_connection, state: Mutex::new(state) }
     }
 
-    /// A request came. Its driver finds there what to do, until [`Registry::leaves`].
+    /// Registers a request. Its driver gets its deeds from the inbox, until [`Registry::leaves`].
     pub fn arrives(&self, request: Request) -> (ConnectionId, Arc<Inbox<Task>>) {
         let id = ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed));
         let inbox = Arc::new(Inbox::default());
@@ -70,7 +70,7 @@ impl Registry {
         (id, inbox)
     }
 
-    /// Its driver is over.
+    /// Removes the driver of a request, which is over.
     pub fn leaves(&self, id: ConnectionId) {
         self.lock().drivers.remove(&id);
     }
@@ -89,24 +89,24 @@ impl Registry {
         self.on(Event::Exchange(key, event));
     }
 
-    /// The attempt is over: nobody retries its errors.
+    /// Forgets the failed calls of an attempt that is over: nobody retries them.
     pub fn forget(&self, run: RunNo, attempt: AttemptNo) {
         self.lock().desk.forget(run, attempt);
     }
 
-    /// Whether an answer waits to be recorded.
+    /// Returns whether an answer waits because the store cannot record it.
     pub fn is_stuck(&self) -> bool {
         self.lock().desk.is_stuck()
     }
 
-    /// Whether one client is all there is: its thread may do the store's work itself, for nobody else's
-    /// request has to wait for it, and none could share its commit.
+    /// Returns whether at most one client and one call are here. The thread may then do the store's work itself: no
+    /// other request has to wait for it, and none could share its commit.
     pub fn is_alone(&self) -> bool {
         let (clients, calls) = self.len();
         clients <= 1 && calls <= 1
     }
 
-    /// Requests whose clients are served, and calls on their way.
+    /// Returns the number of requests that have a driver, and of calls in flight.
     pub fn len(&self) -> (usize, usize) {
         let state = self.lock();
         (state.drivers.len(), state.lives.len())
@@ -152,7 +152,7 @@ impl State {
         };
         let sends = |deed: &ForClient| matches!(deed, ForClient::Send(_));
         let is_send = sends(&deed);
-        // A slow client is told how much is visible, not how it grew.
+        // Only the newest `Send` counts: a slow client gets all that is visible by then.
         inbox.push(Task { deed, live }, |last| is_send && sends(&last.deed));
     }
 }

@@ -1,4 +1,4 @@
-//! What a process remembers of a run: bases of its bodies, what their input was billed at, its time in flight.
+//! Memory of a process about its runs: bases of bodies, their billed input, ids of kept answers, time in flight.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
@@ -19,7 +19,7 @@ use outlast_core::{
 
 use super::seated::Seat;
 
-/// A run's memory in this process.
+/// Memory of one run in this process.
 pub struct RunMemory(Mutex<Remembered>);
 
 #[derive(Default)]
@@ -27,11 +27,11 @@ pub struct Remembered {
     pub bases: BodyBases,
     billed: VecDeque<Billed>,
     pub kept: Kept,
-    /// Undriven attempts: calls in flight, and up to when their time is posted.
+    /// By undriven attempt: calls in flight, and the monotonic time in ms up to which active time is posted.
     in_flight: HashMap<AttemptNo, (usize, u64)>,
 }
 
-/// What a call's input was billed at: in its own model's tokens.
+/// Billed input of a call, in tokens of its model.
 struct Billed {
     seq: Seq,
     upstream: String,
@@ -40,7 +40,7 @@ struct Billed {
 }
 
 impl RunMemory {
-    /// Whether more would be lost with it than can be read again.
+    /// Returns whether the memory holds more than the store can restore: active time of calls in flight.
     fn is_needed(&self) -> bool {
         self.0.try_lock().map_or(true, |m| !m.in_flight.is_empty())
     }
@@ -58,21 +58,21 @@ impl Remembered {
         }
     }
 
-    /// The input tokens that call `seq` was billed, if this model of this upstream counted them.
+    /// Returns the input tokens that call `seq` was billed, if this model of this upstream counted them.
     pub fn billed(&self, seq: Seq, upstream: &str, model: &str) -> Option<u64> {
         let same = |b: &&Billed| b.seq == seq && b.upstream == upstream && b.model == model;
         self.billed.iter().find(same).map(|b| b.input_tokens).filter(|n| *n > 0)
     }
 }
 
-/// The ids that a run's journal is known to hold.
+/// Ids of kept answers that a run's journal is known to hold.
 #[derive(Default)]
 pub struct Kept {
     ids: HashSet<String>,
-    /// The entries behind the first and up to the second were read. Whoever reads on begins at an end of it, so
-    /// it has no gaps.
+    /// Range of entries that were read: after the first, up to and including the second. A further read begins at
+    /// one of its ends, so it has no gaps.
     pub read: Option<(Seq, Seq)>,
-    /// Calls that were in flight when they were read.
+    /// Calls that were in flight when they were read, and have to be read again.
     pub open: BTreeSet<Seq>,
 }
 
@@ -99,14 +99,14 @@ impl Kept {
     }
 }
 
-/// What an entry says of ids.
+/// Ids of kept answers in one journal entry.
 pub enum Told {
     Ids(Vec<String>),
-    /// It is in flight.
+    /// The call is in flight, and has no ids yet.
     NotYet,
 }
 
-/// What this process remembers of its runs.
+/// Memories of all runs in this process.
 pub struct Memories {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -122,7 +122,7 @@ impl Memories {
         &self.store
     }
 
-    /// A call of an undriven attempt goes out.
+    /// Counts a call of an undriven attempt as in flight. Does nothing for other attempts.
     pub fn call_begins(&self, seat: &Seat) {
         if seat.undriven {
             let now = self.clock.monotonic_ms();
@@ -131,7 +131,7 @@ impl Memories {
         }
     }
 
-    /// It is over, or never went.
+    /// Counts a call of an undriven attempt as over. Does nothing for other attempts.
     pub fn call_ends(&self, seat: &Seat) {
         if !seat.undriven {
             return;
@@ -146,7 +146,7 @@ impl Memories {
         }
     }
 
-    /// Active time of an undriven attempt since it was last posted, and takes it as posted.
+    /// Takes the active time of an undriven attempt that is not posted yet, in ms, and marks it as posted.
     pub fn active_since(&self, seat: &Seat) -> i64 {
         if !seat.undriven {
             return 0;
@@ -160,7 +160,7 @@ impl Memories {
         i64::try_from(ms).unwrap_or(i64::MAX)
     }
 
-    /// Active time of an undriven attempt that is not posted yet.
+    /// Returns the active time of an undriven attempt that is not posted yet, in ms.
     pub fn unposted_ms(&self, seat: &Seat) -> i64 {
         if !seat.undriven {
             return 0;
@@ -171,19 +171,19 @@ impl Memories {
         i64::try_from(now.saturating_sub(since)).unwrap_or(i64::MAX)
     }
 
-    /// A call of the run was billed this input by a model of an upstream.
+    /// Records the input that a call was billed by a model of an upstream.
     pub fn bill(&self, run: RunNo, seq: Seq, upstream: &str, model: &str, input_tokens: u64) {
         let (upstream, model) = (upstream.to_owned(), model.to_owned());
         self.of(run).lock().bill(Billed { seq, upstream, model, input_tokens });
     }
 
-    /// The run's memory; after a restart its newest stored body is the first base.
+    /// Returns the run's memory. After a restart its first base is the newest stored body.
     pub fn of(&self, run: RunNo) -> Arc<RunMemory> {
         if let Some(m) = self.runs().get(&run) {
             return m.clone();
         }
         let remembered = self.load_base(run).unwrap_or_else(|e| {
-            // A base only saves space and gives a closer bound: without it everything still holds.
+            // A base only saves space and gives a closer bound: nothing is wrong without it.
             tracing::warn!(run = run.0, error = %e, "the newest body cannot be read as a base");
             Remembered::default()
         });
@@ -226,9 +226,10 @@ impl Memories {
         }))
     }
 
-    /// A replayed request is a base again, as entry `seq` has it stored: with its place in that entry's
-    /// chain, and with what it was billed, so that the next new call gets the bound it would have got
-    /// without the restart. A repetition that differs in what the digest leaves out is none.
+    /// Makes a replayed request a base again, as entry `seq` stores it: with its place in the chain of bases and its
+    /// billed input. The next new call then gets the bound that it would have got without the restart.
+    ///
+    /// A body that differs from the stored one, in parts that the digest leaves out, does not become a base.
     pub fn recall(&self, run: RunNo, seq: Seq, body: &Bytes) {
         let memory = self.of(run);
         let known = memory.lock().bases.get(seq).cloned();

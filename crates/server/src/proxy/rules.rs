@@ -1,4 +1,4 @@
-//! Under which masks a run's requests are compared: those it was created under, for all its life.
+//! Compiled masks, under which the requests of a run are compared. A run keeps the masks that it was created with.
 
 use std::{
     collections::BTreeMap,
@@ -11,15 +11,15 @@ use outlast_core::{
     store::{Error, RunView, Store},
 };
 
-/// Beyond so many different masks those in memory are made anew.
+/// Number of compiled masks above which the cache is emptied.
 const MANY: usize = 64;
 
-/// Compiled once for all runs that have the same.
+/// Cache of compiled masks, shared by all runs with the same masks.
 #[derive(Default)]
 pub struct Compiled(Mutex<BTreeMap<Masks, Arc<Rules>>>);
 
 impl Compiled {
-    /// The rules of the run.
+    /// Returns the compiled masks of the run.
     pub fn of(&self, store: &dyn Store, view: &RunView) -> Result<Arc<Rules>, Error> {
         let masks = reads::masks::of(store, view)?;
         if let Some(rules) = self.lock().get(&masks) {

@@ -1,4 +1,4 @@
-//! From a caller to its seat: run, attempt, scope.
+//! Finds the seat of a caller: its run, attempt and scope.
 
 use outlast_core::{
     call::Refused,
@@ -21,8 +21,8 @@ use crate::wire::{
     who::{NotLetIn, Who},
 };
 
-/// Finds the seat, and creates what a header names first: the run under the default budget, the
-/// attempt under its label.
+/// Finds the seat of a caller. A run that a header names first is created under the default budget, an attempt under
+/// its label.
 pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
     match who {
         Who::Token(claims) => token_seat(host, claims),
@@ -36,23 +36,24 @@ pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
     }
 }
 
-/// Forgets a header's seat: its attempt is over, or its run was stopped.
+/// Forgets the seat of a header, because its attempt is over or its run was stopped.
 pub fn forget(host: &Host, seat: &Seat, label: Option<String>) {
     host.seats.forget(&(seat.id.clone(), label));
     are_over(host, vec![seat.clone()]);
 }
 
-/// The same for all seats of a run: somebody ended it through this process.
+/// Forgets all named seats of a run that was ended through this process.
 pub(crate) fn forget_run(host: &Host, run: RunNo) {
     are_over(host, host.seats.forget_run(run));
 }
 
-/// Nobody retries the errors of attempts that are over.
+/// Forgets the failed calls of ended attempts: nobody retries them.
 fn are_over(host: &Host, ended: Vec<Seat>) {
     ended.iter().for_each(|seat| host.registry.forget(seat.run, seat.attempt));
 }
 
-/// A supervisor's proxy serves its own run, and the runs that spend of its budget: its children.
+/// Refuses tokens of runs that a supervisor's proxy does not serve: all but its own run and the children that spend of
+/// its budget.
 pub fn serves(host: &Host, who: &Who) -> Result<(), Refusal> {
     match who {
         Who::Token(claims) if !is_served(host, claims)? => Err(NotLetIn::ForeignRun.into()),
@@ -60,7 +61,7 @@ pub fn serves(host: &Host, who: &Who) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a token's run is one that is served here.
+/// Returns whether the run of a token is served here.
 pub fn is_served(host: &Host, claims: &Claims) -> Result<bool, Error> {
     let Some(own) = host.config.access.only_run.filter(|own| *own != claims.run) else { return Ok(true) };
     let (own, other) = (host.store.run(own)?, host.store.run(claims.run)?);
@@ -99,9 +100,9 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
     Ok(seat)
 }
 
-/// The same seat in an open item or step of its attempt: with the scope of that one's calls.
+/// Returns the seat inside an open item or step of its attempt, with the scope of calls made there.
 ///
-/// Read before the call is admitted, which decides on it again. Errors: `not_within`, 403.
+/// Only a first check: the admission of the call checks again. Errors: `not_within`, 403.
 pub fn within(host: &Host, seat: Seat, seq: Seq) -> Result<Seat, Refusal> {
     let mut around = Vec::new();
     let mut next = Some(seq);
@@ -155,7 +156,7 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
 async fn create(host: &Host, id: &RunId, shared: bool) -> Result<RunNo, Refusal> {
     let mut limits = host.config.default_limits;
     if shared {
-        // Nobody's day has a limit in usd only: its calls are not one loop.
+        // The shared run of the day is limited in usd only: its calls do not belong to one loop.
         use outlast_core::envelope::unit::{Limits, Unit};
         let usd = limits[Unit::CostNanoUsd];
         limits = Limits::default();
@@ -171,7 +172,7 @@ async fn create(host: &Host, id: &RunId, shared: bool) -> Result<RunNo, Refusal>
     Ok(started.map_err(|e| Refusal::of(Refused::of(e), id.as_str()))?.run)
 }
 
-/// The refusal that halted the run, as its calls get it.
+/// Returns the refusal that halted the run, as its calls get it.
 fn halted(host: &Host, run: RunNo, id: &RunId) -> Result<Refusal, Refusal> {
     let halt = host.store.run(run)?.and_then(|v| v.run.halt);
     let halt = halt.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! Seats: for whom requests are made. Found once for a header's name or a token, and kept.
+//! Seats: the run, attempt and scope that a request belongs to. Looked up once per run header or token, and cached.
 
 use std::{
     collections::HashMap,
@@ -10,10 +10,10 @@ use outlast_core::{
     words::id::{AttemptNo, RunId, RunNo, Seq, Slot},
 };
 
-/// Beyond so many seats of a kind those in memory are found anew.
+/// Number of cached seats, by name or by token, above which that cache is emptied.
 const MANY: usize = 4096;
 
-/// For whom the request is made.
+/// The run, attempt and scope that a request belongs to.
 #[derive(Clone, Debug)]
 pub struct Seat {
     pub run: RunNo,
@@ -21,21 +21,21 @@ pub struct Seat {
     pub attempt: AttemptNo,
     pub slot: Slot,
     pub scope: Arc<str>,
-    /// The open item or step it is made in.
+    /// Open item or step that the request is made in.
     pub within: Option<Seq>,
     pub record: Record,
-    /// What does not count in its run's requests.
+    /// Masks of the run: parts of a request that do not count when requests are compared.
     pub rules: Arc<Rules>,
-    /// A header attempt: it has no driver, and counts active time only while a call is in flight.
+    /// Whether a header opened the attempt. It has no driver, and counts active time only while a call is in flight.
     pub undriven: bool,
-    /// The shared run of the day: nothing is replayed or joined.
+    /// Whether this is the shared run of the day, in which nothing is replayed or joined.
     pub shared: bool,
 }
 
-/// A header's name for an attempt: its run, and its label.
+/// Name of an attempt as headers give it: the run's id, and the attempt's label.
 pub type Name = (RunId, Option<String>);
 
-/// The seats of one process.
+/// Cache of the seats of one process.
 #[derive(Default)]
 pub struct Seats {
     by_name: Mutex<HashMap<Name, Seat>>,
@@ -51,12 +51,12 @@ impl Seats {
         lock(&self.by_token).get(&(run, attempt)).cloned()
     }
 
-    /// Keeps the seat of a name. Returns those of the attempts that it ended.
+    /// Inserts the seat of a name. Removes and returns the seats of attempts that it ended.
     pub fn keep_name(&self, name: Name, seat: Seat) -> Vec<Seat> {
         keep(&mut lock(&self.by_name), name, seat)
     }
 
-    /// Keeps the seat of a token. Returns those of the attempts that it ended.
+    /// Inserts the seat of a token. Removes and returns the seats of attempts that it ended.
     pub fn keep_token(&self, seat: Seat) -> Vec<Seat> {
         keep(&mut lock(&self.by_token), (seat.run, seat.attempt), seat)
     }
@@ -65,13 +65,13 @@ impl Seats {
         lock(&self.by_name).remove(name);
     }
 
-    /// Forgets all named seats of a run, and returns them.
+    /// Removes and returns all named seats of a run.
     pub fn forget_run(&self, run: RunNo) -> Vec<Seat> {
         lock(&self.by_name).extract_if(|_, seat| seat.run == run).map(|(_, seat)| seat).collect()
     }
 }
 
-/// A new attempt has ended the one before it in its slot.
+/// Inserts `seat`, and removes and returns earlier attempts of its slot: the new attempt has ended them.
 fn keep<K: Eq + std::hash::Hash>(seats: &mut HashMap<K, Seat>, key: K, seat: Seat) -> Vec<Seat> {
     let ended = |s: &Seat| s.run == seat.run && s.slot == seat.slot && s.attempt < seat.attempt;
     let all_ended = seats.extract_if(|_, s| ended(s)).map(|(_, s)| s).collect();

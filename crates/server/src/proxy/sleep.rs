@@ -1,15 +1,16 @@
-//! Whether the machine was asleep: connections may be dead then, and nobody was told.
+//! Detects that the machine was asleep: connections may be dead then without notice.
 
 use outlast_core::words::clock::Clock;
 
-/// What the two clocks that differ by sleep said at one moment.
+/// Readings at one moment of two clocks, of which only one counts time asleep.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     boottime_ms: u64,
     monotonic_ms: u64,
 }
 
-/// Shorter than any connection is forgotten by a provider; longer than two clocks are read apart.
+/// Difference between the clocks above which the machine was asleep: shorter than any provider's idle timeout, longer
+/// than the time between the two readings.
 const ASLEEP_MS: u64 = 5_000;
 
 impl Reading {
@@ -17,7 +18,7 @@ impl Reading {
         Reading { boottime_ms: clock.boottime_ms(), monotonic_ms: clock.monotonic_ms() }
     }
 
-    /// The monotonic clock stands still while the machine sleeps; the other one does not.
+    /// Returns whether the machine slept between this reading and `now`. The monotonic clock stands still meanwhile.
     pub fn was_asleep_until(self, now: Reading) -> bool {
         let passed = now.boottime_ms.saturating_sub(self.boottime_ms);
         let awake = now.monotonic_ms.saturating_sub(self.monotonic_ms);
@@ -42,7 +43,7 @@ mod tests {
         check(&|c| c.advance_ms(60_000), false);
         check(&|c| c.suspend_ms(5_000), false);
         check(&|c| c.suspend_ms(5_001), true);
-        // An administrator, or NTP.
+        // The wall clock was set, by an administrator or by NTP.
         check(&|c| c.set(Micros(3_600_000_000)), false);
         check(&|c| c.set(Micros(-3_600_000_000)), false);
     }

@@ -1,4 +1,4 @@
-//! The providers: where they are, with which key, and one connection pool to all of them.
+//! The providers: their addresses and keys, and one connection pool to all of them.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use hyper_util::{
 
 use crate::dialect::Upstream;
 
-/// One provider.
+/// Address and key of a provider.
 #[derive(Clone)]
 pub struct Provider {
-    /// Without a trailing slash: `https://api.openai.com`, or with a path before `/v1`.
+    /// Base URL without a trailing slash: `https://api.openai.com`, or with a path before `/v1`.
     pub base: String,
-    /// Our key for it, sent where the caller's credential was a token of ours.
+    /// Configured key. Sent when the caller did not send a provider key of its own.
     pub key: Option<Key>,
 }
 
-/// Of the texts that are masked: a shorter one is no key, and stands in other words too.
+/// Smallest length of a key that is masked, in bytes. A shorter text is no key, and occurs inside other words.
 const SHORTEST: usize = 8;
 
 /// A provider's key. Never printed.
@@ -39,7 +39,7 @@ impl Key {
         &self.0
     }
 
-    /// `body` without this key in it: some providers repeat it when it is wrong.
+    /// Returns `body` with the key replaced by `***`. Some providers repeat a wrong key in their error.
     pub fn masked(&self, body: Bytes) -> Bytes {
         let key = self.0.as_bytes();
         if key.len() < SHORTEST || memchr::memmem::find(&body, key).is_none() {
@@ -67,7 +67,7 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// A base URL that cannot be used.
+/// Error: a base URL that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a base URL: {text:?} (wanted for example https://api.openai.com/v1)")]
 pub struct BadBase {
@@ -75,7 +75,8 @@ pub struct BadBase {
 }
 
 impl Provider {
-    /// `base` as the SDKs take it: OpenAI's ends in `/v1`, Anthropic's does not; both are understood.
+    /// Builds a provider from `base` as the SDKs take it. OpenAI's ends in `/v1`, Anthropic's does not; a trailing
+    /// `/v1` is removed.
     pub fn new(base: &str, key: Option<Key>) -> Result<Provider, BadBase> {
         let bad = || BadBase { text: base.into() };
         let uri: Uri = base.parse().map_err(|_| bad())?;
@@ -90,7 +91,7 @@ impl Provider {
     }
 }
 
-/// The name of an upstream in digests and the journal.
+/// Returns the name of a built-in upstream in digests and the journal.
 pub fn name(upstream: Upstream) -> &'static str {
     match upstream {
         Upstream::OpenAi => "openai",
@@ -99,18 +100,18 @@ pub fn name(upstream: Upstream) -> &'static str {
     }
 }
 
-/// How a request upstream failed before its head.
+/// Failure of a request before the head of its response came.
 #[derive(Debug)]
 pub enum SendFailed {
-    /// It cannot be made into a request: no key, or no URL.
+    /// The request could not be built: no key, or no valid URL.
     Unsendable(String),
-    /// No byte of it left.
+    /// No connection: no byte was sent.
     Unreachable(String),
-    /// It may have been seen.
+    /// The upstream may have seen the request.
     Lost(String),
 }
 
-/// The connection pool.
+/// Connection pool to all upstreams.
 #[derive(Clone)]
 pub struct Pool {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
@@ -123,7 +124,7 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// Follows no redirects and reads no proxy variables: what is configured is what is called.
+    /// Creates a pool that follows no redirects and reads no proxy variables: only configured addresses are called.
     pub fn new() -> Pool {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
@@ -134,14 +135,14 @@ impl Pool {
         let connector = https.https_or_http().enable_http1().wrap_connector(tcp);
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(Duration::from_secs(60))
-            // Only what found its pooled connection closed before a byte of it was written is sent on
-            // another. Whether anything else was seen is for the journal to say.
+            // hyper only resends a request whose pooled connection was closed before a byte was written.
+            // Any other failure leaves the call in doubt, and the journal records that.
             .retry_canceled_requests(true)
             .build(connector);
         Pool { client }
     }
 
-    /// Sends, and returns when the head has come.
+    /// Sends a request, and returns when the head of the response has come.
     pub async fn send(
         &self,
         method: Method,
@@ -161,7 +162,7 @@ impl Pool {
     }
 }
 
-/// An error with its causes: hyper's own text names none of them.
+/// Returns an error's text with its causes. hyper's own text names none of them.
 fn chain(e: &dyn std::error::Error) -> String {
     let mut text = e.to_string();
     let mut source = e.source();

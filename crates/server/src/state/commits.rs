@@ -1,29 +1,29 @@
-//! What an agent's keys went through, commit by commit: pages of events put together again.
+//! History of an agent's keys, commit by commit: pages of events grouped into whole commits.
 
 use outlast_core::store::{
     Error,
     state::{Event, EventRange, Reads},
 };
 
-/// Events that are read at once: enough that the reading costs little, few enough to hold.
+/// Number of events read at once: enough that a read costs little, few enough to hold in memory.
 pub const PAGE: usize = 512;
 
-/// The commits of a range, in order. After the last one it can be asked again: that is to follow.
+/// The commits of a range, in order. To follow new commits, call [`Commits::page`] again after the last one.
 #[derive(Debug)]
 pub struct Commits {
     range: EventRange,
-    /// Of a commit that may go on in the next page.
+    /// Events of a commit that may continue on the next page.
     begun: Vec<Event>,
     compacted: bool,
 }
 
 impl Commits {
-    /// `range.limit` is the size of a page.
+    /// Reads the commits of `range`. `range.limit` is the number of events in a page.
     pub fn new(range: EventRange) -> Commits {
         Commits { range, begun: Vec::new(), compacted: false }
     }
 
-    /// The next commits, each with all its events on this agent; none when there are no more yet.
+    /// Returns the next commits, each with all its events on this agent. Empty when there are no more yet.
     pub fn page<R: Reads + ?Sized>(&mut self, store: &R) -> Result<Vec<Vec<Event>>, Error> {
         let mut whole = Vec::new();
         loop {
@@ -37,7 +37,7 @@ impl Commits {
                 }
                 self.begun.push(event);
             }
-            // A read sees one moment, so that what it ends with is whole.
+            // A read sees one moment, so the last commit of the last page is complete.
             if is_last && !self.begun.is_empty() {
                 whole.push(std::mem::take(&mut self.begun));
             }
@@ -47,7 +47,7 @@ impl Commits {
         }
     }
 
-    /// Whether compaction has removed some of what was asked for.
+    /// Returns whether compaction has removed part of the range.
     pub fn compacted(&self) -> bool {
         self.compacted
     }

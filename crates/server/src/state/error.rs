@@ -1,10 +1,10 @@
-//! Why a face did not do what it was asked. The one place where codes become statuses.
+//! Errors of the state's gRPC and REST interfaces, and the only place where codes become statuses.
 
 use outlast_core::{engine::state::transaction, state::outcome, store};
 
 use crate::wire::who::NotLetIn;
 
-/// What is answered instead.
+/// Error of a request for state.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -39,30 +39,30 @@ pub enum Error {
     NoRoute { method: String, path: String },
 }
 
-/// What kind of answer a code is. HTTP and gRPC each have one status per kind.
+/// Class of an error code. HTTP and gRPC each have one status per kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It was asked wrongly.
+    /// The request is malformed.
     Invalid,
     NoCredential,
     Forbidden,
     NotFound,
-    /// What stands there is not what was expected.
+    /// The stored value is not the expected one.
     Conflict,
     Exists,
-    /// It was there, and is not any more.
+    /// The thing existed and does not any more, or not in this form.
     Gone,
     TooLarge,
     TooMany,
-    /// It may work later.
+    /// The same request may succeed later.
     Unavailable,
-    /// It is not known whether it was done.
+    /// Whether the change was committed is not known.
     Unknown,
     Internal,
 }
 
 impl Error {
-    /// The stable code, the same in every face.
+    /// Returns the stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &'static str {
         match self {
             Error::Store(e) => e.code(),
@@ -83,7 +83,7 @@ impl Error {
         }
     }
 
-    /// What to do about it.
+    /// Returns what the caller can do about the error.
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Store(e) => e.hint(),
@@ -123,7 +123,7 @@ fn deleted(version: Option<i64>) -> String {
 }
 
 impl Kind {
-    /// The kind of a code of the engine, the store or a face.
+    /// Returns the kind of a code of the engine, the store or this crate.
     pub fn of(code: &str) -> Kind {
         match code {
             "bad_request" | "bad_value" | "bad_keep" | "bad_limit" | "bad_approval" => Kind::Invalid,

@@ -1,6 +1,6 @@
-//! The state as the faces offer it: transactions that are open here, who writes, and what may go wrong.
+//! The state behind gRPC and REST: transactions open in this process, the writer of a change, and the errors.
 //!
-//! gRPC and REST only translate; what decides is the engine's `Put` and the core's `Transactions`.
+//! gRPC and REST only translate; the engine's `Put` and the core's `Transactions` decide.
 
 mod commits;
 mod error;
@@ -27,22 +27,22 @@ use outlast_core::{
 pub use commits::{Commits, PAGE};
 pub use error::{Error, Kind};
 
-/// Values above this are compressed beside the threads that answer others.
+/// Bytes above which a value is compressed on a blocking thread, so that other requests do not wait.
 const LARGE: usize = 64 << 10;
 
-/// How often expired transactions are freed in a process where nothing else happens.
+/// Interval at which expired transactions are freed when nothing else happens in the process.
 const TICK: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Who writes through a face.
+/// Author of a change to the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
-    /// Clients that name no run.
+    /// No run: the client named none.
     NoRun,
     /// The open attempt of the run that is served; `None` between two attempts.
     Run(Option<(Actor, Slot)>),
 }
 
-/// A store's state with the transactions that are open in this process.
+/// The state of a store, with the transactions that are open in this process.
 pub struct StateDesk {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -72,21 +72,21 @@ impl StateDesk {
         &self.store
     }
 
-    /// An id for a run that nobody named: never used twice.
+    /// Generates the id of a run that nobody named. No id is used twice.
     pub fn name_a_run(&self) -> RunId {
         RunId::generate(self.clock.now(), random(&*self.entropy))
     }
 
-    /// The attempt that writes from now on. What an earlier one left open is aborted: it may not be
-    /// committed in the name of another.
+    /// Sets the attempt that writes from now on, and aborts the transactions that are open: they may not be committed
+    /// in the name of another attempt.
     pub fn drive(&self, writer: Option<(Actor, Slot)>) {
         let mut open = self.open();
         *open = Open { writer: Writer::Run(writer), transactions: Transactions::new(Limits::default()) };
     }
 
-    /// Begins a transaction, and returns its id: never used twice.
+    /// Begins a transaction and returns its id. No id is used twice.
     ///
-    /// `reads`: it will read what stood when it began.
+    /// `reads`: the transaction will read, and sees the state as of its beginning.
     /// Errors: too many are open; no attempt may write now.
     pub async fn begin(&self, timeout_ms: Option<u64>, reads: bool) -> Result<String, Error> {
         let snapshot = match self.conflicts {
@@ -107,16 +107,16 @@ impl StateDesk {
         Ok(self.open().transactions.change(id, change, now)?)
     }
 
-    /// What an open transaction sees of a key.
+    /// Returns what an open transaction sees of a key.
     pub fn see(&self, id: &str, name: &Name) -> Result<Seen, Error> {
         let now = self.clock.monotonic_ms();
         Ok(self.open().transactions.see(id, name, now)?)
     }
 
-    /// Commits all of a transaction or nothing. On disk before it returns.
+    /// Commits a transaction, all of it or nothing. Durable before it returns.
     ///
-    /// Idempotent: one that was committed already answers what it came to. An empty one is no commit
-    /// and has the number 0.
+    /// Idempotent: a transaction that was committed already returns its recorded outcome. An empty transaction makes no
+    /// commit and returns the number 0.
     pub async fn commit(&self, id: &str) -> Result<Committed, Error> {
         let now = self.clock.monotonic_ms();
         let (ended, alone) = {
@@ -131,7 +131,7 @@ impl StateDesk {
             Ok(put) if put.changes.is_empty() => {
                 Ok(Committed { commit: 0, at: self.clock.now(), versions: Vec::new() })
             }
-            // The only transaction: its own thread does the store's work, for nobody could share the commit.
+            // The only open transaction: no other could share the commit, so this thread does the store's work itself.
             Ok(put) if alone => Ok(self.store.ask_here(put, Durability::Synced).await?),
             Ok(put) => Ok(self.store.ask(put, Durability::Synced).await?),
             Err(transaction::Error::NotFound { .. }) => {
@@ -143,14 +143,14 @@ impl StateDesk {
         }
     }
 
-    /// Ends a transaction without a commit. What is not open is ended already.
+    /// Ends a transaction without a commit. Does nothing when it is not open.
     pub fn abort(&self, id: &str) {
         self.open().transactions.abort(id);
     }
 
-    /// Applies changes at once, all or none, in the name of `writer`. On disk before it returns.
+    /// Applies changes in one commit, all or none, in the name of `writer`. Durable before it returns.
     ///
-    /// Idempotent on `transaction`, the caller's own name of it.
+    /// Idempotent on `transaction`, the caller's own id for the commit.
     pub async fn put(
         &self,
         writer: Writer,
@@ -161,12 +161,12 @@ impl StateDesk {
         Ok(self.store.ask(Put { actor, changes, transaction }, Durability::Synced).await?)
     }
 
-    /// What is said of a transaction that is neither open here nor recorded.
+    /// Returns the error for a transaction that is neither open here nor recorded.
     pub fn unknown(&self, id: &str) -> Error {
         transaction::unknown(id, self.clock.now()).into()
     }
 
-    /// Prepares a value. A large one beside the threads that answer others.
+    /// Prepares the change that sets `name` to `value`. Values above `LARGE` are compressed on a blocking thread.
     pub async fn set(&self, name: Arc<Name>, value: Vec<u8>) -> Change {
         if value.len() <= LARGE {
             return Change::set(name, &value);
@@ -178,7 +178,7 @@ impl StateDesk {
         }
     }
 
-    /// Reads beside the threads that answer others: a store's reads block.
+    /// Runs `look` on a blocking thread: the reads of a store block.
     pub async fn read<T: Send + 'static>(
         &self,
         look: impl FnOnce(&dyn Store) -> Result<T, store::Error> + Send + 'static,
@@ -188,7 +188,7 @@ impl StateDesk {
         Ok(read.map_err(|_| store::Error::Closed)??)
     }
 
-    /// Frees what expired, until the runtime ends.
+    /// Frees expired transactions, for ever.
     pub async fn keep_expiring(self: Arc<Self>) {
         loop {
             tokio::time::sleep(TICK).await;
@@ -197,7 +197,7 @@ impl StateDesk {
         }
     }
 
-    /// How many transactions are open, and the bytes they hold.
+    /// Returns how many transactions are open, and how many bytes they hold.
     pub fn held(&self) -> (usize, usize) {
         self.open().transactions.held()
     }
@@ -208,7 +208,9 @@ impl StateDesk {
 }
 
 impl Writer {
-    /// In whose name a change is written.
+    /// Returns the attempt in whose name a change is written; `None` for no run.
+    ///
+    /// Errors: `no_attempt` between two attempts of the run.
     pub fn actor(self) -> Result<Option<(Actor, Slot)>, Error> {
         match self {
             Writer::NoRun => Ok(None),

@@ -1,14 +1,14 @@
-//! How many versions a namespace keeps: said, and then done for the keys that nobody changes.
+//! Retention: sets how many versions a namespace keeps, and removes the surplus from keys that nobody changes.
 
 use outlast_core::{
     engine::state::{compact::Compact, retain::Retain},
     store::{Ask as _, Durability, Error, Store},
 };
 
-/// Says what is kept, and removes what is not, piece by piece: other writers come in between.
+/// Sets how many versions a namespace keeps, and removes older ones in batches, between which other writers commit.
 ///
-/// Returns how many versions that removed. What is written later is cut by its own commit, so that a removal which
-/// was interrupted leaves only keys that do not change.
+/// Returns the number of versions removed. Later writes cut their own keys, so an interrupted removal leaves a surplus
+/// only on keys that do not change.
 pub fn retain(store: &dyn Store, retain: Retain) -> Result<i64, Error> {
     let namespace = retain.namespace.clone();
     store.run_verb(retain, Durability::Synced)?;

@@ -1,4 +1,4 @@
-//! The answer's body as hyper takes it: it tells its connection whether it went out whole.
+//! Body of an answer for hyper. Reports to its connection whether the answer went out whole.
 
 use std::{
     pin::Pin,
@@ -12,26 +12,26 @@ use tokio::sync::mpsc;
 
 use super::socket::Wire;
 
-/// The answer broke off: hyper closes the connection without a clean end.
+/// Error of a body that broke off: hyper closes the connection without a clean end.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer broke off")]
 pub struct BrokeOff;
 
-/// An answer's body.
+/// Body of an answer.
 pub struct AnswerBody {
     kind: Kind,
     to: Option<Driver>,
     ended: bool,
 }
 
-/// What a body is made of.
+/// A piece of a body.
 pub enum Piece {
     Frame(Bytes),
-    /// The clean end, and the only one: a body whose driver just goes has broken off.
+    /// The clean end. A body whose sender is dropped without it has broken off.
     End,
 }
 
-/// Whose driver waits for the body's fate: it is told `Delivered` once all is flushed, or `Gone`.
+/// The driver that waits for the outcome of a body: `Delivered` once all is flushed, else `ClientGone`.
 pub struct Driver {
     pub id: ConnectionId,
     pub wire: Wire,
@@ -40,17 +40,17 @@ pub struct Driver {
 enum Kind {
     Whole(Option<Bytes>),
     Frames(mpsc::Receiver<Piece>),
-    /// It fails, once what came before is flushed: a flush after this many.
+    /// The body fails once the frames before are flushed: at the first flush after this many.
     Breaking(u64),
 }
 
 impl AnswerBody {
-    /// A body of ours, that nobody waits for.
+    /// Creates a whole body whose delivery no driver waits for.
     pub fn plain(bytes: impl Into<Bytes>) -> AnswerBody {
         AnswerBody { kind: Kind::Whole(Some(bytes.into())), to: None, ended: false }
     }
 
-    /// A body of ours that comes in pieces.
+    /// Creates a body in pieces whose delivery no driver waits for.
     pub fn stream(frames: mpsc::Receiver<Piece>) -> AnswerBody {
         AnswerBody { kind: Kind::Frames(frames), to: None, ended: false }
     }
@@ -146,9 +146,9 @@ mod tests {
         assert_eq!(body.collect().await.unwrap().to_bytes(), "a");
     }
 
-    // Bug: a stream whose driver was dropped ended cleanly where it stood.
-    // Consequence: agents took half an answer for a whole one when the server was stopped, or had a defect.
-    // Cause: the end of a body was that nobody sent any more.
+    // Bug: a stream whose driver was dropped ended cleanly in the middle.
+    // Consequence: when the server was stopped or had a defect, agents took half an answer for a whole one.
+    // Cause: a dropped sender counted as the end of the body.
     #[tokio::test]
     async fn a_body_whose_driver_just_goes_breaks_off_once_it_is_flushed() {
         let (tx, wire, mut body) = body();

@@ -1,11 +1,11 @@
-//! Content encodings: request bodies are decoded to be read, answers that came compressed although
-//! identity was asked for are decoded to be read and passed on.
+//! Content encodings: decodes request bodies, and answers that come compressed although the proxy asked for
+//! identity.
 
 use std::io::{Read as _, Write as _};
 
 use bytes::Bytes;
 
-/// Why a body could not be decoded.
+/// Error: a body that cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadEncoding {
     #[error("content-encoding {name:?} is not understood (wanted identity, gzip or zstd)")]
@@ -25,7 +25,7 @@ impl BadEncoding {
         }
     }
 
-    /// The stable code, the same in every face.
+    /// Returns the stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &'static str {
         match self {
             BadEncoding::Unknown { .. } => "unknown_encoding",
@@ -35,7 +35,7 @@ impl BadEncoding {
     }
 }
 
-/// Decodes a whole request body; at most `limit` bytes come of it.
+/// Decodes a whole request body. Errors: `body_too_large` when more than `limit` bytes come of it.
 pub fn decode(body: &Bytes, encoding: Option<&str>, limit: usize) -> Result<Bytes, BadEncoding> {
     let read = |name: &'static str, reader: &mut dyn std::io::Read| {
         let mut out = Vec::new();
@@ -66,7 +66,7 @@ pub enum Decoder {
 }
 
 impl Decoder {
-    /// `None` for an encoding we cannot read: the answer is then passed on as it is.
+    /// Returns the decoder of an encoding. `None` for an unknown one: the answer is then passed on as it is.
     pub fn of(encoding: Option<&str>) -> Option<Decoder> {
         Some(match encoding.map(str::trim) {
             None | Some("" | "identity") => Decoder::Plain,
@@ -82,7 +82,7 @@ impl Decoder {
         !matches!(self, Decoder::Plain)
     }
 
-    /// What `chunk` decodes to so far.
+    /// Decodes `chunk`, and returns the bytes that are complete so far.
     pub fn push(&mut self, chunk: Bytes) -> std::io::Result<Bytes> {
         match self {
             Decoder::Plain => Ok(chunk),

@@ -1,12 +1,12 @@
-//! Which headers pass, each way. The whole list of what the proxy changes in them.
+//! Filter of headers, to the upstream and to the client: the complete list of what the proxy changes in them.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use outlast_core::run::token;
 
-/// Ours and our predecessors' headers: never upstream, never taken from upstream.
+/// Prefixes of headers of Outlast and RiskKernel, which pass neither to the upstream nor from it.
 const OURS: [&str; 2] = ["x-outlast-", "x-riskkernel-"];
 
-/// Where a credential may stand.
+/// Headers that may carry a credential.
 pub const CREDENTIALS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
 
 fn is_hop_by_hop(name: &HeaderName) -> bool {
@@ -32,7 +32,7 @@ fn is_dropped_both_ways(name: &HeaderName) -> bool {
         || n.starts_with("x-forwarded-")
 }
 
-/// Headers named by `Connection` are hop-by-hop too.
+/// Returns the headers that `Connection` names. They are hop-by-hop too.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     headers
         .get_all(header::CONNECTION)
@@ -43,7 +43,8 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// The request's headers as they go upstream, without credentials: the caller adds them.
+/// Returns the request's headers as they go upstream, without credentials: those are added afterwards.
+///
 /// `edited`: the body was decoded and changed, so that its encoding no longer holds.
 pub fn upstream(headers: &HeaderMap, edited: bool) -> HeaderMap {
     let named = named_by_connection(headers);
@@ -66,13 +67,13 @@ pub fn upstream(headers: &HeaderMap, edited: bool) -> HeaderMap {
     out
 }
 
-/// No `ol_` value goes upstream, wherever a client put it.
+/// Returns whether a value contains a run token (`ol_…`). Such a header never goes upstream.
 fn holds_token(value: &HeaderValue) -> bool {
     memchr::memmem::find(value.as_bytes(), token::PREFIX.as_bytes()).is_some()
         && value.to_str().is_ok_and(|text| token::mask(text) != text)
 }
 
-/// The answer's headers as clients get them. `decoded`: we took the content encoding off.
+/// Returns the answer's headers as clients get them. `decoded`: the proxy removed the content encoding.
 pub fn client(headers: &HeaderMap, decoded: bool) -> HeaderMap {
     let named = named_by_connection(headers);
     let mut out = HeaderMap::with_capacity(headers.len());
@@ -87,7 +88,7 @@ pub fn client(headers: &HeaderMap, decoded: bool) -> HeaderMap {
     out
 }
 
-/// One header as text, if it is there and is text.
+/// Returns the first value of a header as text. `None` when it is missing or is not text.
 pub fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }

@@ -1,4 +1,4 @@
-//! HTTP as every face reads and writes it: bodies, headers, callers, refusals.
+//! HTTP as all routes read and write it: bodies, headers, callers, refusals.
 
 pub(crate) mod body;
 pub(crate) mod encoding;

@@ -1,4 +1,4 @@
-//! Where a request was sent to, and from which page: a browser is not to be turned against this machine.
+//! Check of `Host` and `Origin`, so that a page of another site cannot use a browser to reach this server.
 
 use http::HeaderMap;
 
@@ -7,8 +7,10 @@ use super::{
     who::{Access, NotLetIn},
 };
 
-/// A page of another site sends its own `Origin`; a name that was made to resolve to this machine, to
-/// get around that, is its `Host` (DNS rebinding). An address cannot be made to resolve to another.
+/// Refuses requests from pages of other sites, with `foreign_host` or `foreign_origin`.
+///
+/// A page of another site sends its own `Origin`. With DNS rebinding (a foreign name that resolves to this machine) it
+/// sends that name as `Host`. An IP address as `Host` cannot be rebound.
 pub fn check(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
     let short = |text: &str| text.chars().take(80).collect();
     let host = text(headers, "host").unwrap_or("");
@@ -17,12 +19,12 @@ pub fn check(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
     }
     let Some(origin) = text(headers, "origin") else { return Ok(()) };
     let (scheme, from) = origin.split_once("://").unwrap_or_default();
-    // On loopback every page of this machine is let in, whatever its port.
+    // On loopback every page of this machine is let in, on any port.
     let same = if access.loopback { is_ours(access, from) } else { is_same_place(scheme, from, host) };
     if same { Ok(()) } else { Err(NotLetIn::ForeignOrigin { origin: short(origin) }) }
 }
 
-/// Whether a browser that names `host` has certainly meant this listener.
+/// Returns whether a browser that sends `host` certainly meant this listener.
 fn is_ours(access: &Access, host: &str) -> bool {
     let name = without_port(host);
     let address = name.parse::<std::net::IpAddr>();
@@ -31,7 +33,7 @@ fn is_ours(access: &Access, host: &str) -> bool {
         || access.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
 }
 
-/// Whether an origin's authority is the `Host` that the request was sent to.
+/// Returns whether the authority of an origin is the `Host` that the request was sent to.
 fn is_same_place(scheme: &str, origin: &str, host: &str) -> bool {
     let default = match scheme {
         "http" => ":80",

@@ -1,4 +1,4 @@
-//! Answers of ours: refusals in the caller's dialect.
+//! Refusals: errors that Outlast answers itself, in the error shape of the caller's SDK.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -7,16 +7,16 @@ use outlast_core::{call::Refused, envelope, run::token, store};
 use super::{body::AnswerBody, encoding::BadEncoding, who::NotLetIn};
 use crate::dialect::{BadRequest, Upstream, refusal_body};
 
-/// After so many seconds a client may find another server here.
+/// `Retry-After` of a draining server, in seconds: a new server may listen here by then.
 const COME_AGAIN_S: u32 = 5;
 
-/// Why the proxy answers a request itself, before the answer has a dialect's shape.
+/// Reason for which the proxy answers a request with an error of its own.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The call machine's refusal, or the store's. The hint names `run`.
+    /// A refusal of the call machine or the store. The hint names `run`.
     #[error("{refused}")]
     Call { refused: Box<Refused>, run: String },
-    /// The model's price may be known: it does not cover `what`. The hint names `run`.
+    /// A call with `what`, which the price of the model, if there is one, does not cover. The hint names `run`.
     #[error("{what} has no known price, and the run has a limit in usd")]
     Unpriced { what: String, refusal: Box<envelope::Refusal>, run: String },
     #[error("{upstream} had no turn for this call within {waited_s} s: {why}")]
@@ -51,14 +51,14 @@ pub enum Refusal {
     BadQuery(String),
     #[error("{id:?} is not the id of an answer in this run's journal; nothing was sent")]
     ForeignResponse { id: String },
-    /// `needs` is what gives Outlast the key.
+    /// No key for the upstream. `needs` says how Outlast gets one, such as `OPENAI_API_KEY set`.
     #[error("no key for {upstream} is known here")]
     NoProviderKey { upstream: String, needs: String },
     #[error("the key for {upstream} cannot be sent: {why}")]
     UnusableKey { upstream: String, why: String },
     #[error("no upstream is named {name:?} here")]
     UnknownUpstream { name: String },
-    /// What is not recorded was paid for by nobody: it may be asked again.
+    /// No connection to the upstream for an unmetered request. The client may retry: nothing was recorded or charged.
     #[error("the upstream cannot be reached: {0}")]
     Unreachable(String),
     #[error("the upstream did not answer")]
@@ -70,12 +70,12 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// `run` is named in the hint.
+    /// Wraps a refusal of the call machine. The hint names `run`.
     pub fn of(refused: Refused, run: &str) -> Refusal {
         Refusal::Call { refused: Box::new(refused), run: run.into() }
     }
 
-    /// The HTTP status. The official SDKs retry some of them by themselves: see [`Refused`].
+    /// Returns the HTTP status. The official SDKs retry some statuses by themselves: see [`Refused`].
     pub fn status(&self) -> u16 {
         match self {
             Refusal::Call { refused, .. } => refused.status(),
@@ -102,7 +102,7 @@ impl Refusal {
         }
     }
 
-    /// The stable code, the same in every face.
+    /// Returns the stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &str {
         match self {
             Refusal::Call { refused, .. } => refused.code(),
@@ -132,12 +132,12 @@ impl Refusal {
         }
     }
 
-    /// What to do about it.
+    /// Returns what the caller can do about the refusal.
     pub fn hint(&self) -> Option<String> {
         match self {
             Refusal::Call { refused, run } => match &**refused {
                 Refused::Budget(refusal) => Some(refusal.hint(run)),
-                // The run's own budget needs nobody: room comes back by itself.
+                // The run's own budget needs no hint: its room comes back when other calls settle.
                 Refused::AdmissionTimeout(refusal) if refusal.whose.is_some() => Some(refusal.hint(run)),
                 Refused::NotAllowed(e) => e.hint(),
                 Refused::Store(e) => e.hint(),
@@ -154,7 +154,7 @@ impl Refusal {
         }
     }
 
-    /// What `x-should-retry` says.
+    /// Returns the value of the header `x-should-retry`.
     pub fn should_retry(&self) -> bool {
         match self {
             Refusal::Call { refused, .. } => refused.should_retry(),
@@ -167,7 +167,7 @@ impl Refusal {
         }
     }
 
-    /// `Retry-After`, in seconds.
+    /// Returns the value of the header `Retry-After`, in seconds.
     pub fn retry_after_s(&self) -> Option<u32> {
         match self {
             Refusal::Call { refused, .. } => refused.retry_after_s(),
@@ -177,13 +177,13 @@ impl Refusal {
         }
     }
 
-    /// The response, in the error shape of `shape`'s SDKs.
+    /// Returns the response, in the error shape of the SDKs of `shape`.
     pub fn response(&self, shape: Upstream) -> Response<AnswerBody> {
         let message = match self.hint() {
             Some(hint) => format!("{self} ({hint})"),
             None => self.to_string(),
         };
-        // What a caller wrote may stand in it, and so its token.
+        // The message may repeat the caller's text, and with it a run token.
         let message = token::mask(&message);
         let body: Bytes = refusal_body(shape, self.status(), self.code(), &message);
         let mut response = Response::new(AnswerBody::plain(body));

@@ -1,7 +1,7 @@
-//! A client's connection below hyper: it knows when what hyper had buffered is flushed.
+//! A client's connection below hyper, which sees when hyper's buffer is flushed.
 //!
-//! hyper lets go of a body when its last byte is buffered, and drops what is buffered when a body
-//! fails. So "delivered" and "ended by an error frame" are both known only here.
+//! hyper drops a body when its last byte is buffered, and drops the buffer when a body fails. So only the socket
+//! knows whether an answer was delivered, and whether its error frame went out.
 
 use std::{
     io::{self, IoSlice},
@@ -18,20 +18,20 @@ use tokio::{
 
 use crate::proxy::registry::Registry;
 
-/// What the bodies of a connection share with its socket.
+/// State that the bodies of a connection share with its socket.
 #[derive(Clone, Default)]
 pub struct Wire(Arc<Mutex<Waiting>>);
 
 #[derive(Default)]
 struct Waiting {
     closed: bool,
-    /// The request that is being answered: HTTP/1 has one at a time.
+    /// Client of the request that is being answered. HTTP/1 has one at a time.
     answering: Option<Client>,
-    /// Flushes so far that left nothing in hyper's buffer.
+    /// Number of flushes that left nothing in hyper's buffer.
     flushes: u64,
-    /// Those whose answer is over: delivered with the next flush, gone without one.
+    /// Clients whose answer is in hyper's buffer: delivered with the next flush, gone when the connection closes first.
     answered: Vec<Client>,
-    /// Of a body that fails once it is flushed.
+    /// Waker of a body that waits for a flush before it fails.
     waker: Option<Waker>,
 }
 
@@ -40,19 +40,19 @@ impl Wire {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request came on this connection.
+    /// Records that a request of `client` came on this connection.
     pub fn answering(&self, client: Client) {
         self.lock().answering = Some(client);
     }
 
-    /// The body for `id` went into hyper's buffer whole.
+    /// Records that the body for `id` is in hyper's buffer, whole.
     pub fn answered(&self, id: ConnectionId) {
         let mut waiting = self.lock();
         let client = waiting.answering.take_if(|client| client.id == id);
         waiting.answered.extend(client);
     }
 
-    /// The body for `id` was dropped before its end.
+    /// Records that the body for `id` was dropped before its end: reports the client as gone.
     pub fn left(&self, id: ConnectionId) {
         let client = self.lock().answering.take_if(|client| client.id == id);
         if let Some(client) = client {
@@ -60,12 +60,12 @@ impl Wire {
         }
     }
 
-    /// The flushes so far.
+    /// Returns the number of flushes so far.
     pub fn flushes(&self) -> u64 {
         self.lock().flushes
     }
 
-    /// Ready once something was flushed after `since`.
+    /// Waits until there were more than `since` flushes, or the connection is closed.
     pub fn poll_flushed(&self, since: u64, cx: &mut Context<'_>) -> Poll<()> {
         let mut waiting = self.lock();
         if waiting.flushes > since || waiting.closed {
@@ -75,7 +75,7 @@ impl Wire {
         Poll::Pending
     }
 
-    /// Everything is with the kernel.
+    /// Records a flush that handed hyper's whole buffer to the kernel: reports the answered clients as delivered.
     pub(crate) fn flushed(&self) {
         let (answered, waker) = {
             let mut waiting = self.lock();
@@ -98,7 +98,7 @@ impl Wire {
     }
 }
 
-/// Whose answer goes over this connection.
+/// The client of a request on this connection.
 pub struct Client {
     pub registry: Arc<Registry>,
     pub id: ConnectionId,
@@ -114,7 +114,7 @@ impl Client {
     }
 }
 
-/// The socket that tells its wire.
+/// A TCP stream that reports its flushes and its end to a [`Wire`].
 pub struct Socket {
     stream: TcpStream,
     wire: Wire,
@@ -159,7 +159,7 @@ impl AsyncWrite for Socket {
         self.stream.is_write_vectored()
     }
 
-    /// hyper calls this when it has written all it had buffered, and only then.
+    /// Flushes the stream. hyper calls this only when it has written all that it had buffered.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         if let Poll::Ready(Ok(())) = flushed {

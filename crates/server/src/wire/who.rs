@@ -1,7 +1,7 @@
-//! Which run a request belongs to, and whose credential it carries.
+//! Authentication: the run that a request belongs to, and the credential that goes upstream.
 //!
-//! A run token as the API key or in the path; an API token, or an unprotected loopback listener,
-//! with headers; or nothing, which shares one run per store and UTC day on loopback.
+//! A request names its run with a run token (as the API key or in the path), or with headers (with an API token, or on
+//! an unprotected loopback listener). On loopback, requests that name none share one run per store and UTC day.
 
 use std::borrow::Cow;
 
@@ -19,30 +19,31 @@ use subtle::ConstantTimeEq as _;
 
 use super::{headers::CREDENTIALS, origin};
 
-/// Who is let in, and how.
+/// Access rules of a listener.
 #[derive(Clone, Default)]
 pub struct Access {
-    /// Required from everyone without a run token, when set.
+    /// API token. When set, required from every caller without a run token.
     pub api_token: Option<String>,
-    /// The listener is on a loopback address.
+    /// Whether the listener is on a loopback address.
     pub loopback: bool,
-    /// Names, beside addresses, under which callers reach the listener: as in `Host`, without a port.
+    /// Names under which callers may reach the listener, besides IP addresses: as in `Host`, without a port.
     pub allowed_hosts: Vec<String>,
-    /// A supervisor's proxy serves its own run and its children only, and only with tokens.
+    /// Run of a supervisor's proxy, which serves only this run and its children, and only with run tokens.
     pub only_run: Option<outlast_core::words::id::RunNo>,
 }
 
-/// What a request says of itself.
+/// The caller of a request, as the request names it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Caller {
     pub who: Who,
-    /// The path and query without our prefix and without credentials of ours.
+    /// Path and query, without the `/run/TOKEN` prefix and without run tokens.
     pub target: String,
     pub credential: Credential,
-    /// The open item or step it is made in: `X-Outlast-Scope`, with a run token only.
+    /// Open item or step that the request is made in: `X-Outlast-Scope`, only with a run token.
     pub within: Option<Seq>,
 }
 
+/// The run that a request names, by its token or its headers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Who {
     Token(Claims),
@@ -54,26 +55,26 @@ pub enum Who {
     Nobody,
 }
 
-/// The session that a CLI agent says its request belongs to: Codex's header, Claude Code's.
+/// Returns the session that a CLI agent names in the headers of Codex or Claude Code. `None` unless it is a plain word.
 pub fn session(headers: &HeaderMap) -> Option<String> {
     let of = |name| headers.get(name).and_then(|v| v.to_str().ok());
     let id = of("session-id").or_else(|| of("x-claude-code-session-id"))?;
-    // It becomes a word of a command line: nothing that could be an option, or a path.
+    // The id becomes a word of a command line: it must not look like an option or a path.
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.:".contains(&b);
     let named = !id.is_empty() && id.len() <= 128 && !id.starts_with(['-', '.']) && id.bytes().all(plain);
     named.then(|| id.to_owned())
 }
 
-/// What goes upstream as the credential.
+/// Credential that goes upstream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Credential {
-    /// The caller's was ours: our key for the provider.
+    /// The configured key of the provider: the caller sent a token of Outlast, or nothing.
     Ours,
-    /// The caller's own, passed through in the header it came in.
+    /// The caller's own key, passed through in the header it came in.
     Passed { header: &'static str, digest: Digest },
 }
 
-/// Why a request is not let in: status, code, message.
+/// Error: a request that is not let in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotLetIn {
     #[error(
@@ -132,7 +133,7 @@ impl NotLetIn {
     }
 }
 
-/// Reads the caller of a request.
+/// Reads the caller of a request from its target and headers, and checks its credentials against `access`.
 pub fn caller(
     access: &Access,
     keys: &[TokenKey],
@@ -182,7 +183,7 @@ pub fn caller(
     Ok(Caller { who, target, credential, within })
 }
 
-/// Whether a request has a run token anywhere, good or not.
+/// Returns whether a request has a run token anywhere, valid or not.
 pub fn bears_token(uri: &Uri, headers: &HeaderMap) -> Result<bool, NotLetIn> {
     let (in_path, target) = split_path(uri.path_and_query().map_or("/", |p| p.as_str()));
     let (in_query, _) = split_query(&target);
@@ -190,7 +191,7 @@ pub fn bears_token(uri: &Uri, headers: &HeaderMap) -> Result<bool, NotLetIn> {
     Ok(in_path.is_some() || !in_query.is_empty() || in_header)
 }
 
-/// Lets a caller of our own routes in: by the API token where there is one, else on loopback.
+/// Checks a caller of Outlast's own routes, who needs the API token if one is set, or else a loopback listener.
 pub fn api(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
     origin::check(access, headers)?;
     if access.only_run.is_some() {
@@ -215,14 +216,14 @@ fn digest_of(header: &str, value: &str) -> Digest {
     Digest(sha.finalize().into())
 }
 
-/// The path that is meant: without a token before it.
+/// Returns the path of a request without a `/run/TOKEN` prefix.
 pub fn path(uri: &Uri) -> &str {
     let path = uri.path();
     let behind = path.strip_prefix("/run/").and_then(|rest| rest.find('/').map(|at| &rest[at..]));
     behind.unwrap_or(path)
 }
 
-/// `/run/<token>/v1/…`: for agents that send their own provider credential.
+/// Splits `/run/TOKEN/v1/…` into the token and the rest. For agents that send a provider key of their own.
 fn split_path(target: &str) -> (Option<String>, String) {
     if let Some(rest) = target.strip_prefix("/run/")
         && let Some((token, path)) = rest.split_once('/')
@@ -232,7 +233,7 @@ fn split_path(target: &str) -> (Option<String>, String) {
     (None, target.to_owned())
 }
 
-/// Each `?key=ol_…` is taken out, whatever its name and however it is encoded; any other query stays as it is.
+/// Takes run tokens out of the query, under any name and percent-encoded or not. The rest of it stays as it is.
 fn split_query(target: &str) -> (Vec<String>, String) {
     let Some((path, query)) = target.split_once('?') else { return (Vec::new(), target.to_owned()) };
     let mut tokens = Vec::new();
@@ -252,8 +253,9 @@ fn split_query(target: &str) -> (Vec<String>, String) {
     (tokens, target)
 }
 
-/// Gemini's clients may put their key into the query, as `?key=…`: there it would be part of the digest. It is moved to
-/// the header that says the same.
+/// Moves a Gemini key from the query (`?key=…`), where it would be part of the digest, to the header `x-goog-api-key`.
+///
+/// Errors: `credentials_disagree` when the header has another key already.
 pub fn move_key(parts: &mut http::request::Parts) -> Result<(), NotLetIn> {
     let Some(target) = parts.uri.path_and_query() else { return Ok(()) };
     let of_gemini =
@@ -275,7 +277,7 @@ pub fn move_key(parts: &mut http::request::Parts) -> Result<(), NotLetIn> {
     Ok(())
 }
 
-/// A credential without its scheme, however that is written. A token of ours is found behind any.
+/// Returns a credential without its `Bearer` scheme, in any case. A run token is found after any other scheme, too.
 pub fn bare(value: &str) -> &str {
     let value = value.trim();
     match value.split_once(char::is_whitespace) {
@@ -320,7 +322,7 @@ fn run_header(headers: &HeaderMap) -> Result<Option<Who>, NotLetIn> {
         return Err(NotLetIn::Disagree);
     }
     let Some(id) = ours.or(alias) else { return Ok(None) };
-    // It would stand in the journal, in the log and in answers.
+    // The name appears in the journal, in the log and in answers, where no token may.
     if token::looks_like_token(id) {
         return Err(NotLetIn::BadRunId("a run token is no run's name: send it as the API key".into()));
     }

@@ -1,4 +1,4 @@
-//! The clients' side: what the desk leaves to do for a request, and what its client gets.
+//! Client side of a process: the desk's deeds for a request, and the answer its client gets.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -29,24 +29,24 @@ use crate::{
     world::Outside,
 };
 
-/// One client's request.
+/// Request of one client, and the state of its answer.
 pub struct Client {
     pub request: Request,
     pub(super) attempt: Option<AttemptNo>,
-    /// Where its answer comes from, when that is an exchange.
+    /// Exchange that the answer comes from, if it comes from one.
     pub(super) source: Option<Rc<RefCell<Carried>>>,
     pub(super) receiving: Option<Seq>,
-    /// What it is given at the end.
+    /// Result that the agent is given at the end.
     pub(super) result: Option<agent::Input>,
-    /// Its delivery mark, until it is submitted.
+    /// Delivery mark, until it is submitted.
     pub(super) mark: Option<Delivered>,
-    /// Numbers its waits, so that an old timer is known as old.
+    /// Number of the current wait, by which an old timer is recognised.
     pub(super) wait: u64,
-    /// Numbers its admissions, for the same reason.
+    /// Number of the current admission, by which an old timer is recognised.
     pub(super) asked: u64,
-    /// Its wait was over, and it was decided once more.
+    /// Whether the wait ran out and the request was decided once more.
     pub(super) waited_out: bool,
-    /// It had no turn at its upstream when it was asked last.
+    /// Whether the last admission found no turn at the upstream.
     pub(super) lacks_turn: bool,
 }
 
@@ -71,7 +71,7 @@ impl Process {
     pub(super) fn client_gone(&mut self, c: u64, out: &mut Outside) {
         let Some(client) = self.clients.get(&c) else { return };
         if client.attempt.is_none() {
-            // Its attempt is not known yet, and now nobody asks for it.
+            // The attempt is not known yet, and no one asks for it any more.
             self.clients.remove(&c);
             return;
         }
@@ -130,7 +130,7 @@ impl Process {
                 }
                 refuse(c, &client.request, &code, retry, after, out);
             }
-            // The SDK does not retry a stream that broke: its agent fails.
+            // The SDK does not retry a stream that broke, so the agent fails.
             ForClient::BreakOff(why) => {
                 out.saw("broke off");
                 refuse(c, &client.request, why.code(), false, 0, out);
@@ -138,7 +138,7 @@ impl Process {
             ForClient::Mark { seq, count, replayed } => {
                 let Some(attempt) = client.attempt else { return };
                 client.mark = Some(Delivered { run, seq, attempt, count, replayed });
-                // Its driver gets to it at once, or a little later.
+                // The driver gets to it at once, or a little later.
                 let delay = if out.rng.chance(60) { 0 } else { out.rng.between(1, 60) };
                 out.to_process(delay, self.index, Input::Mark(c));
             }
@@ -149,12 +149,12 @@ impl Process {
         }
     }
 
-    /// Its answer is that of `seq` from here on.
+    /// Notes that the client's answer is that of `seq` from now on.
     fn receives(&mut self, c: u64, seq: Seq, out: &mut Outside) {
         let Some(client) = self.clients.get_mut(&c) else { return };
         client.receiving = Some(seq);
         let run = client.request.run;
-        // With one process and no rate nothing comes back unnoticed: whoever fits was woken.
+        // With one process and no rate, room always comes back with an event, which wakes a waiter that fits.
         let waited_out = std::mem::take(&mut client.waited_out);
         if waited_out && out.processes == 1 && out.rate.is_any() {
             out.overslept(run, seq);
@@ -200,7 +200,7 @@ impl Process {
         self.queue(op, Durability::Synced, Then::Admitted(c), out);
     }
 
-    /// The end of an answer is on its way to the client.
+    /// Sends the end of an answer on its way to the client.
     fn finish(&mut self, c: u64, out: &mut Outside) {
         let Some(client) = self.clients.get_mut(&c) else { return };
         if let Some(live) = client.source.as_ref().map(|live| live.borrow()) {
@@ -220,7 +220,7 @@ impl Process {
         out.to_process(delay, self.index, Input::Flushed(c));
     }
 
-    /// The answer is with the client's machine; now and then it is lost there.
+    /// Notes that the answer reached the client's machine, where it is now and then lost.
     pub(super) fn flushed(&mut self, c: u64, out: &mut Outside) {
         let Some(client) = self.clients.get_mut(&c) else { return };
         let (request, attempt) = (client.request.clone(), client.attempt.unwrap_or_default());
@@ -275,7 +275,7 @@ impl Process {
     }
 }
 
-/// Where identical requests of the client's attempt meet.
+/// Returns the place at which identical requests of the client's attempt meet.
 pub(super) fn place(client: &Client, attempt: AttemptNo, bug: Option<Bug>) -> Place {
     let r = &client.request;
     let scope = if bug == Some(Bug::ScopeIgnored) { "" } else { &r.scope };

@@ -1,4 +1,4 @@
-//! The upstream's side: what comes back for exchanges, and their settlements.
+//! Upstream side of a process: the pieces that come back for exchanges, and their settlements.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -27,26 +27,26 @@ use crate::{
     world::Outside,
 };
 
-/// What the host keeps for an exchange. Its clients read their answers here.
+/// State that the host keeps for an exchange. Its clients read their answers from it.
 pub struct Carried {
     pub key: Key,
     asked: Asked,
-    /// Since when it is tried.
+    /// Time since which the call is tried.
     began_ms: u64,
-    /// The instance that opened the entry: it alone may close it, also after registering anew.
+    /// Instance that opened the entry. Only it may close the entry, even after the process registered anew.
     instance: InstanceNo,
     attempt: AttemptNo,
     pub status: Option<u16>,
     pub frames: Vec<Frame>,
     metered: Option<Bill>,
     aborted: bool,
-    /// The last settlement.
+    /// Last settlement.
     pub last: Option<(Ending, Option<&'static str>)>,
     is_first_try: bool,
 }
 
 impl Process {
-    /// Carries the exchange of an entry; `send` is false when the client is gone: it never leaves.
+    /// Begins to carry the exchange of an entry. `send` is false if the client is gone and the call must not be sent.
     pub(super) fn open(
         &mut self,
         c: u64,
@@ -148,7 +148,7 @@ impl Process {
         self.desk_on(desk::Event::Exchange(key, event), out);
     }
 
-    /// Carries out a deed for an exchange; returns what a planted defect makes of it.
+    /// Carries out a deed for an exchange. Returns the event, if any, that a planted defect adds.
     pub(super) fn act_upstream(
         &mut self,
         key: Key,

@@ -1,4 +1,4 @@
-//! The store's side of a process: groups, tickets, heartbeats, verdicts.
+//! Store side of a process: groups, tickets, heartbeats, verdicts.
 
 use outlast_core::{
     call::{connection::Event, desk, exchange},
@@ -41,7 +41,7 @@ impl Process {
         self.queue(Register { identity }, Durability::Synced, Then::Registered, out);
     }
 
-    /// The store works again after a commit nobody saw the outcome of.
+    /// Reopens the store after a commit with an unknown outcome.
     pub(super) fn reopen(&mut self, out: &mut Outside) {
         self.reopening = false;
         self.store.reopen();
@@ -62,13 +62,13 @@ impl Process {
             None if self.pending.is_empty() && self.resolved.is_empty() => self.register(out),
             None => {}
         }
-        // Room can come back in another process, which tells nobody here.
+        // Room can come back in another process, without an event here.
         if out.processes > 1 {
             self.desk_on(desk::Event::Look, out);
         }
     }
 
-    /// Judges the others, and says goodbye for an instance of its own that it gave up.
+    /// Queues verdicts on other instances, and on an instance of this process that was given up.
     fn watch(&mut self, out: &mut Outside) {
         let live = out.disk.live_instances().unwrap_or_default();
         let (index, life) = (self.index, self.life);
@@ -98,7 +98,7 @@ impl Process {
         self.queue(raise, Durability::Synced, Then::Raised, out);
     }
 
-    /// Commits whatever is queued. A crash in the middle ends the process; what comes after is lost.
+    /// Commits all queued operations. A crash in the middle ends the process, and the rest is lost.
     pub(super) fn commit(&mut self, out: &mut Outside) {
         self.commit_at = None;
         let mut group = std::mem::take(&mut self.pending).into_iter();
@@ -207,7 +207,7 @@ impl Process {
     }
 }
 
-/// Whether it is the verdict on a process that has a call between two tries.
+/// Returns whether `op` is the verdict on a process that has a call between two tries.
 fn leaves_resting(op: &Op, out: &Outside) -> bool {
     let Op::DeclareDead(verdict) = op else { return false };
     let rests = |e: &Entry| {
@@ -217,7 +217,7 @@ fn leaves_resting(op: &Op, out: &Outside) -> bool {
     out.disk.inspect(|t, _| t.entries.values().any(rests))
 }
 
-/// Counts what the decision came to.
+/// Counts the outcome of a decision.
 fn note(op: &Op, result: &Result<Outcome, Error>, out: &mut Outside) {
     match result {
         Err(e) => out.saw(e.code()),

@@ -1,4 +1,4 @@
-//! Writing back what a decision touched.
+//! Writes the rows touched by a decision.
 
 use outlast_core::{
     engine::loaded::{Loaded, NewPayload},
@@ -20,8 +20,7 @@ use crate::{
 
 const POSTGRES: Dialect = Dialect::Postgres;
 
-/// Writes the touched rows, envelopes before runs before entries: the order in which they would be
-/// locked.
+/// Writes the touched rows: envelopes, then runs, then entries, the order in which row locks would be taken.
 pub async fn apply(client: &Client, l: &Loaded) -> Result<(), Error> {
     write_all(client, &l.instances).await?;
     write_all(client, &l.envelopes).await?;
@@ -61,7 +60,7 @@ async fn write_all<T: Stored>(client: &Client, rows: &[Row<T>]) -> Result<(), Er
     Ok(())
 }
 
-/// Inserts the touched rows, or puts them in the place of those with their keys.
+/// Inserts the touched rows, or replaces those with the same keys.
 async fn put_all<T: Stored>(client: &Client, rows: &[Row<T>]) -> Result<(), Error> {
     for row in rows.iter().filter(|row| row.touch != Touch::Read) {
         bind(client, &POSTGRES.texts::<T>().upsert, cells(&row.value, |_| true)).await?;
@@ -79,7 +78,7 @@ async fn delete(client: &Client, sql: &str, params: &[Param<'_>]) -> Result<(), 
     client.execute_typed(sql, params).await.map(drop).map_err(failure)
 }
 
-/// Deletes what is a run's.
+/// Deletes all rows that belong to a run.
 async fn forget(client: &Client, run: i64, envelope: i64, namespace: &[u8]) -> Result<(), Error> {
     for table in ["payloads", "entries", "attempts", "leases", "specs"] {
         delete(client, &format!("DELETE FROM outlast.{table} WHERE run_no = $1"), params![run]).await?;

@@ -1,4 +1,4 @@
-//! Where a database is, how to get there, and what its errors mean here.
+//! Database addresses, connections to them, and the mapping of PostgreSQL's errors.
 
 use std::{error::Error as _, fmt::Write as _, time::Duration};
 
@@ -9,16 +9,16 @@ use tokio_postgres::{
     error::{Severity, SqlState},
 };
 
-/// A connection attempt takes at most this long for each host, where the URL does not say.
+/// Connection timeout for each host, unless the URL sets one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// TCP: a peer that is silently gone is noticed after about this long, where the URL does not say.
+/// Time after which a silently lost TCP peer is noticed, unless the URL sets one.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// tokio-postgres's own default, which stands for "the URL does not say".
+/// Default keepalive of tokio-postgres, which here means that the URL sets none.
 const UNSET_KEEPALIVE: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Where a database is.
+/// Address of a database.
 #[derive(Clone)]
 pub struct Address {
     config: Config,
@@ -26,10 +26,10 @@ pub struct Address {
 }
 
 impl Address {
-    /// Reads a `postgres://` or `postgresql://` URL, in libpq's form: a socket's directory is given
-    /// as the host, percent-encoded, or as `?host=/directory`.
+    /// Parses a `postgres://` or `postgresql://` URL in libpq's form: a socket's directory is given as the host,
+    /// percent-encoded, or as `?host=/directory`.
     ///
-    /// Errors: `Open`, which never repeats the URL: it may hold a password.
+    /// Errors: `Open`, whose text never repeats the URL, as it may hold a password.
     pub fn parse(url: &str) -> Result<Address, Error> {
         let refused = |place: &str, why: String| Error::Open { place: place.into(), why };
         let mut config: Config = url.parse().map_err(|e| refused("postgres://…", chain(&e)))?;
@@ -50,7 +50,7 @@ impl Address {
             return Err(refused(&place, "the URL names no host and no socket's directory".into()));
         }
         if place.matches('@').count() > 1 {
-            // What follows the first @ is taken as the host: it may be the rest of a password.
+            // The text after the first @ was parsed as the host, but may be the rest of a password.
             let why = "a part of the URL holds an @ that is not percent-encoded (%40)";
             return Err(refused("postgres://…", why.into()));
         }
@@ -61,16 +61,16 @@ impl Address {
         Ok(Address { config, place })
     }
 
-    /// The URL without its password and options.
+    /// Returns the URL without its password and options.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// Connects, and lets the current runtime drive the connection. Takes a bounded time.
+    /// Connects, and drives the connection on the current runtime. Takes a bounded time.
     pub async fn connect(&self) -> Result<Client, ConnectError> {
         let hosts = self.config.get_hosts().len().max(self.config.get_hostaddrs().len()).max(1);
         let each = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
-        // The driver's timeout ends with the TCP handshake: a server that hangs later needs ours.
+        // The driver's timeout covers only the TCP handshake; this one also covers a server that hangs later.
         let all = each * u32::try_from(hosts).unwrap_or(1) + CONNECT_TIMEOUT;
         let connected = tokio::time::timeout(all, self.config.connect(NoTls));
         let (client, connection) = match connected.await {
@@ -81,34 +81,34 @@ impl Address {
                 return Err(ConnectError { why, may_pass: true });
             }
         };
-        // Its error is told to whoever waits for a statement.
+        // Whoever waits for a statement is given the connection's error.
         tokio::spawn(connection);
         Ok(client)
     }
 
-    /// What a failed connection attempt means to an operation: not `Io`, so that the store works
-    /// again when the database does.
+    /// Maps a failed connection attempt to an operation's error. It is not `Io`, so that the store works again once the
+    /// database does.
     pub fn unreachable(&self, e: &ConnectError) -> Error {
         Error::Unavailable { why: format!("the database {} cannot be reached: {}", self.place, e.why) }
     }
 }
 
-/// Why a connection attempt failed.
+/// Failure of a connection attempt.
 pub struct ConnectError {
     pub why: String,
-    /// Whether it may succeed soon without anybody doing anything.
+    /// Whether a later attempt may succeed without any intervention.
     pub may_pass: bool,
 }
 
 impl ConnectError {
     fn new(e: &tokio_postgres::Error) -> ConnectError {
-        // A wrong password or database name stays wrong; a server that starts or is full does not.
+        // A wrong password or database name stays wrong; a server that is starting or full does not stay so.
         let may_pass = e.code().is_none_or(|code| !matches!(&code.code()[..2], "28" | "3D" | "42"));
         ConnectError { why: chain(e), may_pass }
     }
 }
 
-/// `postgres://user@host:port/database`, put together from what was understood of the URL.
+/// Returns `postgres://user@host:port/database`, built from the parsed URL.
 fn place_of(config: &Config) -> String {
     let mut place = "postgres://".to_owned();
     if let Some(user) = config.get_user() {
@@ -135,7 +135,7 @@ fn place_of(config: &Config) -> String {
     place
 }
 
-/// The error with everything that is behind it.
+/// Returns the error's text with all its causes.
 pub fn chain(e: &tokio_postgres::Error) -> String {
     if let Some(db) = e.as_db_error() {
         let detail = db.detail().map(|d| format!(" ({d})")).unwrap_or_default();
@@ -150,10 +150,10 @@ pub fn chain(e: &tokio_postgres::Error) -> String {
     text
 }
 
-/// What PostgreSQL's word means here.
+/// Maps a PostgreSQL error to the store's error.
 ///
-/// Only the server's own trouble with its files is `Io`, which ends the store until it is opened
-/// anew: everything else either passes or says of itself that nothing was changed.
+/// Only the server's own trouble with its files becomes `Io`, which closes the store until it is reopened. All other
+/// errors either pass or guarantee that nothing was changed.
 pub fn failure(e: tokio_postgres::Error) -> Error {
     let why = chain(&e);
     let Some(code) = e.code() else {
@@ -165,8 +165,8 @@ pub fn failure(e: tokio_postgres::Error) -> Error {
             Error::Unavailable { why: "another server holds the store's lock for too long".into() }
         }
         code => match &code.code()[..2] {
-            // Data exceptions, violated constraints, missing tables and columns, broken pages: what
-            // is there is not what we wrote.
+            // Data exceptions, violated constraints, missing tables and columns, broken pages: the database does
+            // not hold what Outlast wrote.
             "22" | "23" | "42" | "3F" | "XX" if *code != SqlState::INSUFFICIENT_PRIVILEGE => {
                 Error::Corrupt { what: why }
             }
@@ -176,11 +176,10 @@ pub fn failure(e: tokio_postgres::Error) -> Error {
     }
 }
 
-/// Whether a failed COMMIT is known to have changed nothing.
+/// Returns whether a failed COMMIT is known to have changed nothing.
 ///
-/// An error with which the connection goes on is: the transaction was aborted. When the session
-/// ends (FATAL, PANIC, a cut connection), or something between us and the server says that it does
-/// not know, the commit may have happened.
+/// That is so if the connection survives the error: the transaction was aborted. The commit may have happened if the
+/// session ends (FATAL, PANIC, a cut connection), or if a proxy in between reports that it does not know.
 pub fn rolled_back(e: &tokio_postgres::Error) -> bool {
     e.as_db_error().is_some_and(|db| {
         db.parsed_severity() == Some(Severity::Error)

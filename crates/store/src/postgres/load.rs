@@ -1,7 +1,7 @@
-//! Finding what an operation loads, inside the write transaction: one round trip for a batch of keys.
+//! Finds the rows that an operation loads, inside the write transaction, in one round trip per batch of keys.
 //!
-//! Without a memory of rows between transactions: other servers write. Statements of a batch are on their way together;
-//! the server answers them one after the other.
+//! Rows are not cached between transactions, because other servers write too. The statements of a batch are pipelined;
+//! the server answers them in order.
 
 use std::cell::RefCell;
 
@@ -35,7 +35,7 @@ use crate::{
     tables::{CALL, OPEN},
 };
 
-/// Adds to `into` what `keys` name.
+/// Adds the rows that `keys` name to `into`.
 pub async fn fetch(client: &Client, keys: &[Key<'_>], into: &mut Loaded) -> Result<(), Error> {
     let finder = Finder { client, into: RefCell::new(into) };
     try_join_all(keys.iter().map(|key| finder.find(key))).await.map(drop)
@@ -43,7 +43,7 @@ pub async fn fetch(client: &Client, keys: &[Key<'_>], into: &mut Loaded) -> Resu
 
 struct Finder<'a> {
     client: &'a Client,
-    /// Borrowed only between two waits.
+    /// Borrowed only between two awaits.
     into: RefCell<&'a mut Loaded>,
 }
 
@@ -144,7 +144,7 @@ impl Finder<'_> {
     }
 
     async fn numbers(&self) -> Result<Numbers, Error> {
-        // Under the lock nobody else takes a number; a sequence would leave gaps at each rollback.
+        // Under the lock no one else can take a number; a sequence would leave a gap at each rollback.
         let sql = "SELECT (SELECT coalesce(max(no), 0) + 1 FROM outlast.runs), \
                    (SELECT coalesce(max(no), 0) + 1 FROM outlast.envelopes), \
                    (SELECT coalesce(max(no), 0) + 1 FROM outlast.instances)";

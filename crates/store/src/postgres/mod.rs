@@ -1,7 +1,7 @@
-//! PostgreSQL: several servers on one store, one writer each, one after the other.
+//! PostgreSQL store: several servers share one store, each with one writer, and commit one after the other.
 //!
-//! Everything lives in the schema `outlast` of the database, always named in full: nothing depends
-//! on a `search_path`. No logic is kept in the database.
+//! All tables are in the schema `outlast`, always named in full, so that nothing depends on `search_path`. The
+//! database holds no logic.
 
 mod apply;
 mod connect;
@@ -37,18 +37,19 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Opens the store of the database at `url`, or makes it there. O(1) in what it holds.
+    /// Opens the store in the database at `url`, or creates it there. O(1) in the size of the store.
     ///
-    /// The clock is the database's. May be called within a tokio runtime; blocks for a bounded time.
-    /// Errors: `Open` (the URL, the way there, the server's version or encoding, no store), `Newer`, `Older`,
-    /// `Corrupt`. None of them holds the URL's password.
+    /// The database provides the clock. May be called within a tokio runtime; blocks for a bounded time. No error holds
+    /// the URL's password.
+    /// Errors: `Open` (a bad URL, no connection, the server's version or encoding, no store), `Newer`, `Older`,
+    /// `Corrupt`.
     pub fn open(url: &str, options: Options) -> Result<PostgresStore, Error> {
         PostgresStore::open_on(url, options, Time(None))
     }
 
-    /// Opens the store as [`PostgresStore::open`] does, under the caller's clock instead of the database's.
+    /// Opens the store as [`PostgresStore::open`] does, but takes the time from `clock`.
     ///
-    /// For tests: servers whose clocks differ would disagree about what is over.
+    /// For tests only: servers with different clocks would disagree about what has expired.
     pub fn open_under(clock: Arc<dyn Clock>, url: &str, options: Options) -> Result<PostgresStore, Error> {
         PostgresStore::open_on(url, options, Time(Some(clock)))
     }
@@ -65,7 +66,7 @@ impl PostgresStore {
             schema::make(c, &place, options.create, meta).await
         });
         migrated.map_err(|e| match e {
-            // Before there is a store, what keeps it from being opened is no refusal of work.
+            // A failure to open is not a refusal of work, so it is reported as `Open`.
             Error::Unavailable { why } | Error::Io { why } => open_error(why),
             e => e,
         })?;

@@ -1,4 +1,4 @@
-//! Reading what is committed.
+//! Reads committed data.
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ use crate::{
     },
 };
 
-/// Runs with their specs and envelopes, in the order given.
+/// Returns the runs with their specs and envelopes, in the given order.
 async fn views(client: &Client, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
     let numbers: Vec<i64> = runs.iter().map(|r| r.no.0).collect();
     let own: Vec<i64> = runs.iter().map(|r| r.envelope().0).collect();
@@ -51,7 +51,7 @@ async fn views(client: &Client, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
     runs.into_iter().map(view).collect()
 }
 
-/// Joins an entry's value in one part of at most $5 stored bytes in role $4.
+/// Join of an entry's value, if it is one part of at most $5 stored bytes in role $4.
 const VALUES: &str = "LEFT JOIN outlast.payloads p ON p.run_no = e.run_no AND p.seq = e.seq AND p.role = $4 \
     AND p.part = 0 AND length(p.bytes) <= $5";
 
@@ -246,8 +246,8 @@ impl Store for PostgresStore {
     }
 
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
-        // Floor division, also before 1970: a clock that was wrong is no reason to lose a line.
-        // A sum of bigint is numeric: it is cast back, and one that does not fit is an error.
+        // Floor division, also before 1970: a wrong clock is no reason to lose a line.
+        // The sum of bigints is numeric. It is cast back, and an overflow is an error.
         let sql = format!(
             "SELECT run_no, upstream, model, \
              (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) / 86400000000 AS day, \

@@ -1,6 +1,6 @@
-//! A few connections for reading, driven by one thread of their own.
+//! A small pool of read connections, driven by its own thread.
 //!
-//! Callers block on a channel, never on the runtime: they may be inside one themselves.
+//! Callers block on a channel, never on the runtime, since they may be inside a runtime themselves.
 
 use std::{
     cell::RefCell,
@@ -21,12 +21,12 @@ use tokio_postgres::Client;
 
 use super::connect::Address;
 
-/// Connections at most: a server has about a hundred for everybody.
+/// Largest number of connections. A server has about a hundred for all its clients.
 const MOST: usize = 4;
 
 type Job = Box<dyn FnOnce(&Rc<Pool>) + Send>;
 
-/// The readers' thread. Dropping it ends the connections.
+/// Handle of the readers' thread. Dropping it closes the connections.
 pub struct Readers {
     jobs: Option<UnboundedSender<Job>>,
     thread: Option<JoinHandle<()>>,
@@ -43,9 +43,9 @@ impl Readers {
         Ok(Readers { jobs: Some(jobs), thread: Some(thread) })
     }
 
-    /// Runs `read` on an idle connection and waits for it.
+    /// Runs `read` on an idle connection and waits for the result.
     ///
-    /// It may be run twice: a connection that was cut while it was idle says so only when it is used.
+    /// May call `read` twice: a connection that was cut while idle reports it only when it is used.
     pub fn run<T: Send + 'static>(
         &self,
         read: impl AsyncFn(&Client) -> Result<T, Error> + Send + 'static,
@@ -54,7 +54,7 @@ impl Readers {
         let job: Job = Box::new(move |pool| {
             let pool = pool.clone();
             spawn_local(async move {
-                // The caller waits: it is there to take it.
+                // The caller is still waiting, so the channel is open.
                 let _ = answer.send(pool.read(&read).await);
             });
         });
@@ -70,7 +70,7 @@ impl Drop for Readers {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // A panic in it has already failed its reads.
+            // A panic in the thread has already failed its reads.
             let _ = thread.join();
         }
     }
@@ -94,7 +94,7 @@ impl Pool {
         let idle = self.idle.borrow_mut().pop();
         if let Some(client) = idle.filter(|c| !c.is_closed()) {
             match read(&client).await {
-                // It may be the connection's fault: asked again on a fresh one.
+                // The connection may be at fault: the read is tried again on a fresh one.
                 Err(Error::Unavailable { .. }) => {}
                 out => return self.keep(client, out),
             }

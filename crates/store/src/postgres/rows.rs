@@ -1,6 +1,6 @@
-//! Rows and cells in PostgreSQL's types.
+//! Conversion of rows and cells to PostgreSQL's types.
 //!
-//! What people or agents name is `bytea`: PostgreSQL's text cannot hold a NUL, and a name may.
+//! Names chosen by people or agents are `bytea`: PostgreSQL's text cannot hold a NUL, and a name may.
 
 use bytes::BytesMut;
 use outlast_core::{
@@ -21,7 +21,7 @@ use crate::{
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// A value that is not what we wrote.
+/// Makes the error for a value that is not one that Outlast writes.
 fn bad(row: &Row, i: usize, why: impl std::fmt::Display) -> Error {
     let column = row.columns().get(i).map_or("?", |c| c.name());
     Error::Corrupt { what: format!("column {column}: {why}") }
@@ -71,7 +71,7 @@ impl Cell<'_> {
 
 impl std::fmt::Debug for Cell<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Content stays out of messages.
+        // Messages never show content.
         write!(f, "a cell of {}", self.column_type())
     }
 }
@@ -106,7 +106,7 @@ pub fn no_json(e: serde_json::Error) -> Error {
     Error::Corrupt { what: format!("a value is no JSON: {e}") }
 }
 
-/// `SELECT columns of T FROM outlast.table rest`.
+/// Returns `SELECT columns of T FROM outlast.table rest`.
 pub fn select<T: Stored>(rest: &str) -> String {
     Dialect::Postgres.select::<T>(rest)
 }

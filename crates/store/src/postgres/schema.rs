@@ -1,4 +1,4 @@
-//! The tables, and how a new database gets them.
+//! Tables of the PostgreSQL store, and their creation in a new database.
 
 use outlast_core::store::Error;
 use tokio_postgres::Client;
@@ -13,18 +13,16 @@ use crate::{
     tables::{APPROVAL, CALL, ITEM, LIVE, OPEN},
 };
 
-/// Taken first in every transaction that writes ("outlast" in ASCII).
+/// Statement for the lock that every writing transaction takes first ("outlast" in ASCII).
 ///
-/// One lock for all of a store's writers is the plain choice: whoever has it sees everything that
-/// was committed before and is alone, so a decision needs no lock of its own. It makes servers wait
-/// for each other; what lets them commit side by side is locking the rows of a group in one global
-/// order (envelopes, runs, entries), and then loading in a second statement.
+/// One lock for all writers of a store is the simple choice: its holder sees everything committed before and is alone,
+/// so a decision needs no row locks. Servers wait for each other. To let them commit in parallel, lock the rows of a
+/// group in one global order (envelopes, runs, entries) and load them in a second statement.
 pub const LOCK: &str = "SELECT pg_advisory_xact_lock(31372865309864820)";
 
-// The same tables as in SQLite, with composite primary keys. Names are bytea (they may hold NUL) and
-// are indexed by their hash (they may be long); JSON escapes NUL and is text. What is looked up as
-// text is collated "C", so that a new version of the system's collations cannot break an index.
-// Payloads are compressed before they come here.
+// The same tables as in SQLite, with composite primary keys. Names are bytea (they may hold NUL) and indexed by their
+// hash (they may be long). JSON escapes NUL and is text. Text that is searched for is collated "C", so that a new
+// version of the system's collations cannot break an index. Payloads arrive already compressed.
 fn tables_of_runs() -> String {
     format!(
         "
@@ -96,22 +94,22 @@ ALTER TABLE outlast.payloads ALTER COLUMN bytes SET STORAGE EXTERNAL;
     )
 }
 
-/// `sha256(bytea)` is there from here on.
+/// Oldest server version supported, the first with `sha256(bytea)`.
 const OLDEST_SERVER: i64 = 110_000;
 
-/// What is found before anything is changed.
+/// Content of the database before anything is changed.
 #[derive(PartialEq, Eq)]
 enum Found {
-    /// No schema, or an empty one that somebody made for us.
+    /// No schema, or an empty one that was created for Outlast.
     Nothing,
-    /// A store that can be read.
+    /// A store in a readable format.
     Store,
 }
 
-/// Reads the format, and makes the tables where there are none, in one transaction.
+/// Checks the format, and creates the tables if there are none, in one transaction.
 ///
-/// Errors: `Newer` and `Older` name both numbers; `Corrupt` when the schema `outlast` is something else's;
-/// `Open` when there is none and `create` is false, or the server cannot serve.
+/// Errors: `Newer` and `Older` name both numbers; `Corrupt` if the schema `outlast` belongs to something else;
+/// `Open` if there is none and `create` is false, or if the server is unsuitable.
 pub async fn make(
     client: &Client,
     place: &str,
@@ -172,7 +170,7 @@ async fn tables(
     fresh_meta: Vec<(String, Vec<u8>)>,
 ) -> Result<(), Error> {
     client.batch_execute(LOCK).await.map_err(failure)?;
-    // Read again under the lock: another process may have made them meanwhile.
+    // Read again under the lock: another process may have created them meanwhile.
     if found(client, place).await? == Found::Store {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! Statements with typed parameters.
 //!
-//! Every statement goes as an unnamed one with the types of its parameters: one round trip, and no
-//! prepared statement that PgBouncer in transaction mode would not know on its next connection.
+//! Each is sent as an unnamed statement with the types of its parameters. That takes one round trip, and leaves no
+//! prepared statement that PgBouncer in transaction mode would not find on its next connection.
 
 use outlast_core::store::Error;
 use tokio_postgres::{
@@ -12,10 +12,10 @@ use tokio_postgres::{
 use super::{connect::failure, rows};
 use crate::rows::Stored;
 
-/// A parameter with its type.
+/// Parameter with its type.
 pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// What a column of ours can hold.
+/// A type that a column can hold.
 pub trait Value: ToSql + Sync {
     const TYPE: Type;
 }
@@ -46,13 +46,13 @@ pub fn param<T: Value>(value: &T) -> Param<'_> {
     (value, T::TYPE)
 }
 
-/// The parameters of a statement, in order.
+/// Builds the parameters of a statement, in order.
 macro_rules! params {
     ($($value:expr),* $(,)?) => { &[$($crate::postgres::statement::param(&$value)),*] };
 }
 pub(super) use params;
 
-/// At most one row.
+/// Returns at most one row of a query.
 pub async fn maybe<T>(
     client: &Client,
     sql: &str,
@@ -72,7 +72,7 @@ pub async fn all<T>(
     client.query_typed(sql, params).await.map_err(failure)?.iter().map(map).collect()
 }
 
-/// At most one row of a table.
+/// Returns at most one row of a table.
 pub async fn one<T: Stored>(client: &Client, rest: &str, params: &[Param<'_>]) -> Result<Option<T>, Error> {
     maybe(client, &rows::select::<T>(rest), params, rows::row).await
 }
@@ -81,7 +81,7 @@ pub async fn many<T: Stored>(client: &Client, rest: &str, params: &[Param<'_>]) 
     all(client, &rows::select::<T>(rest), params, rows::row).await
 }
 
-/// Writes exactly one row: an update that finds none is no update of what we loaded.
+/// Writes exactly one row. An update that matches none is an error, since the row was loaded before.
 pub async fn write_one(client: &Client, sql: &str, params: &[Param<'_>]) -> Result<(), Error> {
     match client.execute_typed(sql, params).await.map_err(failure)? {
         1 => Ok(()),

@@ -1,4 +1,4 @@
-//! A decision's `now`: the database's clock, which all servers share. Tests inject another.
+//! Time of a decision: the database's clock, which all servers share. Tests inject another.
 
 use std::sync::Arc;
 
@@ -7,16 +7,15 @@ use outlast_core::{
     words::{clock::Clock, id::Micros},
 };
 
-/// The microseconds of the database's clock: read under the lock, so that they do not go back
-/// between servers.
+/// Query for the database's clock in microseconds. Read under the lock, so that time does not go back between servers.
 pub const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// The source of `now`. A clock within overrules the database's, which is asked either way.
+/// Source of `now`. An injected clock overrides the database's, which is read in either case.
 #[derive(Clone)]
 pub struct Time(pub Option<Arc<dyn Clock>>);
 
 impl Time {
-    /// The decision's `now`, where the database answered `NOW` with `told`.
+    /// Returns the decision's `now`. `told` is the database's answer to `NOW`.
     pub fn now(&self, told: Option<Micros>) -> Result<Micros, Error> {
         let told =
             told.ok_or_else(|| Error::Unavailable { why: "the database did not tell its time".into() })?;

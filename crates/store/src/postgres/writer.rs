@@ -1,4 +1,4 @@
-//! The writer thread's backend.
+//! Writer thread's backend for PostgreSQL.
 
 use std::{
     future::Future,
@@ -34,7 +34,7 @@ use crate::{
     backend::{Backend, CommitFailed},
 };
 
-/// The pauses between attempts to reach the database, before its absence is told.
+/// Pauses between attempts to reach the database, before it is reported as unavailable.
 const PAUSES: [Duration; 5] = [
     Duration::from_millis(50),
     Duration::from_millis(100),
@@ -43,31 +43,31 @@ const PAUSES: [Duration; 5] = [
     Duration::from_millis(800),
 ];
 
-/// After those, operations are refused at once for this long: a queue of 512 must not each wait.
+/// Time after those attempts in which operations are refused at once, so that a queue of 512 does not wait for each.
 const COOL_DOWN: Duration = Duration::from_secs(1);
 
-/// How long a cut commit is asked for before its outcome is given up as unknown. Longer than the
-/// server needs to notice that we are gone.
+/// Longest time spent asking for the outcome of a cut commit before it is unknown. Longer than the server needs to
+/// notice that this client is gone.
 const ASK_FOR: Duration = Duration::from_secs(60);
 
-/// One transaction per group, in one session that is made anew when it is lost.
+/// Writer with one transaction per group, in one session that is replaced when it is lost.
 pub struct PostgresWriter {
     address: Address,
     durability: Durability,
     time: Time,
     session: Option<Session>,
-    /// When the database was last found unreachable, and why.
+    /// Time and reason of the last failure to reach the database.
     unreachable: Option<(Instant, Error)>,
-    /// A statement of this transaction failed: PostgreSQL would answer COMMIT with a ROLLBACK, and
-    /// call that a success.
+    /// Whether a statement of this transaction failed. PostgreSQL would then answer COMMIT with a ROLLBACK and call
+    /// that a success.
     failed: bool,
-    /// Instances this transaction registers: until it commits, their numbers may become another's.
+    /// Instances that this transaction registers. Until it commits, their numbers may be given to others.
     registering: Vec<Instance>,
     edges: Edges,
 }
 
 impl PostgresWriter {
-    /// Connects with the first group: a runtime must not be entered on the caller's thread.
+    /// Creates the writer. It connects with the first group: a runtime must not be entered on the caller's thread.
     pub fn new(address: Address, durability: Durability, time: Time) -> Self {
         Self {
             address,
@@ -81,7 +81,7 @@ impl PostgresWriter {
         }
     }
 
-    /// A session, after a bounded number of attempts.
+    /// Returns a session, after a bounded number of attempts.
     fn reach(&mut self) -> Result<Session, Error> {
         if let Some((at, error)) = &self.unreachable
             && at.elapsed() < COOL_DOWN
@@ -117,7 +117,7 @@ impl PostgresWriter {
         out
     }
 
-    /// Asks once, in a new session. `None`: nobody could be asked.
+    /// Asks once, in a new session, whether the group is committed. `None` if the database could not be asked.
     fn ask(&mut self, instance: InstanceNo, counter: i64) -> Option<bool> {
         let session = Session::connect(&self.address).ok()?;
         session.begin(true).ok()?;
@@ -157,8 +157,8 @@ impl Backend for PostgresWriter {
                     return self.time.now(now);
                 }
                 Err(e) if e.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => return Err(failure(e)),
-                // The session was cut while it was idle, or leads to a server that only reads by now:
-                // nothing was begun, so it costs nothing to try another.
+                // The session was cut while idle, or its server has become read-only. Nothing was begun, so another
+                // session can be tried at no cost.
                 Err(_) => {}
             }
         }
@@ -200,7 +200,7 @@ impl Backend for PostgresWriter {
     }
 
     fn rollback(&mut self) {
-        // A session that cannot even roll back is dropped, and the server rolls back for it.
+        // A session that cannot roll back is dropped, and the server rolls back for it.
         self.session = self.session.take().filter(|s| s.run(s.client.batch_execute("ROLLBACK")).is_ok());
     }
 
@@ -218,7 +218,7 @@ impl Backend for PostgresWriter {
 
 /// A connection and the runtime that drives it, on the writer's thread.
 struct Session {
-    // Dropped first: the connection ends with its client.
+    // Declared first to be dropped first: the connection ends with its client.
     client: Client,
     runtime: Runtime,
 }
@@ -239,11 +239,11 @@ impl Session {
 
     /// Begins a transaction, takes the lock and reads the clock, in one round trip.
     ///
-    /// Nobody waits for ever: not we for another server's lock, nor another for ours when this
-    /// process was stopped (or its machine) within a transaction.
+    /// All waits are bounded: ours for another server's lock, and another server's for ours if this process or its
+    /// machine stops within a transaction.
     fn begin(&self, synced: bool) -> Result<Option<Micros>, tokio_postgres::Error> {
-        // An unsynced commit is written with the next synced one, as its record precedes that one's.
-        // `off` as the database's default must not make a synced group unsynced.
+        // An unsynced commit becomes durable with the next synced one, as its record precedes that one's. The level is
+        // always set: `off` as the database's default must not make a synced group unsynced.
         let level = if synced {
             "SELECT set_config('synchronous_commit', 'on', true) \
              WHERE current_setting('synchronous_commit') = 'off'"

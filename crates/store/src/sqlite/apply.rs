@@ -1,4 +1,4 @@
-//! Writing back what a decision touched.
+//! Writes the rows touched by a decision.
 
 use std::sync::LazyLock;
 
@@ -24,7 +24,7 @@ use crate::rows::{Cell, Dialect, Stored, Write, cells};
 
 const SQLITE: Dialect = Dialect::Sqlite;
 
-/// Writes the touched rows. Prepared once per connection. `before` is what was loaded.
+/// Writes the touched rows with statements prepared once per connection. `before` holds the rows as loaded.
 pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
     write_all(conn, &l.instances)?;
     write_all(conn, &l.envelopes)?;
@@ -73,12 +73,12 @@ pub fn update<T: Stored>(conn: &Connection, row: &T) -> Result<()> {
     bind(conn, &SQLITE.texts::<T>().update, cells(row, wanted))
 }
 
-/// Inserts the row, or puts it in the place of the one with its key.
+/// Inserts the row, or replaces the one with the same key.
 fn put<T: Stored>(conn: &Connection, row: &T) -> Result<()> {
     bind(conn, &SQLITE.texts::<T>().upsert, cells(row, |_| true))
 }
 
-/// Writes those columns of a run that seldom change, where they did.
+/// Updates the rarely changing columns of a run that differ from `before`.
 fn move_run(conn: &Connection, run: &Run, before: Option<&Run>) -> Result<()> {
     for column in Run::COLUMNS.iter().filter(|column| column.write == Write::Seldom) {
         let cell = (column.cell)(run).map_err(no_json)?;
@@ -90,7 +90,7 @@ fn move_run(conn: &Connection, run: &Run, before: Option<&Run>) -> Result<()> {
     Ok(())
 }
 
-/// Inserts the entry. A value that is known already and short is stored in the same row.
+/// Inserts the entry. A short value that is already known is stored in the same row.
 pub fn insert_entry(conn: &Connection, e: &Entry, value: Option<&Payload>) -> Result<()> {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let names: Vec<&str> = Entry::COLUMNS.iter().map(|column| column.name).chain(["value"]).collect();
@@ -106,7 +106,7 @@ fn bind(conn: &Connection, sql: &str, cells: serde_json::Result<Vec<Cell<'_>>>) 
     execute(conn, sql, params_from_iter(cells.map_err(no_json)?))
 }
 
-/// Deletes what is a run's.
+/// Deletes all rows that belong to a run.
 fn forget(conn: &Connection, run: RunNo, envelope: EnvelopeNo, namespace: &str) -> Result<()> {
     payloads::forget(conn, run)?;
     for table in ["entries", "attempts", "leases", "specs"] {

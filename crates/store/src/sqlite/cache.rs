@@ -1,7 +1,7 @@
-//! The writer's memory of hot rows: what nearly every operation of a run loads.
+//! Cache of the rows that nearly every operation of a run loads, used by the writer.
 //!
-//! Valid only while no other connection has committed: `PRAGMA data_version`, read inside each write
-//! transaction, tells. A rolled-back group forgets everything.
+//! Valid only until another connection commits, which `PRAGMA data_version`, read inside each write transaction,
+//! reveals. A rolled-back group clears the cache.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -19,7 +19,7 @@ use outlast_core::{
     },
 };
 
-/// Beyond this many runs everything is forgotten: simpler than an order of age, and rare.
+/// Number of cached runs above which the cache is cleared. Rare, and simpler than evicting by age.
 const MOST_RUNS: usize = 2048;
 
 #[derive(Default)]
@@ -28,10 +28,10 @@ pub struct Cache {
     pub instances: HashMap<InstanceNo, Instance>,
     pub runs: HashMap<RunNo, Run>,
     pub envelopes: HashMap<EnvelopeNo, Envelope>,
-    /// All named budgets.
+    /// All named budgets of the store.
     pub budgets: Option<Arc<Vec<Budget>>>,
     pub leases: HashMap<(RunNo, Slot), Lease>,
-    /// A run's open attempts; present only when all of them are.
+    /// Open attempts by run. An entry is present only if it holds all open attempts of the run.
     pub open: HashMap<RunNo, Arc<Vec<Attempt>>>,
 }
 
@@ -40,7 +40,7 @@ impl Cache {
         *self = Cache { version: self.version, ..Cache::default() };
     }
 
-    /// Forgets everything if another connection has committed since.
+    /// Clears the cache if another connection has committed since.
     pub fn check(&mut self, version: i64) {
         if self.version != version || self.runs.len() > MOST_RUNS {
             self.forget();
@@ -48,12 +48,12 @@ impl Cache {
         }
     }
 
-    /// An attempt, if its run's open ones are known and it is among them.
+    /// Returns an open attempt, if the run's open attempts are cached.
     pub fn open_attempt(&self, run: RunNo, no: AttemptNo) -> Option<&Attempt> {
         self.open.get(&run)?.iter().find(|a| a.no == no)
     }
 
-    /// Takes over what an operation wrote.
+    /// Stores the rows that an operation wrote.
     pub fn remember(&mut self, l: &Loaded) {
         for row in l.instances.iter().filter(|r| r.touch != Touch::Read) {
             self.instances.insert(row.value.no, row.value.clone());

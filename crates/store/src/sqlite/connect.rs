@@ -1,4 +1,4 @@
-//! Opening connections: permissions, pragmas, and what is refused.
+//! Opens connections: permissions, pragmas, and the checks that refuse a file.
 
 use std::{
     collections::hash_map::RandomState,
@@ -15,15 +15,15 @@ use rustix::fs::{Access, CWD, RenameFlags};
 
 use super::{failure, log, schema};
 
-/// Older versions can silently lose commits in WAL mode with two writers (the WAL-reset bug).
+/// Oldest SQLite accepted. Older ones can silently lose commits in WAL mode with two writers (the WAL-reset bug).
 pub const MIN_SQLITE: i32 = 3_051_003;
 
-/// The linked SQLite's version as text.
+/// Returns the version of the linked SQLite as text.
 pub fn sqlite_version() -> &'static str {
     rusqlite::version()
 }
 
-/// The writer's connection.
+/// Opens the writer's connection.
 pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
     let open_error = |why: String| Error::Open { place: path.display().to_string(), why };
     if rusqlite::version_number() < MIN_SQLITE {
@@ -38,7 +38,8 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
         }
         make(path)?;
     }
-    // Never ours, not even while it is made: what was in it is lost, and that is not for us to cover up.
+    // An empty file is never a new store, as `make` gives a store its name only once it has content. The file's data
+    // was lost, and creating a store over it would hide that.
     if std::fs::metadata(path).map_err(|e| open_error(e.to_string()))?.len() == 0 {
         return Err(Error::Corrupt {
             what: format!(
@@ -47,9 +48,9 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
             ),
         });
     }
-    // One look, for the sake of a plain message: SQLite would open the file read-only without a word.
-    // Not by opening it: closing any descriptor of the file would drop the POSIX locks that another
-    // handle of this process holds.
+    // Checked for the sake of a clear message: SQLite would silently open the file read-only. `access` is used rather
+    // than opening the file, since closing any descriptor of it would drop the POSIX locks that another handle of
+    // this process holds.
     rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK)
         .map_err(|e| open_error(std::io::Error::from(e).to_string()))?;
     refuse_network(path)?;
@@ -60,7 +61,7 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
     )
     .map_err(|e| open_error(e.to_string()))?;
     prepare(&mut conn)?;
-    // Before the mode is set: it stands in the file, and a file that is not ours is left as it is.
+    // Checked before the journal mode is set: that mode is stored in the file, and a foreign file must not be changed.
     schema::found(&mut conn, &path.display().to_string())?;
     let mode = enter_wal(&conn)?;
     if mode != "wal" {
@@ -71,10 +72,10 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
     Ok(conn)
 }
 
-/// Puts the file into WAL mode, and returns the mode it is in.
+/// Puts the file into WAL mode and returns the mode it is in.
 ///
-/// SQLite does not ask the busy handler here when another process is changing the mode, as two do
-/// that make one store at the same moment.
+/// SQLite does not call the busy handler while another process changes the mode, as happens when two processes
+/// create one store at the same moment.
 fn enter_wal(conn: &Connection) -> Result<String, Error> {
     let mut tries = 0;
     loop {
@@ -86,7 +87,7 @@ fn enter_wal(conn: &Connection) -> Result<String, Error> {
     }
 }
 
-/// A reader's connection: it can write nothing.
+/// Opens a read connection, which cannot write.
 pub fn reader(path: &Path) -> Result<Connection, Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut conn = Connection::open_with_flags(path, flags).map_err(failure)?;
@@ -99,24 +100,24 @@ pub fn reader(path: &Path) -> Result<Connection, Error> {
 fn prepare(conn: &mut Connection) -> Result<(), Error> {
     conn.busy_handler(Some(wait_for_lock)).map_err(failure)?;
     conn.pragma_update(None, "temp_store", "MEMORY").map_err(failure)?;
-    // In KiB: the ends of the trees that many runs append to, and what is between.
+    // In KiB: enough for the ends of the trees that many runs append to, and their inner pages.
     conn.pragma_update(None, "cache_size", -16_384).map_err(failure)?;
-    // Otherwise a query on a partial index is planned anew each time its parameters are bound.
+    // Without this, a query on a partial index is planned again each time its parameters are bound.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failure)?;
     conn.set_prepared_statement_cache_capacity(128);
     Ok(())
 }
 
-/// SQLite's own handler backs off to 100 ms and starves a second process: this one tries every
-/// 0.1 to 2 ms, for about 30 s.
+/// Busy handler that retries every 0.1 to 2 ms, for about 30 s. SQLite's own backs off to 100 ms, which starves a
+/// second process.
 fn wait_for_lock(tries: i32) -> bool {
     let jitter = (tries as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     std::thread::sleep(Duration::from_micros(100 + jitter % 1900));
     tries < 30_000
 }
 
-/// Makes the file, with a first page that says whose it is. It gets its name only then: whatever dies
-/// meanwhile, an empty file of that name is never a store that has just begun.
+/// Creates the file under a temporary name, and renames it once its first page identifies the store. So an empty file
+/// with the final name is never an interrupted creation.
 fn make(path: &Path) -> Result<(), Error> {
     let failed = |e: std::io::Error| Error::Open { place: path.display().to_string(), why: e.to_string() };
     let directory = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -128,17 +129,17 @@ fn make(path: &Path) -> Result<(), Error> {
     conn.pragma_update(None, "application_id", schema::APPLICATION_ID).map_err(failure)?;
     conn.close().map_err(|(_, e)| failure(e))?;
     unnamed.name(path).map_err(failed)?;
-    // The name, too, is to outlive a loss of power.
+    // Syncs the directory too, so that the name survives a loss of power.
     File::open(directory).and_then(|d| d.sync_all()).map_err(failed)
 }
 
-/// A file that is being made. Without a name of its own it goes.
+/// A file under creation. Dropping it removes the temporary name.
 struct Unnamed(PathBuf);
 
 impl Unnamed {
     fn beside(path: &Path) -> std::io::Result<Unnamed> {
-        // By chance, and not by process number alone: containers that share the directory may have the same.
-        // Nor by chance alone: two forks of one process draw alike.
+        // Random, as containers that share the directory may have equal process ids. The process id is mixed in, as two
+        // forks of one process draw the same random numbers.
         let chance = RandomState::new().hash_one(std::process::id());
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".new-{chance:016x}"));
@@ -148,12 +149,12 @@ impl Unnamed {
         Ok(unnamed)
     }
 
-    /// Another process may have been faster: then its file counts.
+    /// Gives the file its final name. If another process was faster, that process's file is used.
     fn name(&self, path: &Path) -> std::io::Result<()> {
         use rustix::io::Errno;
         match rustix::fs::renameat_with(CWD, &self.0, CWD, path, RenameFlags::NOREPLACE) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
-            // Not every file system can.
+            // Not every file system supports this rename.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => match std::fs::hard_link(&self.0, path) {
                 Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(e),
                 _ => Ok(()),
@@ -165,12 +166,12 @@ impl Unnamed {
 
 impl Drop for Unnamed {
     fn drop(&mut self) {
-        // It has its name, or is not needed.
+        // The file has its final name by now, or is not needed.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// WAL needs shared memory and working locks: a local disk.
+/// Refuses a network file system: WAL needs shared memory and working locks, hence a local disk.
 fn refuse_network(path: &Path) -> Result<(), Error> {
     const NETWORK: [(i64, &str); 5] =
         [(0x6969, "NFS"), (0x517b, "SMB"), (0xff53_4d42, "CIFS"), (0xfe53_4d42, "SMB2"), (0x0102_1997, "9p")];

@@ -1,4 +1,4 @@
-//! Finding what an operation loads, inside the write transaction.
+//! Finds the rows that an operation loads, inside the write transaction.
 
 use std::sync::Arc;
 
@@ -28,15 +28,15 @@ use super::{
 };
 use crate::tables::{CALL, OPEN};
 
-/// Answers keys from the writer's memory, what the group has decided, and the file.
+/// Looks keys up in the writer's cache, in the group's pending rows, and in the file.
 pub struct Finder<'a> {
     pub conn: &'a Connection,
     pub cache: &'a mut Cache,
-    /// What this group has written so far, and no query sees.
+    /// Rows that this group has decided but not yet written, which queries cannot see.
     pub pending: &'a Pending,
 }
 
-/// Queries that name their index: none of them may walk a run.
+/// Queries that name their index, so that none of them scans a whole run.
 const MATCHING: &str = "INDEXED BY entries_by_match WHERE run_no = ?1 AND match_key = ?2 ORDER BY seq";
 const KEYED: &str = "INDEXED BY entries_by_key \
     WHERE run_no = ?1 AND kind = ?2 AND key = ?3 AND scope = ?4 ORDER BY seq DESC LIMIT 1";
@@ -154,7 +154,7 @@ impl Finder<'_> {
         Ok(self.cache.runs.get(&no).cloned())
     }
 
-    /// All of them: they are few, and change seldom.
+    /// Loads all named budgets: they are few and rarely change.
     fn budgets(&mut self) -> Result<Arc<Vec<Budget>>, Error> {
         if let Some(budgets) = &self.cache.budgets {
             return Ok(budgets.clone());

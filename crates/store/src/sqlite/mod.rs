@@ -1,4 +1,4 @@
-//! SQLite: one writer thread, WAL, group commit, a few readers. Several processes may share a file.
+//! SQLite store: one writer thread, WAL, group commit, a few readers. Several processes may share a file.
 
 mod apply;
 mod cache;
@@ -38,13 +38,13 @@ pub use connect::{MIN_SQLITE, sqlite_version};
 pub struct SqliteStore {
     path: PathBuf,
     clock: Arc<dyn Clock>,
-    /// Idle readers; one is opened when all are busy.
+    /// Idle read connections. A new one is opened when all are busy.
     readers: Mutex<Vec<Connection>>,
     writer: Writer,
 }
 
 impl SqliteStore {
-    /// Opens the file, or makes it (0600, in a directory 0700). O(1) in what it holds.
+    /// Opens the file, or creates it (mode 0600, in a directory of mode 0700). O(1) in the size of the store.
     ///
     /// Errors: `Open` (place, permissions, a network file system), `Newer`, `Older`, `Corrupt`.
     pub fn open(path: &Path, options: Options) -> Result<SqliteStore, Error> {
@@ -62,7 +62,7 @@ impl SqliteStore {
         Ok(SqliteStore { path: path.into(), clock: options.clock, readers: Mutex::default(), writer })
     }
 
-    /// Runs `read` on an idle reader.
+    /// Runs `read` on an idle read connection.
     fn with_reader<T>(&self, read: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
         let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let conn = match idle {
@@ -93,7 +93,7 @@ impl Drop for SqliteStore {
     }
 }
 
-/// What SQLite's word means here.
+/// Maps an SQLite error to the store's error.
 fn failure(e: rusqlite::Error) -> Error {
     use rusqlite::{Error as E, ErrorCode as C};
     match &e {
@@ -105,7 +105,7 @@ fn failure(e: rusqlite::Error) -> Error {
             }
             _ => Error::Io { why: e.to_string() },
         },
-        // A value of the wrong type or a row that should be there: not what we wrote.
+        // A value of the wrong type, or a missing row: not data that Outlast wrote.
         E::FromSqlConversionFailure(..) | E::InvalidColumnType(..) | E::IntegralValueOutOfRange(..) => {
             Error::Corrupt { what: e.to_string() }
         }

@@ -1,4 +1,4 @@
-//! Stored bytes, found by the row id of their entry; a short value stands in its entry's own row.
+//! Stored bytes, found by the row id of their entry. A short value is kept in its entry's own row.
 
 use outlast_core::{
     engine::loaded::NewPayload,
@@ -14,27 +14,28 @@ use crate::{
     tables::{self, PAYLOAD},
 };
 
-/// Bits of an id that count the parts: 8,192 of 1 MiB.
+/// Bits of an id for the part number: 8,192 parts of 1 MiB.
 const PART_BITS: u32 = 13;
-/// Bits of an id that tell the role.
+/// Bits of an id for the role.
 const ROLE_BITS: u32 = 3;
 
-/// A value of at most this many stored bytes stands in its entry's row: a step's result then costs its commit no
-/// page of its own. Longer ones would keep the rows apart that are read together.
+/// Largest value, in stored bytes, that is kept in its entry's row. That saves the commit of a step's result one page.
+/// Longer values would spread out rows that are read together.
 const SHORT: usize = 2048;
-// Who asks for values of at most so many bytes gets all of these.
+// A read that asks for values of up to `INLINE_VALUE` bytes then gets all short values.
 const _: () = assert!(SHORT as i64 <= INLINE_VALUE);
 
 const ENTRY_ID: &str = "SELECT id FROM entries WHERE run_no = ?1 AND seq = ?2";
 
-/// Of `owner` (the row id of an entry; below zero, a run), one role and part.
+/// Returns the id for one owner, role and part. `owner` is the row id of an entry; a negative one stands for a run.
 fn id(owner: i64, role: Role, part: u32) -> i64 {
     (((owner << ROLE_BITS) | role.code()) << PART_BITS) | i64::from(part)
 }
 
-/// Joins `p`, the value in one part of at most ?5 stored bytes in role ?4, to `e`, its entry without one of its own.
+/// Returns the SQL that joins the payload `p` to its entry `e`, unless the entry's row holds the value.
 ///
-/// A blob's length is in its row's head: long ones are not read.
+/// Joins only a value in one part, in role ?4, of at most ?5 stored bytes. Longer blobs are not read: the length is in
+/// the header of the row.
 pub fn join() -> String {
     format!(
         "LEFT JOIN payloads p ON e.value IS NULL AND p.id = ((e.id << {ROLE_BITS}) | ?4) << {PART_BITS} \
@@ -42,17 +43,17 @@ pub fn join() -> String {
     )
 }
 
-/// The columns of a value that is joined: `rows::result_row` and `rows::step_row` read them.
+/// Returns the columns of a joined value, which `rows::result_row` and `rows::step_row` read.
 pub fn value() -> String {
     format!("e.value, {}", tables::VALUE)
 }
 
-/// Whether it stands in its entry's row.
+/// Returns whether the payload is kept in its entry's row.
 pub fn is_short_value(p: &NewPayload) -> bool {
     p.role == Role::Value && p.seq != Seq(0) && p.payload.part == 0 && p.payload.bytes.len() <= SHORT
 }
 
-/// Who owns the bytes of (run, seq). Seq 0 stands for the run itself: its standard input.
+/// Returns the owner of the bytes of (run, seq). Seq 0 means the run itself, for its standard input.
 fn owner(conn: &Connection, run: RunNo, seq: Seq) -> Result<Option<i64>> {
     match seq {
         Seq(0) => Ok(Some(-run.0)),
@@ -60,13 +61,13 @@ fn owner(conn: &Connection, run: RunNo, seq: Seq) -> Result<Option<i64>> {
     }
 }
 
-/// Adds the bytes, or puts them in the place of a part that a dead process left.
+/// Inserts the bytes, or replaces a part that a dead process left behind.
 pub fn put(conn: &Connection, p: &NewPayload) -> Result<()> {
     let owner = owner(conn, p.run, p.seq)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
     put_of(conn, owner, p)
 }
 
-/// The same, where the row id of their entry is known.
+/// Does the same as `put` when the row id of the entry is known.
 pub fn put_of(conn: &Connection, owner: i64, p: &NewPayload) -> Result<()> {
     if is_short_value(p) {
         let mut statement = conn.prepare_cached("UPDATE entries SET value = ?2 WHERE id = ?1")?;
@@ -92,7 +93,7 @@ pub fn put_of(conn: &Connection, owner: i64, p: &NewPayload) -> Result<()> {
         .map(drop)
 }
 
-/// The bytes of (run, seq) in one role, whole.
+/// Returns the bytes of (run, seq) in one role, with all parts joined.
 pub fn get(conn: &Connection, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>> {
     let Some(owner) = owner(conn, run, seq)? else { return Ok(None) };
     if role == Role::Value && seq != Seq(0) {
@@ -108,7 +109,7 @@ pub fn get(conn: &Connection, run: RunNo, seq: Seq, role: Role) -> Result<Option
     Ok(Payload::join(parts))
 }
 
-/// Deletes all bytes of a run's entries, and its own.
+/// Deletes all bytes of a run and of its entries.
 pub fn forget(conn: &Connection, run: RunNo) -> Result<()> {
     let mut of = conn.prepare_cached("DELETE FROM payloads WHERE id BETWEEN ?1 AND ?2")?;
     let mut all = |owner: i64| {
@@ -122,7 +123,7 @@ pub fn forget(conn: &Connection, run: RunNo) -> Result<()> {
     ids.into_iter().try_for_each(all)
 }
 
-/// The newest of a run's last 256 entries whose request body is kept.
+/// Returns the newest of the run's last 256 entries whose request body is stored.
 pub fn newest_request(conn: &Connection, run: RunNo) -> Result<Option<Seq>> {
     let sql = "SELECT e.seq FROM (SELECT id, seq FROM entries WHERE run_no = ?1 ORDER BY seq DESC LIMIT 256) e \
                WHERE EXISTS (SELECT 1 FROM payloads WHERE id = ((e.id << ?2) | ?3) << ?4) \
@@ -147,7 +148,7 @@ mod tests {
         }
     }
 
-    /// A payload of so many stored bytes.
+    /// Returns a payload of `stored` bytes.
     fn of(role: Role, stored: usize) -> NewPayload {
         let bytes = vec![7; stored];
         let mut payload = Payload::encode(&[]);

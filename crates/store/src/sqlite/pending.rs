@@ -1,7 +1,7 @@
-//! What a group has decided and not yet written: each row is written once, as its last operation left it.
+//! Rows that a group has decided but not yet written. Each is written once, as its last operation left it.
 //!
-//! A step's opening and its result are mostly of one group: then its entry is inserted closed, and its run's row
-//! written once. Only what most operations write waits here, and only while nothing has to find it by a query.
+//! A step's opening and its result are usually in one group: its entry is then inserted closed, and its run's row is
+//! written once. Only rows that most operations write wait here, and only until a query has to find them.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ impl Pending {
         *self = Pending::default();
     }
 
-    /// Whether `key` is found by a query that has to see what waits.
+    /// Returns whether finding `key` needs a query that has to see the pending rows.
     pub fn is_in_the_way_of(&self, key: &Key<'_>) -> bool {
         match key {
             Key::Instance(_) | Key::Run(_) | Key::Envelope(_) | Key::Entry(..) => false,
@@ -46,15 +46,15 @@ impl Pending {
         }
     }
 
-    /// Whether all that was changed can wait. `before` is what was loaded.
+    /// Returns whether all changes can wait. `before` holds the rows as loaded.
     ///
-    /// Not in forks, whose changes of shared entries are inserted behind newer ones; and not what is found by an index
-    /// or written by a statement of its own: a run's move to another status or under other budgets.
+    /// Changes in a fork cannot, since changed entries of its parent are inserted behind newer ones. Nor can columns
+    /// that an index finds or another statement writes: a run's status or budgets.
     pub fn takes(&self, l: &Loaded, before: &Cache) -> bool {
         fn read<T>(rows: &[Row<T>]) -> bool {
             rows.iter().all(|r| r.touch == Touch::Read)
         }
-        // All of it by name: what comes to it later is not to be overlooked here.
+        // Destructured by name, so that a new field cannot be overlooked here.
         let Loaded {
             numbers: _,
             instances,
@@ -93,7 +93,7 @@ impl Pending {
         for row in touched(l.entries) {
             let at = (row.value.run, row.value.seq);
             match self.entries.get_mut(&at) {
-                // One that is not there yet is inserted as it is now.
+                // A row not yet inserted keeps its `Insert` touch and gets the newer value.
                 Some(waiting) => waiting.value = row.value,
                 None => drop(self.entries.insert(at, row)),
             }
@@ -105,7 +105,7 @@ impl Pending {
         self.entries.get(&(run, seq)).map(|row| &row.value)
     }
 
-    /// The newest of a key among those that are not there yet: outside of forks, entries are only appended.
+    /// Returns the newest matching entry not yet inserted. Outside of forks, entries are only appended.
     pub fn newest(&self, newest: &Newest<'_>) -> Option<&Entry> {
         let inserted = self.of(newest.run).rev().filter(|row| row.touch == Touch::Insert);
         inserted.map(|row| &row.value).find(|e| newest.is(e))
@@ -115,7 +115,7 @@ impl Pending {
         self.entries.range((run, Seq(i64::MIN))..=(run, Seq(i64::MAX))).map(|(_, row)| row)
     }
 
-    /// Writes all of it.
+    /// Writes all pending rows and clears them.
     pub fn write(&mut self, conn: &Connection) -> Result<()> {
         let Pending { runs, entries, payloads } = std::mem::take(self);
         let (short, long): (Vec<_>, Vec<_>) = payloads.iter().partition(|p| payloads::is_short_value(p));

@@ -1,4 +1,4 @@
-//! Statements, prepared once per connection: a row that may be missing, all rows, none.
+//! Runs statements, prepared once per connection, that return one optional row, all rows, or none.
 
 use outlast_core::store::Error;
 use rusqlite::{Connection, OptionalExtension as _, Params, Row};
@@ -9,12 +9,12 @@ use super::{
 };
 use crate::rows::Stored;
 
-/// A row of a table of ours. `rest` follows the table's name.
+/// Returns at most one row of a table. `rest` follows the table's name in the SQL.
 pub fn one<T: Stored>(conn: &Connection, rest: &str, params: impl Params) -> Result<Option<T>, Error> {
     maybe(conn, &select::<T>(rest), params, rows::row)
 }
 
-/// The same of all rows.
+/// Returns all rows of a table that `rest` selects.
 pub fn many<T: Stored>(conn: &Connection, rest: &str, params: impl Params) -> Result<Vec<T>, Error> {
     all(conn, &select::<T>(rest), params, rows::row)
 }
@@ -39,7 +39,7 @@ pub fn all<T, P: Params>(
     rows.collect::<rusqlite::Result<_>>().map_err(failure)
 }
 
-/// For writers, who roll back on SQLite's own error.
+/// Executes a statement for a writer, which rolls back on SQLite's own error.
 pub fn execute(conn: &Connection, sql: &str, params: impl Params) -> rusqlite::Result<()> {
     conn.prepare_cached(sql)?.execute(params).map(drop)
 }

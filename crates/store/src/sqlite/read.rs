@@ -1,4 +1,4 @@
-//! Reading what is committed.
+//! Reads committed data.
 
 use outlast_core::{
     engine::op::{Op, Outcome},
@@ -39,7 +39,7 @@ fn view(conn: &Connection, run: Run) -> Result<RunView, Error> {
     Ok(RunView { run, spec, envelope })
 }
 
-/// An index on the newest entries of items keeps a page linear in its size, whatever else the journal holds.
+/// Index on the newest entries of items: a page costs its own size, whatever else the journal holds.
 const ITEMS: &str = "entries e INDEXED BY entries_of_items";
 
 fn items(values: bool) -> String {
@@ -63,8 +63,8 @@ fn newest(sought: &Sought<'_>) -> String {
     )
 }
 
-/// The newest first: an index is walked from its end, until there are enough. Of one run, the index of all of its
-/// entries of a kind is smaller.
+/// Returns the query for approvals, newest first: it walks an index from its end until it has enough rows. For one run,
+/// the index of its entries of a kind is smaller.
 fn approvals(filter: &ApprovalFilter) -> String {
     let open = if filter.open { format!(" AND state = {OPEN}") } else { String::new() };
     let rest = match filter.run {
@@ -151,7 +151,7 @@ impl Store for SqliteStore {
 
     fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
         self.with_reader(|c| {
-            // One snapshot: a window and what is spent of it.
+            // Reads one snapshot, so that a window and its spending belong together.
             let c = c.unchecked_transaction().map_err(failure)?;
             let budgets: Vec<Budget> = many(&c, "ORDER BY no", [])?;
             let view = |budget: Budget| {
@@ -219,7 +219,7 @@ impl Store for SqliteStore {
     }
 
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
-        // Floor division, also before 1970: a clock that was wrong is no reason to lose a line.
+        // Floor division, also before 1970: a wrong clock is no reason to lose a line.
         let sql = format!(
             "SELECT run_no, upstream, model, (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) \
              / 86400000000 AS day, sum(spent_calls), sum(spent_tokens), sum(spent_cost), \
@@ -246,7 +246,7 @@ impl Store for SqliteStore {
 
     fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
         if reindex {
-            // On a connection of its own: it holds the store's lock like any other writer.
+            // Uses its own connection, since it holds the store's lock like any other writer.
             connect::writer(&self.path, false)?.execute_batch("REINDEX").map_err(failure)?;
         }
         self.with_reader(|c| {

@@ -1,4 +1,4 @@
-//! Rows and cells in SQLite's types.
+//! Conversion of rows and cells to SQLite's types.
 
 use bytes::Bytes;
 use outlast_core::{
@@ -61,7 +61,7 @@ pub fn no_json(e: serde_json::Error) -> rusqlite::Error {
     rusqlite::Error::ToSqlConversionFailure(Box::new(e))
 }
 
-/// `SELECT columns of T FROM table rest`.
+/// Returns `SELECT columns of T FROM table rest`.
 pub fn select<T: Stored>(rest: &str) -> String {
     Dialect::Sqlite.select::<T>(rest)
 }
@@ -78,13 +78,13 @@ pub fn payload(row: &Row<'_>) -> Result<Payload> {
     tables::payload(&mut Cursor::new(row))
 }
 
-/// A value that stands in its entry's row.
+/// Reads a value that is kept in its entry's row.
 pub fn short_value<R: Columns<Error = rusqlite::Error>>(row: &mut Cursor<'_, R>) -> Result<Option<Payload>> {
     let Some(blob) = row.maybe_blob()? else { return Ok(None) };
     Payload::from_bytes(Bytes::copy_from_slice(blob)).map(Some).map_err(|e| row.bad(e))
 }
 
-/// A value, the entry's own or joined to it, that may be absent.
+/// Reads an optional value, from the entry's own row or joined to it.
 fn value(row: &mut Cursor<'_, Row<'_>>) -> Result<Option<Payload>> {
     match short_value(row)? {
         Some(value) => Ok(Some(value)),

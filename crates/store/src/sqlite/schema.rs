@@ -1,4 +1,4 @@
-//! The tables, and how a new file gets them.
+//! Tables of the SQLite store, and their creation in a new file.
 
 use outlast_core::store::Error;
 use rusqlite::{Connection, Transaction};
@@ -9,15 +9,15 @@ use crate::{
     tables::{APPROVAL, CALL, ITEM, LIVE, OPEN},
 };
 
-/// `PRAGMA application_id`: tells an Outlast store from any other SQLite file ("OUTL").
+/// `PRAGMA application_id` that distinguishes an Outlast store from any other SQLite file ("OUTL").
 pub const APPLICATION_ID: i64 = 0x4f55_544c;
 
-// Layout, from measurements: `id INTEGER PRIMARY KEY` with UNIQUE(run_no, seq) appends at the end of
-// the tree; a clustered (run, seq) key is 2.7 times slower at many callers. A run's text id is
-// stored once. Indexes end in the order that is asked for, and queries name theirs: left to itself the
-// planner walks a whole run by (run_no, seq) to save a sort. A payload's id is made of its entry's (see
-// `payloads.rs`): no index of its own, one page less in each commit. A short value stands in its entry's row:
-// another page less. Indexes on open rows are partial, so that a sweep costs what is open, not what is there.
+// Layout, from measurements: `id INTEGER PRIMARY KEY` with UNIQUE(run_no, seq) appends at the end of the tree; a
+// clustered (run, seq) key is 2.7 times slower with many callers. A run's text id is stored once. Indexes end in the
+// order that queries ask for, and queries name their index: otherwise the planner scans a whole run by (run_no, seq)
+// to save a sort. A payload's id is derived from its entry's (see `payloads.rs`), so it needs no index, which saves
+// each commit one page. A short value in its entry's row saves another. Indexes on open rows are partial, so that a
+// sweep costs only what is open.
 fn tables_of_runs() -> String {
     format!(
         "
@@ -86,11 +86,11 @@ CREATE TABLE payloads (
     )
 }
 
-/// The format of the store in the file; 0 where there is none yet. Changes nothing.
+/// Returns the format of the store in the file, 0 if there is none yet. Changes nothing.
 ///
-/// Errors: `Newer` and `Older` name both numbers; `Corrupt` when the file is a database of something else.
+/// Errors: `Newer` and `Older` name both numbers; `Corrupt` if the file is another application's database.
 pub fn found(conn: &mut Connection, place: &str) -> Result<i64, Error> {
-    // One snapshot: between two reads another process may make the store.
+    // One snapshot: another process may create the store between two reads.
     found_in(&conn.transaction().map_err(failure)?, place)
 }
 
@@ -114,7 +114,7 @@ fn found_in(tx: &Transaction<'_>, place: &str) -> Result<i64, Error> {
     Ok(found)
 }
 
-/// Makes the tables where there are none, in one transaction. Errors: those of `found`.
+/// Creates the tables if there are none, in one transaction. Errors: those of `found`.
 pub fn make(
     conn: &mut Connection,
     place: &str,
@@ -124,7 +124,7 @@ pub fn make(
         return Ok(());
     }
     let tx = Transaction::new(conn, rusqlite::TransactionBehavior::Immediate).map_err(failure)?;
-    // Read again under the lock: another process may have made them meanwhile.
+    // Read again under the lock: another process may have created them meanwhile.
     if found_in(&tx, place)? != 0 {
         return Ok(());
     }

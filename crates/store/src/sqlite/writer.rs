@@ -1,4 +1,4 @@
-//! The writer thread's backend.
+//! Writer thread's backend for SQLite.
 
 use std::sync::Arc;
 
@@ -29,9 +29,9 @@ pub struct SqliteWriter {
     ballast: Ballast,
     cache: Cache,
     pending: Pending,
-    /// How often something was written or taken back: see `Ground`.
+    /// Number of writes and rollbacks so far: see `Ground`.
     writes: u64,
-    /// What `synchronous` is set to: FULL or NORMAL.
+    /// Current setting of `synchronous`: FULL if true, NORMAL if false.
     synced: bool,
 }
 
@@ -41,9 +41,9 @@ impl SqliteWriter {
         Self { conn, clock, durability, ballast, cache, pending, writes: 0, synced: true }
     }
 
-    /// What was remembered is forgotten if another connection has committed since.
+    /// Clears the cache if another connection has committed since, and returns `now`.
     fn began(&mut self) -> Result<Micros, Error> {
-        // Read inside the transaction.
+        // Read inside the transaction, so that no commit can come between.
         let version = self
             .conn
             .prepare_cached("PRAGMA data_version")
@@ -115,7 +115,7 @@ impl Backend for SqliteWriter {
     }
 
     fn count(&mut self, _instance: InstanceNo, _counter: i64) -> Result<(), Error> {
-        // Nobody could ask: see `is_committed`. It would be one more page in each commit.
+        // The counter is not stored: `is_committed` cannot use it here, and it would cost each commit one more page.
         Ok(())
     }
 
@@ -129,8 +129,8 @@ impl Backend for SqliteWriter {
         let Err(e) = done else { return Ok(()) };
         let full = matches!(e, Error::Full { .. });
         self.rollback();
-        // A full disk fails before the commit record is written. After any other error the record
-        // may be in the WAL: only opening the file anew can tell.
+        // A full disk fails before the commit record is written. After any other error the record may be in the WAL:
+        // only reopening the file can tell.
         Err(if full { CommitFailed::RolledBack(e) } else { CommitFailed::Unclear(e) })
     }
 
@@ -143,7 +143,7 @@ impl Backend for SqliteWriter {
 
     fn release(&mut self) {
         if !self.conn.is_autocommit() {
-            // If even this fails, the next BEGIN does, and says why.
+            // If even this fails, the next BEGIN fails too and says why.
             let _ = self.batch("ROLLBACK");
         }
     }

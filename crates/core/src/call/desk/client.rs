@@ -1,4 +1,4 @@
-//! A request at the desk: its machine's actions, as far as they concern the registries.
+//! Requests at the desk: carries out a connection's actions as far as they concern the registries.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ use crate::{
     words::id::{InstanceNo, Seq},
 };
 
-/// A request with what the desk keeps for it.
+/// Connection with the data that the desk keeps for it.
 #[derive(Debug)]
 pub(super) struct Client {
     machine: Connection,
     place: Place,
     patience: Patience,
     wants: Arc<Wants>,
-    /// As whom its admission was asked: who opens an entry closes it, also when the process registers anew meanwhile.
+    /// Instance that asked for admission. It opens and closes the entry, even if the process registers anew meanwhile.
     asked_as: InstanceNo,
-    /// At its upstream, while it is decided.
+    /// Turn at the upstream, while the admission is decided.
     turn: Option<Turn>,
-    /// In its upstream's line.
+    /// Whether the connection is in its upstream's line.
     lines_up: bool,
-    /// The exchange it is attached to.
+    /// Exchange that the connection is attached to.
     attached: Option<Seq>,
-    /// Its delivery mark is under way: until then it keeps its answer.
+    /// Whether the delivery mark is under way; until it is stored the connection keeps its answer.
     marking: bool,
 }
 
@@ -53,7 +53,7 @@ impl Desk {
         round.next.push_back(Next::Client(id, Event::Arrived { stuck }));
     }
 
-    /// An event from outside. What an admission came to is told to the registries first.
+    /// Feeds an event from outside. The registries learn the outcome of an admission first.
     pub(super) fn reported(&mut self, id: ConnectionId, event: Event, round: &mut Round) {
         if let Event::Admitted(result) = &event {
             self.shared.waiters.decided(id);
@@ -61,7 +61,7 @@ impl Desk {
                 self.gives_turn_back(id);
             }
             if !matches!(result, Ok(Admission::Wait { .. })) {
-                // What is recorded or in flight serves it: it keeps nobody from going.
+                // A recorded answer or a call in flight serves the request, which must not keep others from going.
                 self.leaves_line(id, round);
             }
         }
@@ -76,7 +76,7 @@ impl Desk {
         self.rests(id, round);
     }
 
-    /// Its mark is with the store: now its answer is nobody's, and identical requests are decided.
+    /// Gives the answer back after its mark is stored, and lets identical requests be decided.
     pub(super) fn marked(&mut self, id: ConnectionId, round: &mut Round) {
         let Some(client) = self.clients.get_mut(&id).filter(|client| client.marking) else { return };
         client.marking = false;
@@ -138,7 +138,7 @@ impl Desk {
         }
     }
 
-    /// A client that lost a delivered answer, and says so at once, is decided behind its mark.
+    /// Asks for admission after the delivery marks of identical requests, as a client may repeat a lost answer at once.
     fn ask_behind_marks(&mut self, id: ConnectionId, place: Place, round: &mut Round) {
         if !self.shared.marks.holds(place, id) {
             self.ask(id, round);
@@ -219,11 +219,11 @@ impl Desk {
             }
             _ => Event::NotHere,
         };
-        // Before the next identical request is decided: what is not here is given back.
+        // Fed before the next identical request is decided: an answer that is not here is given back.
         round.next.push_front(Next::Client(id, event));
     }
 
-    /// Whoever waits for an exchange no more. A call that rests with nobody left is given up.
+    /// Detaches a connection from its exchange. A resting call without any connection is given up.
     fn detach(&mut self, id: ConnectionId, round: &mut Round) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Some(key) = client.attached.take().map(|seq| (client.place.run, seq)) else { return };

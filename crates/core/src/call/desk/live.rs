@@ -1,4 +1,4 @@
-//! An exchange at the desk: who is attached to it, its turn at its upstream, and what it holds while it is stuck.
+//! Exchanges at the desk: attached connections, the turn at the upstream, and memory held while stuck.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use crate::call::{
     unrecorded::Held,
 };
 
-/// An exchange with what the desk keeps for it.
+/// Exchange with the data that the desk keeps for it.
 #[derive(Debug)]
 pub(super) struct Live {
     pub machine: Exchange,
     pub attached: Vec<ConnectionId>,
     wants: Arc<Wants>,
     turn: Option<Turn>,
-    /// Tokens of its answer.
+    /// Tokens of the answer, once known.
     used: Option<u64>,
-    /// How its entry closes.
+    /// Outcome with which the entry closes.
     ending: Option<Ending>,
-    /// Its answer waits to be recorded.
+    /// Share of the unrecorded answers, while the answer waits to be recorded.
     held: Option<Held>,
 }
 
@@ -31,7 +31,8 @@ impl Live {
         Live { machine, attached: Vec::new(), wants, turn, used: None, ending: None, held: None }
     }
 
-    /// The tokens that its upstream's minute is charged. A refusal is no token; without usage its bound stands.
+    /// Returns the tokens charged to the upstream's minute: none for a refusal; `None` without usage, so that the bound
+    /// stands.
     fn tokens(&self) -> Option<u64> {
         match self.ending {
             Some(Ending::Failed(Charge::Nothing)) => Some(0),
@@ -44,7 +45,7 @@ impl Desk {
     pub(super) fn feed_exchange(&mut self, key: Key, event: Event, round: &mut Round) {
         let Some(live) = self.exchanges.get_mut(&key) else { return };
         let actions = live.machine.on(event);
-        // Before anybody is told: who heard that an answer is not recorded finds new calls refused.
+        // Done before any client is told: one that hears of an unrecorded answer finds new calls refused.
         match live.held.take() {
             None if live.machine.is_stuck() => {
                 let held = self.shared.unrecorded.add(live.machine.bytes());
@@ -85,7 +86,7 @@ impl Desk {
         }
     }
 
-    /// It is settled, or will never be: connections that ask for it look at the store.
+    /// Ends an exchange that is settled, or never will be. Connections that ask for it later look at the store.
     fn settled(&mut self, key: Key, round: &mut Round) {
         let Some(mut live) = self.exchanges.remove(&key) else { return };
         let tokens = live.tokens();

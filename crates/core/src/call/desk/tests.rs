@@ -277,7 +277,7 @@ fn who_has_no_turn_at_its_upstream_is_admitted_behind_and_a_call_that_did_not_go
     let (_, admitting) = asks(&rig.on(Event::Arrived(B, limited(2)))).unwrap();
     assert!(admitting.behind && admitting.later.is_some());
     assert_eq!(rig.client(B, C::Admitted(Ok(wait()))), [client(B, ForClient::Wait)]);
-    // What the journal has needs no turn: A's is free for B, which is told when it asks.
+    // A recorded answer needs no turn: A's turn is free for B, which is told when it asks.
     rig.client(A, C::Admitted(Ok(Admission::Replay { seq: ONE })));
     let asked = rig.at(10, Event::Client(B, C::MayRetry));
     assert!(!asks(&asked).unwrap().1.behind);
@@ -286,7 +286,7 @@ fn who_has_no_turn_at_its_upstream_is_admitted_behind_and_a_call_that_did_not_go
     let c = ConnectionId(3);
     assert!(asks(&rig.at(20, Event::Arrived(c, limited(3)))).unwrap().1.behind, "a minute has one");
     rig.client(c, C::Admitted(Ok(wait())));
-    // It never reached its upstream: its part of the minute is there again.
+    // The call never reached its upstream: its part of the minute is free again.
     rig.exchange(Seq(2), BEFORE_SEND);
     let deeds = rig.exchange(Seq(2), X::Settled(Ok(())));
     assert!(!asks(&deeds).unwrap().1.behind);

@@ -147,7 +147,7 @@ fn what_is_refused_or_not_reached_is_tried_again_and_the_answer_is_that_of_the_l
         (vec![&never[..], &never, &never], E::Void, Some("upstream_unreachable")),
         (vec![&never[..], &refused(503), &never], E::Failed(Nothing_), Some("upstream_unreachable")),
         (vec![&refused(429)[..], &refused(429), &refused(503)], E::Failed(Nothing_), Some("upstream_error")),
-        // What does not pass by itself ends it at once.
+        // A refusal that does not pass by itself ends the call at once.
         (vec![&refused(400)[..]], E::Failed(Nothing_), Some("upstream_error")),
         (vec![&refused(429)[..], &refused(500)], E::Failed(Nothing_), Some("upstream_error")),
         (

@@ -1,4 +1,4 @@
-//! Decide approval: a person says whether a tool may be called.
+//! Decide approval: records a person's decision on a tool call.
 
 use crate::{
     engine::{
@@ -14,19 +14,19 @@ use crate::{
     words::{digest::Digest, id::Micros},
 };
 
-/// Approves or denies. The run goes on once the last of its approvals is decided.
+/// Approves or denies a tool call. The run goes on once its last approval is decided.
 ///
-/// Synced. Whether who decides may do so is the caller's to check: the agent's own token never may. Idempotent: the
-/// same decision again answers the first one. Errors: `UnknownApproval`; `OtherArguments` when it is given for others
-/// than were asked about; `AlreadyDecided` the other way; `ApprovalExpired`; `RunEnded`.
+/// Synced. The caller checks that the decider may decide: the agent's own token never may. Idempotent: repeating
+/// the decision answers the first one. Errors: `UnknownApproval`; `OtherArguments` when `digest` is not that of the
+/// requested arguments; `AlreadyDecided` the other way; `ApprovalExpired`; `RunEnded`.
 #[derive(Clone, Debug)]
 pub struct DecideApproval {
     pub id: ApprovalId,
-    /// The digest of the arguments that were looked at, where who decides says so.
+    /// Digest of the arguments that the decider looked at, if given.
     pub digest: Option<Digest>,
     pub approve: bool,
     pub reason: Option<String>,
-    /// Who decides, in their own words.
+    /// Name of the decider, in their own words.
     pub by: String,
 }
 

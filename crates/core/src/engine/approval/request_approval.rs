@@ -1,4 +1,4 @@
-//! Request approval: the agent asks for a person's word before it calls a tool.
+//! Request approval: asks for a person's decision before the agent calls a tool.
 
 use std::sync::Arc;
 
@@ -23,38 +23,38 @@ use crate::{
     },
 };
 
-/// One scope: which iteration it is of stands in the approval.
+/// Scope of all approvals. The approval itself names its iteration.
 pub const SCOPE: &str = "approvals";
 
-/// In whose name it is asked.
+/// Actor in whose name an approval is requested.
 #[derive(Clone, Copy, Debug)]
 pub enum Asker {
     Attempt {
         actor: Actor,
         slot: Slot,
     },
-    /// A process that holds a run's token, and is no instance. Its signature was checked.
+    /// A process that holds a run's token and is no instance. The token's signature was checked.
     Token(Claims),
 }
 
-/// Asks for a decision, or finds what became of it. The run is `waiting` while one is pending.
+/// Requests a decision, or finds the one requested before. The run is `waiting` while an approval is pending.
 ///
-/// Synced: an approval that somebody may decide survives everything. Idempotent on `key` within an iteration, over
-/// all its attempts; without a key on tool and arguments. What the run's policy lets through is answered `required:
-/// false`, and what it has no such tool for is `Blocked`; that is recorded, and nobody is asked.
+/// Synced: an approval that a person may decide survives every crash. Idempotent on `key` within an iteration, over
+/// all its attempts; without a key, on tool and arguments. A call that the run's policy allows is answered
+/// `required: false`; a tool that the policy does not have is `Blocked`, which is recorded without asking anyone.
 ///
-/// Errors: `LeaseLost`; `RunHalted` and `NotRunning` for what was not asked before; `OtherArguments` where `key`
-/// named another call; `BadApproval`; `TooManyApprovals`.
+/// Errors: `LeaseLost`; `RunHalted` and `NotRunning` for a new request; `OtherArguments` where `key` named another
+/// call; `BadApproval`; `TooManyApprovals`.
 #[derive(Clone, Debug)]
 pub struct RequestApproval {
     pub asker: Asker,
-    /// The caller's own name of this request.
+    /// The caller's own key of this request.
     pub key: Option<String>,
     pub tool: String,
     pub side_effect: Option<String>,
-    /// In canonical JSON: a decision is bound to its SHA-256.
+    /// Arguments in canonical JSON: a decision is bound to their SHA-256.
     pub arguments: Payload,
-    /// From now, in milliseconds.
+    /// Time until expiry, in milliseconds from now.
     pub expires_ms: i64,
 }
 
@@ -91,7 +91,7 @@ impl Asker {
 }
 
 impl RequestApproval {
-    /// The digest a decision is bound to.
+    /// Returns the digest that a decision is bound to.
     pub fn digest(&self) -> Digest {
         Digest(self.arguments.sha256)
     }
@@ -117,7 +117,7 @@ impl RequestApproval {
             .iter()
             .map(|r| &r.value)
             .find(|e| e.kind == Kind::Approval && &*e.scope == SCOPE && e.key.as_deref() == Some(&key))
-            // What was said in one turn of a loop is not said for the next.
+            // A decision in one iteration of a loop does not hold for the next.
             .filter(|e| e.approval.as_ref().is_some_and(|a| a.iteration == iteration))
             .map(|e| e.seq);
         match known {
@@ -181,7 +181,7 @@ impl RequestApproval {
         let actor = Actor { run: no, attempt: self.asker.attempt(), instance: Default::default() };
         let seq = append(l, &actor, Kind::Approval, state, Arc::from(SCOPE), Some(key), now)?;
         let entry = l.entry_mut(no, seq).ok_or(Error::NotLoaded("the approval"))?;
-        // It is nobody's to close but a person's: the death of whoever asked changes nothing.
+        // Only a person may close the approval: the death of the process that requested it changes nothing.
         entry.instance = None;
         entry.approval = Some(Box::new(detail));
         let payload = self.arguments.clone();
@@ -220,7 +220,7 @@ fn answer(entry: &Entry, now: Micros) -> Result<Answer, Error> {
     Answer::of(entry, now).ok_or(Error::NotLoaded("the approval"))
 }
 
-/// The run waits for a person.
+/// Sets a running run waiting for a person.
 fn wait(l: &mut Loaded, run: RunNo) -> Result<(), Error> {
     if l.run(run)?.status == status::Status::Running {
         l.run_mut(run)?.status = status::Status::Waiting;
@@ -228,7 +228,7 @@ fn wait(l: &mut Loaded, run: RunNo) -> Result<(), Error> {
     Ok(())
 }
 
-/// One is decided or has expired: a run that waited for the last of them goes on.
+/// Closes an approval that is decided or expired. A run that waited for the last one goes on.
 pub(crate) fn close(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result<(), Error> {
     if let Some(awaited) = &mut l.run_mut(run)?.approvals {
         awaited.closed(seq, now);
@@ -236,8 +236,8 @@ pub(crate) fn close(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result
     go_on(l, run, now)
 }
 
-/// A run that waited for a person goes on where nobody can decide any more. With a refusal it waits for room in a
-/// budget, and without a question for its parent's.
+/// Sets a run running that waited for a person, once nobody can decide any more. A run with a refusal waits for room
+/// in a budget; a waiting run without approvals waits for its parent's.
 pub(crate) fn go_on(l: &mut Loaded, run: RunNo, now: Micros) -> Result<(), Error> {
     let row = l.run(run)?;
     let asked = row.approvals.is_some() && !row.awaits_a_person(now);

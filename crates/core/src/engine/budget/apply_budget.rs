@@ -1,4 +1,4 @@
-//! Apply budget: runs that were there before a named budget are charged to it, too.
+//! Apply budget: charges existing runs to a named budget.
 
 use crate::{
     engine::{
@@ -8,11 +8,11 @@ use crate::{
     words::id::{BudgetNo, Micros, RunNo},
 };
 
-/// Charges the runs' calls to the budget from now on, and answers how many runs that is new to. Calls that are open
-/// stay charged as they were admitted.
+/// Charges further calls of the runs to the budget, and answers for how many runs that is new. Open calls stay
+/// charged as they were admitted.
 ///
-/// That the runs are its tag's, or below such a run, is the caller's to see to. `last`: all of them are named by
-/// now. Synced. Idempotent.
+/// The caller ensures that each run has the budget's tag or is below such a run. `last`: all these runs have been
+/// named by now. Synced. Idempotent.
 #[derive(Clone, Debug)]
 pub struct ApplyBudget {
     pub budget: BudgetNo,
@@ -34,7 +34,7 @@ impl ApplyBudget {
         }
         let mut new = 0;
         for no in &self.runs {
-            // It may have been forgotten since it was listed.
+            // The run may have been forgotten since it was listed.
             let Ok(run) = l.run(*no) else { continue };
             if run.budgets.contains(&self.budget) {
                 continue;

@@ -1,4 +1,4 @@
-//! Raise budget: a person adds to a named budget's window.
+//! Raise budget: adds to the limits of a named budget's window.
 
 use crate::{
     engine::{
@@ -13,10 +13,10 @@ use crate::{
     words::id::Micros,
 };
 
-/// Adds to the limits of the window of now, and answers what they are then.
+/// Adds to the limits of the current window, and answers the new limits.
 ///
-/// The next period begins with the budget's own limits again; one without periods keeps what was added. Calls
-/// that wait for room decide again. Synced. Errors: `UnknownBudget`; `BadLimit` where there is no limit to add
+/// The next period begins with the budget's own limits again; a budget without periods keeps the added amount. Calls
+/// that wait for room are decided again. Synced. Errors: `UnknownBudget`; `BadLimit` when there is no limit to add
 /// to, or it would become negative.
 #[derive(Clone, Debug)]
 pub struct RaiseBudget {

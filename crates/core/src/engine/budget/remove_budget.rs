@@ -1,4 +1,4 @@
-//! Remove budget: nothing more is charged to it.
+//! Remove budget: stops charging calls to a named budget.
 
 use crate::{
     engine::{
@@ -10,7 +10,7 @@ use crate::{
     words::id::Micros,
 };
 
-/// Takes a named budget away. Calls in flight are charged to their windows to the end; runs that wait for it go on.
+/// Removes a named budget. Calls in flight stay charged to their windows; runs that wait for the budget go on.
 ///
 /// Synced. Errors: `UnknownBudget`.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! Set budget: a person says what all runs of a tag may spend together.
+//! Set budget: sets the limits that all runs of a tag share.
 
 use crate::{
     engine::{
@@ -16,20 +16,20 @@ use crate::{
     },
 };
 
-/// Who says it.
+/// Source of a budget's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A person, now.
+    /// A person's command.
     Command,
-    /// A file of settings, at a start. One that says what it said before changes nothing, so that what a person
-    /// has set, raised or removed since stays.
+    /// A settings file, read at a start. Unchanged terms change nothing, so that what a person has set, raised or
+    /// removed since then stays.
     File,
 }
 
-/// Makes a named budget, or gives it other terms; its window of now gets the new limits, and keeps what is spent.
+/// Creates a named budget or changes its terms. Its current window gets the new limits and keeps its spent amounts.
 ///
-/// Another period begins a new window. Another tag makes another budget: calls of the old tag are charged to
-/// neither any more. Synced. Idempotent. Errors: `BadLimit`.
+/// A changed period begins a new window. A changed tag creates another budget: calls of the old tag are no longer
+/// charged to either. Synced. Idempotent. Errors: `BadLimit`.
 #[derive(Clone, Debug)]
 pub struct SetBudget {
     pub name: Name,
@@ -125,13 +125,13 @@ fn check(terms: &Terms) -> Result<(), Error> {
     }
 }
 
-/// The budget of this name that was not removed. Needs `Windows(None)`.
+/// Returns the budget of this name that was not removed. Needs `Windows(None)`.
 pub fn named<'a>(l: &'a Loaded, name: &Name) -> Result<&'a Budget, Error> {
     let found = l.budgets.iter().map(|row| &row.value).find(|b| !b.removed && b.name == *name);
     found.ok_or_else(|| Error::UnknownBudget { name: name.to_string() })
 }
 
-/// The envelope of its window now.
+/// Returns the budget and the envelope of its current window.
 pub fn window_of(
     l: &mut Loaded,
     name: &Name,
@@ -142,12 +142,12 @@ pub fn window_of(
     Ok((no, window.ok_or_else(|| Error::UnknownBudget { name: name.to_string() })?))
 }
 
-/// What became of a named budget.
+/// Outcome of setting a named budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetSet {
     pub no: BudgetNo,
-    /// False when it was so already.
+    /// False when the budget had these terms already.
     pub changed: bool,
-    /// False while runs that were there before it are still to be charged to it: see `ApplyBudget`.
+    /// False while earlier runs are still to be charged to the budget: see `ApplyBudget`.
     pub applied: bool,
 }

@@ -1,6 +1,6 @@
-//! Admit: may this LLM request go out, and if so under which reservation?
+//! Admit: decides whether an LLM request may go out, and under which reservation.
 //!
-//! The order is that of ARCHITECTURE.md, "The proxy": replay, queue, fits, inherits, waits, clamps, refuses.
+//! Order of the checks (ARCHITECTURE.md, "The proxy"): replay, queue, fits, inherits, waits, clamps, refuses.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -32,16 +32,16 @@ use crate::{
     },
 };
 
-/// Decides a request and, when it goes, reserves its bound and opens its entry in one commit.
+/// Decides a request. If it goes out, reserves its bound and opens its entry in the same commit.
 ///
-/// Synced when it goes: intent before effect. Replays and joins write nothing.
+/// Synced when the request goes out: intent before effect. Replays and joins write nothing.
 /// Errors: `LeaseLost`, `LabelEnded`, `NotRunning`, `RunEnded` and `NotWithin` write nothing.
 #[derive(Clone, Debug)]
 pub struct Admit {
     pub actor: Actor,
     pub slot: Slot,
     pub scope: Arc<str>,
-    /// The open item or step it is made in: `scope` is then the one of its calls.
+    /// Open item or step that the call is made in; `scope` is then the scope of calls in it.
     pub within: Option<Seq>,
     pub digest: Digest,
     pub match_key: MatchKey,
@@ -51,15 +51,16 @@ pub struct Admit {
     pub stream: bool,
     pub idempotency_key: Option<String>,
     pub bound: Bound,
-    /// False when the price table does not know the model: `bound` then has no cost.
+    /// Whether the price table knows the model. If not, `bound` has no cost.
     pub priced: bool,
     pub taken: Vec<Seq>,
-    /// Recorded answers on their way to this attempt: whoever has one whole may ask on before it is marked delivered.
+    /// Recorded answers on their way to this attempt. A client that has one whole may ask on before it is marked
+    /// delivered.
     pub in_hand: Vec<Seq>,
     pub retry_count: u32,
     pub answered_with_error: bool,
-    /// An earlier call of this run waits in this process, and this one goes behind it; or its upstream has no turn for
-    /// it now (`call::rate`). What is recorded or in flight serves all the same.
+    /// Whether an earlier call of this run waits in this process, so that this one queues behind it, or the upstream
+    /// has no turn for it now (`call::rate`). A recorded answer or a call in flight serves it all the same.
     pub behind: bool,
     /// Active time not yet posted, for the time limit.
     pub active_ms: i64,
@@ -83,7 +84,7 @@ impl Admit {
         guard::drives(l, &self.actor)?;
         if let Some(seq) = self.within {
             within::check(l, &self.actor, seq)?;
-            // A try that ended meanwhile: its late request is not the next one's.
+            // The item's or step's try ended meanwhile: a late request of it must not join the next try.
             if within::calls(l, self.actor.run, seq).as_ref() != Some(&self.scope) {
                 return Err(Error::NotWithin { seq: seq.0 });
             }
@@ -102,8 +103,8 @@ impl Admit {
         }
         let windows = windows::open(l, self.actor.run, now)?;
         if let Some(refusal) = self.price_refusal(l, &windows, now)? {
-            // What is supervised would only be started again to ask the same. Header callers' requests are
-            // each their own, and one model without a price is to stop none of the others.
+            // A supervised run would only be started again to ask the same. The requests of header callers are
+            // independent, and one model without a price must not stop the others.
             if l.run(self.actor.run)?.command_key.is_some() {
                 guard::halt(l, self.actor.run, refusal.clone())?;
             }
@@ -120,8 +121,8 @@ impl Admit {
             return Ok(Answer::Refused(refusal));
         }
         if self.behind {
-            // A replay passes a queue. A new call does not, and one that cannot fit halts the run only
-            // when those before it are through.
+            // A replay passes the queue; a new call does not. A call that cannot fit halts the run only when the calls
+            // before it are through.
             return Ok(Answer::Wait { refusal: Refusal::plain("queued", now) });
         }
         match Plan::make(self, l, &windows, lost, stands_for, now)? {
@@ -138,7 +139,7 @@ impl Admit {
         }
     }
 
-    /// The run waits, and remembers for which budget. Who asks again and again while it does writes nothing.
+    /// Sets the run waiting and notes the budget it waits for. Asking again for the same budget writes nothing.
     fn wait_for_others(&self, l: &mut Loaded, refusal: &Refusal) -> Result<(), Error> {
         let run = l.run(self.actor.run)?;
         let same = |known: &Refusal| Refusal { at: refusal.at, ..known.clone() } == *refusal;
@@ -163,7 +164,7 @@ impl Admit {
         }
     }
 
-    /// Fail closed: a limit in usd cannot be kept for a model without a price.
+    /// Returns the refusal of a call without a price in a run with a limit in usd: such a limit fails closed.
     fn price_refusal(
         &self,
         l: &Loaded,
@@ -187,7 +188,7 @@ impl Admit {
         Ok((halts && self.untaken(l) > 0).then(|| Refusal::plain("diverged", now)))
     }
 
-    /// How many answers of ended attempts this one has not begun to take, as their delivery marks will count them.
+    /// Counts the answers of ended attempts that this attempt has not begun to take, as delivery marks count them.
     fn untaken(&self, l: &Loaded) -> i64 {
         let (run, own) = (self.actor.run, self.actor.attempt);
         let Some(attempt) = l.attempt(run, own) else { return 0 };
@@ -208,7 +209,7 @@ impl Admit {
         now: Micros,
     ) -> Result<Answer, Error> {
         let implicit_loop = self.is_loop(l, lost, stands_for)?;
-        // Those it was weighed against: they are there since.
+        // The windows that the call was weighed against; they exist by now.
         let windows = windows::open(l, self.actor.run, now)?;
         let run = l.run_mut(self.actor.run)?;
         let (seq, charges) = (run.next_seq, run.charges.clone());
@@ -228,7 +229,7 @@ impl Admit {
         .with(Unit::Calls, 1);
         let (inherited, inheritances) = match lost.filter(|_| inherit) {
             Some(lost) => doubt::inherit(l, self.actor.run, lost, &held)?,
-            // It takes nothing over, and its chain goes on.
+            // The call inherits nothing, and the chain goes on.
             None => (
                 Amounts::default(),
                 lost.and_then(|s| l.entry(self.actor.run, s)).map_or(0, doubt::inheritances),
@@ -293,12 +294,12 @@ impl Admit {
                 payload: payload.clone(),
             });
         }
-        // What repeats a lost call is nothing new.
+        // A retry of a lost call is no divergence.
         let diverged = if lost.is_none() { self.note_divergence(l, seq) } else { None };
         Ok(Answer::Go { seq, cap, retry_of: lost, diverged })
     }
 
-    /// Whether it is counted as a loop: it is new, or repeats a call that never left and gave its loop back.
+    /// Returns whether the call counts as a loop: a new call, or the repeat of one that never left.
     pub(crate) fn is_loop(
         &self,
         l: &Loaded,
@@ -314,8 +315,8 @@ impl Admit {
         Ok(!explicit && lost.is_none() && !stands_for.is_some_and(counted))
     }
 
-    /// The retries of a lost call that came to nothing and gave back what they had inherited: whoever
-    /// stands for the lost call stands for these, too. They are one request's tries.
+    /// Returns the retries of a lost call that came to nothing and gave back what they had inherited. A call that
+    /// stands for the lost call stands for these too: they are tries of one request.
     fn failed_retries_of(&self, l: &Loaded, stands_for: Option<Seq>) -> Vec<Seq> {
         let Some(lost) = stands_for else { return Vec::new() };
         l.entries
@@ -338,22 +339,22 @@ impl Admit {
     }
 }
 
-/// What becomes of a call.
+/// Outcome of an admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// A new call: reserved and on disk. `cap` is the output cap to send when the client's was too large.
     Go { seq: Seq, cap: Option<u64>, retry_of: Option<Seq>, diverged: Option<Divergence> },
-    /// The recorded answer of entry `seq` serves.
+    /// The recorded answer of entry `seq` serves the request.
     Replay { seq: Seq },
-    /// Entry `seq` is in flight under `instance`: its answer will serve.
+    /// Entry `seq` is in flight under `instance`, and its answer will serve the request.
     Join { seq: Seq, instance: InstanceNo },
     /// Room may come back: decide again when something is settled, voided or raised.
     Wait { refusal: Refusal },
-    /// Refused; the run is halted, or was already.
+    /// The request is refused; the run is halted now, or was before.
     Refused(Refusal),
 }
 
-/// A new call while recorded answers were untaken; said once per attempt.
+/// A new call made while recorded answers were untaken. Reported once per attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Divergence {
     pub untaken: i64,

@@ -1,4 +1,4 @@
-//! Delivered: an answer reached its client whole.
+//! Delivered: marks that an answer reached its client whole.
 
 use crate::{
     engine::{
@@ -10,16 +10,16 @@ use crate::{
     words::id::{AttemptNo, Micros, RunNo, Seq},
 };
 
-/// Marks that the attempt took the answer. The only `Lazy` operation: losing it to a crash makes
-/// the answer replayable once more, to an attempt that is over anyway.
+/// Marks that the attempt took the answer. The only `Lazy` operation: if a crash loses it, the answer
+/// is replayable once more, to an attempt that is over anyway.
 #[derive(Clone, Debug)]
 pub struct Delivered {
     pub run: RunNo,
     pub seq: Seq,
     pub attempt: AttemptNo,
-    /// The retry count of the connection that got it.
+    /// Retry count of the connection that got the answer.
     pub count: u32,
-    /// It was a recorded answer: nothing was paid for it again.
+    /// Whether the answer was a recorded one, which was not paid for again.
     pub replayed: bool,
 }
 
@@ -32,7 +32,7 @@ impl Delivered {
         let open = l.is_open(self.run, self.attempt);
         let Some(entry) = l.entry_mut(self.run, self.seq) else { return Ok(()) };
         let first = entry.delivered_to != Some(self.attempt);
-        // A mark can come late, and that of an attempt that is over must not hide a later one's.
+        // A mark can come late: the mark of an attempt that is over must not hide a later attempt's.
         if open || entry.delivered_to.is_none() {
             entry.delivered_to = Some(self.attempt);
             entry.delivered_count = if first { self.count } else { entry.delivered_count.max(self.count) };
@@ -44,7 +44,7 @@ impl Delivered {
         let run = l.run_mut(self.run)?;
         run.replayed += 1;
         run.saved_nano_usd += cost;
-        // Items and steps with retries have answers of their own, which `untaken` does not count.
+        // Items and steps with retries count their own answers, which `untaken` leaves out.
         let counted =
             l.attempt(self.run, self.attempt).is_some_and(|a| scope == iteration_scope(a.iteration));
         if first

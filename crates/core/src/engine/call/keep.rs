@@ -1,4 +1,4 @@
-//! Keep: a part of a long payload, committed before the entry it belongs to is closed.
+//! Keep: commits a part of a long payload before the entry that it belongs to is closed.
 
 use crate::{
     engine::{
@@ -11,8 +11,8 @@ use crate::{
 
 /// Stores one part of an entry's payload. `Committed` is enough: the closing that needs it syncs it.
 ///
-/// So no commit carries much more than a part, and those who wait for others of their group do not wait
-/// for 64 MiB. Until the closing nobody reads it; parts that a dead process left are written over.
+/// A commit thus carries not much more than a part, and other operations of the group do not wait for 64 MiB.
+/// Nobody reads the part before the closing; parts left by a dead process are overwritten.
 /// Authorised by the entry's own instance. Errors: `AlreadyTaken`, `AlreadySettled`.
 #[derive(Clone, Debug)]
 pub struct Keep {
@@ -24,7 +24,7 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// What is to be kept of `payload` before entry `seq` is closed, and the part that its closing carries.
+    /// Splits `payload` into operations to submit before entry `seq` is closed, and the part that its closing carries.
     pub fn before(
         run: RunNo,
         seq: Seq,
@@ -47,7 +47,7 @@ impl Keep {
         if entry.instance != Some(self.instance) {
             return Err(Error::AlreadyTaken { seq: self.seq.0 });
         }
-        // A call that was swept may still bring its answer.
+        // A call that was swept may still be answered.
         if !matches!(entry.state, State::Open | State::Unknown) {
             return Err(Error::AlreadySettled { seq: self.seq.0, state: entry.state.name() });
         }

@@ -1,4 +1,4 @@
-//! Plan: a new call fits, inherits, waits, is clamped or is refused.
+//! Plan: decides whether a new call fits, inherits, waits, is clamped or is refused.
 
 use crate::{
     engine::{
@@ -16,17 +16,17 @@ use crate::{
     words::id::{EnvelopeNo, Micros, Seq},
 };
 
-/// At most this many inheritances per chain of lost tries.
+/// Largest number of inheritances in a chain of lost calls.
 const MAX_INHERITANCES: u8 = 2;
 
-/// What admission comes to for a new call.
+/// Result of planning a new call.
 pub enum Plan {
     Go {
         cap: Option<u64>,
         inherit: bool,
     },
     Wait(Refusal),
-    /// An ancestor or a window refuses: the run waits, and is not halted.
+    /// An ancestor or a window refuses: the run waits and is not halted.
     WaitForOthers(Refusal),
     Refuse(Refusal),
 }
@@ -44,7 +44,7 @@ impl Plan {
         let implicit_loop = op.is_loop(l, lost, stands_for)?;
         let others = Amounts::default().with(Unit::Calls, 1).with(Unit::Loops, i64::from(implicit_loop));
         let full = amounts(op.bound.full()) + others;
-        // The answers of a batch are compared and kept together: none of them is cut shorter than the others.
+        // The answers of a batch are compared and kept together, so no call of it is clamped.
         let floor = if run.job.is_some() { full } else { amounts(op.bound.floor()) + others };
         let charges = [&run.charges[..], windows].concat();
         let room = Room { l, charges: &charges, own: run.envelope() };
@@ -61,7 +61,7 @@ impl Plan {
         }
         let inheritable = match lost.and_then(|s| l.entry(op.actor.run, s)) {
             Some(e)
-                // A window that is over takes nothing back: what it holds of a lost try stays its own.
+                // A closed window takes nothing back: what it holds for a lost call stays its own.
                 if run.policy.in_doubt == InDoubt::AsRetry
                     && doubt::inheritances(e) < MAX_INHERITANCES
                     && e.windows() == windows =>
@@ -90,14 +90,14 @@ impl Plan {
         }
         match room.shortfall(&floor, &none)? {
             Some((e, u)) => room.refusal(e, u, floor[u], now),
-            // The floor fits now, but not the rest of what is in flight: cannot happen, because
-            // what fits now also fits when more came back.
+            // The floor fits now, but would not fit if calls in flight came back: impossible, because what fits now
+            // also fits with more room.
             None => Err(Error::NotLoaded("a refusing unit")),
         }
     }
 }
 
-/// The envelopes a run's call is admitted against.
+/// Envelopes that a call of the run is admitted against.
 struct Room<'a> {
     l: &'a Loaded,
     charges: &'a [EnvelopeNo],
@@ -109,12 +109,12 @@ impl Room<'_> {
         self.l.envelope(no)
     }
 
-    /// What `want` means for envelope `no`: ancestors see only what propagates.
+    /// Returns the part of `want` that envelope `no` is charged: ancestors see only the units that propagate.
     fn share(&self, no: EnvelopeNo, want: &Amounts) -> Amounts {
         if no == self.own { *want } else { want.propagating() }
     }
 
-    /// The first envelope and unit in which `want` does not fit, own first.
+    /// Returns the first envelope and unit in which `want` does not fit, the run's own envelope first.
     fn shortfall(&self, want: &Amounts, extra: &Amounts) -> Result<Option<(EnvelopeNo, Unit)>, Error> {
         for &no in self.charges {
             if let Some(u) = self.envelope(no)?.shortfall(&self.share(no, want), extra) {
@@ -124,7 +124,7 @@ impl Room<'_> {
         Ok(None)
     }
 
-    /// For `admission = "observe"`: the first unit already used up.
+    /// Returns the first unit that is used up, for `admission = "observe"`.
     fn used_up(&self, want: &Amounts) -> Result<Option<(EnvelopeNo, Unit)>, Error> {
         for &no in self.charges {
             let e = self.envelope(no)?;
@@ -137,7 +137,7 @@ impl Room<'_> {
         Ok(None)
     }
 
-    /// Whether calls in flight hold something of what refuses `full`.
+    /// Returns whether calls in flight hold a part of the unit that refuses `full`.
     fn live_in_refusing(&self, full: &Amounts) -> Result<bool, Error> {
         for &no in self.charges {
             let e = self.envelope(no)?;
@@ -167,7 +167,7 @@ impl Room<'_> {
         Ok(true)
     }
 
-    /// The largest output cap that fits everywhere; `None` when the request's own does.
+    /// Returns the largest output cap that fits everywhere; `None` when the request's own cap fits.
     fn largest_cap(&self, bound: &Bound, extra: &Amounts) -> Result<Option<u64>, Error> {
         let (mut cost, mut tokens) = (None::<i64>, None::<i64>);
         for &no in self.charges {

@@ -1,4 +1,4 @@
-//! Retry: between two tries of one call, and before the next one leaves.
+//! Retry: records the state of a call between two tries, and before the next try leaves.
 
 use crate::{
     engine::{
@@ -11,18 +11,18 @@ use crate::{
     words::id::{InstanceNo, Micros, RunNo, Seq},
 };
 
-/// Notes the tries of an open call that came to nothing, and whether the next one is on its way.
+/// Notes the failed tries of an open call, and whether the next try is about to leave.
 ///
-/// Its reservation stays held. `resting`: nothing is on its way; `Committed` is enough, for without the note a
+/// The reservation stays held. `resting`: nothing is on its way; `Committed` is enough, because without the note a
 /// death makes the call `unknown`. Not `resting`: the next try is about to leave; `Synced`: intent before effect.
-/// Answers whether it may leave: not in a run that has ended, is halted, or was stopped, and not after a
-/// time limit. Authorised by the entry's own instance. Errors: `AlreadyTaken`, `AlreadySettled` (it was swept).
+/// Answers whether it may leave: not in a run that has ended, is halted or was stopped, and not after a time limit.
+/// Authorised by the entry's own instance. Errors: `AlreadyTaken`, `AlreadySettled` (the entry was swept).
 #[derive(Clone, Debug)]
 pub struct Retry {
     pub run: RunNo,
     pub seq: Seq,
     pub instance: InstanceNo,
-    /// All tries so far, the oldest first: the upstream's status, `None` where it was not reached.
+    /// All tries so far, oldest first: the upstream's status, or `None` where it was not reached.
     pub tries: Vec<Option<u16>>,
     pub resting: bool,
 }
@@ -53,19 +53,19 @@ impl Retry {
     }
 }
 
-/// How a call closes of which all tries came to nothing.
+/// Returns how a call closes whose tries all failed.
 ///
-/// Refused: one call, no money. Never reached: `void`.
+/// A refused call counts as one call without cost; a call that never reached the upstream is `void`.
 pub fn close(tries: &[Option<u16>]) -> Close {
     if tries.iter().any(Option::is_some) { Close::Failed(Bill::Nothing) } else { Close::Void }
 }
 
-/// Whether the call rests between two tries: nothing of it is on its way.
+/// Returns whether the call rests between two tries, with nothing on its way.
 pub fn is_resting(l: &Loaded, run: RunNo, seq: Seq) -> bool {
     l.entry(run, seq).and_then(|e| e.call.as_ref()).is_some_and(|c| c.resting)
 }
 
-/// Closes a call whose process died between two tries: nothing is in doubt.
+/// Closes a call whose process died between two tries. Nothing of it is in doubt.
 pub fn give_up(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result<(), Error> {
     let entry = l.entry(run, seq).ok_or(Error::NotLoaded("the entry"))?;
     let tries = entry.call.as_ref().map_or_else(Vec::new, |c| c.tries.clone());

@@ -1,4 +1,4 @@
-//! Settle: a call's outcome replaces its reservation.
+//! Settle: replaces a call's reservation by its outcome.
 
 use crate::{
     engine::{
@@ -16,49 +16,49 @@ use crate::{
     },
 };
 
-/// What the call is charged.
+/// Amount that a call is charged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bill {
     /// The provider's usage, priced.
     Usage { usage: Usage, tier: ServiceTier, cost_nano_usd: i64, price_hash: String },
-    /// No usage arrived: at the reservation, marked `estimated`; never zero.
+    /// No usage arrived: the call is charged its reservation and marked `estimated`, never zero.
     Reservation,
-    /// The provider refused it: one call, no money, no tokens.
+    /// The provider refused the call: one call, no money, no tokens.
     Nothing,
 }
 
-/// How the call ended.
+/// Outcome with which a call closes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// A whole answer: 2xx, and its terminal event seen.
+    /// The answer is whole: 2xx, with its terminal event seen.
     Done(Bill),
-    /// An error status, or a broken answer.
+    /// The upstream sent an error status or a broken answer.
     Failed(Bill),
-    /// It never left: nothing is charged, not even a call.
+    /// The request never left: nothing is charged, not even a call.
     Void,
-    /// It may have happened.
+    /// The call may have happened.
     Unknown,
 }
 
 /// Closes an open call: ledger, answer and reservation in one commit.
 ///
-/// Synced: durable before visible. Authorised by the instance that opened the entry, whether or not
-/// its attempt is over: a paid answer is recorded although its agent is gone.
-/// A call that was swept to `unknown` takes the truth once. Errors: `AlreadySettled`, `AlreadyTaken`.
+/// Synced: durable before visible. Authorised by the instance that opened the entry, even if its attempt is
+/// over: a paid answer is recorded although its agent is gone.
+/// A call that was swept to `unknown` can be settled once. Errors: `AlreadySettled`, `AlreadyTaken`.
 #[derive(Clone, Debug)]
 pub struct Settle {
     pub run: RunNo,
     pub seq: Seq,
-    /// The attempt whose active time is posted with it (header attempts).
+    /// Attempt whose active time is posted with the settlement (header attempts).
     pub attempt: AttemptNo,
     pub instance: InstanceNo,
     pub close: Close,
-    /// Active time to post: only for header attempts, while a call was in flight.
+    /// Active time to post, in milliseconds: only for header attempts, while a call was in flight.
     pub active_ms: i64,
     pub http_status: Option<u16>,
     pub upstream_request_id: Option<String>,
     pub error: Option<String>,
-    /// The answer as stored; absent when it is not kept, and then it cannot be replayed.
+    /// Answer as stored; absent when it is not kept, and then it cannot be replayed.
     pub answer: Option<Payload>,
 }
 
@@ -135,7 +135,7 @@ impl Settle {
             Bill::Nothing => Amounts::default(),
             Bill::Reservation => call.map_or_else(Amounts::default, |call| {
                 call.estimated = true;
-                // Not what it holds: the retry of a lost call may have that.
+                // Not the held amount: a retry of a lost call may have inherited that.
                 call.reserved
             }),
             Bill::Usage { usage, tier, cost_nano_usd, price_hash } => {
@@ -149,7 +149,7 @@ impl Settle {
         }
     }
 
-    /// Moves the entry and its envelopes from reserved to spent.
+    /// Moves the entry's amounts in its envelopes from reserved to spent.
     fn close_entry(
         &self,
         l: &mut Loaded,
@@ -160,7 +160,7 @@ impl Settle {
     ) -> Result<(), Error> {
         let Some(entry) = l.entry_mut(self.run, self.seq) else { return Ok(()) };
         let held = std::mem::take(&mut entry.held);
-        // A swept call was posted as one call already.
+        // A swept call was already posted as one call.
         let posting = if late { spent - entry.spent } else { spent };
         entry.state = state;
         entry.spent = spent;
@@ -200,7 +200,7 @@ impl Settle {
             call.upstream_request_id = self.upstream_request_id.clone();
             call.error = self.error.clone();
             if call.resting {
-                // What came of its last try is its status.
+                // The call's final status is the outcome of its last try.
                 call.resting = false;
                 call.tries.pop();
             }
@@ -220,7 +220,7 @@ impl Settle {
     fn count(&self, l: &mut Loaded) -> Result<(), Error> {
         let Some(e) = l.entry(self.run, self.seq) else { return Ok(()) };
         let (closed, replayable, scope) = (matches!(e.state, State::Done), e.replayable, e.scope.clone());
-        // Nobody asks for what was answered in a step that is done.
+        // Nobody asks again for answers inside a step that is done.
         let over = within::is_over(l, self.run, self.seq);
         let run = l.run_mut(self.run)?;
         run.closed += i64::from(closed);
@@ -240,7 +240,7 @@ impl Settle {
 pub struct Settled {
     pub cost_nano_usd: i64,
     pub overrun_nano_usd: i64,
-    /// The run's own envelope, in usd: spent, and the limit if there is one.
+    /// Spent amount of the run's own envelope, in nano-USD.
     pub run_spent_nano_usd: i64,
     pub run_status: Status,
 }

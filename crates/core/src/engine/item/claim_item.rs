@@ -1,4 +1,4 @@
-//! Claim item: one worker of a job gets one item, and no other gets it.
+//! Claim item: gives an item of a job to one worker and to no other.
 
 use std::sync::Arc;
 
@@ -24,26 +24,26 @@ use crate::{
 
 /// Claims the item `key` of a job, or says why there is nothing to run.
 ///
-/// `Committed`: losing the claim to power loss only makes the item look unstarted, and its first call is
-/// synced with all before it. `Synced` where the function has effects without calls.
-/// An item that is open under a live attempt is `Held`; one whose process died moves, and its try goes
-/// on: that is no new try, but counts a death. What failed in this start is not run again in it.
+/// `Committed`: losing the claim to power loss only makes the item look unstarted, and its first call syncs it.
+/// `Synced` where the function has effects without calls.
+/// An item that is open under a live attempt is `Held`. An item whose process died moves to this worker and its try
+/// continues: no new try, but one more death. An item that failed in this start is not run again in it.
 /// Errors: `NotAJob`; `LeaseLost`, `RunHalted`, `NotRunning` and `RunEnded` write nothing.
 #[derive(Clone, Debug)]
 pub struct ClaimItem {
     pub actor: Actor,
     pub slot: Slot,
     pub key: String,
-    /// Its place in the caller's input, from 0.
+    /// Index of the item in the caller's input, from 0.
     pub index: i64,
-    /// Compared with what was done, where both are known.
+    /// Digest of the item's content, compared with the recorded one where both are known.
     pub content: Option<Digest>,
     pub version: Option<Digest>,
-    /// What other content means.
+    /// Effect of changed content.
     pub on_change: OnChange,
-    /// What other code means.
+    /// Effect of changed code.
     pub on_version: OnChange,
-    /// Nothing else runs in this process: an item on its last try may be claimed.
+    /// Whether nothing else runs in this process, so that an item on its last try may be claimed.
     pub alone: bool,
 }
 
@@ -84,7 +84,7 @@ impl ClaimItem {
         }
     }
 
-    /// What a change of content or code means here; `None`: nothing changed, as far as is known.
+    /// Returns the effect of a change of content or code; `None` if nothing is known to have changed.
     fn change(&self, d: &ItemDetail) -> Option<OnChange> {
         let differs = |a: Option<Digest>, b: Option<Digest>| a.zip(b).is_some_and(|(a, b)| a != b);
         let content = differs(self.content, d.content).then_some(self.on_change);
@@ -93,8 +93,8 @@ impl ClaimItem {
         [OnChange::Fail, OnChange::Rerun, OnChange::Keep].into_iter().find(|w| either(*w))
     }
 
-    /// A start is an attempt of each of its workers. One whose worker still lives, or that failed since
-    /// this worker began, failed in this start.
+    /// Returns whether the item failed in this start. A start is one attempt of each of its workers: the item did if
+    /// its worker still lives, or if it failed after this worker began.
     fn failed_in_this_start(&self, l: &Loaded, old: &Entry) -> bool {
         let began = l.attempt(self.actor.run, self.actor.attempt).map(|a| a.started_at);
         old.attempt >= self.actor.attempt || l.is_open(old.run, old.attempt) || old.closed_at > began
@@ -113,7 +113,7 @@ impl ClaimItem {
         Ok(self.claimed(seq, &detail, false))
     }
 
-    /// The item is open: a live worker has it, or its process is gone, or it was given back.
+    /// Claims an open item: a live worker has it, its process died, or it was given back.
     fn take_over(
         &self,
         l: &mut Loaded,
@@ -178,7 +178,7 @@ impl ClaimItem {
     }
 }
 
-/// The next try of an item that ended: its finished steps still count.
+/// Returns the next try of an item that ended; its finished steps still count.
 pub fn again(d: &ItemDetail) -> ItemDetail {
     ItemDetail {
         try_no: d.try_no + 1,
@@ -189,7 +189,7 @@ pub fn again(d: &ItemDetail) -> ItemDetail {
     }
 }
 
-/// The next try of an item that means something else now: neither steps nor answers serve it.
+/// Returns the next try of an item whose content or code changed: neither steps nor answers are reused.
 pub fn anew(d: &ItemDetail) -> ItemDetail {
     ItemDetail { generation: d.generation + 1, root: d.generation + 1, ..again(d) }
 }
@@ -199,7 +199,7 @@ pub fn is_job(l: &Loaded, run: RunNo) -> Result<(), Error> {
     run.job.as_ref().map(|_| ()).ok_or_else(|| Error::NotAJob { id: run.id.to_string() })
 }
 
-/// The newest entry of an item, as `Need::Item` loaded it.
+/// Returns the newest entry of an item, as `Need::Item` loaded it.
 pub fn newest(l: &Loaded, run: RunNo, key: &str) -> Option<(Entry, ItemDetail)> {
     let entry = l
         .entries
@@ -210,7 +210,7 @@ pub fn newest(l: &Loaded, run: RunNo, key: &str) -> Option<(Entry, ItemDetail)> 
     Some((entry.clone(), detail))
 }
 
-/// Appends an entry for an item; `old` is the newest before it, which becomes history.
+/// Appends an entry for an item; `old` is its newest entry so far, which becomes history.
 pub fn open_item(
     l: &mut Loaded,
     actor: &Actor,

@@ -1,4 +1,4 @@
-//! Record item: what an item came to, with its cost and the state it changed.
+//! Record item: closes an item with its outcome and the state it changed.
 
 use crate::{
     engine::{
@@ -16,22 +16,22 @@ use crate::{
     words::id::{InstanceNo, Micros, RunNo, Seq},
 };
 
-/// How an item ended.
+/// Outcome with which an item ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ItemEnd {
-    /// Its result.
+    /// The item's result.
     Done(Payload),
-    /// Its error as it was journaled. It runs again at the next start; after three failed starts it is dead.
+    /// The item's error as journaled. It runs again at the next start; after three failed starts it is dead.
     Failed(Payload),
-    /// The function refused it: no start runs it again while its content is the same.
+    /// The function refused the item: no start runs it again while its content is the same.
     Skipped { reason: String },
 }
 
-/// Closes an open item; what it changed in the state commits with it.
+/// Closes an open item; the state changes of the item commit with it.
 ///
-/// Synced: a caller sees an item's result only after this. Authorised by the entry's own instance,
-/// whether or not its attempt is over; with changes also by the fence of that attempt, or nothing of it is recorded.
-/// Its cost is the sum of its calls, posted as they settled.
+/// Synced: a caller sees an item's result only after this. Authorised by the entry's own instance, even if its
+/// attempt is over; with changes also by the fence of that attempt, without which nothing is recorded.
+/// The item's cost is the sum of its calls, posted as they settled.
 /// Errors: `AlreadyTaken` when another worker has it now; `AlreadySettled`; `UnknownEntry`; with changes
 /// `LeaseLost` and `InstanceDead`.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ impl RecordItem {
     }
 }
 
-/// The item's entry, if it is open and this instance has it.
+/// Returns the item's entry, if it is open under this instance.
 pub fn open_under(l: &Loaded, run: RunNo, seq: Seq, instance: InstanceNo) -> Result<&Entry, Error> {
     let id = l.run(run)?.id.to_string();
     let entry =

@@ -1,4 +1,4 @@
-//! Reset item: a person wants an item to run again.
+//! Reset item: makes an item run again, by a person's order.
 
 use crate::{
     engine::{
@@ -12,11 +12,11 @@ use crate::{
     words::id::{InstanceNo, Micros, RunNo, Seq},
 };
 
-/// Makes an item pending again, with a new entry; what it came to before is history. Synced.
+/// Makes an item pending again, with a new entry; its earlier outcome becomes history. Synced.
 ///
-/// One that failed or is dead keeps its finished steps; one that was done or skipped runs anew.
-/// `reuse_answers` keeps its last try's scope: the answers that were paid replay to repaired code.
-/// An item that is pending already only forgets its failures and deaths.
+/// A failed or dead item keeps its finished steps; a done or skipped item runs anew.
+/// `reuse_answers` keeps the scope of its last try, so that paid answers replay to repaired code.
+/// A pending item only loses its counts of failures and deaths.
 /// Errors: `UnknownItem`; `ItemRunning` while a live worker has it; `NotAJob`.
 #[derive(Clone, Debug)]
 pub struct ResetItem {

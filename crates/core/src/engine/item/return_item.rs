@@ -1,4 +1,4 @@
-//! Return item: an item goes back to pending, and nothing is held against it.
+//! Return item: makes a claimed item pending again, without counting a try, failure or death.
 
 use crate::{
     engine::{

@@ -1,4 +1,4 @@
-//! Doubt: calls that were lost, what they hold, and how truth replaces the estimate.
+//! Doubt: lost calls, the amounts they hold, and the settlement that later replaces their estimates.
 
 use crate::{
     engine::{Error, loaded::Loaded},
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// The oldest lost try of this key that has no retry: the next call of the key is its retry.
+/// Returns the oldest lost call of this key that has no retry. The next call of the key is its retry.
 pub fn lost_without_retry(l: &Loaded, run: RunNo, key: MatchKey) -> Option<Seq> {
     l.entries
         .iter()
@@ -26,14 +26,14 @@ pub fn lost_without_retry(l: &Loaded, run: RunNo, key: MatchKey) -> Option<Seq> 
         .map(|e| e.seq)
 }
 
-/// How many inheritances lie behind an entry.
+/// Returns the number of inheritances in the chain behind an entry.
 pub fn inheritances(e: &Entry) -> u8 {
     e.call.as_ref().map_or(0, |c| c.inheritances)
 }
 
-/// Takes over of what the lost try holds as much as its retry will hold: that is no longer in doubt,
-/// it backs the retry. What is left stays in doubt, so that a retry never gives back more than it holds.
-/// Returns what was taken and the length of the chain.
+/// Moves to a retry the part of the lost call's held amount that the retry will hold. That part is no longer in
+/// doubt; the rest stays in doubt, so that a retry never gives back more than it holds.
+/// Returns the amounts taken and the length of the chain.
 pub fn inherit(l: &mut Loaded, run: RunNo, lost: Seq, wanted: &Amounts) -> Result<(Amounts, u8), Error> {
     let entry = entry_mut(l, run, lost)?;
     let taken = entry.held.least(wanted);
@@ -45,8 +45,8 @@ pub fn inherit(l: &mut Loaded, run: RunNo, lost: Seq, wanted: &Amounts) -> Resul
     Ok((taken, chain))
 }
 
-/// The outcome of an open call is unknown from now on: it stays charged at its reservation, and
-/// it was one call. Under `in_doubt = "refund"` it holds nothing; its truth can still come.
+/// Makes the outcome of an open call unknown. It stays charged at its reservation and counts as one call. Under
+/// `in_doubt = "refund"` it holds nothing; its true outcome can still be posted later.
 pub fn make_unknown(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result<(), Error> {
     let refund = l.run(run)?.policy.in_doubt == InDoubt::Refund;
     let entry = entry_mut(l, run, seq)?;
@@ -66,11 +66,11 @@ pub fn make_unknown(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result
     Ok(())
 }
 
-/// The retry came to nothing (`void`, or `failed` at zero): the lost try has what it gave again,
-/// and no retry.
+/// Gives back what a retry inherited when the retry came to nothing (`void`, or `failed` at zero). The lost call
+/// holds that amount again and has no retry.
 ///
-/// `held` is what the retry held when it closed: where its inheritance has moved on to a retry of its
-/// own, that one gives it back. A try whose own truth came meanwhile passes it on to the one before it.
+/// `held` is the amount the retry held when it closed. If its inheritance has moved on to a further retry, that
+/// retry gives it back. A lost call that was settled meanwhile passes the amount on to the call before it.
 pub fn give_back(l: &mut Loaded, run: RunNo, retry: Seq, held: Amounts) -> Result<(), Error> {
     let has_heir = l.entry(run, retry).is_some_and(|e| e.retried_by.is_some());
     let (mut giver, mut rest) = (retry, held);
@@ -97,8 +97,8 @@ pub fn give_back(l: &mut Loaded, run: RunNo, retry: Seq, held: Amounts) -> Resul
     Ok(())
 }
 
-/// The retry settled: each lost try behind it is posted at the retry's cost or the headroom left,
-/// whichever is less. Returns what no headroom covered, in nano-USD.
+/// Settles the lost calls behind a retry that settled: each is posted at the retry's cost or the remaining headroom,
+/// whichever is less. Returns the part that no headroom covered, in nano-USD.
 pub fn settle_lost(l: &mut Loaded, run: RunNo, retry: Seq, cost: Amounts, now: Micros) -> Result<i64, Error> {
     if l.run(run)?.policy.in_doubt != InDoubt::AsRetry {
         return Ok(0);
@@ -138,7 +138,7 @@ pub fn settle_lost(l: &mut Loaded, run: RunNo, retry: Seq, cost: Amounts, now: M
     Ok(unbacked)
 }
 
-/// `want`, or what every envelope has room for.
+/// Returns `want`, limited to the room that every envelope has.
 fn headroom(l: &Loaded, charges: &[EnvelopeNo], want: Amounts) -> Result<Amounts, Error> {
     let mut least = Amounts::of(want.cost(), want.tokens());
     for &no in charges {
@@ -152,13 +152,13 @@ fn headroom(l: &Loaded, charges: &[EnvelopeNo], want: Amounts) -> Result<Amounts
     Ok(least)
 }
 
-/// The lost try an entry is the retry of, and what it inherited from it.
+/// Returns the lost call that an entry retries, and the amounts it inherited from it.
 fn behind(l: &Loaded, run: RunNo, retry: Seq) -> Option<(Seq, Amounts)> {
     let call = l.entry(run, retry)?.call.as_ref()?;
     Some((call.retry_of?, call.inherited))
 }
 
-/// The envelopes that a call is charged to: its run's, and the windows it was admitted under.
+/// Returns the envelopes that a call is charged to: its run's, and the windows it was admitted under.
 pub fn charges(l: &Loaded, run: RunNo, seq: Seq) -> Result<Vec<EnvelopeNo>, Error> {
     let windows = l.entry(run, seq).map_or(&[][..], Entry::windows);
     Ok([&l.run(run)?.charges[..], windows].concat())

@@ -1,4 +1,4 @@
-//! Who may open something now, and whether the run's state and time allow it.
+//! Guards: whether an actor may open an entry now, and whether the run's state and time limit allow it.
 
 use crate::{
     engine::{
@@ -17,7 +17,7 @@ use crate::{
     words::id::{InstanceNo, Micros, RunNo, Slot},
 };
 
-/// The instance may act.
+/// Checks that the instance is live.
 pub fn live(l: &Loaded, instance: InstanceNo) -> Result<(), Error> {
     match l.instance(instance) {
         Some(i) if i.life == Life::Live => Ok(()),
@@ -25,7 +25,7 @@ pub fn live(l: &Loaded, instance: InstanceNo) -> Result<(), Error> {
     }
 }
 
-/// What `drives` looks at.
+/// Returns the needs of `drives`.
 pub fn needs(actor: &Actor, slot: Slot) -> [Need; 4] {
     [
         Need::Instance(actor.instance),
@@ -35,11 +35,11 @@ pub fn needs(actor: &Actor, slot: Slot) -> [Need; 4] {
     ]
 }
 
-/// Whoever shows a token of these claims may act: its attempt is open, and drives its slot.
+/// Checks that a token's attempt is open and drives its slot.
 ///
-/// For processes of the agent's own, which are no instances of the store: the token stands for the
-/// attempt, and the fence shuts out those of an attempt that is over. That it was signed is the
-/// caller's to check. Needs the run, the attempt and the slot's lease.
+/// Used for the agent's own processes, which are no instances of the store: the token stands for the
+/// attempt, and the fence shuts out tokens of attempts that are over. The caller has checked the token's
+/// signature. Needs the run, the attempt and the slot's lease.
 pub fn bears(l: &Loaded, claims: &Claims) -> Result<(), Error> {
     let run = l.run(claims.run)?;
     let lost = || Error::LeaseLost { id: run.id.to_string(), attempt: claims.attempt.0 };
@@ -49,10 +49,10 @@ pub fn bears(l: &Loaded, claims: &Claims) -> Result<(), Error> {
     if is_named && claims.fence.is_none_or(holds) { Ok(()) } else { Err(lost()) }
 }
 
-/// The actor's attempt is the one that drives its slot: the fence that guards opening.
+/// Checks that the actor's attempt drives its slot: the fence that guards opening.
 ///
-/// A new attempt takes the slot's lease with a higher fence, so an attempt that is not over is the
-/// slot's newest; that the lease still names its fence is checked all the same.
+/// A new attempt takes the slot's lease with a higher fence, so an open attempt is the slot's newest. The
+/// fence in the lease is checked all the same.
 pub fn drives(l: &Loaded, actor: &Actor) -> Result<(), Error> {
     live(l, actor.instance)?;
     let run = l.run(actor.run)?;
@@ -73,11 +73,11 @@ pub fn drives(l: &Loaded, actor: &Actor) -> Result<(), Error> {
     Ok(())
 }
 
-/// The live process that drives `slot`: its attempt is open there, or the run goes on between two.
+/// Returns the live process that drives `slot`: its attempt is open there, or the run goes on between two attempts.
 ///
-/// A lease lives while its instance does, but holds only a run that goes on. One that is at rest can
-/// be taken up by another process: the fence keeps the old one out. One with a header attempt was
-/// taken up by header callers since. Needs the lease and the open attempts.
+/// A lease lives as long as its instance, but holds only a run that goes on. Another process can take up a
+/// run at rest, since the fence keeps the old one out. A run with an open header attempt has been taken up by
+/// header callers. Needs the lease and the open attempts.
 pub fn driver<'a>(l: &'a Loaded, run: &Run, slot: Slot) -> Option<&'a Instance> {
     let lease = l.lease(run.no, slot)?;
     let holder = l.instance(lease.instance).filter(|i| i.life == Life::Live)?;
@@ -88,12 +88,12 @@ pub fn driver<'a>(l: &'a Loaded, run: &Run, slot: Slot) -> Option<&'a Instance> 
     (driven || between).then_some(holder)
 }
 
-/// The attempt with this label: a label names one attempt of its run for ever. Needs `Labelled`.
+/// Returns the attempt with this label. A label names one attempt of its run for ever. Needs `Labelled`.
 pub fn labelled<'a>(l: &'a Loaded, run: &Run, label: &str) -> Option<&'a Attempt> {
     l.attempts.iter().map(|a| &a.value).find(|a| a.run == run.no && a.label.as_deref() == Some(label))
 }
 
-/// The run takes new work. A halt is not an error here: the caller answers with its refusal.
+/// Checks that the run takes new work. A halt is no error: its refusal is returned for the caller's answer.
 pub fn open_run(run: &Run) -> Result<Option<Refusal>, Error> {
     match run.status {
         Status::Running | Status::Waiting | Status::Sleeping => Ok(None),
@@ -105,7 +105,7 @@ pub fn open_run(run: &Run) -> Result<Option<Refusal>, Error> {
     }
 }
 
-/// The refusal when a time limit is reached. `unposted_ms` is active time not yet posted.
+/// Returns the refusal if a time limit is reached. `unposted_ms` is active time that is not yet posted.
 pub fn time_over(l: &Loaded, run: RunNo, unposted_ms: i64, now: Micros) -> Result<Option<Refusal>, Error> {
     let run = l.run(run)?;
     if run.status.is_ended() || run.status == Status::Halted {
@@ -122,7 +122,7 @@ pub fn time_over(l: &Loaded, run: RunNo, unposted_ms: i64, now: Micros) -> Resul
     Ok(None)
 }
 
-/// Halts the run for `refusal`. Its first reason stays.
+/// Halts the run for `refusal`. A run that is halted already keeps its first reason.
 pub fn halt(l: &mut Loaded, run: RunNo, refusal: Refusal) -> Result<(), Error> {
     let run = l.run_mut(run)?;
     if let Some(next) = status::next(run.status, Event::Halt)
@@ -135,7 +135,7 @@ pub fn halt(l: &mut Loaded, run: RunNo, refusal: Refusal) -> Result<(), Error> {
     Ok(())
 }
 
-/// Another process drives the slot.
+/// Returns the error for a slot that another process drives.
 pub fn held(run: &Run, holder: &Instance) -> Error {
     let i = &holder.identity;
     Error::RunHeld { id: run.id.to_string(), holder: format!("{} (pid {} on {})", i.program, i.pid, i.host) }

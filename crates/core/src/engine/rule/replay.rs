@@ -10,27 +10,27 @@ use crate::{
     },
 };
 
-/// How a request came in, as far as the rule asks.
+/// Request, as far as the replay rule looks at it.
 #[derive(Clone, Debug)]
 pub struct Asked<'a> {
     pub run: RunNo,
     pub attempt: AttemptNo,
     pub match_key: MatchKey,
-    /// Candidates that live connections of this attempt are receiving in this process.
+    /// Candidates whose answers live connections of this attempt are receiving in this process.
     pub taken: &'a [Seq],
     /// `x-stainless-retry-count`; 0 when the request is no marked retry.
     pub retry_count: u32,
     pub idempotency_key: Option<&'a str>,
-    /// A request of this attempt and key was answered with an error of ours that left no entry.
+    /// Whether a request of this attempt and key was answered with an error of Outlast's own that left no entry.
     pub answered_with_error: bool,
 }
 
-/// What serves the request.
+/// Decision on what serves the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     Replay(Seq),
     Join(Seq, InstanceNo),
-    /// A new call; `stands_for` is the answered-with-an-error entry that this marked retry repeats.
+    /// A new call. `stands_for` is the entry that was answered with an error and that this marked retry repeats.
     New {
         stands_for: Option<Seq>,
     },
@@ -59,7 +59,7 @@ pub fn choose(l: &Loaded, asked: &Asked<'_>) -> Choice {
     }
     lowest()
         .or_else(|| {
-            // The answer was flushed whole, and the client did not get it: a retry costs nothing.
+            // The answer was flushed whole, but the client did not get it: a retry costs nothing.
             matching
                 .iter()
                 .rev()
@@ -77,8 +77,8 @@ fn serve(e: &Entry) -> Option<Choice> {
     }
 }
 
-/// Done with its terminal event seen, or in flight; opened by this attempt or by one that has
-/// ended, never by a live sibling. An open entry's instance is live: a dead one's were swept.
+/// Returns whether the entry can serve: done with its terminal event seen, or in flight; opened by this attempt or by
+/// an ended one, never by a live sibling. An open entry's instance is live: entries of dead instances were swept.
 fn is_candidate(l: &Loaded, e: &Entry, attempt: AttemptNo) -> bool {
     let answers = match e.state {
         State::Done => e.replayable,

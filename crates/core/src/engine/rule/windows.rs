@@ -1,4 +1,4 @@
-//! Windows: the envelopes of named budgets that a call is charged to, each of its budget's period.
+//! Windows: the envelopes of named budgets that a call is charged to, one per budget and period.
 
 use crate::{
     engine::{
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// The windows a new call of the run is charged to now. A period's first call makes its window.
+/// Returns the windows that a new call of the run is charged to now. The first call of a period creates its window.
 ///
 /// Needs `Windows` of the run. A run without named budgets costs nothing.
 pub fn open(l: &mut Loaded, run: RunNo, now: Micros) -> Result<Vec<EnvelopeNo>, Error> {
@@ -24,7 +24,7 @@ pub fn open(l: &mut Loaded, run: RunNo, now: Micros) -> Result<Vec<EnvelopeNo>, 
     Ok(windows)
 }
 
-/// The budget's window now, which is made where the period has none yet; `None` when it was removed.
+/// Returns the budget's current window, and creates it if the period has none yet; `None` for a removed budget.
 pub fn window(l: &mut Loaded, no: BudgetNo, now: Micros) -> Result<Option<EnvelopeNo>, Error> {
     let budget = l.budgets.iter().map(|row| &row.value).find(|b| b.no == no);
     let budget = budget.ok_or(Error::NotLoaded("the budget"))?;
@@ -43,7 +43,7 @@ pub fn window(l: &mut Loaded, no: BudgetNo, now: Micros) -> Result<Option<Envelo
     Ok(Some(envelope))
 }
 
-/// Whose budget an envelope is: an ancestor's or a window's.
+/// Returns the owner of an envelope: an ancestor, or a named budget's window.
 pub fn whose(l: &Loaded, envelope: &Envelope, now: Micros) -> Option<Whose> {
     Some(match &envelope.owner {
         Owner::Run(run) => Whose::Parent(*run),

@@ -1,4 +1,4 @@
-//! Within: what is done in an open item or step belongs to it, and is charged to it.
+//! Nesting: work done in an open item or step belongs to it and is charged to it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::{
     words::id::{RunNo, Seq},
 };
 
-/// The entry is an item or a step that is open in the actor's attempt, and so is all around it.
+/// Checks that the entry and everything around it are items or steps that are open in the actor's attempt.
 pub fn check(l: &Loaded, actor: &Actor, seq: Seq) -> Result<(), Error> {
     let not = Error::NotWithin { seq: seq.0 };
     let mut next = Some(seq);
@@ -22,12 +22,12 @@ pub fn check(l: &Loaded, actor: &Actor, seq: Seq) -> Result<(), Error> {
     Ok(())
 }
 
-/// The scope of calls made in the entry.
+/// Returns the scope of the calls made in the entry.
 pub fn calls(l: &Loaded, run: RunNo, seq: Seq) -> Option<Arc<str>> {
     scope::calls_in(l.entry(run, seq)?, &|seq| l.entry(run, seq))
 }
 
-/// The items and steps around an entry, from the inside.
+/// Returns the items and steps around an entry, innermost first.
 pub fn around(l: &Loaded, run: RunNo, seq: Seq) -> Vec<Seq> {
     let mut out = Vec::new();
     let mut next = l.entry(run, seq).and_then(Entry::within);
@@ -38,12 +38,12 @@ pub fn around(l: &Loaded, run: RunNo, seq: Seq) -> Vec<Seq> {
     out
 }
 
-/// Whether something around the entry is done: nobody asks for the entry's answer again.
+/// Returns whether an item or step around the entry is done, so that nobody asks for the entry's answer again.
 pub fn is_over(l: &Loaded, run: RunNo, seq: Seq) -> bool {
     around(l, run, seq).into_iter().any(|s| l.entry(run, s).is_some_and(|e| e.state == State::Done))
 }
 
-/// What calls that were made in items and steps were charged before an operation.
+/// Amounts charged to calls inside items and steps before an operation.
 pub struct Charged(Vec<(RunNo, Seq, Amounts)>);
 
 impl Charged {
@@ -52,7 +52,7 @@ impl Charged {
         Charged(l.entries.iter().map(|r| &r.value).filter(inner).map(|e| (e.run, e.seq, e.spent)).collect())
     }
 
-    /// Adds what was posted since to the items and steps around each call.
+    /// Adds the amounts posted since then to the items and steps around each call.
     pub fn post(self, l: &mut Loaded) {
         for (run, seq, before) in self.0 {
             let posted = l.entry(run, seq).map_or(before, |e| e.spent) - before;

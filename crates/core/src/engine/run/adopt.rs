@@ -1,4 +1,4 @@
-//! Adopt: a process of the agent's own acts in the attempt that a supervisor drives.
+//! Adopt: lets a process of the agent act in the attempt that a supervisor drives.
 
 use crate::{
     engine::{
@@ -13,8 +13,8 @@ use crate::{
 
 /// Lets the actor's process open steps, loops and checkpoints in an attempt that another process drives.
 ///
-/// One live process at a time: it holds the run's adopter's lease under the attempt's own fence, and loses
-/// it with that attempt or with its life. The attempt stays its supervisor's to renew and to end.
+/// One live process at a time: it holds the run's adopter lease under the attempt's own fence, and loses it with
+/// that attempt or with its life. The supervisor still renews and ends the attempt.
 /// Synced. Idempotent. Errors: `LeaseLost`; `RunHeld` while another live process has adopted the attempt.
 #[derive(Clone, Debug)]
 pub struct Adopt {
@@ -33,7 +33,7 @@ impl Adopt {
         let run = l.run(self.actor.run)?;
         let attempt = l.attempt(self.actor.run, self.actor.attempt);
         let Some(fence) = attempt.filter(|a| a.slot == Slot::DRIVER).and_then(|a| a.fence) else {
-            // Header attempts belong to whoever sends their label.
+            // Header attempts belong to the callers that send their label.
             return Err(Error::LeaseLost { id: run.id.to_string(), attempt: self.actor.attempt.0 });
         };
         let held = l.lease(run.no, Slot::ADOPTER).filter(|lease| lease.fence == fence);

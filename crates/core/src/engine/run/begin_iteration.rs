@@ -1,4 +1,4 @@
-//! Begin iteration: what a turn of the run's loop began with.
+//! Begin iteration: records the input of an iteration of the run's loop.
 
 use crate::{
     engine::{
@@ -12,15 +12,15 @@ use crate::{
     words::id::{Micros, Seq, Slot},
 };
 
-/// Keeps the standard input of the attempt's iteration, before its first attempt reads it.
+/// Stores the standard input of the attempt's iteration, before its first attempt reads it.
 ///
-/// A restart of the same iteration finds it with `reads::iterations::input`. Synced. Idempotent: what an iteration began with
-/// stays. `mark`: what stood before a loop's first iteration, so that this one can be told to have changed it.
-/// Errors: `LeaseLost`.
+/// A restart of the iteration reads it with `reads::iterations::input`. Synced. Idempotent: the first input of an
+/// iteration stays. `mark` is the state before a loop's first iteration, which shows whether that iteration changed
+/// anything. Errors: `LeaseLost`.
 #[derive(Clone, Debug)]
 pub struct BeginIteration {
     pub actor: Actor,
-    /// From 0, as the attempt was claimed in.
+    /// Number of the iteration, from 0, as the attempt was claimed in.
     pub iteration: i64,
     pub input: Option<Payload>,
     pub mark: Option<String>,
@@ -49,7 +49,7 @@ impl BeginIteration {
             l.payloads.push(NewPayload { run, seq, role: Role::Stdin, payload });
         }
         let row = l.run_mut(run)?;
-        // To begin is no progress yet, for the crash-loop rule: to finish is.
+        // For the crash-loop rule, beginning an iteration is no progress; finishing it is.
         row.closed -= 1;
         if let Some(turns) = row.turns.as_mut().filter(|t| t.judged == 0 && t.mark.is_none()) {
             turns.mark.clone_from(&self.mark);
@@ -58,7 +58,7 @@ impl BeginIteration {
     }
 }
 
-/// The key of an iteration: its number as people count them.
+/// Returns the key of an iteration: its number counted from 1.
 pub fn key(iteration: i64) -> String {
     (iteration + 1).to_string()
 }

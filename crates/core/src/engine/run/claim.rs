@@ -1,4 +1,4 @@
-//! Claim: a process takes a slot of a run and opens a new attempt in it.
+//! Claim: takes a slot of a run for a process and opens a new attempt in it.
 
 use crate::{
     engine::{
@@ -18,21 +18,20 @@ use crate::{
     },
 };
 
-/// Takes the slot's lease with a higher fence, ends the attempt before, and opens the next one.
+/// Takes the slot's lease with a higher fence, ends the previous attempt and opens the next one.
 ///
-/// Synced. Errors: `RunHeld` while another live instance drives the slot; `LabelEnded` for a label that
-/// an attempt of the run had before; `RunHalted`, `RunEnded`.
-/// A new attempt after a death counts one of `restarts`.
+/// Synced. Errors: `RunHeld` while another live instance drives the slot; `LabelEnded` for a label that an earlier
+/// attempt of the run had; `RunHalted`, `RunEnded`. A new attempt after a death counts against `restarts`.
 #[derive(Clone, Debug)]
 pub struct Claim {
     pub run: RunNo,
-    /// `Slot::ANY` for the lowest free worker's slot: several processes may work on one job.
+    /// Slot to claim; `Slot::ANY` for the lowest free worker slot, since several processes may work on one job.
     pub slot: Slot,
     pub instance: InstanceNo,
     pub label: Option<String>,
-    /// A deliberate fresh turn of a loop: a new scope, nothing of earlier ones is replayed.
+    /// Whether to begin a deliberate fresh turn of a loop: a new scope, in which no earlier answer is replayed.
     pub fresh: bool,
-    /// The attempt before died: this one counts as a restart.
+    /// Whether the previous attempt died, so that this one counts as a restart.
     pub restart: bool,
 }
 
@@ -92,7 +91,7 @@ impl Claim {
         Ok(Claimed::Attempt { slot, attempt: no, fence, iteration: run.iteration, answers: run.answers })
     }
 
-    /// A job that is completed takes more items; any other completed run is over.
+    /// Reopens a completed job, which takes more items. Any other completed run is over.
     fn reopen_job(&self, l: &mut Loaded, now: Micros) -> Result<(), Error> {
         let run = l.run(self.run)?;
         if run.job.is_some() && run.status == Status::Completed {
@@ -101,7 +100,7 @@ impl Claim {
         Ok(())
     }
 
-    /// The lowest worker's slot in which no attempt is open and which no other live process drives.
+    /// Returns the lowest worker slot without an open attempt that no other live process drives.
     fn free_slot(&self, l: &Loaded) -> Result<Slot, Error> {
         let run = l.run(self.run)?;
         let taken = |slot: Slot| {
@@ -122,7 +121,7 @@ impl Claim {
     }
 }
 
-/// What an attempt is opened with. `driver` is `None` for header attempts.
+/// Parameters of a new attempt. `driver` is `None` for header attempts.
 pub struct Opening {
     pub run: RunNo,
     pub slot: Slot,
@@ -134,7 +133,7 @@ pub struct Opening {
 pub fn open_attempt(l: &mut Loaded, o: Opening, now: Micros) -> Result<AttemptNo, Error> {
     let run = l.run_mut(o.run)?;
     if matches!(run.status, Status::Interrupted | Status::Failed) {
-        // Taken up again. A driver that goes on has not heard a request made since its last heartbeat.
+        // The run is taken up again. A driver that continues has not seen a stop requested since its last heartbeat.
         run.stop_requested = false;
     }
     if run.status != Status::Running {
@@ -164,7 +163,7 @@ pub fn open_attempt(l: &mut Loaded, o: Opening, now: Micros) -> Result<AttemptNo
     Ok(no)
 }
 
-/// Ends what is still open in the slot: a new attempt ends the one before it.
+/// Ends the attempts still open in the slot: a new attempt ends the one before it.
 pub fn end_open(l: &mut Loaded, run: RunNo, slot: Slot, now: Micros) {
     let open: Vec<AttemptNo> = l
         .attempts
@@ -184,7 +183,7 @@ pub fn end_open(l: &mut Loaded, run: RunNo, slot: Slot, now: Micros) {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
     Attempt {
-        /// The one asked for, or the free one that was found.
+        /// The slot asked for, or the free slot that was found.
         slot: Slot,
         attempt: AttemptNo,
         fence: Fence,

@@ -1,4 +1,4 @@
-//! Declare dead: the verdict on an instance, and the sweep of what it left open.
+//! Declare dead: declares an instance dead and sweeps what it left open.
 
 use crate::{
     engine::{
@@ -16,16 +16,16 @@ use crate::{
     words::id::{InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
-/// Gives the verdict that `instance` is dead, if its heartbeat is still the one that was seen.
+/// Declares `instance` dead if its heartbeat is still the one that was seen.
 ///
-/// Its open calls become `unknown` (one that rests between two tries is closed as they were), the attempts it drove end at its last heartbeat, and runs left
-/// without an open attempt are `interrupted`. Header attempts have no instance and stay.
-/// Synced. Idempotent. Errors: `HeartbeatMoved`: it lives.
+/// Open calls of the instance become `unknown`; a call that rests between two tries is closed as those tries ended.
+/// The attempts it drove end at its last heartbeat, and runs left without an open attempt are `interrupted`. Header
+/// attempts have no instance and stay. Synced. Idempotent. Errors: `HeartbeatMoved` when the instance lives.
 #[derive(Clone, Debug)]
 pub struct DeclareDead {
     pub instance: InstanceNo,
     pub heartbeat_seen: i64,
-    /// It says goodbye itself.
+    /// Whether the instance itself reports that it leaves.
     pub left: bool,
 }
 
@@ -67,7 +67,7 @@ impl DeclareDead {
         for row in &mut l.attempts {
             if row.value.instance == Some(self.instance) && row.value.is_open() {
                 let attempt = row.touched();
-                // Claimed after the last heartbeat, it ended no earlier than it began.
+                // An attempt claimed after the last heartbeat ended no earlier than it began.
                 attempt.ended_at = Some(last_seen.max(attempt.started_at));
                 attempt.exit = Some(Exit { lost: true, ..Exit::default() });
                 swept.ended_attempts += 1;
@@ -85,14 +85,14 @@ impl DeclareDead {
                 continue;
             }
             let run = l.run(no)?;
-            // One that sleeps goes on sleeping, for whoever takes it up; not where a person stopped it.
+            // A sleeping run goes on sleeping for the process that takes it up, unless a person stopped it.
             let stopped = run.status == Status::Sleeping && run.stop_requested;
             if (stopped || matches!(run.status, Status::Running | Status::Waiting))
                 && let Some(next) = status::next(run.status, Event::Interrupt)
             {
                 let run = l.run_mut(no)?;
                 run.status = next;
-                // What it waited for is asked for anew.
+                // A refusal or wake time that the run waited for is decided anew.
                 run.halt = None;
                 run.wake_at = None;
                 swept.interrupted.push(run.id.clone());
@@ -102,7 +102,7 @@ impl DeclareDead {
     }
 }
 
-/// What a dead instance left behind.
+/// Entries, attempts and runs that a sweep changed after an instance died.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     pub unknown_calls: usize,

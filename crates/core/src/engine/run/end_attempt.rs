@@ -1,4 +1,4 @@
-//! End attempt: its driver saw the agent go.
+//! End attempt: records that an agent exited, as its driver saw it.
 
 use crate::{
     engine::{
@@ -14,7 +14,7 @@ use crate::{
     words::id::{AttemptNo, InstanceNo, Micros, RunNo},
 };
 
-/// Ends an attempt with what was seen of it, and says what the run does next.
+/// Ends an attempt with its observed exit, and sets what the run does next.
 ///
 /// Synced. Idempotent: an attempt that has ended stays as it was. A halted run stays halted unless
 /// the agent finished its work (`Then::Complete`); `Then::Interrupt` is the run's only when no attempt
@@ -54,17 +54,17 @@ impl EndAttempt {
             Then::Restart => return Ok(status),
             Then::Turn => {
                 let run = l.run_mut(self.run)?;
-                // Progress, for the crash-loop rule, also where the agent records nothing.
+                // For the crash-loop rule, this is progress even if the agent records nothing.
                 run.closed += 1;
                 if let Some(turns) = &mut run.turns {
                     turns.finished = run.iteration + 1;
                 }
                 return Ok(status);
             }
-            // A limit of the run's own may have been reached in the same breath: that needs a person.
+            // A limit of the run itself may have been reached at the same moment: that needs a person.
             Then::Sleep { .. } | Then::Wait if status == Status::Halted => Event::Interrupt,
             Then::Sleep { .. } => Event::Sleep,
-            // Room may have come in the same breath: then it goes on running.
+            // Room may have come back at the same moment: then the run stays running.
             Then::Wait => return Ok(status),
             Then::Interrupt { .. } => Event::Interrupt,
             Then::Complete => Event::Complete,
@@ -76,7 +76,7 @@ impl EndAttempt {
         let others = l.has_open_attempt(self.run);
         let run = l.run_mut(self.run)?;
         run.stop_requested |= matches!(self.then, Then::Interrupt { by_person: true });
-        // A job is over when its last worker is.
+        // A job is over when its last worker ends.
         let worker = run.job.is_some() && event == Event::Complete;
         if (matches!(event, Event::Interrupt | Event::Sleep) || worker) && others {
             return Ok(status);
@@ -92,18 +92,18 @@ impl EndAttempt {
     }
 }
 
-/// How a supervised attempt's end is followed.
+/// What the run does after a supervised attempt ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Then {
     /// The same driver starts another attempt: the run stays running.
     Restart,
-    /// An iteration of the run's loop is over, and is judged next: the run stays running.
+    /// An iteration of the run's loop is over and is judged next: the run stays running.
     Turn,
-    /// At the provider's usage limit: no attempt is started before `until`.
+    /// The provider's usage limit is reached: no attempt starts before `until`.
     Sleep {
         until: Micros,
     },
-    /// Its calls wait for a budget above its own: no attempt is started before there is room.
+    /// The calls wait for room in a budget above the run's own: no attempt starts before there is room.
     Wait,
     /// `by_person`: `resume --all` leaves it alone.
     Interrupt {

@@ -1,4 +1,4 @@
-//! Enter: a header caller's attempt, without a supervisor.
+//! Enter: finds or opens the attempt of a header caller, which has no supervisor.
 
 use crate::{
     engine::{
@@ -11,12 +11,12 @@ use crate::{
     words::id::{AttemptNo, InstanceNo, Micros, RunNo, Slot},
 };
 
-/// Finds or opens the attempt a header names: a new label is a new attempt in slot 0, no label the
-/// run's one implicit attempt.
+/// Finds or opens the attempt that a header names. A new label opens a new attempt in slot 0; without a label
+/// the caller gets the run's one implicit attempt.
 ///
-/// Synced when it opens one. Errors: `LabelEnded`; `RunHeld` when a live process drives slot 0;
-/// `NotRunning` without a label when a person stopped the run: an agent that just goes on asking is what
-/// was stopped. A new label, or `Tell` with `Resume`, is somebody's wish that it goes on.
+/// Synced when it opens one. Errors: `LabelEnded`; `RunHeld` when a live process drives slot 0; `NotRunning` without
+/// a label when a person stopped the run, because the agent that keeps asking is what was stopped. A new label, or
+/// `Tell` with `Resume`, shows that somebody wants the run to go on.
 #[derive(Clone, Debug)]
 pub struct Enter {
     pub run: RunNo,
@@ -70,7 +70,7 @@ impl Enter {
         };
         let Some(a) = found else { return Ok(None) };
         match &self.label {
-            // A supervised attempt's label is not a header caller's to go on under.
+            // A header caller cannot continue under the label of a supervised attempt.
             Some(label) if !a.is_open() || a.instance.is_some() => {
                 Err(Error::LabelEnded { id: run.id.to_string(), label: label.clone() })
             }

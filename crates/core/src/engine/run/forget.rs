@@ -1,4 +1,4 @@
-//! Forget: a run that ended long ago goes, with all that was kept of it.
+//! Forget: deletes a run that ended long ago, with everything stored for it.
 
 use crate::{
     engine::{
@@ -10,26 +10,26 @@ use crate::{
 
 /// Deletes the run, its journal, its budget and its state. Synced. Idempotent.
 ///
-/// A child stays while one above it can go on: what it spent is a part of that one's budget, and what it did is not to
-/// be done and paid again. When all above it have ended, it may go before them; their sums keep what it spent.
+/// A child stays while a run above it can go on: its cost is a part of that run's budget, and its work must not be
+/// done and paid again. When all runs above it have ended, it may go first; their sums keep its cost.
 #[derive(Clone, Debug)]
 pub struct Forget {
     pub run: RunNo,
-    /// Its parent, the parent's parent, and so on. One that is left out keeps the run.
+    /// The run's parent, the parent's parent, and so on. The run stays if one of them is missing here.
     pub above: Vec<RunNo>,
     pub ended_before: Micros,
-    /// The newest run that the caller has seen: of all up to it, those that stay are no children of this one.
+    /// Newest run that the caller has seen. Of the runs up to it, those that stay are no children of this one.
     pub seen: RunNo,
 }
 
-/// What became of a run that was to be forgotten.
+/// Outcome of forgetting a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgot {
     Gone,
-    /// It can go on, or one above it; it ended too late; it is the store's newest, whose number would be given again;
-    /// or another collector was faster.
+    /// The run or one above it can go on; or it ended too late; or it is the store's newest, whose number would be
+    /// assigned again; or another collector was faster.
     Stays,
-    /// Runs have begun that the caller has not seen, and may be children of it. Nothing was changed.
+    /// Runs that the caller has not seen have begun, and may be children of this one. Nothing was changed.
     Newer,
 }
 

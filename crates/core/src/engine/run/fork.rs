@@ -1,4 +1,4 @@
-//! Fork: a run begins where another was.
+//! Fork: creates a run that begins at a point of another run's journal.
 
 use crate::{
     engine::{
@@ -16,22 +16,22 @@ use crate::{
     words::id::{Micros, RunId, Seq},
 };
 
-/// Creates a run whose journal begins with its origin's, up to a point; or finds it as it is.
+/// Creates a run whose journal begins with its origin's, up to a point; or finds the fork if it exists.
 ///
-/// What is shared is never copied and never paid again. The fork is a child: what it spends is charged to its origin,
-/// too. Its state begins with what its origin knew then, in the same commit: a step that is shared stands with what it
-/// wrote. Leases and attempts are its own. Idempotent on `id`; synced.
+/// Shared entries are never copied and never paid again. The fork is a child: its cost is charged to its origin too.
+/// The origin's state at that point is copied into the fork in the same commit, so that a shared step keeps the
+/// state it wrote. Leases and attempts are the fork's own. Idempotent on `id`; synced.
 /// Errors: `UnknownRun`; `UnknownEntry` for a point beyond the origin's journal; `BadLimit`.
 #[derive(Clone, Debug)]
 pub struct Fork {
     pub id: RunId,
     pub origin: Origin,
     pub limits: Limits,
-    /// A job's fork is a job.
+    /// Spec of the fork. A job's fork is a job.
     pub spec: Spec,
-    /// How many finished items a job's fork shares.
+    /// Numbers of items that a job's fork shares, by standing.
     pub counts: Counts,
-    /// What its origin's state was.
+    /// The origin's state at the point, as changes.
     pub state: Vec<Change>,
 }
 

@@ -1,4 +1,4 @@
-//! Hold: a process takes a run's driver's lease, and opens nothing in it yet.
+//! Hold: takes a run's driver lease without opening an attempt.
 
 use crate::{
     engine::{
@@ -10,10 +10,10 @@ use crate::{
     words::id::{Fence, InstanceNo, Micros, RunNo, Slot},
 };
 
-/// Takes the driver's lease of a run that sleeps, so that one process wakes it; or of one whose finished
-/// iteration is to be judged. Answers until when the run sleeps; `None` when it does not.
+/// Takes the driver lease of a sleeping run, so that only one process wakes it; or of a run whose finished iteration
+/// is to be judged. Answers the time until which the run sleeps, or `None` when it does not sleep.
 ///
-/// Synced. Idempotent: the process that has the lease writes nothing. Costs no attempt, no restart and no
+/// Synced. Idempotent: the process that has the lease writes nothing. Counts no attempt, no restart and no
 /// active time. Errors: `RunHeld` while another live process drives the run, asleep or not; `InstanceDead`.
 #[derive(Clone, Debug)]
 pub struct Hold {

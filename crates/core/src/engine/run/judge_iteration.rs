@@ -1,4 +1,4 @@
-//! Judge iteration: what follows a turn of the run's loop.
+//! Judge iteration: decides what follows an iteration of the run's loop.
 
 use crate::{
     engine::{
@@ -13,19 +13,19 @@ use crate::{
     words::id::{InstanceNo, Micros, RunNo, Slot},
 };
 
-/// Decides whether the loop goes on after the iteration that is finished, and ends the run where it does not.
+/// Decides whether the loop goes on after a finished iteration, and ends the run if it does not.
 ///
-/// Completed by `until` and by the most iterations, failed when it stands still; see [`crate::run::looping`].
-/// Synced. Idempotent over a death: an iteration counts once. Errors: `LeaseLost` where another process drives
-/// the run by now; `RunHalted`, `RunEnded`.
+/// The run completes by `until` or the largest number of iterations, and fails when it makes no progress; see
+/// [`crate::run::looping`]. Synced. Idempotent over a death: an iteration counts once. Errors: `LeaseLost` when
+/// another process drives the run by now; `RunHalted`, `RunEnded`.
 #[derive(Clone, Debug)]
 pub struct JudgeIteration {
     pub run: RunNo,
     pub instance: InstanceNo,
     pub looping: Looping,
-    /// What the iteration left behind; `None` where that cannot be told.
+    /// State that the iteration left; `None` if it cannot be determined.
     pub mark: Option<String>,
-    /// Whether `looping.until` succeeded after it.
+    /// Whether `looping.until` succeeded after the iteration.
     pub until: bool,
 }
 
@@ -57,6 +57,6 @@ impl JudgeIteration {
     }
 }
 
-/// Why a loop that stands still is failed.
+/// Failure message of a loop that makes no progress.
 pub const STUCK: &str =
     "no progress: three iterations in a row changed neither git HEAD, nor the worktree, nor the task context";

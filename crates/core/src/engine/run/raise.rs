@@ -1,4 +1,4 @@
-//! Raise: a person changes a run's limits.
+//! Raise: changes a run's limits, by a person's order.
 
 use crate::{
     engine::{
@@ -57,7 +57,7 @@ impl Raise {
         Ok(run.status)
     }
 
-    /// Whether the unit that tripped has more room than it had then.
+    /// Returns whether the unit that tripped now has more room than it had then.
     fn has_room(&self, l: &Loaded, now: Micros) -> Result<bool, Error> {
         let run = l.run(self.run)?;
         let Some(halt) = &run.halt else { return Ok(true) };

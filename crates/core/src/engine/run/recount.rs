@@ -1,4 +1,4 @@
-//! Recount: a job's counts are put right after its items were counted.
+//! Recount: corrects a job's counts after its items were counted.
 
 use crate::{
     engine::{
@@ -10,9 +10,9 @@ use crate::{
     words::id::{Micros, RunNo, Seq},
 };
 
-/// Sets the counts of a job that nobody works on; answers whether it did. Synced.
+/// Sets the counts of a job that nobody works on, and answers whether it did. Synced.
 ///
-/// `seen` is the end of the journal that was counted: a job that went on since is left alone. Errors: `NotAJob`.
+/// `seen` is the end of the journal that was counted: a job that has gone on since is left alone. Errors: `NotAJob`.
 #[derive(Clone, Debug)]
 pub struct Recount {
     pub run: RunNo,

@@ -1,4 +1,4 @@
-//! Register: a process enters the store.
+//! Register: gives a process an instance number in the store.
 
 use crate::{
     engine::{
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Gives the process its instance number. Synced: a claim must not outlive its instance's row.
+/// Creates the process's instance and answers its number. Synced: a claim must not outlive its instance's row.
 #[derive(Clone, Debug)]
 pub struct Register {
     pub identity: Identity,

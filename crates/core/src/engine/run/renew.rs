@@ -1,4 +1,4 @@
-//! Renew: one heartbeat for everything a process holds.
+//! Renew: one heartbeat for all that a process drives.
 
 use crate::{
     engine::{
@@ -12,7 +12,7 @@ use crate::{
     words::id::{AttemptNo, InstanceNo, Micros, RunNo},
 };
 
-/// The time an attempt was open since the last renewal, by the driver's own monotonic clock.
+/// Time for which an attempt was open since the last renewal, by the driver's monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Active {
     pub run: RunNo,
@@ -20,10 +20,10 @@ pub struct Active {
     pub ms: i64,
 }
 
-/// Renews the instance's heartbeat and posts the active time of what it drives.
+/// Renews the instance's heartbeat and posts the active time of the attempts it drives.
 ///
-/// A run whose time is over is halted here, so that an agent that makes no calls is stopped too.
-/// Errors: `InstanceDead` when the verdict was given meanwhile.
+/// A run whose time limit is reached is halted here, so that an agent that makes no calls stops too.
+/// Errors: `InstanceDead` when the instance was declared dead meanwhile.
 #[derive(Clone, Debug)]
 pub struct Renew {
     pub instance: InstanceNo,
@@ -56,7 +56,7 @@ fn pulse(l: &mut Loaded, a: &Active, now: Micros) -> Result<Pulse, Error> {
     }
     let expired = |waits: &Awaited| !waits.is_empty() && waits.pending(now) == 0;
     if l.run(a.run)?.approvals.as_deref().is_some_and(expired) {
-        // Nobody who decides wakes it then.
+        // The approvals have expired, so no decision will wake the run.
         if let Some(waits) = &mut l.run_mut(a.run)?.approvals {
             waits.let_go(now);
         }
@@ -66,7 +66,7 @@ fn pulse(l: &mut Loaded, a: &Active, now: Micros) -> Result<Pulse, Error> {
     Ok(Pulse { run: run.no, status: run.status, stop_requested: run.stop_requested, halt: run.halt.clone() })
 }
 
-/// Adds `active_ms` to the attempt and to its run's envelope.
+/// Adds the active time to the attempt and to its run's envelope.
 pub fn post_active(l: &mut Loaded, a: &Active) -> Result<(), Error> {
     if a.ms <= 0 {
         return Ok(());
@@ -78,7 +78,7 @@ pub fn post_active(l: &mut Loaded, a: &Active) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a renewal tells a driver of one of its runs.
+/// State of one driven run, as a renewal reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pulse {
     pub run: RunNo,

@@ -1,4 +1,4 @@
-//! Reopen: a run that was completed goes on: a loop that is started again has more to do.
+//! Reopen: makes a completed run claimable again, for a loop that is started again.
 
 use crate::{
     engine::{
@@ -10,9 +10,9 @@ use crate::{
     words::id::{Micros, RunNo},
 };
 
-/// Makes a completed run interrupted, so that it can be claimed. Any other stays as it is.
+/// Makes a completed run interrupted, so that it can be claimed. A run in any other status stays as it is.
 ///
-/// Nothing begins by it. Synced. Idempotent. Answers the run's status.
+/// Starts no attempt. Synced. Idempotent. Answers the run's status.
 #[derive(Clone, Debug)]
 pub struct Reopen {
     pub run: RunNo,

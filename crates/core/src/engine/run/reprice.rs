@@ -1,4 +1,4 @@
-//! Reprice: a person gives a run other prices than it began with.
+//! Reprice: replaces the prices that a run began with.
 
 use crate::{
     engine::{
@@ -13,10 +13,10 @@ use crate::{
     words::id::{Micros, RunNo},
 };
 
-/// Writes the run's spec anew, with its new prices; a run that was halted for an unknown price may go on.
+/// Writes the run's spec with new prices. A run that was halted for an unknown price may go on.
 ///
-/// `spec`: as it was, but for its prices. What was settled before stays as it was charged: each call names
-/// the table it was priced by. Synced. Idempotent. Errors: `RunEnded`.
+/// `spec` must equal the old one except for its prices. Calls settled before keep their cost: each names the table
+/// it was priced by. Synced. Idempotent. Errors: `RunEnded`.
 #[derive(Clone, Debug)]
 pub struct Reprice {
     pub run: RunNo,

@@ -1,4 +1,4 @@
-//! Snapshot: a point of a run's journal gets a name.
+//! Snapshot: names a point of a run's journal.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::{
     words::id::{Micros, RunId, RunNo, Seq},
 };
 
-/// Names where the run's journal is now, and answers that place. A name that is used again means the new point. Synced.
+/// Names the current end of the run's journal, and answers it. A name used again moves to the new point. Synced.
 /// Errors: `BadSnapshot`.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub run: RunNo,
-    /// The run's id, under which its snapshots are kept.
+    /// Id of the run, under which its snapshots are stored.
     pub id: RunId,
     pub name: String,
 }
@@ -29,7 +29,7 @@ impl Snapshot {
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
-        // It becomes a part of its forks' ids: no two names may give the same.
+        // The name becomes a part of its forks' ids: two names must not give the same id.
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(plain) {
             return Err(Error::BadSnapshot { name: self.name.chars().take(80).collect() });

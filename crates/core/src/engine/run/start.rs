@@ -1,4 +1,4 @@
-//! Start: a run comes to exist, with its envelope.
+//! Start: creates a run with its envelope.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// Creates the run, or finds it as it is.
+/// Creates the run, or finds it if it exists.
 ///
 /// Idempotent on `id`: an existing run keeps its limits, policy and spec. Synced.
 /// Errors: `BadLimit` for a limit that is negative; `UnknownRun` for a parent that is not there.
@@ -35,12 +35,12 @@ pub struct Start {
     pub spec: Spec,
     pub parent: Option<RunNo>,
     pub command_key: Option<String>,
-    /// Standard input, kept when it was not a terminal: each attempt reads it from its first byte.
+    /// Standard input, stored when it was not a terminal: each attempt reads it from its first byte.
     pub stdin: Option<Payload>,
 }
 
 impl Start {
-    /// Nobody's child, without limits, under the default policy.
+    /// Builds a start without parent and limits, under the default policy.
     pub fn new(id: RunId) -> Start {
         Start {
             id,
@@ -76,7 +76,7 @@ impl Start {
         }
         let budgets = self.budgets(l)?;
         l.envelopes.push(Row::insert(Envelope::new(own, Owner::Run(no), self.limits)));
-        // A child is under its parent's rules: an agent that begins one gets around nothing.
+        // A child is under its parent's rules, so that an agent cannot get around them by starting a run.
         let inherited = self.parent.and_then(|parent| l.spec(parent)?.rules.clone());
         let rules = inherited.or_else(|| self.spec.rules.clone());
         l.specs.push((no, Spec { rules, ..self.spec.clone() }));
@@ -116,7 +116,7 @@ impl Start {
         Ok(Started { run: RunNo(no.0), created: true, status: Status::Interrupted })
     }
 
-    /// Those of its parent, which no tag of its own gets it out of, and those that its tags bring with them.
+    /// Returns the run's named budgets: those inherited from its parent, which no tag removes, and those of its tags.
     fn budgets(&self, l: &Loaded) -> Result<Arc<[BudgetNo]>, Error> {
         let mut budgets = match self.parent {
             Some(parent) => l.run(parent)?.budgets.to_vec(),
@@ -134,7 +134,7 @@ impl Start {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Started {
     pub run: RunNo,
-    /// False when the run existed: its limits are as they were.
+    /// False when the run existed already; its limits are unchanged.
     pub created: bool,
     pub status: Status,
 }

@@ -1,4 +1,4 @@
-//! Tell: a person's word to a run: stop, cancel, complete, wake, resume.
+//! Tell: a person's order to a run: stop, cancel, complete, wake or resume.
 
 use crate::{
     engine::{
@@ -14,7 +14,7 @@ use crate::{
     words::id::{AttemptNo, Micros, RunNo, Slot},
 };
 
-/// What a person says.
+/// Order that a person gives to a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
     /// End the agent and leave the run to be resumed.
@@ -23,17 +23,17 @@ pub enum Word {
         reason: Option<String>,
     },
     Complete,
-    /// A run that sleeps goes on now. Others stay as they are.
+    /// Wakes a sleeping run now. A run in any other status stays as it is.
     Wake,
-    /// Let it go on: a stop is taken back, and a divergence that halted it is accepted. `diverged`: the
-    /// attempt that diverged; the answers it left untaken are not waited for any more.
+    /// Lets the run go on: takes a stop back, and accepts a divergence that halted the run. `diverged` is the attempt
+    /// that diverged; the answers it left untaken are no longer waited for.
     Resume {
         diverged: Option<AttemptNo>,
     },
 }
 
-/// A run that a live supervisor drives is asked: its next heartbeat learns of it, or between two
-/// attempts the first heartbeat of the next. Any other changes at once. Synced.
+/// Gives an order to a run. A live supervisor learns of it at its next heartbeat, or between two attempts at the
+/// first heartbeat of the next one. A run without a supervisor changes at once. Synced.
 #[derive(Clone, Debug)]
 pub struct Tell {
     pub run: RunNo,
@@ -73,7 +73,7 @@ impl Tell {
         Ok(after)
     }
 
-    /// Its supervisor starts the next attempt; one without is interrupted, and begins when it is resumed.
+    /// Wakes the run: a supervisor starts its next attempt; a run without one is interrupted until it is resumed.
     fn wake(&self, l: &mut Loaded, now: Micros) -> Result<Status, Error> {
         let run = l.run(self.run)?;
         if run.status != Status::Sleeping {
@@ -83,7 +83,7 @@ impl Tell {
         guard::shift(l.run_mut(self.run)?, if driven { Event::Wake } else { Event::Interrupt }, now)
     }
 
-    /// Nothing begins by it: that is for who drives the run next. A limit that halted it stays.
+    /// Takes a stop or divergence back. Starts no attempt: the next driver does. A limit that halted the run stays.
     fn resume(&self, l: &mut Loaded, diverged: Option<AttemptNo>, now: Micros) -> Result<Status, Error> {
         let open = l.has_open_attempt(self.run);
         let run = l.run_mut(self.run)?;
@@ -98,12 +98,12 @@ impl Tell {
             None => 0,
         };
         let run = l.run_mut(self.run)?;
-        // Later attempts repeat what this one took, and would else diverge each time.
+        // Later attempts repeat the calls of this one, and would otherwise diverge each time.
         run.answers = (run.answers - untaken).max(0);
         guard::shift(run, Event::Raise { open }, now)
     }
 
-    /// Attempts with a driver are ended by it, when it has ended the agent.
+    /// Ends the header attempts. A driver ends its own attempts after it has ended the agent.
     fn end_header_attempts(&self, l: &mut Loaded, now: Micros) {
         let open: Vec<AttemptNo> = l
             .attempts
@@ -121,7 +121,7 @@ impl Tell {
     }
 }
 
-/// Whether somebody lives who hears of it: the run's driver, or a worker of a job, in a slot of its own.
+/// Returns whether a live process hears the order: the run's driver, or a worker of a job in its own slot.
 fn is_driven(l: &Loaded, run: &Run) -> bool {
     let open = l.attempts.iter().map(|a| &a.value).filter(|a| a.run == run.no && a.is_open());
     let mut slots = open.filter(|_| run.job.is_some()).map(|a| a.slot).chain([Slot::DRIVER]);

@@ -1,4 +1,4 @@
-//! Compact: removes versions that a namespace does not keep, a piece at a time.
+//! Compact: removes versions that a namespace does not keep, one piece at a time.
 
 use crate::{
     engine::{
@@ -12,17 +12,17 @@ use crate::{
     words::id::Micros,
 };
 
-/// Keys one piece looks at. Others wait while a piece commits.
+/// Number of keys that one piece looks at. Other operations wait while a piece commits.
 const KEYS: usize = 256;
 
-/// Versions one piece removes.
+/// Largest number of versions that one piece removes.
 const VERSIONS: i64 = 1024;
 
 /// Removes old versions from one piece of a namespace's keys.
 ///
-/// Removed is what the namespace's `Keep` does not keep, and with `before` also what was replaced at or
-/// before that commit. A key's newest version is never removed, so a tombstone stays too. Begin with
-/// `after` 0 and go on with the answer's `next` until there is none.
+/// Removes the versions that the namespace's `Keep` does not keep, and with `before` also those replaced at or before
+/// that commit. A key's newest version is never removed, so a tombstone stays too. Begin with `after` 0 and
+/// continue with the answer's `next` until there is none.
 #[derive(Clone, Debug)]
 pub struct Compact {
     pub namespace: String,
@@ -30,12 +30,12 @@ pub struct Compact {
     pub after: i64,
 }
 
-/// What a piece came to.
+/// Result of compacting one piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
-    /// Versions.
+    /// Number of versions removed.
     pub removed: i64,
-    /// Where the next piece begins; `None` when this was the last.
+    /// Key number after which the next piece begins; `None` when this was the last.
     pub next: Option<i64>,
 }
 
@@ -66,7 +66,7 @@ impl Compact {
                 removals.push(Removal { key: Trimmed::No(key.no), below });
             }
             if piece.removed == VERSIONS {
-                // This key may have more to give.
+                // This key may have more versions to remove.
                 piece.next = Some(key.no - 1);
                 break;
             }
@@ -78,7 +78,7 @@ impl Compact {
         Ok(piece)
     }
 
-    /// The oldest version of a key that stays.
+    /// Returns the oldest version of a key that stays.
     fn below(&self, keep: Keep, key: &Compactable) -> i64 {
         let kept = match keep {
             Keep::All => key.oldest,

@@ -1,4 +1,4 @@
-//! Put: the state changes, atomically, under one commit number per namespace.
+//! Put: changes the state atomically, with one commit number for all its namespaces.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,34 +20,34 @@ use crate::{
     },
 };
 
-/// Versions that a change may remove of its key where the namespace does not keep them: more than it adds, so
-/// that what was there when that was said goes too, and few enough that nobody waits for it.
+/// Largest number of versions that a change removes of its key where the namespace does not keep them. Larger than
+/// one, so that older versions go too after a `Retain`; small enough that nobody waits for it.
 const TRIMMED: i64 = 4;
 
-/// One change of one key. Several changes of one key in a transaction are several versions, in order.
+/// Change of one key. Several changes of one key in a transaction are several versions, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub name: Arc<Name>,
-    /// `None` deletes.
+    /// New value; `None` deletes the key.
     pub value: Option<Value>,
-    /// Fails with `Conflict` unless the version before the transaction is this one (0: absent).
+    /// Version that must be the newest before the transaction (0: absent); otherwise the change fails with `Conflict`.
     pub expected: Option<i64>,
-    /// Fails with `Changed` if the key was written behind this position.
+    /// Position after which the key must not have been written; otherwise the change fails with `Changed`.
     pub unchanged_since: Option<Position>,
 }
 
 impl Change {
-    /// Sets a key. Prepares the value: takes the caller's time.
+    /// Builds a change that sets a key. Encodes the value on the caller's thread.
     pub fn set(name: Arc<Name>, value: &[u8]) -> Change {
         Change { name, value: Some(Value::encode(value)), expected: None, unchanged_since: None }
     }
 
-    /// Deletes a key: a version without a value, also when there is nothing to delete.
+    /// Builds a change that deletes a key: a version without a value, even if there is nothing to delete.
     pub fn delete(name: Arc<Name>) -> Change {
         Change { name, value: None, expected: None, unchanged_since: None }
     }
 
-    /// Only if the version before the transaction is this one; 0 when the key was never written.
+    /// Makes the change conditional on the version before the transaction; 0 when the key was never written.
     pub fn expecting(self, version: i64) -> Change {
         Change { expected: Some(version), ..self }
     }
@@ -56,10 +56,10 @@ impl Change {
         Need::State(self.name.clone())
     }
 
-    /// Applies all of `changes` or none. A transaction over several namespaces takes the highest of
-    /// their commit numbers plus one, in all of them.
+    /// Applies all of `changes` or none. A transaction over several namespaces gets the highest of their commit numbers
+    /// plus one, in all of them.
     ///
-    /// `by` is the run that writes, which alone may write its own namespace.
+    /// `by` is the run that writes. Only that run may write its own namespace.
     pub fn apply(
         changes: &[Change],
         l: &mut Loaded,
@@ -93,7 +93,7 @@ impl Change {
         Ok(Committed { commit, at, versions })
     }
 
-    /// What a result that carries `changes` needs: which attempt it is of stands in its entry.
+    /// Returns the needs of a result that carries `changes`. The result's entry names its attempt.
     pub fn needs_of_result(changes: &[Change], run: RunNo, instance: InstanceNo) -> Vec<Need> {
         let mut needs: Vec<Need> = changes.iter().map(Change::need).collect();
         if !changes.is_empty() {
@@ -102,9 +102,9 @@ impl Change {
         needs
     }
 
-    /// Applies what a result carries. The result is closed by its own process, whoever drives the run now; to
-    /// change the state is to put, and wants the fence of the entry's attempt. One that does not hold it refuses the
-    /// result too, for one without what it changed would be taken for done.
+    /// Applies the changes that a result carries. The entry's own process closes it, whoever drives the run now, but
+    /// changing the state needs the fence of the entry's attempt. Without the fence the result is refused as well: a
+    /// result without its changes would be taken for done.
     pub fn apply_with_result(
         changes: &[Change],
         l: &mut Loaded,
@@ -117,10 +117,10 @@ impl Change {
         Change::apply(changes, l, Some((actor.run, actor.attempt)), None, now)
     }
 
-    /// May it be written, and does it find what it expects?
+    /// Checks that the run may write the namespace, and that the key's version is the expected one.
     fn check(&self, l: &Loaded, own: Option<&str>) -> Result<(), Error> {
         let Name { namespace, agent, key } = &*self.name;
-        // What an agent is under is not the agent's to change.
+        // An agent must not change the policies that it is under.
         let ours = own.is_some() && namespace.starts_with(OURS);
         if ours || is_a_runs(namespace) && own != Some(namespace) {
             return Err(Error::ReadOnlyNamespace { namespace: namespace.clone() });
@@ -138,7 +138,7 @@ impl Change {
         Ok(())
     }
 
-    /// Adds its version, and returns the number of it.
+    /// Adds the change as a new version, and returns its number.
     fn write(&self, l: &mut Loaded, by: Option<(RunNo, AttemptNo)>, commit: i64, at: Micros) -> i64 {
         let position = Position(l.state.position.0 + 1);
         l.state.position = position;
@@ -175,8 +175,8 @@ impl Change {
     }
 }
 
-/// Moves the namespaces on to their common next commit. Their time never goes back with the clock, so
-/// that what stood at a time is what stood after the last commit until then.
+/// Advances the namespaces to their common next commit. Their time never goes back with the clock, so that the
+/// state at a time is the state after the last commit until then.
 fn advance(changes: &[Change], l: &mut Loaded, now: Micros) -> (i64, Micros) {
     let heads = || distinct(changes).into_iter().filter_map(|ns| l.state.namespaces.get(ns));
     let commit = heads().map(|r| r.value.commit).max().unwrap_or(0) + 1;
@@ -217,7 +217,7 @@ fn trim(changes: &[Change], l: &mut Loaded) {
     }
 }
 
-/// Forgets ids of transactions that are older than outcomes are kept, a few of each namespace.
+/// Removes a few transaction ids of each namespace that are older than outcomes are kept.
 fn forget_ids(changes: &[Change], l: &mut Loaded, now: Micros) {
     for namespace in distinct(changes) {
         let Some((to, _)) = l.state.old_ids.remove(namespace).filter(|(_, at)| outcome::is_old(*at, now))
@@ -233,7 +233,7 @@ fn forget_ids(changes: &[Change], l: &mut Loaded, now: Micros) {
     }
 }
 
-/// The namespaces of the changes, each once.
+/// Returns the namespaces of the changes, each once.
 fn distinct(changes: &[Change]) -> Vec<&str> {
     let mut names: Vec<&str> = changes.iter().map(|c| c.name.namespace.as_str()).collect();
     names.sort_unstable();
@@ -243,14 +243,14 @@ fn distinct(changes: &[Change]) -> Vec<&str> {
 
 /// Changes the state. Under a run it carries the run's fence: a stale process gets `LeaseLost`.
 ///
-/// Synced. Idempotent on `transaction`: asked again, it answers what was recorded and writes nothing.
-/// Errors: `Conflict` and `Changed` name what stands there; `ReadOnlyNamespace` for another run's
-/// namespace. Nothing is written.
+/// Synced. Idempotent on `transaction`: a repeat answers the recorded outcome and writes nothing.
+/// Errors: `Conflict` and `Changed` name the current version; `ReadOnlyNamespace` for another run's namespace.
+/// An error writes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Put {
     pub actor: Option<(Actor, Slot)>,
     pub changes: Vec<Change>,
-    /// The caller's name of this transaction; known for [`outcome::KEPT_US`] at least.
+    /// The caller's id of this transaction; known for at least [`outcome::KEPT_US`].
     pub transaction: Option<Arc<str>>,
 }
 

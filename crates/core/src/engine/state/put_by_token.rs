@@ -1,4 +1,4 @@
-//! Put by token: a process of the agent's own changes its run's state.
+//! Put by token: lets a process of the agent change its run's state.
 
 use std::sync::Arc;
 
@@ -16,17 +16,18 @@ use crate::{
 
 /// Changes the state as the attempt that a run token names. All of `changes`, or none.
 ///
-/// `Put` for those that are no instances: an agent's children hold its token, and nothing else. Synced.
-/// Idempotent on `transaction`. Errors: `LeaseLost` once the attempt is over or another one drives its
-/// slot; `Conflict` and `Changed`; `ReadOnlyNamespace` for another run's namespace. Nothing is written.
+/// The `Put` of processes that are no instances: an agent's children hold only its token. Synced.
+/// Idempotent on `transaction`. Errors: `LeaseLost` once the attempt is over or another one drives its slot;
+/// `Conflict` and `Changed`; `ReadOnlyNamespace` for another run's namespace. An error writes nothing.
 #[derive(Clone, Debug)]
 pub struct PutByToken {
-    /// Of a token whose signature was checked.
+    /// Claims of a token whose signature was checked.
     pub claims: Claims,
     pub changes: Vec<Change>,
-    /// The caller's name of this transaction, for ever.
+    /// The caller's id of this transaction, never used for another one.
     pub transaction: Option<Arc<str>>,
-    /// The agent got on by it: counted as a finished entry is, so that a death after it makes no crash loop.
+    /// Whether the changes are progress of the agent: counted like a finished entry, so that a later death is no
+    /// crash loop.
     pub progress: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Retain: how many versions of each key a namespace keeps.
+//! Retain: sets how many versions of each key a namespace keeps.
 
 use crate::{
     engine::{
@@ -14,13 +14,13 @@ use crate::{
     },
 };
 
-/// Sets which versions a namespace keeps. Removes nothing by itself: later changes and compaction do.
+/// Sets the versions that a namespace keeps. Removes nothing itself: later changes and compaction do.
 ///
-/// Errors: `BadKeep` when fewer than one version would be kept; under a run `LeaseLost` for a stale process, and
-/// `ReadOnlyNamespace` for another run's.
+/// Errors: `BadKeep` when less than one version would be kept; under a run `LeaseLost` for a stale process, and
+/// `ReadOnlyNamespace` for another run's namespace.
 #[derive(Clone, Debug)]
 pub struct Retain {
-    /// The attempt that says so; none for a person.
+    /// Attempt that sets it; `None` for a person.
     pub actor: Option<(Actor, Slot)>,
     pub namespace: String,
     pub keep: Keep,

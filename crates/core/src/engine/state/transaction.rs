@@ -1,9 +1,8 @@
-//! Transactions that are open: held in a process, without I/O, until they commit, abort or expire.
+//! Open transactions: held in a process, without I/O, until they commit, abort or expire.
 //!
-//! Nothing of an open transaction is in the store. It reads at the position it began at, and its own
-//! writes before that; its commit is one [`Put`] that carries its id. A transaction whose process is
-//! gone is aborted by that; one whose commit's answer was lost is asked for by its id with
-//! [`super::Reads::transaction_outcome`].
+//! The store has nothing of an open transaction. Its reads see its own writes, then the position at which it began;
+//! its commit is one [`Put`] that carries its id. The end of the process aborts it. If the answer of a commit was
+//! lost, [`super::Reads::transaction_outcome`] tells its outcome by id.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -17,26 +16,26 @@ use crate::{
     words::id::Micros,
 };
 
-/// The timeout of a transaction whose client names none.
+/// Timeout of a transaction whose client names none.
 pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 
-/// So many expired ones are remembered, to tell their clients so.
+/// Number of expired transactions that are remembered, so that their clients can be told.
 const REMEMBERED: usize = 1024;
 
-/// What a name and its bookkeeping count for, beside the bytes of the value.
+/// Bytes counted for a name and its bookkeeping, in addition to the value.
 const OVERHEAD: usize = 200;
 
-/// What open transactions may hold: abandoned ones cannot fill the memory.
+/// Limits on open transactions, so that abandoned ones cannot fill the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub open: usize,
-    /// Changes of one transaction.
+    /// Largest number of changes of one transaction.
     pub changes: usize,
-    /// Bytes of one transaction, as stored.
+    /// Largest size of one transaction, in stored bytes.
     pub bytes: usize,
-    /// Bytes of all of them.
+    /// Largest size of all open transactions together, in stored bytes.
     pub total_bytes: usize,
-    /// The longest timeout; longer ones are shortened to it.
+    /// Longest timeout; longer ones are shortened to it.
     pub timeout_ms: u64,
 }
 
@@ -52,13 +51,13 @@ impl Default for Limits {
     }
 }
 
-/// Why a transaction does not go on.
+/// Reasons why a transaction cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Never begun here, or ended already.
+    /// The transaction was never begun here, or has ended.
     #[error("transaction not found: {id}")]
     NotFound { id: String },
-    /// Nothing is known of it, and it is older than outcomes are kept.
+    /// Nothing is known of the transaction, and it is older than outcomes are kept.
     #[error("transaction not found: {id}; it is older than {days} days, and its outcome is unknown")]
     Forgotten { id: String, days: i64 },
     #[error("transaction expired: {id} (after {timeout_ms} ms); nothing of it was written")]
@@ -76,7 +75,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The stable code, the same in every face.
+    /// Returns the stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &'static str {
         match self {
             Error::NotFound { .. } => "transaction_not_found",
@@ -89,21 +88,21 @@ impl Error {
     }
 }
 
-/// What a transaction sees of a key.
+/// View that a transaction has of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// What it wrote itself (`None`: deleted), with so many changes of this key.
+    /// The transaction's own last write (`None`: deleted), and the number of its changes of this key.
     Own { value: Option<Value>, changes: i64 },
-    /// What stood when it began: to be read from the store at this position.
+    /// No own write: the key is to be read from the store at this position.
     Snapshot(Position),
 }
 
-/// The open transactions of a process. Times are `monotonic_ms` of the process's clock.
+/// Open transactions of a process. Times are `monotonic_ms` of the process's clock.
 #[derive(Debug, Default)]
 pub struct Transactions {
     limits: Limits,
     open: HashMap<Arc<str>, Open>,
-    /// (when it expires, id).
+    /// (time of expiry, id).
     deadlines: BTreeSet<(u64, Arc<str>)>,
     bytes: usize,
     expired: VecDeque<(Arc<str>, u64)>,
@@ -115,7 +114,7 @@ struct Open {
     timeout_ms: u64,
     snapshot: Position,
     changes: Vec<Change>,
-    /// Of each key the last change, and how many there are.
+    /// For each key the index of its last change, and the number of its changes.
     own: HashMap<Arc<Name>, (usize, i64)>,
     bytes: usize,
 }
@@ -125,7 +124,7 @@ impl Transactions {
         Transactions { limits, ..Transactions::default() }
     }
 
-    /// Opens a transaction that reads at `snapshot`. Ids are the caller's, never used twice.
+    /// Opens a transaction that reads at `snapshot`. The caller chooses the id and never uses it twice.
     pub fn begin(
         &mut self,
         id: &str,
@@ -150,7 +149,7 @@ impl Transactions {
         Ok(())
     }
 
-    /// Adds a change: a write or a delete. A refused one is not added; the transaction goes on.
+    /// Adds a write or a delete. A refused change is not added, and the transaction goes on.
     pub fn change(&mut self, id: &str, change: Change, now_ms: u64) -> Result<(), Error> {
         self.expire(now_ms);
         let (limits, held) = (self.limits, self.bytes);
@@ -173,7 +172,7 @@ impl Transactions {
         Ok(())
     }
 
-    /// What the transaction sees of a key.
+    /// Returns the transaction's view of a key.
     pub fn see(&mut self, id: &str, name: &Name, now_ms: u64) -> Result<Seen, Error> {
         let t = self.get(id, now_ms)?;
         Ok(match t.own.get(name) {
@@ -182,13 +181,13 @@ impl Transactions {
         })
     }
 
-    /// Where the transaction reads what it has not written.
+    /// Returns the position at which the transaction reads keys that it has not written.
     pub fn snapshot(&mut self, id: &str, now_ms: u64) -> Result<Position, Error> {
         self.get(id, now_ms).map(|t| t.snapshot)
     }
 
-    /// Ends the transaction and returns what commits it, for the caller to submit. With its id: when the
-    /// answer is lost, the outcome can be asked for.
+    /// Ends the transaction and returns the `Put` that commits it, for the caller to submit. The `Put` carries the
+    /// transaction's id, so that its outcome can be read when the answer is lost.
     pub fn commit(&mut self, id: &str, conflicts: Conflicts, now_ms: u64) -> Result<Put, Error> {
         self.get(id, now_ms)?;
         let Some((id, t)) = self.take(id) else { return Err(Error::NotFound { id: id.into() }) };
@@ -199,12 +198,12 @@ impl Transactions {
         Ok(Put { actor: None, changes, transaction: Some(id) })
     }
 
-    /// Ends the transaction. False when there was none to end, which is no error.
+    /// Ends the transaction. Returns false when there was none, which is no error.
     pub fn abort(&mut self, id: &str) -> bool {
         self.take(id).is_some()
     }
 
-    /// Frees what has expired, and says how many that were. Every call here does so too; a timer at
+    /// Ends expired transactions and returns how many there were. Every method here does so too; a timer at
     /// `next_deadline` does it in a process where nothing else happens.
     pub fn expire(&mut self, now_ms: u64) -> usize {
         let mut ended = 0;
@@ -222,12 +221,12 @@ impl Transactions {
         ended
     }
 
-    /// When the next one expires.
+    /// Returns the time at which the next transaction expires.
     pub fn next_deadline(&self) -> Option<u64> {
         self.deadlines.first().map(|d| d.0)
     }
 
-    /// How many are open, and the bytes they hold.
+    /// Returns the number of open transactions and the bytes they hold.
     pub fn held(&self) -> (usize, usize) {
         (self.open.len(), self.bytes)
     }
@@ -258,9 +257,9 @@ fn size(change: &Change) -> usize {
     OVERHEAD + namespace.len() + agent.len() + key.len() + value
 }
 
-/// What is said of a transaction of which nothing is recorded.
+/// Returns the error for a transaction of which nothing is recorded.
 ///
-/// Ids of ours tell when they were made: one that is older than outcomes are kept may have been committed.
+/// Outlast's own ids tell their age: a transaction older than outcomes are kept may have been committed.
 pub fn unknown(id: &str, now: Micros) -> Error {
     match made_at(id) {
         Some(at) if outcome::is_old(at, now) => Error::Forgotten { id: id.into(), days: outcome::KEPT_DAYS },
@@ -268,7 +267,7 @@ pub fn unknown(id: &str, now: Micros) -> Error {
     }
 }
 
-/// When an id of ours was made: `txn_` and a UUID of version 7, which begins with its milliseconds.
+/// Returns the time at which Outlast made an id: `txn_` and a UUID version 7, which begins with milliseconds.
 fn made_at(id: &str) -> Option<Micros> {
     let uuid = id.strip_prefix("txn_").filter(|uuid| uuid.len() == 36 && uuid.as_bytes()[14] == b'7')?;
     let (high, rest) = uuid.split_at_checked(8)?;

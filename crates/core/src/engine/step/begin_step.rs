@@ -1,4 +1,4 @@
-//! Begin step: a named piece of work is opened, or its recorded result found.
+//! Begin step: opens a named piece of work, or finds its recorded result.
 
 use std::sync::Arc;
 
@@ -14,23 +14,23 @@ use crate::{
     words::id::{Micros, Seq, Slot},
 };
 
-/// Opens the step `key` in `scope`, or finds what it came to.
+/// Opens the step `key` in `scope`, or finds its recorded outcome.
 ///
-/// `Committed`: losing the opening to power loss only makes the step look unstarted. A step that
-/// another process had begun moves to this instance: its old closing then gets `AlreadyTaken`.
-/// A finished step is found in a run that is completed, too. One that failed is opened as a new entry.
-/// One that may happen `at_most_once` is `Synced`: intent before effect. Begun before and not recorded, it
-/// is `InDoubt`. Errors: `NotWithin` when `within` is not open here, or `scope` is not where its steps are.
+/// `Committed`: losing the opening to power loss only makes the step look unstarted. A step that another process
+/// had begun moves to this instance; the old process then gets `AlreadyTaken` when it closes the step.
+/// A finished step is found in a completed run too. A failed step is opened again as a new entry.
+/// A step that may happen `at_most_once` is `Synced`: intent before effect. If it was begun before and not recorded,
+/// it is `InDoubt`. Errors: `NotWithin` when `within` is not open here, or `scope` is not the scope of its steps.
 #[derive(Clone, Debug)]
 pub struct BeginStep {
     pub actor: Actor,
     pub slot: Slot,
-    /// The iteration's, or that of the steps in `within`: see `scope`.
+    /// Scope of the iteration, or of the steps in `within`: see `scope`.
     pub scope: Arc<str>,
     pub key: String,
-    /// The open item or step it is begun in.
+    /// Open item or step that the step is begun in.
     pub within: Option<Seq>,
-    /// Each of its tries is a scope of its own: `NextTry` begins the second.
+    /// Whether each try of the step has a scope of its own: `NextTry` begins the second.
     pub retries: bool,
     pub at_most_once: bool,
 }
@@ -61,7 +61,7 @@ impl BeginStep {
             .map(|e| {
                 let mut detail = e.step.as_deref().cloned().unwrap_or_default();
                 if e.attempt != self.actor.attempt {
-                    // This attempt has taken none of them.
+                    // This attempt has taken none of the answers yet.
                     detail.untaken = detail.answers;
                 }
                 (e.seq, e.state, detail)
@@ -81,12 +81,12 @@ impl BeginStep {
             old => {
                 let key = Some(self.key.clone());
                 let seq = append(l, &self.actor, Kind::Step, State::Open, self.scope.clone(), key, now)?;
-                // The answers of one that failed are waited for until this one is done. Its tries all
-                // raised: none of them goes on.
+                // The answers of a failed step are waited for until the new one is done. All its tries raised an
+                // error, so none of them continues.
                 let mut detail = old.map_or_else(StepDetail::default, |(_, _, d)| d);
                 detail.try_no += i64::from(detail.retries);
                 if !detail.again {
-                    // It was given up: who begins it anew has all tries.
+                    // The step was given up: beginning it anew allows all tries again.
                     detail.first_try = detail.try_no;
                 }
                 (seq, false, detail)
@@ -106,13 +106,13 @@ impl BeginStep {
             ..detail
         };
         let (try_no, tries) = (detail.try_no, detail.tries());
-        // Most steps have nothing of this: their row stays small.
+        // Most steps have no such detail, which keeps their rows small.
         entry.step = Some(Box::new(detail)).filter(|d| **d != StepDetail::default());
         Ok(Step::Run { seq, begun_before: before, try_no, tries })
     }
 }
 
-/// Adds an entry that is no call to the journal.
+/// Appends an entry other than a call to the journal.
 pub fn append(
     l: &mut Loaded,
     actor: &Actor,
@@ -154,11 +154,11 @@ pub fn append(
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Opened: run it. `try_no` is 0 in a step without retries; `tries` are those since it was begun or given up,
-    /// this one counted, over all processes.
+    /// The step is open: run it. `try_no` is 0 in a step without retries. `tries` counts the tries since it was begun
+    /// or given up, including this one, over all processes.
     Run { seq: Seq, begun_before: bool, try_no: i64, tries: i64 },
-    /// Its result is recorded.
+    /// The step's result is recorded.
     Done { seq: Seq },
-    /// It may have happened at most once, and nobody knows whether: it does not run again by itself.
+    /// The step may have happened at most once, and nobody knows whether. It does not run again by itself.
     InDoubt { seq: Seq },
 }

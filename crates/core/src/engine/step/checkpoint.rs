@@ -1,4 +1,4 @@
-//! Checkpoint: the agent saves a value under a name.
+//! Checkpoint: saves a value of the agent under a name.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
 
 /// Appends a checkpoint; the newest of a name counts. Synced.
 ///
-/// What the run had used by then is kept beside it, as [`Used`].
+/// The amounts that the run had used by then are stored with it, as [`Used`].
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     pub actor: Actor,
@@ -28,25 +28,25 @@ pub struct Checkpoint {
     pub value: Payload,
 }
 
-/// Checkpoints outlive iterations: they have one scope.
+/// Scope of all checkpoints: they outlive iterations.
 pub const SCOPE: &str = "run";
 
-/// What names begin with that nobody's agent saves under: of what Outlast keeps of a run by itself.
+/// Prefix reserved for checkpoints that Outlast itself keeps of a run.
 pub const OURS: &str = "outlast:";
 
-/// What a run had used when a checkpoint was saved, in the same commit: its entry's `About`.
+/// Amounts a run had used when a checkpoint was saved, written in the same commit as the entry's `About` payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
-    /// What is in doubt is used.
+    /// Cost in nano-USD, including amounts in doubt.
     pub cost_nano_usd: i64,
     pub tokens: i64,
     pub loops: i64,
-    /// As the run's limit counts it.
+    /// Wall time in milliseconds, as the run's limit counts it.
     pub wall_ms: i64,
 }
 
 impl Used {
-    /// What a run has used by `now`.
+    /// Returns the amounts that a run has used by `now`.
     pub fn of(run: &crate::run::Run, envelope: &crate::envelope::Envelope, now: Micros) -> Used {
         let used = |unit: Unit| envelope.spent[unit] + envelope.doubt[unit];
         Used {
@@ -67,7 +67,7 @@ impl Checkpoint {
         guard::drives(l, &self.actor)?;
         let run = l.run(self.actor.run)?;
         let used = Used::of(run, l.envelope(run.envelope())?, now);
-        // Integers can always be written.
+        // Integers always serialize.
         let about = serde_json::to_vec(&used).unwrap_or_default();
         let name = Some(self.name.clone());
         let seq = append(l, &self.actor, Kind::Checkpoint, State::Done, Arc::from(SCOPE), name, now)?;

@@ -1,4 +1,4 @@
-//! Count loop: the agent begins a turn of its loop.
+//! Count loop: counts a turn of the agent's loop.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     words::id::{Micros, Slot},
 };
 
-/// Counts a loop against the run's limit: each `key` once over an iteration's attempts, no key always.
+/// Counts a loop against the run's limit: once per `key` over all attempts of an iteration, always without a key.
 ///
 /// Synced. From its first loop on, the run's calls are not counted as loops.
 #[derive(Clone, Debug)]
@@ -67,10 +67,10 @@ impl CountLoop {
     }
 }
 
-/// What became of a loop's turn.
+/// Outcome of counting a loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// How many are counted now.
+    /// The loop is within the limit; `loops` is the new count.
     Counted {
         loops: i64,
     },

@@ -1,4 +1,4 @@
-//! Next try: a try of an item or a step raised, and another begins.
+//! Next try: begins another try of an item or a step after one raised an error.
 
 use crate::{
     engine::{
@@ -10,12 +10,12 @@ use crate::{
     words::id::{Micros, Seq, Slot},
 };
 
-/// Commits the number of the next try before its first call, and answers it.
+/// Commits the number of the next try before its first call, and answers that number.
 ///
-/// `Committed`: its first call is synced with all before it. What the try before was answered is not
-/// replayed to it. A try that was cut off by a death or given back needs none of this: it goes on.
-/// Errors: `NotWithin` when the entry is not open in this attempt; `NoRetries` for a step that was begun
-/// without; `RunHalted`, `LeaseLost`.
+/// `Committed`: the first call of the try syncs it. Answers of the try before are not replayed to it. A try that was
+/// cut off by a death or given back needs no next try: it continues.
+/// Errors: `NotWithin` when the entry is not open in this attempt; `NoRetries` for a step that was begun without
+/// retries; `RunHalted`, `LeaseLost`.
 #[derive(Clone, Debug)]
 pub struct NextTry {
     pub actor: Actor,

@@ -1,4 +1,4 @@
-//! Record: a step's result, together with the state it changed.
+//! Record: closes a step with its result and the state it changed.
 
 use crate::{
     engine::{
@@ -12,21 +12,21 @@ use crate::{
     words::id::{InstanceNo, Micros, RunNo, Seq},
 };
 
-/// Closes an open step with its result; what it changed in the state commits with it.
+/// Closes an open step with its result; the state changes of the step commit with it.
 ///
 /// Synced: a caller sees a step's result only after this. Authorised by the entry's own instance; with changes also
-/// by the fence of the entry's attempt, or nothing of it is recorded.
-/// Errors: `AlreadyTaken` when another process began it anew; `AlreadySettled`; with changes `LeaseLost` and
-/// `InstanceDead`.
+/// by the fence of the entry's attempt. Without the fence neither result nor changes are recorded.
+/// Errors: `AlreadyTaken` when another process has begun the step anew; `AlreadySettled`; with changes `LeaseLost`
+/// and `InstanceDead`.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub run: RunNo,
     pub seq: Seq,
     pub instance: InstanceNo,
-    /// The result, or the error as it was journaled.
+    /// Result, or the error as journaled.
     pub value: Payload,
     pub failed: bool,
-    /// It failed in one of its tries, and the next one follows: the tries go on being counted in another process.
+    /// The try failed and another follows. Another process continues the count of tries.
     pub again: bool,
     pub changes: Vec<Change>,
 }
@@ -71,8 +71,8 @@ impl Record {
         Ok(self.seq)
     }
 
-    /// The answers of a step that is done are no longer waited for: neither by its run and by the steps
-    /// around it, nor by the attempt that runs it.
+    /// Removes the answers of a step that is done from the counts of answers to be taken: those of its run, of the
+    /// steps around it and of the attempt that runs it.
     fn forget_answers(&self, l: &mut Loaded) -> Result<(), Error> {
         let Some(entry) = l.entry(self.run, self.seq) else { return Ok(()) };
         let attempt = entry.attempt;
@@ -83,7 +83,7 @@ impl Record {
             return Ok(());
         }
         run.answers = (run.answers - answers).max(0);
-        // Loaded where the step has any.
+        // The attempt is loaded only when the step has untaken answers.
         if untaken > 0
             && let Some(a) = l.attempt_mut(self.run, attempt)
         {

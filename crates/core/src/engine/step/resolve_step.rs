@@ -1,4 +1,4 @@
-//! Resolve step: a person says what came of a step in doubt.
+//! Resolve step: records a person's decision on a step in doubt.
 
 use std::sync::Arc;
 
@@ -14,24 +14,24 @@ use crate::{
     words::id::{InstanceNo, Micros, RunNo, Seq},
 };
 
-/// Records what an `at_most_once` step came to, which nobody else can know. Synced.
+/// Records the outcome of an `at_most_once` step in doubt, as a person states it. Synced.
 ///
-/// One that was cut off is closed. One that raised keeps its entry, and the correction is a new one behind it.
-/// Either is marked as said by a person. Idempotent it is not: a step that is done stays what it was.
+/// A step that was cut off is closed. A step that raised an error keeps its entry, and the correction is a new entry
+/// after it. Either is marked as stated by a person. Not idempotent: a step that is done stays as it was.
 /// Errors: `UnknownStep`; `NotInDoubt` for a step that runs again by itself; `StepRunning` while the process that
-/// began it lives; `AlreadySettled` when its result is recorded; `AlreadyTaken` when it has moved since it was seen.
+/// began it lives; `AlreadySettled` when its result is recorded; `AlreadyTaken` when it has moved since it was read.
 #[derive(Clone, Debug)]
 pub struct ResolveStep {
     pub run: RunNo,
     pub scope: Arc<str>,
     pub key: String,
-    /// The process that had it when it was looked at.
+    /// Instance that had the step when the caller read it.
     pub seen: Option<InstanceNo>,
-    /// The process that asks, if it is one of the run: what it began itself it does not run any more.
+    /// Instance that asks, if it belongs to the run: it no longer runs the steps that it began itself.
     pub by: Option<InstanceNo>,
-    /// The result, or the error, as the step's own process would have recorded it.
+    /// Result or error, as the step's own process would have recorded it.
     pub value: Payload,
-    /// It failed. Whether it may run again says the value, to who begins it.
+    /// Whether the step failed. The value tells the next process that begins it whether it may run again.
     pub failed: bool,
 }
 

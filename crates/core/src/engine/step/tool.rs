@@ -1,4 +1,4 @@
-//! Begin tool: a piece of work beside the model's calls is on disk before it begins.
+//! Begin tool: records a tool call on disk before the tool begins.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use crate::{
     words::id::{Micros, Seq, Slot},
 };
 
-/// Opens the tool call `key`, or finds what became of it. [`Record`](super::record::Record) closes it.
+/// Opens the tool call `key`, or finds its outcome. [`Record`](super::record::Record) closes it.
 ///
-/// A key names one piece of work of the run, over all its attempts. Open in an attempt that has ended, it is
-/// the actor's from now on, so that the actor can close it; what was said `about` it first stays. Use
-/// `Synced`: intent before effect. Errors: `LeaseLost`: a stale attempt begins nothing.
+/// A key names one tool call of the run, over all its attempts. If an ended attempt left it open, it moves to the
+/// actor, which can then close it; its first `about` stays. Use `Synced`: intent before effect.
+/// Errors: `LeaseLost`, so that a stale attempt begins nothing.
 #[derive(Clone, Debug)]
 pub struct BeginTool {
     pub actor: Actor,
     pub slot: Slot,
     pub key: String,
-    /// What it is, for the next attempt and for people.
+    /// Description of the tool call, for the next attempt and for people.
     pub about: Payload,
 }
 
-/// Tool calls outlive iterations: they have one scope.
+/// Scope of all tool calls: they outlive iterations.
 pub const SCOPE: &str = "tools";
 
 impl BeginTool {
@@ -63,15 +63,15 @@ impl BeginTool {
     }
 }
 
-/// What becomes of a tool call.
+/// State of the tool call after the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
-    /// Opened: it may begin.
+    /// The call is open and may begin.
     Begun { seq: Seq },
-    /// An attempt that has ended left it open. It is this attempt's now.
+    /// An ended attempt left the call open; it now belongs to this attempt.
     Again { seq: Seq },
-    /// It is open in this attempt.
+    /// The call is open in this attempt already.
     Taken { seq: Seq },
-    /// It was recorded.
+    /// The call's outcome was recorded.
     Ended { seq: Seq, state: State },
 }

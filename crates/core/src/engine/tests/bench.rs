@@ -36,7 +36,7 @@ pub struct Bench {
     pub store: MemoryStore,
 }
 
-/// A request of the bench: equal ones are identical.
+/// Request of the bench. Equal requests are identical.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request {
     pub prompt: u8,
@@ -50,7 +50,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// What costs `cost` at most, and cannot be clamped.
+    /// Builds a request that costs `cost` at most and cannot be clamped.
     pub fn of(prompt: u8, cost: u64) -> Request {
         Request { prompt, cap: cost, floor: cost, ..Request::default() }
     }
@@ -68,14 +68,14 @@ impl Request {
     }
 }
 
-/// A limit in nano-usd.
+/// Builds a limit in nano-USD.
 pub fn usd(nano: i64) -> Limits {
     let mut limits = Limits::default();
     limits[Unit::CostNanoUsd] = Some(nano);
     limits
 }
 
-/// A bill of so many nano-usd and tokens.
+/// Builds a bill of this cost in nano-USD and this many tokens.
 pub fn bill(cost: u64) -> Bill {
     let usage = Usage { output: cost, ..Usage::default() };
     let cost_nano_usd = cost as i64;
@@ -137,7 +137,7 @@ impl Bench {
         self.store.ask(admit, Durability::Synced).wait()
     }
 
-    /// Admits what must go.
+    /// Admits a request that must go out.
     pub fn go(&self, actor: Actor, r: Request) -> Seq {
         match self.admit(actor, r, &[]) {
             Ok(Admission::Go { seq, .. }) => seq,
@@ -184,7 +184,7 @@ impl Bench {
         self.store.entry(run, seq).unwrap().unwrap()
     }
 
-    /// Spent, reserved and in doubt in the run's own envelope, in nano-usd.
+    /// Returns the spent, reserved and doubtful amounts of the run's own envelope, in nano-USD.
     pub fn sums(&self, run: RunNo) -> (i64, i64, i64) {
         let e = self.store.run(run).unwrap().unwrap().envelope;
         (e.spent.cost(), e.reserved.cost(), e.doubt.cost())

@@ -1,4 +1,4 @@
-//! Tests over several verbs, and the bench that they and the verbs' own tests stand on.
+//! Tests over several verbs, and the bench that they and the verbs' own tests use.
 
 pub(crate) mod bench;
 mod properties;

@@ -1,4 +1,4 @@
-//! The decisions together: random sequences of them keep the sums, the limits, and what is in doubt.
+//! Properties of the decisions together: random sequences keep the sums, the limits and the amounts in doubt.
 
 use proptest::prelude::*;
 
@@ -17,14 +17,14 @@ use crate::{
     words::id::{InstanceNo, RunNo, Seq},
 };
 
-/// One thing that happens.
+/// Random event of a sequence.
 #[derive(Clone, Debug)]
 enum Move {
     Admit {
         run: usize,
         request: Request,
     },
-    /// One of the calls that were ever opened, by its truth: what it used of its bound, in percent.
+    /// Closes one of the calls opened so far with its true outcome; usage is a share of its bound, in percent.
     Close {
         which: usize,
         how: How,
@@ -202,7 +202,7 @@ impl World {
             let charged = e.spent.cost() + e.held.cost();
             let refunded = matches!(e.state, State::Failed | State::Unknown);
             let free_by_policy = self.in_doubt == InDoubt::Refund && refunded;
-            // Its hold went to its retry, or it was posted at its retry's cost: unbacked doubt.
+            // The held amount went to the retry, or was posted at the retry's cost: unbacked doubt.
             let corrected = e.call.as_ref().is_some_and(|c| c.correction.is_some());
             let lost = e.retried_by.is_some() && (e.state == State::Unknown || corrected);
             assert!(

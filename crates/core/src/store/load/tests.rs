@@ -14,7 +14,7 @@ use crate::{
 
 const NOW: Micros = Micros(1);
 
-/// A store that is far away: it counts rounds, remembers edges, and answers in the worst order.
+/// Remote store: counts rounds, remembers edges, and answers in the worst order.
 struct Far {
     tables: Tables,
     edges: Edges,
@@ -27,7 +27,7 @@ impl Far {
         Far { tables: b.store.tables(), edges: Edges::default(), rounds: Vec::new(), asked: Vec::new() }
     }
 
-    /// The rows that `needs` come to, and the sizes of the rounds.
+    /// Returns the loaded rows and the sizes of the rounds.
     fn load(&mut self, needs: &[Need]) -> (Loaded, Vec<usize>) {
         self.asked.clear();
         let l = load(self, needs, NOW).unwrap();
@@ -60,7 +60,7 @@ fn bench() -> (Bench, Actor) {
     (b, actor)
 }
 
-/// What an admission needs, as `Admit` says it.
+/// Returns the needs of an admission, as in `Admit`.
 fn needs(actor: &Actor, key: MatchKey) -> Vec<Need> {
     let run = actor.run;
     let mut needs = Vec::from(guard::needs(actor, Slot::DRIVER));

@@ -1,4 +1,4 @@
-//! `outlast state diff`: what an agent learnt, forgot and changed between two moments.
+//! `outlast state diff`: shows which keys an agent learnt, forgot and changed between two moments.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ use crate::{
     },
 };
 
-/// Values that are read at once.
+/// Number of values that are read at once.
 const VALUES: usize = 200;
 
-/// One place in a key's value that differs; the place is a JSON pointer, empty for the whole.
+/// Difference at one place in a key's value. The place is a JSON pointer, empty for the whole value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     pub place: String,
@@ -97,7 +97,7 @@ fn print(
     Ok(())
 }
 
-/// All live keys of the agent then.
+/// Reads all live keys of the agent at one moment.
 fn known(store: &dyn Store, args: &DiffArgs, at: At) -> Result<BTreeMap<String, Item>, CliError> {
     let (namespace, agent) = (args.place.namespace.clone(), args.agent.clone());
     let mut scan = Scan { namespace, agent, prefix: String::new(), after: None, at, limit: VALUES };
@@ -113,14 +113,15 @@ fn known(store: &dyn Store, args: &DiffArgs, at: At) -> Result<BTreeMap<String, 
     }
 }
 
-/// A value that is no JSON is compared as text.
+/// Parses a value as JSON; a value that is not JSON is compared as text.
 fn value(item: Option<&Item>) -> Option<Value> {
     let bytes: &Bytes = item?.value.as_ref()?;
     let text = || Value::String(String::from_utf8_lossy(bytes).into_owned());
     Some(serde_json::from_slice(bytes).unwrap_or_else(|_| text()))
 }
 
-/// Where two values differ, as deep as both are objects, or lists of one length.
+/// Lists where two values differ. Objects, and arrays that differ in elements or by one insertion or removal, are
+/// compared in depth.
 pub fn between(before: Option<Value>, after: Option<Value>) -> Vec<Difference> {
     let mut found = Vec::new();
     compare(String::new(), before, after, &mut found);
@@ -160,7 +161,7 @@ fn compare(place: String, before: Option<Value>, after: Option<Value>, found: &m
     }
 }
 
-/// Whether `long` is `short` with more elements at one place: a conversation that went on.
+/// Returns whether `long` is `short` with elements inserted at one place, as in a conversation that went on.
 fn is_longer(long: &[Value], short: &[Value]) -> bool {
     let first = long.iter().zip(short).take_while(|(a, b)| a == b).count();
     let rest = &short[first..];

@@ -1,4 +1,4 @@
-//! `outlast state dump` and `restore`: all of the state with its history, as lines of JSON, one a commit.
+//! `outlast state dump` and `restore`: the whole state with its history, as JSON lines, one a commit.
 
 use std::{
     cmp::Reverse,
@@ -33,7 +33,7 @@ use crate::{
     render::{amount::some, look::Page},
 };
 
-/// Events of one agent that are read at once: there may be many agents.
+/// Number of events of one agent that are read at once. Small, because there may be many agents.
 const AHEAD: usize = 64;
 
 #[derive(Serialize)]
@@ -70,7 +70,7 @@ fn there<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Box<RawValu
     Box::<RawValue>::deserialize(from).map(Some)
 }
 
-/// One agent's events, as they are needed.
+/// Reader of one agent's events, page by page.
 struct Agent {
     range: EventRange,
     ready: VecDeque<Event>,
@@ -78,7 +78,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Where its next event stands.
+    /// Returns the position of the agent's next event.
     fn next(&mut self, store: &dyn Store) -> Result<Option<Position>, CliError> {
         if self.ready.is_empty() && !self.done {
             let page = store.state_events(&self.range)?;
@@ -92,9 +92,9 @@ impl Agent {
     }
 }
 
-/// The order is that of all writes of the store: agents are merged by position.
+/// Prints all commits in the order of the store's writes: the agents' events are merged by position.
 pub fn dump(store: &dyn Store, args: &DumpArgs, page: &mut Page) -> Result<(), CliError> {
-    // What is committed meanwhile is left to the next dump.
+    // Commits made during the dump are left to the next one.
     let until = store.state_position()?;
     let mut agents = agents(store, &args.namespace)?;
     let mut heap = BinaryHeap::new();
@@ -118,7 +118,7 @@ pub fn dump(store: &dyn Store, args: &DumpArgs, page: &mut Page) -> Result<(), C
     print(store, &mut runs, &mut commit, page)
 }
 
-/// A transaction over several namespaces has one number, and its id, in all of them.
+/// Returns whether two events belong to one commit. A transaction has the same number and id in all its namespaces.
 fn of_one_commit(a: &Event, b: &Event) -> bool {
     a.item.commit == b.item.commit
         && a.transaction == b.transaction
@@ -199,7 +199,7 @@ pub fn restore(store: &dyn Store, args: &RestoreArgs, page: &mut Page) -> Result
             continue;
         }
         let put = Put { actor: None, changes, transaction: Some(id) };
-        // One that was committed under its id before tells no versions.
+        // A transaction that was committed under this id before returns no versions.
         match store.ask(put, Durability::Synced).wait()?.versions.is_empty() {
             true => there += 1,
             false => commits += 1,
@@ -216,7 +216,7 @@ pub fn restore(store: &dyn Store, args: &RestoreArgs, page: &mut Page) -> Result
 }
 
 impl Dumped {
-    /// What makes a restore that is done twice be done once: its own id, or where it stood.
+    /// Returns the transaction id that makes a restore idempotent: the dumped one, or one made of commit and namespace.
     fn id(&self) -> Arc<str> {
         match (&self.transaction, self.operations.first()) {
             (Some(id), _) => id.as_str().into(),
@@ -227,7 +227,7 @@ impl Dumped {
 }
 
 impl Operation {
-    /// `None` for what only a run may write.
+    /// Converts to a change. `None` for a run's own namespace, which only that run may write.
     fn change(self, line: usize) -> Result<Option<Change>, CliError> {
         if is_a_runs(&self.namespace) {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! `outlast state keep`: how many versions of each key a namespace keeps, and the removal of the others.
+//! `outlast state keep`: sets how many versions of each key a namespace keeps, and removes the others.
 
 use outlast_core::{engine::state::retain::Retain, state::Keep, store::Store};
 use outlast_server::state::retention;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{cli::state::KeepArgs, program::error::CliError, render::look::Page};
 
-/// Sets it and compacts; without a number it is only told.
+/// Sets the number of versions and compacts the namespace. Without a number, only prints the setting.
 pub fn keep(store: &dyn Store, args: &KeepArgs, page: &mut Page) -> Result<(), CliError> {
     let name = &args.place.namespace;
     let mut removed = 0;

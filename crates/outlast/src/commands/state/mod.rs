@@ -1,4 +1,4 @@
-//! `outlast state get | keys | history | replay`: what agents know, and knew.
+//! `outlast state get | keys | history | replay`: shows what agents know now, or knew at a moment.
 
 mod diff;
 mod dump;
@@ -28,13 +28,13 @@ use crate::{
     },
 };
 
-/// Keys that are read at once.
+/// Number of keys that are read at once.
 const KEYS: usize = 1_000;
 
-/// How much of a value stands in a line.
+/// Most characters of a value that are shown in one line.
 const WIDTH: usize = 100;
 
-/// `wait` passes the time between two looks at a followed replay.
+/// Runs the `state` subcommands. `wait` passes the time between two looks at a followed replay.
 pub fn state(
     store: &dyn Store,
     args: &StateArgs,
@@ -72,7 +72,7 @@ fn get(store: &dyn Store, args: &GetArgs, page: &mut Page) -> Result<(), CliErro
     Ok(page.line(&text(&item, usize::MAX))?)
 }
 
-/// Why there is no value: never written, not there then, or deleted in that version.
+/// Returns the error for a missing value: never written, not yet written at that time, or deleted in that version.
 fn not_there(store: &dyn Store, args: &GetArgs, deleted: Option<i64>) -> Result<CliError, CliError> {
     let (namespace, agent, key) = (&args.place.namespace, &args.agent, &args.key);
     let newest = store.state(namespace, agent, key)?.map(|i| i.version);
@@ -237,7 +237,7 @@ fn writer(by: &show::By) -> String {
     }
 }
 
-/// A value in a line, without what could steer a terminal.
+/// Formats a value in at most `width` characters, without what could steer a terminal.
 fn text(item: &Item, width: usize) -> String {
     match &item.value {
         None => "(deleted)".into(),
@@ -253,9 +253,9 @@ fn moment(mark: Mark, now: Micros) -> Moment {
     }
 }
 
-/// When to look; without a mark now, as one moment for all pages.
+/// Returns the moment to read at. Without a mark, the store's current position, so that all pages show one moment.
 ///
-/// Errors: a commit that is not there yet. What it will be is not what is known now.
+/// Errors: a commit that does not exist yet, because its content is not known.
 fn at(mark: Option<Mark>, namespace: &str, store: &dyn Store) -> Result<At, CliError> {
     Ok(match mark.map(|m| store.now().map(|now| moment(m, now))).transpose()? {
         None => At::Position(store.state_position()?),

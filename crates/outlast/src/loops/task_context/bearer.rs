@@ -1,4 +1,4 @@
-//! Who may write a run's context: whoever was given the token of its attempt, in the environment.
+//! Permission to write a run's context: the token of its attempt, from the environment.
 
 use outlast_core::{
     engine::state::{put::Change, put_by_token::PutByToken},
@@ -12,7 +12,7 @@ use crate::{
     settings::surroundings::Surroundings,
 };
 
-/// The bearer of a run token, and its run.
+/// Bearer of a run token, with the run it is for.
 #[derive(Clone, Debug)]
 pub struct Bearer {
     pub claims: Claims,
@@ -20,10 +20,10 @@ pub struct Bearer {
 }
 
 impl Bearer {
-    /// Of `OUTLAST_TOKEN` and `OUTLAST_RUN_ID`. That its attempt is not over is checked with each write.
+    /// Reads the bearer from `OUTLAST_TOKEN` and `OUTLAST_RUN_ID`. Each write checks that the attempt is still open.
     ///
-    /// Errors: `no_run_here` without them; a token that is none of this store's; `foreign_run` where the two
-    /// disagree.
+    /// Errors: `no_run_here` if either is not set; the token is not of this store; `foreign_run` if the token and
+    /// the id name different runs.
     pub fn of_environment(store: &dyn Store, around: &Surroundings) -> Result<Bearer, CliError> {
         let text = |name: &str| around.var(name).map(|v| v.to_string_lossy().into_owned());
         let (Some(token), Some(run)) = (text("OUTLAST_TOKEN"), text("OUTLAST_RUN_ID")) else {
@@ -41,7 +41,7 @@ impl Bearer {
         }
     }
 
-    /// Commits `changes` together, on disk before it returns. Nothing to change is no commit.
+    /// Commits `changes` together, on disk before it returns. Without changes, commits nothing.
     pub fn put(&self, store: &dyn Store, changes: Vec<Change>, progress: bool) -> Result<(), CliError> {
         if changes.is_empty() {
             return Ok(());
@@ -51,7 +51,7 @@ impl Bearer {
         Ok(())
     }
 
-    /// Whether a supervisor drives the run, and not a loop's own shell.
+    /// Returns whether a supervisor drives the run, and not a loop's own shell.
     pub fn is_supervised(&self) -> bool {
         self.view.spec.command.is_some()
     }

@@ -1,6 +1,6 @@
-//! The context's keys, and the one variable that each may set.
+//! Keys of the task context, and the one variable that each may set.
 
-/// The keys that have a variable of their own: a key never sets any other.
+/// Named keys and their variables. A key never sets any other variable.
 pub const NAMED: [(&str, &str); 5] = [
     ("task_id", "TASK_ID"),
     ("issue_number", "ISSUE_NUMBER"),
@@ -9,14 +9,14 @@ pub const NAMED: [(&str, &str); 5] = [
     ("progress_stage", "PROGRESS_STAGE"),
 ];
 
-/// The task's own id.
+/// Key of the task's id.
 pub const TASK_ID: &str = "task_id";
-/// How far it got.
+/// Key of the task's stage.
 pub const STAGE: &str = "progress_stage";
 
 const LONGEST: usize = 64;
 
-/// What is no key, or no pair.
+/// Error: the text is no key, or no `KEY=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPair {
     #[error("not KEY=VALUE: {text:?} (wanted for example progress_stage=tests)")]
@@ -25,27 +25,27 @@ pub enum BadPair {
     BadKey { text: String },
 }
 
-/// Whether `text` is a key: `[a-z][a-z0-9_]*`, at most 64 bytes.
+/// Returns whether `text` is a key: `[a-z][a-z0-9_]*`, at most 64 bytes.
 pub fn is_key(text: &str) -> bool {
     text.len() <= LONGEST
         && text.bytes().next().is_some_and(|b| b.is_ascii_lowercase())
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// A key alone.
+/// Parses a key.
 pub fn key(text: &str) -> Result<String, BadPair> {
     let start = || text.chars().take(LONGEST).collect();
     if is_key(text) { Ok(text.to_owned()) } else { Err(BadPair::BadKey { text: start() }) }
 }
 
-/// `KEY=VALUE`. The value is any text, the empty one too.
+/// Parses `KEY=VALUE`. The value is any text, also an empty one.
 pub fn pair(text: &str) -> Result<(String, String), BadPair> {
     let (name, value) =
         text.split_once('=').ok_or_else(|| BadPair::NoPair { text: text.chars().take(LONGEST).collect() })?;
     Ok((key(name)?, value.to_owned()))
 }
 
-/// The variable that a key sets. `None`: a key of Python's that no variable can be named after.
+/// Returns the variable that a key sets. `None` for a key that was set from Python and cannot be a variable's name.
 pub fn variable(key: &str) -> Option<String> {
     if let Some((_, variable)) = NAMED.iter().find(|(name, _)| *name == key) {
         return Some((*variable).to_owned());

@@ -1,8 +1,8 @@
-//! `active_state.json`: the context as a file, for people, `jq` and scripts of old. The store is the truth: nothing
-//! is ever read back from it.
+//! `active_state.json`: a copy of the context as a file, for people, `jq` and older scripts. The store is the source of
+//! truth: the file is never read back.
 //!
-//! Written whole or not at all (a new file, synced, takes the old one's name), mode 0600, after each commit by
-//! whoever committed, and before each attempt.
+//! Written atomically (a new file is synced, then renamed over the old one) with mode 0600, after each commit by the
+//! process that committed, and before each attempt.
 
 use std::{
     collections::BTreeMap,
@@ -27,20 +27,20 @@ use crate::{
     settings::{place::Place, surroundings::Surroundings},
 };
 
-/// The layout's version. A file with a larger one is a newer Outlast's, and is left alone.
+/// Version of the layout. A file with a larger one was written by a newer Outlast, and is left alone.
 pub const SCHEMA: i64 = 1;
 
-/// How long another writer of the same file is waited for.
+/// Longest wait for another writer of the same file.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where a run's mirror is.
+/// Mirror file of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
     pub file: PathBuf,
     directory: RunDirectory,
 }
 
-/// Why it was not written. The context is in the store all the same.
+/// Reason why the mirror was not written. The context is in the store all the same.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{} has schema {had}, and this outlast knows schemas up to {SCHEMA}: it is left alone", path.display())]
@@ -53,7 +53,7 @@ pub enum Error {
     Busy { path: PathBuf },
 }
 
-/// What stands in it. An unset key is absent.
+/// Content of the file. A key that is not set is absent.
 #[derive(Serialize)]
 struct Document<'a> {
     schema: i64,
@@ -63,13 +63,13 @@ struct Document<'a> {
     named: BTreeMap<&'static str, &'a Value>,
     timestamp: String,
     memory_refs: &'a BTreeMap<String, Reference>,
-    /// What else the context holds.
+    /// Keys of the context without a name of their own in the layout.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     context: BTreeMap<&'a str, &'a Value>,
 }
 
 impl Mirror {
-    /// The run's own file, or the one that `--state-file` named when the run was made.
+    /// Returns the run's mirror: its own file, or the one that `--state-file` named when the run was made.
     pub fn of(place: &Place, view: &RunView, around: &Surroundings) -> Result<Mirror, CliError> {
         let directory = RunDirectory::of(place, &view.run.id, around)?;
         let asked = view.spec.command.as_ref().and_then(|c| c.state_file.as_ref());
@@ -77,7 +77,8 @@ impl Mirror {
         Ok(Mirror { file, directory })
     }
 
-    /// Makes it anew from the store, and says what is in the way: a commit is not undone for want of its copy.
+    /// Writes the file anew from the store. Failures to write are reported to people only: the commit stands without
+    /// its copy.
     pub fn renew(&self, store: &dyn Store, view: &RunView, attempt: AttemptNo) -> Result<(), CliError> {
         let written = self.locked(|| {
             let context = TaskContext::read(store, &view.run.id)?;
@@ -107,7 +108,7 @@ impl Mirror {
         }
     }
 
-    /// One writer at a time, and what it writes is read while it alone may write: no older copy comes last.
+    /// Runs `write` as the only writer. The context is read under the lock, so that no older copy is written last.
     fn locked(
         &self,
         write: impl FnOnce() -> Result<Result<(), Error>, CliError>,
@@ -162,14 +163,14 @@ fn document(context: &TaskContext, run: &str, attempt: AttemptNo, timestamp: Str
             .map(|(k, v)| (k.as_str(), v))
             .collect(),
     };
-    // Texts and numbers in maps with texts as keys: there is no JSON that they cannot be.
+    // Cannot fail: the document has only maps with text keys.
     let mut text = serde_json::to_string_pretty(&document).unwrap_or_default();
     text.push('\n');
     text
 }
 
-/// Only what we know to be ours is replaced: what a newer Outlast wrote may say more than we understand, and a file
-/// that was named by mistake is somebody's work.
+/// Refuses to replace a file that is not known to be ours: a newer Outlast's file may hold more than we understand,
+/// and a file that was named by mistake is a person's work.
 fn may_replace(file: &Path, is_own: bool) -> Result<(), Error> {
     let text = match fs::read(file) {
         Ok(text) => text,
@@ -180,13 +181,13 @@ fn may_replace(file: &Path, is_own: bool) -> Result<(), Error> {
     match schema {
         Some(had) if had > SCHEMA => Err(Error::Newer { path: file.to_owned(), had }),
         Some(_) => Ok(()),
-        // In the run's own directory there is nobody's work but ours, cut off by whatever cut it off.
+        // In the run's own directory, a file without a schema can only be a damaged one of ours.
         None if is_own || text.is_empty() => Ok(()),
         None => Err(Error::Foreign { path: file.to_owned() }),
     }
 }
 
-/// Gives `text` the name `file`, at once for whoever reads it, and for good.
+/// Replaces `file` by `text`, atomically and durably.
 fn replace(file: &Path, text: &str, run: &str) -> io::Result<()> {
     let directory = match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -194,7 +195,7 @@ fn replace(file: &Path, text: &str, run: &str) -> io::Result<()> {
     };
     let name = file.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
     let fresh = directory.join(format!(".{name}.{run}.tmp"));
-    // Left by a writer that died. What is then there is made by us alone: nobody's link is followed.
+    // Removes what a dead writer left. `create_new` then makes sure that no link of somebody else's is followed.
     match fs::remove_file(&fresh) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}

@@ -1,7 +1,7 @@
-//! What an agent is at: its task's context, its memory references, and the task that a loop has begun.
+//! An agent's task context, its memory references, and the task that a loop has begun.
 //!
-//! All of it are keys of the run's own namespace, where `run.context` of the Python package has them: they are
-//! written ahead, in one commit, and outlive every process. [`mirror`] is a copy of them for people and `jq`.
+//! All of them are keys of the run's own namespace, as `run.context` of the Python package has them: each change is one
+//! commit on disk, and outlives every process. [`mirror`] is a copy of them for people and `jq`.
 
 pub mod bearer;
 pub mod key;
@@ -22,35 +22,35 @@ use serde_json::Value;
 
 use self::{reference::Reference, task::OpenTask};
 
-/// Whose keys they are in the run's namespace. The first is `run.context` of the Python package.
+/// Agent in the run's namespace that owns the context's keys, as for `run.context` of the Python package.
 pub const CONTEXT: &str = "context";
 pub const MEMORY: &str = "memory";
 pub const TASK: &str = "task";
-/// Tasks that are done, and those that were set aside, by their names.
+/// Agent that owns the done tasks, by their names. [`ASIDE`] owns those that were set aside.
 pub const DONE: &str = "task.done";
 pub const ASIDE: &str = "task.aside";
 
-/// The key of the task that is begun and not done.
+/// Key of the task that is begun and not done.
 pub const OPEN: &str = "open";
 
-/// Keys that are read at once.
+/// Number of keys that are read at once.
 const PAGE: usize = 500;
 
-/// A run's context as it stood at one moment.
+/// Task context of a run at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct TaskContext {
     pub values: BTreeMap<String, Value>,
     pub references: BTreeMap<String, Reference>,
-    /// Begun and not done.
+    /// Task that is begun and not done.
     pub task: Option<OpenTask>,
-    /// The version of the open task's key: what a change of it expects.
+    /// Version of the open task's key, which a change of the task expects.
     pub task_version: i64,
-    /// When the newest of it was written.
+    /// Time of the newest change to values and references.
     pub at: Option<Micros>,
 }
 
 impl TaskContext {
-    /// Reads it, all at one position.
+    /// Reads the context, references and open task at one position.
     pub fn read(store: &dyn Store, run: &RunId) -> Result<TaskContext, store::Error> {
         let namespace = run_namespace(run);
         let at = At::Position(store.state_position()?);
@@ -70,13 +70,13 @@ impl TaskContext {
         Ok(found)
     }
 
-    /// A value as a shell has it: a text as it is, anything else as JSON.
+    /// Returns a value as a shell sees it: text as it is, anything else as JSON.
     pub fn text(&self, key: &str) -> Option<String> {
         self.values.get(key).map(text)
     }
 }
 
-/// See [`TaskContext::text`].
+/// Formats a value as [`TaskContext::text`] does.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -84,7 +84,7 @@ pub fn text(value: &Value) -> String {
     }
 }
 
-/// Where a run's key of `agent` is.
+/// Returns the full name of a key of `agent` in the run's namespace.
 pub fn name(run: &RunId, agent: &str, key: &str) -> Arc<Name> {
     Name::new(run_namespace(run), agent, key)
 }
@@ -94,7 +94,7 @@ pub fn set(run: &RunId, key: &str, value: &str) -> Change {
     put(run, CONTEXT, key, &Value::from(value))
 }
 
-/// Sets a key to what `value` is as JSON.
+/// Sets a key to `value` as JSON.
 pub fn put(run: &RunId, agent: &str, key: &str, value: &Value) -> Change {
     Change::set(name(run, agent, key), value.to_string().as_bytes())
 }
@@ -103,8 +103,8 @@ pub fn delete(run: &RunId, agent: &str, key: &str) -> Change {
     Change::delete(name(run, agent, key))
 }
 
-/// Whether `value` is news: the key did not have it before, `since` this time. A loop that goes in circles
-/// between two stages gets nowhere.
+/// Returns whether the key has not had `value` since the time `since`. A loop that goes in circles between two stages
+/// makes no progress.
 pub fn is_news(
     store: &dyn Store,
     run: &RunId,
@@ -114,7 +114,7 @@ pub fn is_news(
 ) -> Result<bool, store::Error> {
     let namespace = run_namespace(run);
     let Some(newest) = store.state(&namespace, CONTEXT, key)? else { return Ok(true) };
-    // What is older than a page of versions may count as news again.
+    // Versions beyond one page are not searched, so an old value may count as news again.
     let after = (newest.version - PAGE as i64).max(0);
     let wanted = Value::from(value).to_string();
     let past = store.state_history(&namespace, CONTEXT, key, after, PAGE)?.items;
@@ -142,7 +142,7 @@ fn all(store: &dyn Store, namespace: &str, agent: &str, at: At) -> Result<Vec<It
     }
 }
 
-/// A value of ours that is no JSON is damage, not nothing.
+/// Parses a value that Outlast wrote. Errors: invalid JSON is corruption, not absence.
 pub fn typed<T: serde::de::DeserializeOwned>(item: &Item) -> Result<T, store::Error> {
     serde_json::from_slice(item.value.as_deref().unwrap_or(b"null")).map_err(|e| store::Error::Corrupt {
         what: format!("key {:?} of {:?} in {:?}: {e}", item.key, item.agent, item.namespace),

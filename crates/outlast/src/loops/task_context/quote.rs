@@ -1,16 +1,16 @@
-//! Values for a shell to read: quoted so that nothing in them is anything but itself.
+//! Quoting of values for a shell.
 //!
-//! Home-made: shlex writes one word now plain, now in one kind of quotes, now in the other; hooks in people's settings
-//! and the lines of `shell-init` are to be the same in every version.
+//! Written here because shlex quotes a word in one of three ways: hooks in people's settings and the output of
+//! `shell-init` have to stay the same in every version.
 
-/// `text` as one word of any POSIX shell. In single quotes only a single quote ends the word.
+/// Quotes `text` as one word of any POSIX shell, in single quotes.
 ///
-/// NUL, which no shell can hold, is the caller's to keep out.
+/// The caller keeps out NUL, which no shell can hold.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// A line that exports a variable; one whose value no environment can hold is unset.
+/// Returns a line that exports a variable, or unsets it if no environment can hold the value.
 pub fn export(variable: &str, value: &str) -> String {
     if value.contains('\0') {
         return format!("unset {variable}\n");

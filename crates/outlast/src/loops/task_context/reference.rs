@@ -1,4 +1,4 @@
-//! Memory references: what the agent's knowledge is kept under. A local file also by its digest.
+//! Memory references: names for the places of an agent's knowledge. A local file is also recorded by its digest.
 
 use std::{
     fs::File,
@@ -9,28 +9,28 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// One reference.
+/// Reference to a place of an agent's knowledge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reference {
-    /// As it was given.
+    /// URI as it was given.
     pub uri: String,
-    /// Absolute, of what was there as a file or directory when it was given.
+    /// Absolute path of the file or directory that existed when the reference was taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Of a file's bytes, in hex.
+    /// SHA-256 of the file's bytes, in hex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }
 
-/// What became of what a reference names.
+/// State of a referenced file now, compared with the time of the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Now {
-    /// The file has the bytes it had; the directory is there.
+    /// The file has the same bytes; or the directory exists.
     Same,
     Changed,
     Gone,
-    /// No local file: nobody here can tell.
+    /// Not a local file, so it cannot be checked here.
     Unchecked,
 }
 
@@ -47,7 +47,7 @@ impl Now {
 
 const LONGEST: usize = 64;
 
-/// `NAME=URI`. Errors say what was wanted.
+/// Parses `NAME=URI`. The error is a message that says what was expected.
 pub fn pair(text: &str) -> Result<(String, String), String> {
     let shown: String = text.chars().take(LONGEST).collect();
     let bad = |what: &str| {
@@ -67,9 +67,9 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 impl Reference {
-    /// Looks at what `uri` names from `directory`, if it is here at all.
+    /// Makes a reference to `uri`, relative to `directory`. Records path and digest if it is local and exists.
     ///
-    /// Errors: a file that is there and cannot be read.
+    /// Errors: the file exists and cannot be read.
     pub fn take(uri: &str, directory: &Path) -> io::Result<Reference> {
         let mut found = Reference { uri: uri.to_owned(), path: None, sha256: None };
         let Some(path) = local(uri, directory) else { return Ok(found) };
@@ -79,13 +79,13 @@ impl Reference {
                 found.sha256 = sha256;
                 Ok(found)
             }
-            // Any reference may be stored: a word that names no file is one that somebody else understands.
+            // Any reference may be stored: a word that names no file may mean something to another program.
             Err(e) if is_absent(&e) => Ok(found),
             Err(e) => Err(io::Error::new(e.kind(), format!("{}: {e}", path.display()))),
         }
     }
 
-    /// Whether it is local and was not there.
+    /// Returns whether the reference looks like a local path that did not exist.
     pub fn names_nothing_here(&self) -> bool {
         self.path.is_none() && !has_scheme(&self.uri) && self.uri.contains('/')
     }
@@ -96,7 +96,7 @@ impl Reference {
             Ok(sha256) if sha256 == self.sha256 => Now::Same,
             Ok(_) => Now::Changed,
             Err(e) if is_absent(&e) => Now::Gone,
-            // It is there, and whether it is the same cannot be told: it is not said to be.
+            // The file exists but cannot be read: without a digest it must not count as the same.
             Err(_) => Now::Changed,
         }
     }
@@ -109,7 +109,7 @@ fn is_absent(e: &io::Error) -> bool {
     )
 }
 
-/// `mcp:…`, `https://…`; one letter is no scheme.
+/// Returns whether the URI has a scheme, as in `mcp:…`, `https://…`. One letter is no scheme.
 fn has_scheme(uri: &str) -> bool {
     uri.split_once(':').is_some_and(|(scheme, _)| {
         scheme.len() > 1
@@ -119,7 +119,7 @@ fn has_scheme(uri: &str) -> bool {
 }
 
 fn local(uri: &str, directory: &Path) -> Option<PathBuf> {
-    // What is escaped in a file's URL is for others to read: it is kept as given.
+    // A file URL with escapes is not decoded: it is kept as given, without a path.
     let path = match uri.strip_prefix("file://") {
         Some(path) if path.starts_with('/') && !path.contains('%') => path,
         Some(_) => return None,
@@ -129,9 +129,9 @@ fn local(uri: &str, directory: &Path) -> Option<PathBuf> {
     Some(directory.join(path))
 }
 
-/// Of a file's bytes; `None` for what is no file: it is only there or not.
+/// Returns the SHA-256 of a file's bytes in hex; `None` for anything but a regular file.
 fn digest(path: &Path) -> io::Result<Option<String>> {
-    // Not opened before it is known to be a file: opening a pipe waits for its other end.
+    // Checked before opening: opening a pipe waits for its other end.
     if !path.metadata()?.is_file() {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! The task that a loop has begun: decisions on what is written of it. Pure.
+//! Changes to the task that a loop has begun. Pure: the caller commits them.
 
 use outlast_core::{
     engine::state::put::Change,
@@ -10,30 +10,32 @@ use serde_json::json;
 use super::{ASIDE, CONTEXT, DONE, OPEN, TASK, TaskContext, delete, key, name, put, set};
 pub use crate::program::error::TaskRefused as Refused;
 
-/// A task that is begun and not done.
+/// Task that is begun and not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenTask {
     pub task: String,
-    /// How many lives began with it since it last got on, this one included.
+    /// Number of lives that worked on the task since its last progress, this one included.
     pub lives: i64,
-    /// The attempt that has it now: in a later one it was interrupted.
+    /// Attempt that has the task now. A later attempt finds it interrupted.
     pub attempt: i64,
     /// Microseconds since the Unix epoch.
     pub begun_at: i64,
 }
 
-/// What `recover` finds.
+/// Outcome of `recover`.
 #[derive(Clone, Debug)]
 pub enum Recovery {
-    /// Nothing is unfinished.
+    /// No task is unfinished.
     Nothing,
-    /// Go on with it.
+    /// The task goes on.
     Task { task: String, lives: i64, changes: Vec<Change> },
-    /// It was begun in too many lives and never got on: it is put where it can be found, and left.
+    /// The task was begun in too many lives without progress, and is recorded as set aside.
     SetAside { task: String, lives: i64, changes: Vec<Change> },
 }
 
-/// Begins `task`, or goes on with it. What an earlier task left in the context goes.
+/// Begins `task`, or goes on with it. A new task removes the named keys that an earlier one left.
+///
+/// Errors: the name is empty; another task is unfinished.
 pub fn begin(
     run: &RunId,
     context: &TaskContext,
@@ -61,7 +63,7 @@ pub fn begin(
     Ok(changes)
 }
 
-/// What is unfinished. Also a task that is only named in the context.
+/// Finds the unfinished task, also one that is only named in the context.
 pub fn recover(
     run: &RunId,
     context: &TaskContext,
@@ -71,7 +73,7 @@ pub fn recover(
 ) -> Recovery {
     let open = match (&context.task, context.text(key::TASK_ID)) {
         (Some(open), _) => open.clone(),
-        // Written by an earlier life: this one has not begun anything.
+        // Set by an earlier life, because this one has not begun a task.
         (None, Some(task)) if !task.is_empty() => {
             OpenTask { task, lives: 1, attempt: attempt - 1, begun_at: now.0 }
         }
@@ -95,7 +97,7 @@ pub fn recover(
     Recovery::Task { task, lives, changes }
 }
 
-/// The task is done; `asked` is checked where it is given.
+/// Ends the task as done. Errors: no task is begun, or another one than `asked`.
 pub fn done(
     run: &RunId,
     context: &TaskContext,
@@ -118,7 +120,7 @@ pub fn done(
     Ok((task, changes))
 }
 
-/// The task got on: its deaths so far are not held against it. `None`: there is nothing to forgive.
+/// Records progress: resets the count of lives to 1. `None` if it is 1 already.
 pub fn got_on(run: &RunId, context: &TaskContext) -> Option<Change> {
     let open = context.task.as_ref().filter(|open| open.lives > 1)?;
     Some(opened(run, context, &OpenTask { lives: 1, ..open.clone() }))
@@ -128,7 +130,7 @@ fn lives_now(open: &OpenTask, attempt: i64) -> i64 {
     open.lives + i64::from(open.attempt != attempt)
 }
 
-/// Two processes of one attempt do not both begin: the second finds a version it did not read.
+/// Writes the open task. The expected version keeps two processes of one attempt from both beginning.
 fn opened(run: &RunId, context: &TaskContext, open: &OpenTask) -> Change {
     put(run, TASK, OPEN, &json!(open)).expecting(context.task_version)
 }
@@ -137,7 +139,7 @@ fn closed(run: &RunId, context: &TaskContext) -> Change {
     Change::delete(name(run, TASK, OPEN)).expecting(context.task_version)
 }
 
-/// Takes away what says something of a task, but for keys that are set anyway.
+/// Deletes the named keys of the context, except those that are set anyway.
 fn forgotten<'a>(
     run: &'a RunId,
     context: &'a TaskContext,
@@ -171,7 +173,7 @@ mod tests {
         }
     }
 
-    /// What is written: `key` for a set one, `-key` for one that goes.
+    /// Returns the changed keys: `key` for one that is set, `-key` for one that is deleted.
     fn keys(changes: &[Change]) -> Vec<String> {
         let one = |c: &Change| format!("{}{}", if c.value.is_some() { "" } else { "-" }, c.name.key);
         changes.iter().map(one).collect()

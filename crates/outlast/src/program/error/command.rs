@@ -1,4 +1,4 @@
-//! Why a command that looks at runs, the state or this machine's service has nothing to show or do.
+//! Errors of commands that look at runs, the state or this machine's service.
 
 use std::{io, path::PathBuf};
 
@@ -37,7 +37,7 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    /// The stable code.
+    /// Returns the stable code.
     pub fn code(&self) -> &'static str {
         match self {
             CommandError::NotAttachable { .. } => "not_attachable",
@@ -54,7 +54,7 @@ impl CommandError {
         }
     }
 
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             CommandError::NotAttachable { run, .. } => {
@@ -85,7 +85,7 @@ impl CommandError {
         Some(hint.into())
     }
 
-    /// See [`exit_code`].
+    /// Returns the exit code. See [`exit_code`].
     pub fn exit(&self) -> u8 {
         match self {
             CommandError::NotInstalled { .. }

@@ -1,4 +1,4 @@
-//! What a command was given and cannot use: a file, a name, what came on its standard input.
+//! Errors of unusable input: a file, a name, or standard input.
 
 use std::{io, path::PathBuf};
 
@@ -31,7 +31,7 @@ pub enum InputError {
 }
 
 impl InputError {
-    /// The stable code.
+    /// Returns the stable code.
     pub fn code(&self) -> &'static str {
         match self {
             InputError::Prices { .. } | InputError::PricesTooLarge { .. } => "bad_prices",
@@ -45,7 +45,7 @@ impl InputError {
         }
     }
 
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             InputError::Prices { .. } => "its fields are those of docs/guides/prices.md",
@@ -79,7 +79,7 @@ impl InputError {
         Some(hint.into())
     }
 
-    /// See [`exit_code`].
+    /// Returns the exit code. See [`exit_code`].
     pub fn exit(&self) -> u8 {
         match self {
             InputError::Prices { .. }

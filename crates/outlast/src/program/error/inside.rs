@@ -1,4 +1,4 @@
-//! Why a process of a run, or the shell of a loop, cannot act for it.
+//! Errors of a process inside a run, or of a loop's shell, that cannot act for it.
 
 use std::process::ExitStatus;
 
@@ -28,7 +28,7 @@ pub enum InsideError {
     Task(#[from] TaskRefused),
 }
 
-/// Why a task of a loop is not begun, or not done.
+/// Error of a loop's task that cannot begin or be done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskRefused {
     #[error("task {had:?} is begun and not done: {asked:?} cannot be begun beside it")]
@@ -42,7 +42,7 @@ pub enum TaskRefused {
 }
 
 impl InsideError {
-    /// The stable code.
+    /// Returns the stable code.
     pub fn code(&self) -> &'static str {
         match self {
             InsideError::NotInARun => "not_in_a_run",
@@ -57,7 +57,7 @@ impl InsideError {
         }
     }
 
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             InsideError::NotInARun => {
@@ -83,7 +83,7 @@ impl InsideError {
         })
     }
 
-    /// See [`exit_code`].
+    /// Returns the exit code. See [`exit_code`].
     pub fn exit(&self) -> u8 {
         match self {
             InsideError::LoopHeld { .. } | InsideError::LoopTaken { .. } => exit_code::HELD,

@@ -1,4 +1,4 @@
-//! What this machine does not give a command: an address, a signal, a look at its own processes.
+//! Errors of this machine: an address, a signal, or `/proc` that cannot be had.
 
 use std::{io, net::SocketAddr};
 
@@ -10,7 +10,7 @@ pub enum MachineError {
     Listen {
         address: SocketAddr,
         why: io::Error,
-        /// The flag that chooses another address.
+        /// Flag that chooses another address.
         flag: Option<&'static str>,
     },
     #[error("cannot serve the state on {address}: {why}; run {run} was not started")]
@@ -28,7 +28,7 @@ pub enum MachineError {
 }
 
 impl MachineError {
-    /// The stable code.
+    /// Returns the stable code.
     pub fn code(&self) -> &'static str {
         match self {
             MachineError::Runtime(_) => "runtime",
@@ -40,7 +40,7 @@ impl MachineError {
         }
     }
 
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
             MachineError::Listen { flag: Some(flag), .. } => {

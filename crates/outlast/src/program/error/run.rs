@@ -1,4 +1,4 @@
-//! Why a run is not started, not resumed, or not driven on.
+//! Errors of a run that cannot be started, resumed or driven on.
 
 use std::io;
 
@@ -12,7 +12,7 @@ pub enum RunError {
     #[error("this command has {count} unfinished runs here: {}", .first.join(", "))]
     SeveralRuns {
         count: usize,
-        /// The first of them, each with its status.
+        /// First of the runs, each with its status.
         first: Vec<String>,
     },
     #[error("run {run} is {}: there is nothing to resume", .status.name())]
@@ -41,7 +41,7 @@ pub enum RunError {
     Strays {
         count: usize,
         whose: &'static str,
-        /// They stood in the way of a start.
+        /// Whether they prevented a start.
         before: bool,
     },
     #[error("--until {command:?}: {why}")]
@@ -51,7 +51,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The stable code.
+    /// Returns the stable code.
     pub fn code(&self) -> &'static str {
         match self {
             RunError::SeveralRuns { .. } => "several_runs",
@@ -71,7 +71,7 @@ impl RunError {
         }
     }
 
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             RunError::SeveralRuns { .. } => {
@@ -106,7 +106,7 @@ impl RunError {
         })
     }
 
-    /// See [`exit_code`].
+    /// Returns the exit code. See [`exit_code`].
     pub fn exit(&self) -> u8 {
         match self {
             RunError::Halted { .. } => exit_code::HALTED,

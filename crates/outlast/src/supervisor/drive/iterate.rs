@@ -1,4 +1,4 @@
-//! A run that is a loop: what its next iteration begins with, and what follows one that is over.
+//! Iterations of a loop: what the next one begins with, and what follows one that is over.
 
 use std::{
     path::{Path, PathBuf},
@@ -42,16 +42,16 @@ use crate::{
 };
 use outlast_process::spawn::{self, Stdin};
 
-/// The least time between the beginnings of iterations of which nothing tells whether they get on.
+/// Least time from the start of one iteration to the next when nothing shows whether they make progress.
 const PACE: Duration = Duration::from_secs(1);
 
-/// The iteration that the next attempt is in.
+/// Iteration that the next attempt belongs to.
 pub(super) struct Iteration {
-    /// A new one: nothing of the others is replayed.
+    /// Whether it is new: nothing of earlier iterations is replayed.
     pub fresh: bool,
-    /// From 0.
+    /// Number, counted from 0.
     pub no: i64,
-    /// Not kept yet.
+    /// Input and mark that are not kept in the store yet.
     begins: Option<Beginning>,
 }
 
@@ -61,8 +61,8 @@ struct Beginning {
 }
 
 impl Driver {
-    /// What the next attempt's iteration is, with what it reads; `None` in a run that is no loop. An
-    /// iteration that was begun has the input it began with, whatever its file holds now.
+    /// Returns the next attempt's iteration with its input; `None` if the run is no loop. An iteration that
+    /// was begun keeps its input, whatever the file holds now.
     pub(super) async fn iteration(&mut self) -> Result<Option<Iteration>, CliError> {
         let Some(looping) = self.view.spec.looping().cloned() else { return Ok(None) };
         let view = story::view(self.store.as_ref(), &self.view)?;
@@ -92,7 +92,7 @@ impl Driver {
         Ok(Some(Iteration { fresh, no, begins: Some(Beginning { input, mark }) }))
     }
 
-    /// Keeps what the iteration begins with, before its first attempt is started.
+    /// Stores what the iteration begins with, before its first attempt starts.
     pub(super) async fn begin(
         &self,
         iteration: Iteration,
@@ -106,8 +106,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Judges an iteration that is over and was not judged, also one of a supervisor that died. `Some`: the
-    /// loop ends, or was stopped: the exit code.
+    /// Judges an iteration that is over and not yet judged, also one of a supervisor that died. `Some`: exit
+    /// code, because the loop has ended or was stopped.
     pub(super) async fn judge_iteration(&mut self) -> Result<Option<u8>, CliError> {
         let Some(looping) = self.view.spec.looping().cloned() else { return Ok(None) };
         let view = story::view(self.store.as_ref(), &self.view)?;
@@ -118,7 +118,7 @@ impl Driver {
         if view.run.status == Status::Halted {
             return self.finish(Status::Halted).map(Some);
         }
-        // Nobody else drives it: what the command does is done once.
+        // Holding the lease ensures that the `--until` command is run by one process only.
         self.hold().await?;
         let until = match &looping.until {
             Some(until) => match self.ask_until(until, finished).await? {
@@ -128,7 +128,7 @@ impl Driver {
             None => false,
         };
         let mark = self.mark_of_loop().await?;
-        // A lease may have been lost while git and the command took their time.
+        // The lease may have been lost while git and the command ran.
         let (_, instance) = self.hold().await?;
         let run = view.run.no;
         let judge = JudgeIteration { run, instance, looping: looping.clone(), mark: mark.clone(), until };
@@ -142,7 +142,7 @@ impl Driver {
         self.say_verdict(&looping, verdict, finished)?;
         Ok(match verdict {
             Verdict::Next => {
-                // Where nobody can tell that it stands still, it is not to spin.
+                // If nothing can show that the loop stands still, it must at least not spin.
                 let pace = if mark.is_none() { PACE.saturating_sub(self.lived) } else { Duration::ZERO };
                 self.pause(pace).await?
             }
@@ -179,7 +179,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Runs `--until` where and as the agent is run. The inner error is an exit code: it was stopped.
+    /// Runs `--until` in the agent's directory and environment. The inner error is an exit code: the run was
+    /// stopped meanwhile.
     async fn ask_until(&mut self, until: &str, finished: i64) -> Result<Result<bool, u8>, CliError> {
         self.iteration = Some(finished);
         let claims = self.last_claims()?;
@@ -226,14 +227,14 @@ impl Driver {
         }
     }
 
-    /// What the run's newest attempt was started with: it is over, and its token opens nothing.
+    /// Returns the claims of the run's newest attempt. It is over, so its token grants nothing.
     fn last_claims(&self) -> Result<Claims, CliError> {
         let attempts = self.store.attempts(self.view.run.no)?;
         let last = attempts.last().ok_or(RunError::NoAttempt)?;
         Ok(Claims { run: last.run, attempt: last.no, slot: last.slot, fence: last.fence })
     }
 
-    /// What the loop stands at; says once where that cannot be told.
+    /// Returns the loop's progress mark. Says once if git cannot tell.
     async fn mark_of_loop(&mut self) -> Result<Option<String>, CliError> {
         let (store, id) = (self.store.clone(), self.view.run.id.clone());
         let (directory, env) = (self.command.directory.clone(), self.command.env.clone());

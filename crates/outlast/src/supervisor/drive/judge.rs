@@ -1,4 +1,4 @@
-//! What follows an attempt's end, and its record: done, again, stopped, given up.
+//! Decides what follows an attempt's end and records it: done, restart, stopped, given up.
 
 use outlast_core::{
     engine::{
@@ -34,7 +34,7 @@ use outlast_process::{
 };
 
 impl Driver {
-    /// Says what follows, and records it in the commit that ends the attempt.
+    /// Decides what follows the attempt, and records it in the commit that ends the attempt.
     pub(super) async fn judge(
         &mut self,
         life: Life,
@@ -48,7 +48,7 @@ impl Driver {
             Err(CliError::Store(store::Error::Engine(engine::Error::LeaseLost { .. }))) => {}
             judged => return judged,
         }
-        // The verdict ended the attempt already; whoever claims now drives the run.
+        // The verdict has ended the attempt already; whoever claims the run now drives it.
         if let Some(by @ (EndedBy::Person | EndedBy::Machine)) = outcome.as_ref().map(|o| o.by) {
             return self.interrupted(by == EndedBy::Person).await.map(Next::Exit);
         }
@@ -57,7 +57,7 @@ impl Driver {
         Ok(Next::Claim { done })
     }
 
-    /// Errors: `LeaseLost` when the attempt was not ours any more.
+    /// Judges an attempt whose lease is still ours. Errors: `LeaseLost` when it is not.
     async fn judge_ours(
         &mut self,
         life: &Life,
@@ -98,7 +98,7 @@ impl Driver {
             self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
             return Err(RunError::Strays { count: outcome.left, whose: "the agent", before: false }.into());
         }
-        // The refusal that halts a run may have come in the agent's last breath.
+        // The refusal that halts the run may have come just before the agent ended.
         let run = story::view(self.store.as_ref(), &self.view)?.run;
         let status = run.status;
         if matches!(status, Status::Halted | Status::Cancelled) {
@@ -112,7 +112,7 @@ impl Driver {
                 status => Ok(Next::Exit(self.finish(status)?)),
             };
         }
-        // One that waits for a person is started again, and asks again.
+        // An agent that waits for a person's approval is restarted, and asks again.
         let waits = status == Status::Waiting && run.halt.is_some();
         if (waits || outcome.no_room) && gave_up(outcome) {
             self.end_of(life, exit, Then::Wait).await?;
@@ -122,7 +122,8 @@ impl Driver {
         let verdict = exit_policy::judge(exit, stop_asked);
         match verdict {
             Verdict::Done if self.is_unfinished()? => {
-                // Many a signal's handler exits with 0. What its task came to nobody has said.
+                // Many signal handlers exit with 0, but the task is still open: that counts as an
+                // interruption.
                 let status = self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
                 Ok(Next::Exit(self.finish(status)?))
             }
@@ -161,7 +162,7 @@ impl Driver {
         }
     }
 
-    /// Whether a task was begun and not done: an exit with 0 is an interruption then, and says so.
+    /// Returns whether a task was begun and not done. An exit with 0 is then an interruption.
     fn is_unfinished(&self) -> Result<bool, CliError> {
         let Some(open) = TaskContext::read(self.store.as_ref(), &self.view.run.id)?.task else {
             return Ok(false);
@@ -192,21 +193,21 @@ impl Driver {
         let wait = self.backoff.after(life.lived, entropy);
         let mut view = story::view(self.store.as_ref(), &self.view)?;
         if self.conduct.is_some() {
-            // It keeps its conversation itself, and asks for none of them again.
+            // The agent keeps its conversation itself, and asks for none of the recorded answers again.
             view.run.answers = 0;
         }
         story::died(life.attempt.0, exit, wait, &view);
         Ok(Next::Again(wait))
     }
 
-    /// Whether entries were closed in this attempt.
+    /// Returns whether entries were closed in this attempt.
     fn got_on(&self, attempt: AttemptNo) -> Result<bool, CliError> {
         let closed = story::view(self.store.as_ref(), &self.view)?.run.closed;
         let attempts = self.store.attempts(self.view.run.no)?;
         Ok(attempts.iter().any(|a| a.no == attempt && closed > a.closed_before))
     }
 
-    /// Whether this death, with those the store knows, makes a crash loop.
+    /// Returns whether this death, together with those in the store, makes a crash loop.
     fn loops(&self) -> Result<bool, CliError> {
         let now = self.store.now()?;
         let closed = story::view(self.store.as_ref(), &self.view)?.run.closed;
@@ -242,8 +243,8 @@ impl Driver {
             for_room: matches!(then, Then::Wait),
             ..outlast_core::run::attempt::Exit::default()
         };
-        // The claim of the next attempt takes this one's end to the disk with it. Should power fail before, the attempt is
-        // found cut off by that, and is a death all the same.
+        // The next attempt's claim syncs this record as well. If power fails before that, the attempt is
+        // found cut off, which counts as a death all the same.
         let durability =
             if matches!(then, Then::Restart) { Durability::Committed } else { Durability::Synced };
         let end = EndAttempt { run: self.view.run.no, attempt, instance, exit, active_ms, then };
@@ -251,7 +252,7 @@ impl Driver {
     }
 }
 
-/// Whether a usage limit that stood in its way ended the attempt. What exits with 0 has got over it.
+/// Returns whether a usage limit ended the attempt. An agent that exits with 0 got past the limit.
 fn is_end_at_limit(outcome: &Outcome) -> bool {
     match outcome.by {
         EndedBy::Limit => true,
@@ -260,7 +261,7 @@ fn is_end_at_limit(outcome: &Outcome) -> bool {
     }
 }
 
-/// Whether it ended by itself and by no signal, and has not done its work: it was told to come again too often.
+/// Returns whether the agent failed by itself, without a signal: after being told too often to retry.
 fn gave_up(outcome: &Outcome) -> bool {
     outcome.by == EndedBy::Itself
         && matches!(exit_policy::judge(outcome.exit, false), Verdict::Restart(exit_policy::Death::Failed))

@@ -1,4 +1,4 @@
-//! One attempt of the driver's: what the agent finds around it, where it prints, what holds its processes together.
+//! One running attempt: the agent's environment, its output, and what holds its processes together.
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
@@ -35,12 +35,12 @@ use outlast_process::{
 };
 
 impl Driver {
-    /// What the agent finds around it in this attempt.
+    /// Returns the agent's environment for this attempt.
     pub(super) fn environment(&self, claims: Claims) -> std::io::Result<BTreeMap<OsString, OsString>> {
         let keys = self.store.token_keys().map_err(std::io::Error::other)?;
         let attempts = self.store.attempts(self.view.run.no).map_err(std::io::Error::other)?;
         let turn = attempts.iter().find(|a| a.no == claims.attempt).map(|a| a.iteration);
-        // In a loop, what came before in other iterations was other work.
+        // In a loop, attempts of other iterations did other work.
         let before = || attempts.iter().filter(|a| a.no < claims.attempt && Some(a.iteration) == turn);
         let last_exit = before().rev().find_map(|a| a.exit.as_ref()).map(crate::render::exit::words);
         let state_file = self.mirror(claims.attempt).map_err(std::io::Error::other)?;
@@ -81,7 +81,7 @@ impl Driver {
             cwd: PathBuf::from(&self.command.directory),
             umask: self.command.umask,
             env,
-            // Nobody types on a terminal that is not lent: reading it would never end.
+            // Nobody types on a terminal that is not lent: reading from it would never end.
             stdin: match (&ends.terminal, &self.stdin) {
                 _ if launch.resumes && launch.headless => Stdin::Null,
                 (Some(terminal), None) if self.show.is_behind => Stdin::To(terminal.clone()),
@@ -95,13 +95,13 @@ impl Driver {
                 address_space: supervision.memory_bytes.filter(|_| supervision.memory_by_rlimit),
             },
         };
-        // What was seen before belongs to the attempt before.
+        // Events seen so far belong to the attempt before.
         while self.seen.try_recv().is_ok() {}
         let died = self.died.take();
         let mut watch = self.watch(&hold, claims.attempt);
         watch.goes_on_itself = launch.resumes;
         (watch.after, watch.printed) = (died, printed);
-        // At a terminal it would wait in a menu.
+        // At a terminal the agent would wait in a menu.
         watch.stop_at_limit |= on_terminal;
         let outcome = attempt::run(command, output, watch).await?;
         if let Err(e) = self.settle(actor, &outcome).await {
@@ -110,7 +110,7 @@ impl Driver {
         Ok(outcome)
     }
 
-    /// What a process of the attempt's is watched with.
+    /// Returns what an attempt's process is watched with.
     pub(super) fn watch<'a>(&'a mut self, hold: &'a Hold, attempt: AttemptNo) -> Watch<'a> {
         Watch {
             spawner: &self.spawner,
@@ -148,7 +148,7 @@ impl Driver {
         Ok(Launch { argv: self.command.argv.clone(), ..Launch::default() })
     }
 
-    /// Records what became of tools that the attempt left in flight, while it is open.
+    /// Records the outcome of tools that the attempt left in flight, while the attempt is open.
     async fn settle(&mut self, actor: Actor, outcome: &Outcome) -> Result<(), store::Error> {
         let store = self.store.as_ref();
         match &mut self.conduct {
@@ -156,14 +156,14 @@ impl Driver {
             Some(conduct) => {
                 conduct.ended(store, actor, outcome.exit, &outcome.tools, outcome.asked > 0).await
             }
-            // Agents that a script started: whose they are is asked when they go on.
+            // Agents started by a script: which one owns a tool is decided when they resume.
             None if outcome.tools.is_empty() => Ok(()),
             None => truth::settle(store, actor, actor.attempt, None, &outcome.tools).await.map(drop),
         }
     }
 
-    /// Makes the context's mirror anew: what an agent finds there is what the store has, whatever became of the
-    /// file. `None`: there is no place for it.
+    /// Writes the task context's mirror file again from the store, whatever became of the file. Returns its
+    /// path; `None` if there is no place for it.
     fn mirror(&self, attempt: AttemptNo) -> Result<Option<String>, CliError> {
         match Mirror::of(&self.context.place, &self.view, &self.context.around) {
             Ok(mirror) => {
@@ -177,9 +177,9 @@ impl Driver {
         }
     }
 
-    /// What holds the attempt's processes together: a control group of its own where that can be had.
+    /// Returns what holds the attempt's processes together: a control group of its own where possible.
     ///
-    /// Errors: limits were asked for, and there is none.
+    /// Errors: limits were asked for and no group can be had.
     fn held_together(&self, attempt: AttemptNo) -> Result<Hold, cgroup::Error> {
         let supervision = &self.command.supervision;
         let limits = cgroup::Limits {
@@ -196,13 +196,14 @@ impl Driver {
         Ok(Hold { group, keep: supervision.keep.clone(), orphans_wait })
     }
 
-    /// What keeps what an attempt prints. `None`: nothing does.
+    /// Begins the attempt's log. `None` if logs are off or there is no directory for them.
     fn log(&self, attempt: AttemptNo) -> Option<AttemptLog> {
         let own = self.directory.as_ref().filter(|_| !self.command.supervision.no_logs)?;
         output::log(&own.logs(), attempt)
     }
 
-    /// What is read off what a declared agent prints. A session's id is on disk before anybody else reads it.
+    /// Returns the readers of a declared agent's output. A session's id is on disk before the output is
+    /// passed on.
     fn eyes(&self, attempt: AttemptNo) -> (Option<Eyes>, Option<mpsc::UnboundedReceiver<Micros>>) {
         let patterns = self.conduct.as_ref().map(|conduct| conduct.adapter().patterns()).unwrap_or_default();
         if patterns.is_empty() {
@@ -212,14 +213,14 @@ impl Driver {
         let (store, run) = (self.store.clone(), self.view.run.no);
         let tell = move |sight: Sight| match sight {
             Sight::Session(id) => Capture::read(store.as_ref(), run, attempt, &id),
-            // At the very end nobody listens.
+            // At the very end nobody receives.
             Sight::Limit(until) => drop(sender.send(until)),
         };
         let eyes = Eyes { patterns, clock: self.context.clock.clone(), tell: Box::new(tell) };
         (Some(eyes), Some(printed))
     }
 
-    /// Where the agent prints to, and what reads it there.
+    /// Returns the agent's ends of its output, and what reads the other ends.
     pub(super) fn output(
         &self,
         log: Option<AttemptLog>,
@@ -247,7 +248,7 @@ impl Driver {
         Ok((ends, Some(Output::begin(streams, log, show.stage.clone(), eyes)?)))
     }
 
-    /// Lets others watch: the run is ours now.
+    /// Opens the socket at which others attach, once the run is ours.
     pub(super) fn let_watch(&mut self) {
         let Some(own) = self.directory.as_ref().filter(|_| self.listening.is_none()) else { return };
         match listen::listen(own.path(), self.show.stage.clone()) {

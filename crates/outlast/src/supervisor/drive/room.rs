@@ -1,4 +1,4 @@
-//! A run that waits for a budget above its own: no attempt is started before there is room.
+//! A run that waits for room in a budget above its own: no attempt is started before there is room.
 
 use std::time::Duration;
 
@@ -19,18 +19,20 @@ use crate::{
     },
 };
 
-/// How often it is looked for room, and whether the run is stopped meanwhile.
+/// Interval at which the supervisor checks for room and for a stop.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How often the lease is asked for again: another process may have taken this one for dead.
+/// Interval at which the lease is renewed while waiting: another process may have declared this one dead.
 const HOLD: Duration = Duration::from_secs(30);
 
 impl Driver {
-    /// Waits while the run does, and claims nothing. `Some`: it has ended, or was stopped: the exit code.
+    /// Waits as long as the run waits, without claiming it. `Some`: exit code, because the run has ended or
+    /// was stopped.
     ///
-    /// A raise, the next window or other runs' calls make room. Errors: `RunHeld`: another process drives the run.
+    /// A raised budget, its next window or settled calls of other runs make room. Errors: `RunHeld`: another
+    /// process drives the run.
     pub(super) async fn wait_for_room(&mut self) -> Result<Option<u8>, CliError> {
-        // What has ended before it began here, the claim refuses.
+        // If the run has already ended, the claim refuses it.
         if story::view(self.store.as_ref(), &self.view)?.run.status != Status::Waiting {
             return Ok(None);
         }
@@ -67,15 +69,16 @@ impl Driver {
         if said {
             say("there is room again");
         }
-        // Those who wait for one budget do not return together; and one whose agent cannot use the room there is
-        // is started less and less often.
+        // Jitter, so that runs that wait for one budget do not all return at once. The backoff grows while an
+        // agent cannot use the room there is.
         let jitter =
             self.backoff.after(self.lived, u64::from_le_bytes(random(self.context.entropy.as_ref())));
         self.pause(jitter).await
     }
 
-    /// After an agent gave up on calls for which there was no room, while others' calls in flight hold it: that comes
-    /// back by itself. A run that waits does so before its next attempt.
+    /// Waits out a backoff after the agent gave up on calls for which other runs' calls in flight left no
+    /// room. That room comes back by itself. A run with status `waiting` waits before its next attempt
+    /// instead.
     pub(super) async fn stand_back(&mut self) -> Result<Option<u8>, CliError> {
         if story::view(self.store.as_ref(), &self.view)?.run.status == Status::Waiting {
             return Ok(None);
@@ -89,7 +92,7 @@ impl Driver {
         self.pause(jitter).await
     }
 
-    /// Whether what the run waits for fits now.
+    /// Returns whether the refused call would fit now.
     fn has_room(&self, run: &Run) -> Result<bool, CliError> {
         let Some(refusal) = &run.halt else { return Ok(true) };
         let parent = match refusal.whose {

@@ -1,4 +1,4 @@
-//! A run that sleeps until its provider's usage limit is over: one supervisor waits, and wakes it.
+//! A run that sleeps until its provider's usage limit is over: one supervisor waits and wakes it.
 
 use std::time::Duration;
 
@@ -22,17 +22,18 @@ use crate::{
     },
 };
 
-/// The longest time in which nobody looks at the wall clock, which a suspended machine has not stopped; and
-/// in which a stop or a wake is heard.
+/// Longest time between two looks at the wall clock, which goes on while the machine is suspended. A stop or
+/// a wake is noticed within it too.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How often the lease is asked for again: another process may have taken this one for dead.
+/// Interval at which the lease is renewed while sleeping: another process may have declared this one dead.
 const HOLD: Duration = Duration::from_secs(30);
 
 impl Driver {
-    /// Sleeps while the run does, and claims nothing. `Some`: it has ended, or was stopped: the exit code.
+    /// Waits as long as the run sleeps, without claiming it. `Some`: exit code, because the run has ended or
+    /// was stopped.
     ///
-    /// Errors: `RunHeld`: another process wakes it.
+    /// Errors: `RunHeld`: another process will wake it.
     pub(super) async fn sleep_on(&mut self) -> Result<Option<u8>, CliError> {
         if story::view(self.store.as_ref(), &self.view)?.run.status != Status::Sleeping {
             return Ok(None);
@@ -69,7 +70,7 @@ impl Driver {
                 () = tokio::time::sleep(nap) => {}
                 signals = self.signals.next() => match ended_by::asked(&signals?) {
                     Some(EndedBy::Person) => return self.interrupted(true).await.map(Some),
-                    // It goes on sleeping, for `resume --all` after the reboot.
+                    // The run stays asleep, for `resume --all` after the reboot.
                     Some(_) => return self.finish(Status::Sleeping).map(Some),
                     None => {}
                 },
@@ -79,21 +80,21 @@ impl Driver {
                 self.hold().await?;
             }
         }
-        // Those who wait for one account's limit do not return together; and a limit that is said to be
-        // over and is not is asked about less and less often.
+        // Jitter, so that runs that wait for one account's limit do not all return at once. The backoff grows
+        // while a limit that should be over is not.
         let jitter =
             self.backoff.after(self.lived, u64::from_le_bytes(random(self.context.entropy.as_ref())));
         self.pause(jitter).await
     }
 
-    /// Takes the run's lease, or keeps it: until when it sleeps, and as whom.
+    /// Takes or keeps the run's lease. Returns until when the run sleeps, and the instance that holds it.
     pub(super) async fn hold(&self) -> Result<(Option<Micros>, InstanceNo), CliError> {
         let run = self.view.run.no;
         self.ask_alive(|instance| Hold { run, instance }).await
     }
 }
 
-/// How long to sleep before the clock is looked at again; `None` when it is time.
+/// Returns how long to sleep before the next look at the clock; `None` when it is time.
 fn nap(until: Micros, now: Micros) -> Option<Duration> {
     let left = u64::try_from(until.0.saturating_sub(now.0)).ok().filter(|left| *left > 0)?;
     Some(Duration::from_micros(left).min(LOOK))
@@ -113,7 +114,7 @@ mod tests {
         check(11, 10, Some(Duration::from_micros(1)));
         check(5_000_000, 0, Some(LOOK));
         check(i64::MAX, -1, Some(LOOK));
-        // The clock was set back meanwhile: it sleeps on; forward, as by a suspend: it wakes.
+        // Clock set back: it sleeps on. Clock moved forward, as by a suspend: it wakes.
         check(5_000_000, 4_999_000, Some(Duration::from_millis(1)));
     }
 }

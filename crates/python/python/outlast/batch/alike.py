@@ -1,4 +1,4 @@
-"""Failures that are alike: something is wrong with all items, and the rest would fail, too. Pure."""
+"""Stops a batch after many equal failures in a row: the rest would fail, too. Pure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from .options import MOST_EQUAL_FAILURES
 
 
 class Alike:
-    """Counts the failures in a row that say the same."""
+    """Counter of equal failures in a row."""
 
     def __init__(self) -> None:
         self._shape = ""
         self._count = 0
 
     def ended(self) -> None:
-        """An item did not fail."""
+        """Starts the count anew, because an item did not fail."""
         self._count = 0
 
     def failed(self, error: BaseException | None) -> RepeatedFailure | None:
-        """Another one failed: what stops the batch, where it is one too many."""
+        """Counts a failure. Returns the error that stops the batch when there were too many."""
         says = f"{type(error).__name__}: {'' if error is None else journal.message(error)}"
-        # Numbers and addresses differ from item to item: the fault is the same.
+        # Numbers and addresses are masked: they differ between items with the same fault.
         shape = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", says[:300])
         self._count = self._count + 1 if shape == self._shape else 1
         self._shape = shape

@@ -31,7 +31,7 @@ def _function(fn: Any) -> list[str]:
     if isinstance(fn, functools.partial):
         return _function(fn)
     if not hasattr(fn, "__code__"):
-        # A callable object: what its class does when it is called.
+        # A callable object is digested by its class's `__call__`.
         fn = _unwrapped(getattr(type(fn), "__call__", fn))
     fn = getattr(fn, "__func__", fn)
     found = getattr(fn, "__code__", None)
@@ -42,7 +42,7 @@ def _function(fn: Any) -> list[str]:
 
 
 def _unwrapped(fn: Any) -> Any:
-    """The function under its decorators, however many there are."""
+    """Returns the function under all its decorators."""
     seen = set()
     while (under := getattr(fn, "__wrapped__", None)) is not None and id(fn) not in seen:
         seen.add(id(fn))
@@ -51,7 +51,7 @@ def _unwrapped(fn: Any) -> Any:
 
 
 def _code(code: CodeType) -> list[str]:
-    # By what each instruction means: places in tables move when a comment for people is written.
+    # Uses what each instruction refers to, because indexes into tables change with a docstring.
     parts = [repr(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])]
     for instruction in dis.get_instructions(code):
         value = instruction.argval
@@ -59,7 +59,7 @@ def _code(code: CodeType) -> list[str]:
         if isinstance(value, CodeType):
             parts += _code(value)
         elif isinstance(value, frozenset):
-            # The order of a set's parts changes from process to process.
+            # The order of a set differs between processes.
             parts.append(repr(sorted(map(repr, value))))
         else:
             parts.append(repr(value))

@@ -58,7 +58,7 @@ class Core:
         self._looked = 0.0
         self._opened = False
         self.out: OutFile | None = None
-        # The caller left at once: nobody waits for what runs.
+        # Whether the caller left without waiting for running items.
         self.abandoned = False
         self._is_dropped = False
 
@@ -71,7 +71,7 @@ class Core:
         """
         options = self.options
         source = Source(items, options)
-        # What can fail comes before the attempt, which would be left open.
+        # Steps that can fail come before the attempt, which they would leave open.
         self.out = OutFile(options.out) if options.out is not None else None
         seat = None
         try:
@@ -176,7 +176,7 @@ class Core:
                 code="store_vanished",
             )
         if self.queue.waits_for_others:
-            # Who holds them may be gone.
+            # The processes that hold the items may be dead.
             self.engine.sweep()
 
     def gate_delay(self) -> float:
@@ -259,7 +259,7 @@ class Core:
             read=lambda: self.engine.value(self.run._no, seq),
         )  # fmt: skip
         with self.lock:
-            # What is skipped or failed may never have come to its call.
+            # Only done items count: skipped and failed ones may not have made a call.
             self._worked += standing == "done"
             self.stats.cost_usd += nano / 1e9
             self._count(standing, cached=False)
@@ -289,7 +289,7 @@ class Core:
         try:
             self.shown.update(self.stats, last)
         except Exception:
-            # A display that broke is no reason to end what it shows.
+            # A display that fails must not end the batch.
             self.shown = None
 
     def _count(self, standing: str, cached: bool) -> None:

@@ -115,7 +115,7 @@ def _work(core: Core) -> None:
 
 
 def _patience(wait: Wait) -> float:
-    # A second at most: a stop by a person is seen by looking.
+    # A second at most, because a person's stop is only seen by polling.
     return 1.0 if wait.seconds is None else min(1.0, max(0.0, wait.seconds))
 
 
@@ -127,7 +127,7 @@ class AsyncBatch:
         self._make = make
         self._core: Core | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        # Of several that read it, one begins it.
+        # Held by the one of several readers that begins the batch.
         self._beginning = asyncio.Lock()
         self._is_given_up = False
 
@@ -214,7 +214,7 @@ class AsyncBatch:
             try:
                 await asyncio.wait(waiting)
             except asyncio.CancelledError:
-                # Again: leave now. What runs is given back.
+                # Cancelled again: leave now. Running items are given back.
                 for task in waiting:
                     task.cancel()
         say(telling.resume_hint())

@@ -75,7 +75,7 @@ class ItemRun(Run):
     """A claimed item: what `outlast.current().run` is in the item's function."""
 
     def __init__(self, job: JobRun, seat: "_native.Seat", key: str, seq: int, steps_scope: str) -> None:
-        # Not `Run.__init__`: the claim opens an item, and there are many.
+        # Without `Run.__init__`, which would cost too much for each of many items; the claim has opened the item.
         self._runtime = job._runtime
         self._engine = job._engine
         self._id = job.id
@@ -102,7 +102,7 @@ class ItemRun(Run):
 
     @property
     def _is_async(self) -> bool:  # type: ignore[override]
-        # Whether the item's function is: nobody opened the item by `async with`.
+        # Decided by the running event loop, because an item is not opened by `async with`.
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -114,7 +114,7 @@ class ItemRun(Run):
         with self._lock:
             if self._steps is None:
                 self._steps = steps.Memory(self)
-                # What the item recorded before is found when a step begins: no reading ahead for each item.
+                # Recorded steps are looked up when a step begins, not read ahead for each item.
                 self._steps.begin(self._engine.unrecorded(self._no))
             return self._steps
 

@@ -17,10 +17,10 @@ from .results import Result
 
 
 class OutFile:
-    """Written beside its place, and renamed into it at the end: what is read there is whole.
+    """File of results, written beside its final path and renamed at the end, so that readers see only a whole file.
 
-    A link stays one, and what it points to is replaced; the permissions of a file that was there are kept. What a killed
-    process left beside it is removed by the next start. Errors: `OSError`, before any item is run.
+    A symbolic link stays, and its target is replaced. The permissions of an existing file are kept. The next start
+    removes the partial file of a killed process. Errors: `OSError`, before any item is run.
     """
 
     _file: IO[str] | None
@@ -43,7 +43,7 @@ class OutFile:
             return
         line: dict[str, Any] = {"key": result.key, "index": result.index, "ok": result.ok}
         if result.ok:
-            # JSON has no numbers for "not a number" and the infinite.
+            # JSON has no NaN and no infinities: they become null.
             line["value"] = untagged(json.loads(result.recorded(), parse_constant=lambda _: None))
         else:
             line["error"] = result.why()
@@ -52,7 +52,7 @@ class OutFile:
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
     def finish(self) -> None:
-        """On disk under its own name."""
+        """Puts the file on disk under its final name."""
         if self._file is None:
             return
         self._file.flush()
@@ -67,7 +67,7 @@ class OutFile:
             os.close(folder)
 
     def drop(self) -> None:
-        """The batch did not come to its end: what was there before stays. Idempotent."""
+        """Removes the partial file of a batch that did not finish. An earlier file stays. Idempotent."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -75,7 +75,7 @@ class OutFile:
             os.unlink(self._partial)
             file.close()
         except OSError:
-            # A full disk: what was written is not wanted.
+            # The disk may be full; the content is not needed.
             pass
 
 
@@ -90,7 +90,7 @@ def _mode(path: str, asked: str) -> int | None:
     if stat.S_ISDIR(found):
         raise IsADirectoryError(errno.EISDIR, "out= wants a file, had a directory", asked)
     if not stat.S_ISREG(found):
-        # A device would be replaced by a file.
+        # Renaming would replace the device by a file.
         raise OSError(errno.EINVAL, "out= wants a file, had a device or a pipe", asked)
     return stat.S_IMODE(found)
 
@@ -102,7 +102,7 @@ def _create(path: str) -> tuple[str, IO[str]]:
             file = open(partial, "x", encoding="utf-8")
         except FileExistsError:
             continue
-        # Held for as long as this process lives: that is how others know.
+        # The lock is held while this process lives, which tells others that the file is in use.
         if _locked(file.fileno()) is not False and _is(file.fileno(), partial):
             return partial, file
         file.close()
@@ -116,12 +116,12 @@ def _remove_left(partial: str) -> None:
             if _locked(file.fileno()) and _is(file.fileno(), partial):
                 os.unlink(partial)
     except OSError:
-        # Another's file, or gone meanwhile.
+        # The file belongs to another user, or is gone meanwhile.
         pass
 
 
 def _locked(file: int) -> bool | None:
-    """Whether the lock is ours now; None on a file system without locks, where nobody's file is taken for a dead one's."""
+    """Tries to lock the file. None on a file system without locks, where no file counts as a dead process's."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

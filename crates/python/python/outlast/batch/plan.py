@@ -27,7 +27,7 @@ class Plan:
     state: bytearray
     seqs: "array.array[int]"
     version: bytes
-    #: The rule for done items of other code: the caller's own `version` counts, a digest only warns.
+    #: Rule for done items of other code: rerun for the caller's own `version`; a digest only warns.
     on_version: str
     recorded: "_native.Items"
     #: Done and skipped items that stay as they are, dead ones, and those of other code among the done.
@@ -80,7 +80,7 @@ def make(source: Source, fn: Callable[..., Any], options: Options, recorded: "_n
             continue
         if not anything:
             continue
-        # Where the key is the digest of the content, the content is as it was.
+        # Without `key=`, the key is the content's digest, so the content cannot have changed.
         content = source.content(index) if options.key is not None else None
         found = recorded.find(key, content, version)
         if found is None or expired:

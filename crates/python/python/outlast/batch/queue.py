@@ -14,7 +14,7 @@ ASK_AGAIN_S = 0.25
 
 @dataclasses.dataclass(frozen=True)
 class Take:
-    """Run this one; `alone`: nothing else runs meanwhile, because it may kill the process."""
+    """Item to run now. `alone`: nothing else may run meanwhile, because the item may kill the process."""
 
     index: int
     alone: bool = False
@@ -22,13 +22,13 @@ class Take:
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """Nothing to run now. `seconds` until something is due by itself, None: when something ends."""
+    """Nothing to run now. `seconds` until the next item is due; None: wait until a running item ends."""
 
     seconds: float | None
 
 
 class Queue:
-    """Fresh items in input order, then those that others hold, then suspects one at a time."""
+    """Queue of fresh items in input order, then items that other processes hold, then suspects one at a time."""
 
     def __init__(self, fresh: Iterator[int], width: Width) -> None:
         self._fresh = fresh
@@ -69,14 +69,14 @@ class Queue:
         self._alone = False
 
     def held(self, index: int, now: float) -> None:
-        """Puts an item that another process has where it is asked for again later."""
+        """Queues an item that another process holds, to be asked for again after `ASK_AGAIN_S`."""
         self._held.append((now + ASK_AGAIN_S, index))
 
     def suspect(self, index: int) -> None:
         self._suspects.append(index)
 
     def again(self, index: int) -> None:
-        """Puts an item where it is claimed anew at once."""
+        """Queues an item to be claimed again at once."""
         self._held.appendleft((0.0, index))
 
     def stop(self) -> None:

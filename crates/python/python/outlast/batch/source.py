@@ -29,7 +29,7 @@ class Source:
         in_place = not listed and (isinstance(items, Sequence) or indexed)
         self.items: Any = items if in_place else list(items)
         self._options = options
-        #: By index; None where an equal key came before it, and the item is left out.
+        #: Keys by index. None for an item that is left out because an earlier one has the same key.
         self.keys: list[str | None] = []
         self._read()
         # Digests of contents that are known, 32 bytes each.
@@ -68,7 +68,7 @@ class Source:
             self.keys.append(key)
 
     def content(self, index: int) -> bytes:
-        """32 bytes of what the item is: the same key with other content is another piece of work."""
+        """Returns the digest of the item's content, 32 bytes. The same key with other content is other work."""
         at = slice(32 * index, 32 * index + 32)
         if not self._known[index]:
             item, content_of = self.items[index], self._options.content
@@ -95,7 +95,7 @@ def _text(key: Any, index: int) -> str:
         if not key.isascii() and any("\ud800" <= c <= "\udfff" for c in key):
             raise ValueError(f"key wants a text that is Unicode for each item, had {key!r} for item {index}")
         return key
-    # Numbers of tables are whole ones, too.
+    # Accepts integers of other types, too, such as numpy's.
     if hasattr(key, "__index__") and not isinstance(key, bool):
         return str(operator.index(key))
     raise TypeError(f"key wants a text or a whole number for each item, had {key!r} for item {index}: str(…) makes it a text")

@@ -42,7 +42,7 @@ def dropped(job: str, stats: Stats) -> str:
 def resume_hint() -> str:
     """The command that goes on with the job, for people at a terminal."""
     if not sys.argv or not os.path.isfile(sys.argv[0]) or "ipykernel" in sys.argv[0]:
-        # A notebook, an interpreter at a prompt, python -c.
+        # No script to name: a notebook, an interactive interpreter, or python -c.
         return "start it again to go on"
     return "start it again to go on: " + shlex.join([os.path.basename(sys.executable or "python"), *sys.argv])
 

@@ -1,4 +1,4 @@
-"""The number of items that run at once. Pure: the caller holds the lock, and says what time it is."""
+"""Limits how many items run at once. Pure: the caller holds the lock and passes the time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ CROWDED = frozenset({429, 503, 529})
 
 
 class Width:
-    """Up to `most` items; half as many when a provider is crowded, and one more for each width's worth of items that went well.
+    """Number of items that may run at once, from 1 to `most`.
 
-    (Additive increase, multiplicative decrease, as networks do it.) Refusals of calls that began before it was halved
-    say nothing new: a burst of them halves it once.
+    Halved when a provider is crowded, and raised by one for each width's worth of items that went well (additive
+    increase, multiplicative decrease). Refusals of calls that began before the last halving are ignored: a burst of
+    them halves the width once.
     """
 
     def __init__(self, most: int) -> None:

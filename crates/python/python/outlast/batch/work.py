@@ -93,10 +93,10 @@ def no_room(error: BaseException | None) -> str | None:
 
 
 def goes_back(error: BaseException | None, refused: str | None, answers: int, is_halted: bool) -> bool:
-    """Whether an item is pending again, whatever its function returned or raised. Pure.
+    """Returns whether an item goes back to pending, whatever its function returned or raised. Pure.
 
-    One whose call was refused by a limit does. So does one that ends in a halted run, unless it returned and all
-    that we saw of its calls was answered: that one is paid for and whole.
+    An item goes back if a limit refused one of its calls. An item that ends in a halted run goes back, too, unless it
+    returned and calls of it were answered: its result is paid for and whole.
     """
     if refused is not None or isinstance(error, (RunHalted, LeaseLost, StopRequested)):
         return True
@@ -110,7 +110,7 @@ def one(core: "Core", index: int, alone: bool) -> Process[None]:
     key = plan.key(index)
     item = plan.source.items[index]
     on_change = "rerun" if options.on_change == "rerun" else "keep"
-    # Before the claim: an item that waits for its turn dies with no process, and others may take it.
+    # Waits before the claim: meanwhile, other processes may take the item, and a death does not count against it.
     wait = core.gate_delay()
     if wait > 0 and (yield Pause(core, wait)):
         core.returned(index)
@@ -142,7 +142,7 @@ def one(core: "Core", index: int, alone: bool) -> Process[None]:
     except GeneratorExit:
         raise
     except BaseException:
-        # Cancelled, or the store failed: nothing is held against the item.
+        # After a cancellation or a failed store, the item is given back without a failure.
         try:
             _native.return_item(seat, seq)
         except Error:
@@ -169,13 +169,13 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
         except Exception as e:
             error = e
         finally:
-            # What a late thread still writes commits with nothing: it is told so.
+            # Sealed, so that later writes of a late thread raise: they would commit with nothing.
             changed = changes.seal()
         refused = run.refused or no_room(error)
         certain = error is None and run.answers > 0
         barred = None if refused or certain else core.engine.barred(core.run._no)
         is_halted = barred is not None and barred[0] == "halted"
-        # Of a client that was made by hand no answer is seen: what it was told may have been this.
+        # Answers to a client made by hand are not seen here: it may have been refused for this reason.
         if refused == NO_ROOM or (barred is not None and not is_halted):
             yield from _return(core, seat, index, seq, began)
             return
@@ -188,13 +188,13 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
                 yield from _record(core, seat, index, seq, "done", text.encode(), None, changed)
                 return
             except Conflict as e:
-                # Somebody changed what it read: a failed try, which left nothing.
+                # Another writer changed what the item read: the try failed, and left nothing.
                 error = e
         if isinstance(error, Skip):
             reason = journal.message(error)
             yield from _record(core, seat, index, seq, "skipped", reason.encode("utf-8", "replace"), error)
             return
-        # A late thread still runs it: another try beside it would do it twice.
+        # No further try beside a late thread: the item would run twice at once.
         delay = None if invoke.late else core.options.retry.delay(error, tries)
         if status_of(error) in CROWDED:
             core.crowded(began)
@@ -204,7 +204,7 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
             told = json.dumps({"error": journal.described(error)}).encode()
             yield from _record(core, seat, index, seq, "failed", told, error)
             if invoke.late is not None:
-                # Its slot stays occupied until it ends.
+                # The late thread keeps its slot until it ends.
                 core.late(invoke.late)
             return
         yield Commit(_native.next_try(seat, seq))
@@ -228,7 +228,7 @@ def _record(
     try:
         standing, tries, nano, _ = yield Commit(_native.record_item(seat, seq, how, raw, True, list(changes)))
     except (AlreadyTaken, AlreadySettled):
-        # This process was thought dead, and another has the item now: its result counts.
+        # This process was declared dead, and another one has the item now, whose result counts.
         core.held(index)
         return
     core.ended(index, seq, standing, tries, nano, raw, error)

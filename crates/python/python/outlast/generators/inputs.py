@@ -70,7 +70,7 @@ class Inputs:
         self._watch.begin()
         return AsyncPulls(self._watch)
 
-    # An iterator may be pulled without a loop.
+    # Supports `next(inputs)` without a loop.
     def __next__(self) -> Any:
         self._watch.begun = True
         return _pulled(self._watch.take())
@@ -84,7 +84,7 @@ class Inputs:
         return len(self._watch.source)
 
     def __bool__(self) -> bool:
-        # `if not documents: return` is no look at the inputs that changes a result.
+        # A test for emptiness, as in `if not documents: return`, does not change a result.
         return bool(self._watch.source)
 
     def __getitem__(self, at: Any) -> Any:
@@ -151,7 +151,7 @@ def _pulled_async(value: Any) -> Any:
 
 
 def _reader(pulls: Pulls) -> str | None:
-    """The counting or pairing iterator that holds this one: with fewer inputs it would count or pair otherwise."""
+    """Returns the name of a counting or pairing iterator around this one: its results depend on the inputs left out."""
     for holder in gc.get_referrers(pulls):
         cls = type(holder)
         if cls in (enumerate, zip) or cls.__module__ == "itertools":

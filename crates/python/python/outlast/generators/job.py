@@ -123,7 +123,7 @@ class GeneratorJob:
         self.over = False
 
     def _begin(self, found: Found) -> None:
-        # What is recorded is looked up by inputs; no step is out of its turn.
+        # Results are looked up by input, so a step out of its recorded order is no divergence.
         assert self.run.steps.recorded is not None
         self.run.steps.recorded.be_concurrent()
         if self._way is Way.AGAIN:
@@ -206,7 +206,7 @@ class GeneratorJob:
                 return int(seq)
             standing = rest[0] if what == "ended" else what
             if standing == "dead":
-                # Nothing comes after it until it has a result, and somebody started the script again.
+                # A dead input runs again: later inputs need its result first, and a person has started the script again.
                 say(f"input {taken.index} of {self.id} failed in its last three starts, and runs again")
                 yield Commit(self._engine.reset_item(self.run._no, taken.key, False))
                 continue
@@ -216,7 +216,7 @@ class GeneratorJob:
             raise Error(f"input {taken.index} of job {self.id} cannot be claimed: it is {standing}")
 
     def _claiming(self, taken: Taken, content: bytes | None) -> Commit:
-        # One input at a time is all that this worker ever has: it is alone.
+        # Claimed as alone, because this worker never has more than one input.
         return Commit(_native.claim_item(self._seat(), taken.key, taken.index, content, self._version, "keep", "rerun", True))
 
     def _import(self, taken: Taken) -> Process[None]:
@@ -224,7 +224,7 @@ class GeneratorJob:
         text = codec.encode(self.store.read(self._lines[taken.index]))
         seat, content = self._seat(), mark(taken.index)
         seq = (yield self._claiming(taken, content))[1]
-        # Lost to a power cut it is imported again: the line is still there.
+        # Not synced: if a power cut loses the record, the line of the file is imported again.
         yield Commit(_native.record_item(seat, seq, "done", text.encode(), False))
         self._record.imported.add(content.hex())
         self._used += 1
@@ -246,7 +246,7 @@ class GeneratorJob:
             self._other("gives a result without taking an input for it")
             taken = Taken(None, n, f"result {n}", None)
         elif self._note.shape is not None and taken.index != n:
-            # The order of its results is all that is known of them.
+            # Without a pull for each result, only the order of the results identifies them.
             taken.index = n
             if taken.seq is not None:
                 yield Commit(_native.return_item(self._seat(), taken.seq))
@@ -257,7 +257,7 @@ class GeneratorJob:
                 return self._replay(self._ready.popleft())
         self._current = taken
         text = codec.encode(value)
-        # From here on it is closed, whatever is raised.
+        # The item counts as closed from here on, whatever is raised.
         self._current = None
         seat = self._seat()
         yield Commit(_native.record_item(seat, taken.seq, "done", text.encode()))
@@ -412,7 +412,7 @@ class GeneratorJob:
                 else:
                     yield Commit(_native.return_item(seat, taken.seq))
         except Exception:
-            # What brought us here is the news; the next life finds the item open.
+            # The original error counts more; the next life finds the item open.
             pass
         self.run._leave("stopped" if isinstance(error, KeyboardInterrupt) else "interrupt", quiet=True)
         self._release()

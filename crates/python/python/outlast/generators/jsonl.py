@@ -33,7 +33,7 @@ class Line:
 
     start: int
     end: int
-    # Of its result, to see whether the record has the same; equal only within this process.
+    # Hash of the result, to compare it with the record. Comparable within this process only.
     result: int
     old: bool
 
@@ -43,12 +43,12 @@ class Scan:
     """The contents of a file: the newest line of each index, by job."""
 
     jobs: dict[str, dict[int, Line]]
-    #: Bytes that are whole lines; what follows is a torn one.
+    #: Length of all whole lines in bytes; the rest is a torn line.
     whole: int
     size: int
-    #: The last line lacks only its end.
+    #: Whether the last line lacks only its newline.
     unended: bool
-    #: Lines that stand behind the torn beginning of another, in one line with it.
+    #: Number of results that follow a torn beginning in the same line.
     glued: int
 
     @property

@@ -38,7 +38,7 @@ class Changes:
             self._changes += made
 
     def _rebased(self, change: "Change") -> "Change":
-        """The change as the engine sees it: for it, all that a step changes is one transaction."""
+        """Lowers the expected version by the step's own earlier changes: for the engine, they are one transaction."""
         namespace, agent, key, value, expected = change
         if namespace.startswith("run:") and namespace != self._own:
             raise ReadOnlyNamespace(
@@ -61,7 +61,7 @@ class Changes:
         return self._last.get((namespace, agent, key), (0, None))
 
     def seal(self) -> "list[Change]":
-        """All changes. None can be added from now on."""
+        """Returns all changes and refuses further ones."""
         with self._lock:
             self._sealed = True
             return self._changes

@@ -14,12 +14,12 @@ from ..versions import Operation, ReplayEvent, ResumePoint, StateResult
 from . import wire
 
 _SERVICE = "/statehouse.v1.StatehouseService/"
-# As long as the values may be that it has, and not the 4 MiB that gRPC takes by default.
+# No limit on the length of a message, because values may be larger than gRPC's default of 4 MiB.
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
 class Id(str):
-    """A transaction's id, with what the transaction has changed itself: the wire has no reads within one."""
+    """Id of a transaction, with its own changes kept here: the wire has no reads within a transaction."""
 
     own: dict[tuple[str, str, str], tuple[int, Any]]
 
@@ -97,7 +97,10 @@ class Remote:
         _note(id, (namespace, agent, key), None)
 
     def see(self, id: str, namespace: str, agent: str, key: str) -> StateResult:
-        """The transaction's own changes over what is committed now: with `first-committer`, what it writes cannot be stale."""
+        """Reads a key with the transaction's own changes over the committed state.
+
+        With `first-committer`, a stale read of a key that the transaction writes makes its commit fail.
+        """
         found = self.get(namespace, agent, key)
         changes, value = _own(id).get((namespace, agent, key), (0, None))
         if not changes:
@@ -111,7 +114,7 @@ class Remote:
         self._ask("Abort", wire.text(1, id))
 
     def outcome(self, id: str) -> int | None:
-        # A commit that is asked again answers the same.
+        # Commit is idempotent on the wire: asked again, it gives the same answer.
         try:
             return int(_number(self._ask("Commit", wire.text(1, id)), 1))
         except Error as e:
@@ -161,7 +164,7 @@ class Remote:
             yield StateResult(value, int(_number(e, 3)), int(_number(e, 4)), True, _text(e, 1))
 
     def resume_point(self, namespace: str, agent: str, prefix: str) -> ResumePoint:
-        """Reads all steps: the wire has no question for it."""
+        """Finds the resume point by reading all steps: the wire has no request for it."""
         last = {"done": -1, "pending": -1}
         for found in self.scan(namespace, agent, prefix):
             n = found.key[len(prefix) :]
@@ -194,7 +197,7 @@ class Events:
         self._remote = remote
         self._place = (namespace, agent)
         self._next, self._end = start, end
-        #: The last commit that was given.
+        #: Number of the last commit that was returned.
         self.head = 0
 
     def until_now(self) -> Iterator[ReplayEvent]:
@@ -202,7 +205,7 @@ class Events:
         event: ReplayEvent | None = None
         for part in self._remote._replay(*self._place, self._next, self._end):
             if event is not None and event.commit_ts == part.commit_ts:
-                # One that is too long for a message comes in several.
+                # A commit too long for one message comes in several.
                 event.operations += part.operations
                 continue
             if event is not None:

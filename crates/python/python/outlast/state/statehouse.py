@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .remote import Remote
     from ..runtime import Runtime
 
-# How often a follower looks for more, in seconds.
+# Seconds between two looks of a follower for new changes.
 _LOOK = 0.05
 # The longest wait before an update is tried again, in seconds.
 _AGAIN = 0.05
@@ -117,7 +117,7 @@ class Statehouse:
                     commit = tx.commit()
                 return StateResult(value, found.version + 1, commit, True, key)
             except Conflict:
-                # Another one was first, so that somebody always gets on; together they would meet again.
+                # Another writer was first, so there is always progress. The random wait keeps both from meeting again.
                 tried += 1
                 _sleep(random.uniform(0, min(_AGAIN, 0.001 * 2 ** min(tried, 10))))
 

@@ -1,4 +1,4 @@
-"""Threads and tasks beside the one that does a step: one may then rightly be ahead of what another has yet to replay."""
+"""Detects concurrent work in a run: with several threads or tasks, the order of steps is no sign of divergence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Beside:
-    """The thread that opened a run, and the threads and tasks that were there before. Later ones may be the run's workers."""
+    """Threads and tasks that existed when a run was opened. Later ones may be the run's workers."""
 
     def __init__(self) -> None:
         self._opener = threading.get_ident()
@@ -17,7 +17,7 @@ class Beside:
         self._tasks: weakref.WeakSet[Any] = weakref.WeakSet(_tasks())
 
     def is_anybody(self) -> bool:
-        """Whether another thread or task than the caller's may be at work in the run."""
+        """Returns whether a thread or task other than the caller's may be at work in the run."""
         if threading.get_ident() != self._opener:
             return True
         if any(thread.ident not in self._threads for thread in threading.enumerate()):

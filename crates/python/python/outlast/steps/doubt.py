@@ -12,7 +12,7 @@ from .spec import key_of
 if TYPE_CHECKING:
     from ..runs import Run
 
-# As `outlast resolve` writes it, too.
+# Values of `resolved` in the payload. `outlast resolve` writes the same.
 RERUN, FAILED = "rerun", "failed"
 
 
@@ -70,7 +70,7 @@ def resolve(
     else:
         text = f'{{"args":{args_shown},"resolved":"done","value":{codec.encode(result)}}}'
     is_failed = rerun or failed is not None
-    # What this life has begun itself is not in its memory of the lives before.
+    # None for a step that this life began itself: the memory holds earlier lives only.
     seen = None if found is None else found[0]
     try:
         seq = _native.resolve_step(seat, base, run._scope, seen, text.encode("utf-8", "replace"), is_failed).wait()

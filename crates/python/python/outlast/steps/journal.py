@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..runs import Run
     from .life import Call
 
-# The last characters of a traceback, which say most.
+# Number of characters kept from the end of a traceback, which says most.
 _TRACEBACK = 16 << 10
 
 #: Codes of the engine for an entry that is not the step's own.

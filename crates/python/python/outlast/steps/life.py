@@ -31,7 +31,7 @@ def begin(run: "Run", spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 async def _awaited(run: "Run", spec: StepSpec, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # The place among equal steps is that of the task that awaits the step: in a replay as when it was done.
+    # The task that awaits the step takes its key, so that equal steps have the same order in a replay.
     found = find(run, spec, name, args, kwargs)
     return await drive_async(life(found)) if type(found) is Call else found
 
@@ -42,14 +42,14 @@ def find(run: "Run", spec: StepSpec, name: str, args: tuple[Any, ...], kwargs: d
     Errors: `StepInDoubt`, `StepDiverged`, `DuplicateKey`; `RunCompleted` and `StepFailed` where a completed run is replayed.
     """
     if run._state != "open":
-        # A run that its first step opens, or one that is not open.
+        # Opens a run that its first step opens; raises if the run is not open.
         run._seat_or_replay()
     memory = run.steps
     recorded: Any = memory.recorded
     if spec.key is not None:
         key: Any = memory.take_explicit(spec.key)
     else:
-        # One native call for what most steps are: recorded, or begun without anything unusual.
+        # One native call handles most steps: recorded ones, and new ones without anything unusual.
         key, base, value = _native.enter(recorded, name, args, kwargs, not spec.at_most_once)
         if base is None:
             return value
@@ -61,7 +61,7 @@ def find(run: "Run", spec: StepSpec, name: str, args: tuple[Any, ...], kwargs: d
 
 
 def _found_closely(call: "Call") -> Any:
-    """Finds the step where the quick look did not decide: by its key, and by what is left over of its name."""
+    """Finds a step that the native call could not decide: by its key, and by the recorded steps left over of its name."""
     run, spec, recorded = call.run, call.spec, call.memory.recorded
     assert recorded is not None
     try:
@@ -93,7 +93,7 @@ def life(call: "Call") -> Process[Any]:
             except RunHalted as e:
                 raise run._halted(e) from None
             if is_done:
-                # Another process recorded it meanwhile.
+                # Another process recorded the step meanwhile.
                 return call.recorded(number)
             if tried < 0 or (before and spec.at_most_once):
                 doubt.check(run, call.shown(), call.key, number, "open")
@@ -109,17 +109,17 @@ def life(call: "Call") -> Process[Any]:
             if error is None:
                 try:
                     try:
-                        # What is written in parts is written to an entry that is there.
+                        # A result written in parts needs a committed entry (`here.seq`).
                         number = here.number if len(text) < journal.LONG else here.seq
                         yield Commit(journal.seat_of_entry(run, call.name).record(number, text, False, changes))
                     except Error as e:
                         if not here.is_ahead or e.code not in journal.NOT_OURS:
                             raise
-                        # Another process wrote to the run since the opening was answered: the number was that entry's.
+                        # Another process wrote to the run since the opening was answered, and its entry has that number.
                         yield Commit(journal.seat_of_entry(run, call.name).record(here.seq, text, False, changes))
                     return result if type(result) in codec.UNCHANGED else codec.decode(text)["value"]
                 except Conflict as e:
-                    # Somebody changed what the step read: a failed try, which left nothing.
+                    # Another writer changed what the step read: the try failed, and left nothing.
                     error = e
             delay = None if spec.retry is None else spec.retry.delay(error, tried)
             yield Commit(journal.failure(call, here.seq, error, delay is not None))
@@ -129,7 +129,7 @@ def life(call: "Call") -> Process[Any]:
                 try:
                     raise error
                 finally:
-                    # The exception holds this frame, and must not be held by it.
+                    # Breaks the cycle between the exception and this frame.
                     del error
             yield Sleep(delay)
     except BaseException:

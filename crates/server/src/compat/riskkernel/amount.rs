@@ -1,9 +1,9 @@
-//! Amounts as JSON numbers, read and written without a float: `0.25` is a quarter, and stays one.
+//! Amounts as JSON numbers, read and written without floats, so that they stay exact.
 
 use outlast_core::words::money::NanoUsd;
 use serde_json::value::RawValue;
 
-/// A decimal number that is no amount of `10^-decimals` units: negative, no number, or too large.
+/// Error: a JSON value that is not an amount, because it is negative, not a number, or too large.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} is {had}, and a number from 0 is wanted")]
 pub struct BadAmount {
@@ -11,16 +11,16 @@ pub struct BadAmount {
     pub had: String,
 }
 
-/// Reads the number `raw` in units of `10^-decimals`, rounded to the nearest; what is more than nothing stays so.
+/// Reads the number `raw` in units of `10^-decimals`, rounded to the nearest. A positive number is at least 1.
 ///
-/// Floats come as they are written by people's programs: `0.30000000000000004` is 0.3 dollars.
+/// Programs write floats such as `0.30000000000000004`, which is read as 0.3 dollars.
 pub fn read(what: &'static str, raw: &RawValue, decimals: usize) -> Result<i64, BadAmount> {
     let text = raw.get().trim();
     let bad = || BadAmount { what, had: text.chars().take(40).collect() };
     if !text.starts_with(|c: char| c.is_ascii_digit()) {
         return Err(bad());
     }
-    // What follows is a number of JSON's grammar.
+    // `RawValue` has checked JSON's grammar, so a leading digit means a number.
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits = format!("{whole}{fraction}");
@@ -28,11 +28,11 @@ pub fn read(what: &'static str, raw: &RawValue, decimals: usize) -> Result<i64, 
         return Ok(0);
     }
     let exponent: i64 = exponent.parse().map_err(|_| bad())?;
-    // Where the point stands in `digits`, counted in the unit.
+    // Position of the decimal point in `digits`, counted in the unit.
     let point =
         exponent.checked_add(i64::try_from(whole.len() + decimals).map_err(|_| bad())?).ok_or_else(bad)?;
     let kept = usize::try_from(point.max(0)).map_err(|_| bad())?;
-    // Behind a digit that counts, 19 zeros are too large already.
+    // A digit other than 0 with 19 zeros after it is too large already.
     let units = digits.bytes().chain(std::iter::repeat(b'0')).take(kept.min(digits.len() + 19));
     let mut value: i64 = 0;
     for digit in units {
@@ -43,12 +43,12 @@ pub fn read(what: &'static str, raw: &RawValue, decimals: usize) -> Result<i64, 
     Ok(value.saturating_add(i64::from(half)).max(1))
 }
 
-/// Dollars as the JSON number they are: at most nine decimals.
+/// Returns nano-USD as a JSON number of dollars, with at most nine decimals.
 pub fn dollars(nano_usd: i64) -> Box<RawValue> {
     number(NanoUsd(nano_usd).to_string())
 }
 
-/// Milliseconds as whole seconds where they are, else with their decimals.
+/// Returns milliseconds as a JSON number of seconds, with decimals only where needed.
 pub fn seconds(ms: i64) -> Box<RawValue> {
     let (whole, rest) = (ms / 1000, ms.rem_euclid(1000));
     let text = if rest == 0 { whole.to_string() } else { format!("{whole}.{rest:03}") };
@@ -56,7 +56,7 @@ pub fn seconds(ms: i64) -> Box<RawValue> {
 }
 
 fn number(text: String) -> Box<RawValue> {
-    // Digits and a point between them are a number of JSON's.
+    // Digits with a point between them are a JSON number.
     RawValue::from_string(text).unwrap_or_default()
 }
 
@@ -82,7 +82,7 @@ mod tests {
         check("0", Some(0));
         check("0.0", Some(0));
         check("0e99999999999999999999", Some(0));
-        // Not nothing: nothing is no limit.
+        // Not 0, which would mean no limit.
         check("1e-12", Some(1));
         check("1e-400", Some(1));
         check("-1", None);

@@ -1,4 +1,4 @@
-//! Approvals below a run: asked for by its agent, decided by a person; and what became of its tool calls.
+//! Routes of a run's approvals, requested by its agent and decided by a person, and of its decided tool calls.
 
 use http::{Response, StatusCode};
 use outlast_core::{
@@ -19,10 +19,10 @@ use crate::{
     wire::body::AnswerBody,
 };
 
-/// Tool calls that are listed at most: the newest.
+/// Largest number of approvals read for a list of tool calls, newest first.
 const MOST: usize = 1_000;
 
-/// Asks for a person's word. 200 where none is wanted, 201 with the approval where one is, or was given before.
+/// Asks for an approval. Answers 200 where none is needed, and else 201 with the approval, new or already decided.
 pub async fn request(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run.no;
     let wanted: Wanted = asked.json()?;
@@ -51,11 +51,11 @@ struct Decision {
     decision: String,
     reason: Option<String>,
     decided_by: Option<String>,
-    /// Of the arguments that were looked at, where who decides says so.
+    /// Digest of the arguments that the person saw, if the request names it.
     arguments_digest: Option<Digest>,
 }
 
-/// Decides the approval that is named, or the one that is pending. Never by a run's token, nor without an API token.
+/// Decides the approval that the request names, or the only pending one. Needs an API token; a run token is refused.
 pub async fn decide(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     may_decide(&asked.by)?;
     let run = asked.run().await?.run;
@@ -84,13 +84,13 @@ pub async fn decide(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(StatusCode::OK, &shown(&asked, run.no).await?)
 }
 
-/// What waits for a person, newest first.
+/// Returns the approvals of a run that wait for a person, newest first.
 pub fn pending(store: &dyn Store, run: RunNo) -> Result<Vec<View>, store::Error> {
     let filter = Filter { run: Some(run), open: true, limit: approval::MOST_PENDING };
     reads::approvals::list(store, &filter, Some(Status::Pending))
 }
 
-/// The run's tool calls that are decided, oldest first.
+/// Lists the run's decided tool calls, oldest first.
 pub async fn tool_calls(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run.no;
     let read = asked.face.desk.read(move |store| {

@@ -1,4 +1,4 @@
-//! Checkpoints: what an agent saved, and the newest of it.
+//! Routes of checkpoints: save one, read the newest.
 
 use http::{Response, StatusCode};
 use outlast_core::{
@@ -17,7 +17,7 @@ use serde_json::{json, value::RawValue};
 use super::{Asked, Error, answered, show::Usage, tokens::Tokens};
 use crate::wire::body::AnswerBody;
 
-/// Payloads above this are compressed beside the threads that answer others.
+/// Bytes above which a payload is compressed on a blocking thread, so that other requests do not wait.
 const LARGE: usize = 64 << 10;
 
 #[derive(Default, Deserialize)]
@@ -57,13 +57,13 @@ async fn encoded(text: String) -> Result<Payload, Error> {
     Ok(encoding.await.map_err(|_| store::Error::Closed)?)
 }
 
-/// The newest checkpoint, as it was saved.
+/// The newest checkpoint of a run.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Latest {
     run_id: String,
     name: String,
-    /// The loops the run had counted by then.
+    /// Number of loops that the run had counted when it was saved.
     step_index: i64,
     usage: Usage,
     payload: Box<RawValue>,
@@ -103,7 +103,7 @@ fn of_checkpoint<T: serde::de::DeserializeOwned>(
     serde_json::from_slice(&bytes).map_err(|e| corrupt(e.to_string()))
 }
 
-/// What is no object was saved by another client: it stands as `value` in one.
+/// Wraps a payload that is not an object, saved by another client, as the member `value` of one.
 fn object(value: Box<RawValue>) -> Box<RawValue> {
     if value.get().starts_with('{') {
         return value;

@@ -1,4 +1,4 @@
-//! Why a route did not do what it was asked, as RiskKernel's clients read it: `{"code", "message"}`.
+//! Errors of RiskKernel's routes, in the shape that its clients read: `{"code", "message"}`.
 
 use outlast_core::{engine, envelope::Refusal, store};
 
@@ -9,7 +9,7 @@ use crate::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A limit, or somebody's cancel: 402, which the SDK raises as `BudgetExceeded` with the code.
+    /// The run is halted. Status 402, which the SDK raises as `BudgetExceeded` with the code.
     #[error("the run is halted: {}", refusal.message())]
     Halted { refusal: Box<Refusal>, run: String },
     #[error("run {run} was cancelled")]
@@ -32,13 +32,13 @@ pub enum Error {
     Unwritable(String),
     #[error("the server is about to end and takes no new work; nothing was done")]
     Draining,
-    /// The body did not come whole.
+    /// The request's body did not arrive whole.
     #[error(transparent)]
     Body(#[from] refuse::Refusal),
 }
 
 impl Error {
-    /// The stable code, the same in every face.
+    /// Returns the stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &str {
         match self {
             Error::Halted { refusal, .. } => &refusal.code,
@@ -56,7 +56,7 @@ impl Error {
         }
     }
 
-    /// What to do about it.
+    /// Returns what the caller can do about the error.
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Halted { refusal, run } => Some(refusal.hint(run)),
@@ -83,9 +83,9 @@ impl Error {
         }
     }
 
-    /// What stands in the way of a run's work, in this face's words: a halt and a cancel are 402.
+    /// Translates the error of a run's work into RiskKernel's terms: a halted or cancelled run is 402.
     ///
-    /// `run` is as it was read behind the error.
+    /// `run` was read after the error.
     pub fn of_work(error: Error, run: &outlast_core::run::Run) -> Error {
         use outlast_core::run::status::Status;
         let Error::State(state::Error::Store(store::Error::Engine(why))) = &error else { return error };

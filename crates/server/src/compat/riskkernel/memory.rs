@@ -1,4 +1,4 @@
-//! What agents know beyond a run: facts, which are state; and files, of which there are none here.
+//! Routes of memory beyond a run: facts, which are kept in the state, and files, of which there are none.
 
 use http::{Response, StatusCode};
 use outlast_core::{
@@ -15,10 +15,10 @@ use serde_json::json;
 use super::{Asked, Error, answered, unknown};
 use crate::{http::show::Runs, state::Writer, wire::body::AnswerBody};
 
-/// The agent under whose name facts stand in the state: `outlast state get NAMESPACE facts KEY`.
+/// Agent under whose name facts are kept in the state: `outlast state get NAMESPACE facts KEY`.
 const AGENT: &str = "facts";
 
-/// Facts read at once.
+/// Number of facts read at once.
 const PAGE: usize = 1000;
 
 #[derive(Serialize)]
@@ -32,7 +32,7 @@ struct Fact {
     updated_at: String,
 }
 
-/// All facts of a namespace, in the order of their keys, at one moment.
+/// Lists all facts of a namespace, sorted by key, at one moment.
 pub async fn facts(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let namespace = asked.query.or("namespace", "");
     let found = asked.face.desk.read(move |store| {
@@ -60,7 +60,7 @@ pub async fn facts(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
 
 fn fact(store: &dyn Store, runs: &mut Runs, item: &Item) -> Result<Fact, outlast_core::store::Error> {
     let bytes = item.value.as_deref().unwrap_or_default();
-    // What others than this face wrote there may be any JSON: it is shown as its text.
+    // Other interfaces may have written any value there. What is not a JSON string is shown as its text.
     let value = serde_json::from_slice(bytes).unwrap_or_else(|_| String::from_utf8_lossy(bytes).into_owned());
     let (namespace, key) = (item.namespace.clone(), item.key.clone());
     let run_id = runs.by(store, item)?.run;
@@ -76,7 +76,7 @@ struct Wanted {
     run_id: String,
 }
 
-/// Writes a fact, in the name of the run that is given.
+/// Writes a fact, in the name of the run that the body names, if any.
 pub async fn put_fact(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let wanted: Wanted = asked.json()?;
     if wanted.key.is_empty() {
@@ -100,7 +100,7 @@ pub async fn put_fact(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(StatusCode::CREATED, &Fact { namespace, key, value, run_id, updated_at: rfc3339(at) })
 }
 
-/// RiskKernel lists Markdown files here. There are none.
+/// Answers with an empty list. RiskKernel lists Markdown files here, of which there are none.
 pub fn list(_asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(StatusCode::OK, &json!([]))
 }

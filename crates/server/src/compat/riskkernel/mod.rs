@@ -1,7 +1,7 @@
 //! RiskKernel's REST surface, for its published SDK: runs, steps, checkpoints, approvals, facts.
 //!
-//! A run that is created here is a run like any other, and a run that a header created is found here.
-//! Nothing is decided here: budgets, halts and counts are the engine's. `docs/guides/riskkernel.md` tells how to move.
+//! A run created here is a run like any other, and a run that a header created is found here.
+//! The engine decides budgets, halts and counts. `docs/guides/riskkernel.md` describes how to migrate.
 
 mod amount;
 mod approval;
@@ -47,7 +47,7 @@ use crate::{
     },
 };
 
-/// The routes over one store. Cheap to clone.
+/// RiskKernel's routes over one store. Cheap to clone.
 #[derive(Clone)]
 pub struct RiskKernel {
     desk: Arc<StateDesk>,
@@ -60,12 +60,12 @@ struct Asked<'a> {
     host: &'a Arc<Host>,
     by: By,
     query: Query,
-    /// What the path has for `{…}`, decoded.
+    /// Values of the path's `{…}` segments, decoded.
     path: Vec<String>,
     body: Bytes,
 }
 
-/// A request that was let in: its route, and what its path has for `{…}`.
+/// A request that was let in: its route, and the values of its path's `{…}` segments.
 pub(crate) struct LetIn {
     route: &'static Route,
     by: By,
@@ -78,12 +78,12 @@ impl RiskKernel {
         RiskKernel { desk, tokens: Arc::default() }
     }
 
-    /// Whether a path is one of these routes', or would be.
+    /// Returns whether a path belongs to RiskKernel's routes, whether there is such a route or not.
     pub fn takes(path: &str) -> bool {
         routes::takes(path)
     }
 
-    /// Lets a request in, before its body is read. What asks after the server itself wants no token.
+    /// Checks access, before the body is read. Probes need no token.
     pub(crate) fn let_in(&self, host: &Host, parts: &Parts) -> Result<LetIn, Error> {
         let path = parts.uri.path();
         let found = routes::find(&parts.method, path);
@@ -132,13 +132,13 @@ impl RiskKernel {
 }
 
 impl Asked<'_> {
-    /// The run that the path names. Errors: `unknown_run`.
+    /// Returns the id of the run that the path names. Errors: `unknown_run`.
     fn run_id(&self) -> Result<RunId, Error> {
         let text = self.path.first().map_or("", String::as_str);
         RunId::new(text).map_err(|_| unknown(text))
     }
 
-    /// The run that the path names, as committed. Errors: `unknown_run`.
+    /// Reads the run that the path names. Errors: `unknown_run`.
     async fn run(&self) -> Result<RunView, Error> {
         self.look_up(self.run_id()?).await
     }
@@ -156,7 +156,7 @@ impl Asked<'_> {
         found.ok_or_else(|| unknown(id.as_str()))
     }
 
-    /// The run's attempt of callers without a label, found or opened, as a proxied call of theirs finds it.
+    /// Finds or opens the run's attempt for callers without a label, the same one that their proxied calls use.
     async fn enter(&self, run: RunNo) -> Result<(Actor, Entered), Error> {
         let node = &self.host.node;
         let enter = |instance| {
@@ -175,7 +175,7 @@ impl Asked<'_> {
         Ok((Actor { run, attempt: entered.attempt, instance }, entered))
     }
 
-    /// What came of a run's work: that the run is halted or cancelled is said as RiskKernel says it.
+    /// Translates the error of a run's work: a halted or cancelled run is reported in RiskKernel's terms.
     async fn working<T>(&self, run: RunNo, done: Result<T, Error>) -> Result<T, Error> {
         let Err(why) = done else { return done };
         match self.face.desk.read(move |store| store.run(run)).await? {
@@ -184,7 +184,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The JSON body; an empty one is `{}`. Errors: `bad_request`.
+    /// Parses the JSON body. An empty one counts as `{}`. Errors: `bad_request`.
     fn json<'b, T: serde::Deserialize<'b>>(&'b self) -> Result<T, Error> {
         let body = self.body.trim_ascii();
         let body = if body.is_empty() { b"{}" } else { body };
@@ -216,7 +216,7 @@ fn answered(status: StatusCode, body: &impl Serialize) -> Result<Response<Answer
     Ok(response)
 }
 
-/// An error as every route answers it. The hint stands in the message: that is all the SDK shows.
+/// Returns the response for an error. The hint is part of the message, which is all that the SDK shows.
 pub(crate) fn refused(error: &Error) -> Response<AnswerBody> {
     let message = match error.hint() {
         Some(hint) => format!("{error} ({hint})"),

@@ -1,10 +1,10 @@
-//! The routes, in one table: the router and docs/reference/openapi.json are both held to it.
+//! Table of RiskKernel's routes. The router uses it, and a test compares docs/reference/openapi.json with it.
 
 use http::Method;
 
 use crate::http::segments;
 
-/// What a route does.
+/// Operation of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     CreateRun,
@@ -26,19 +26,19 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// It asks after the server itself, and tells nothing else.
+    /// Returns whether the route asks only about the server itself.
     pub fn is_probe(self) -> bool {
         matches!(self, Verb::Healthz | Verb::Version)
     }
 }
 
-/// A route: `{…}` in the path is one segment, percent-encoded.
+/// A route. `{…}` in the path is one segment, percent-encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     pub method: &'static str,
     pub path: &'static str,
     pub verb: Verb,
-    /// The words of its query that mean something; others are left alone, as RiskKernel does.
+    /// Known parameters of the query. Others are ignored, as RiskKernel does.
     pub query: &'static [&'static str],
 }
 
@@ -65,7 +65,7 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/version", Verb::Version),
 ];
 
-/// Under which all paths are these routes', whether there is one or not.
+/// Prefixes of paths that belong to RiskKernel's routes, whether there is such a route or not.
 const ROOTS: [&str; 5] = ["/v1/runs", "/v1/checkpoints", "/v1/memory", "/healthz", "/version"];
 
 pub fn takes(path: &str) -> bool {
@@ -74,7 +74,7 @@ pub fn takes(path: &str) -> bool {
         .any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// The route of a request, with the segments its path has for `{…}`, as they came.
+/// Finds the route of a request, and returns the values of its `{…}` segments, not decoded. They must not be empty.
 pub fn find<'a>(method: &Method, path: &'a str) -> Option<(&'static Route, Vec<&'a str>)> {
     let mut routes = ROUTES.iter().filter(|route| route.method == method.as_str());
     let open = |route: &Route| segments::open(route.path, path).filter(|open| !open.contains(&""));

@@ -1,4 +1,4 @@
-//! Runs: created, shown, counted, cancelled.
+//! Routes of runs: create, show, count a loop, cancel, complete.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -33,12 +33,12 @@ struct Wanted {
     metadata: Option<BTreeMap<String, String>>,
 }
 
-/// Each limit stands for itself; 0, null and what is left out is none.
+/// Limits of a run by name. 0, null and a missing member mean no limit.
 ///
-/// A map, not a struct: numbers are read as they were written, and a list is no budget.
+/// A map, not a struct, so that numbers are read as they were written and a list is refused.
 type Budget = BTreeMap<String, Box<RawValue>>;
 
-/// The limits a budget names, in whole units of `10^-decimals`.
+/// Limits that a budget may name: name, unit, and decimals of the unit.
 const LIMITS: [(&str, Unit, usize); 4] = [
     ("tokens", Unit::Tokens, 0),
     ("dollars", Unit::CostNanoUsd, 9),
@@ -46,7 +46,8 @@ const LIMITS: [(&str, Unit, usize); 4] = [
     ("seconds", Unit::WallMs, 3),
 ];
 
-/// Errors: `bad_request` for what is no number from 0, or has decimals where things are counted.
+/// Returns the limits of a budget. Errors: `bad_request` for a value that is not a number from 0, or that has decimals
+/// where only whole numbers make sense.
 fn limits(budget: &Budget) -> Result<Limits, Error> {
     let mut limits = Limits::default();
     for (name, unit, decimals) in LIMITS {
@@ -61,7 +62,7 @@ fn limits(budget: &Budget) -> Result<Limits, Error> {
     Ok(limits)
 }
 
-/// Creates a run and begins it: its time counts from here.
+/// Creates a run and begins it. Its time counts from here.
 pub async fn create(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let wanted: Wanted = asked.json()?;
     let own = limits(&wanted.budget.unwrap_or_default())?;
@@ -90,7 +91,7 @@ pub async fn create(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(StatusCode::CREATED, &shown(&asked, started.run).await?)
 }
 
-/// A budget's own limits, and for the other units its policy's.
+/// Returns a budget's own limits, and for the other units those of its policy.
 fn under(own: Limits, policy: Option<&Limits>) -> Limits {
     let mut limits = own;
     for unit in Unit::ALL {
@@ -99,7 +100,7 @@ fn under(own: Limits, policy: Option<&Limits>) -> Limits {
     limits
 }
 
-/// Errors: `unknown_policy`.
+/// Finds a named policy. Errors: `unknown_policy`.
 async fn policy(asked: &Asked<'_>, name: String) -> Result<NamedPolicy, Error> {
     let wanted = name.clone();
     let found = asked.face.desk.read(move |store| policies::find(store, &wanted)).await?;
@@ -111,7 +112,7 @@ pub async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(StatusCode::OK, &shown(&asked, run).await?)
 }
 
-/// Counts a loop. From the first on, the run's proxied calls are not counted as loops.
+/// Counts a loop. From the first one on, the run's proxied calls no longer count as loops.
 pub async fn step(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run;
     let counted = async {
@@ -123,7 +124,7 @@ pub async fn step(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
         Turn::Counted { loops } => answered(StatusCode::OK, &json!({ "stepIndex": loops })),
         Turn::Refused(refusal) => {
             asked.host.metrics.refused(&refusal.code);
-            // Calls that wait for room have none to wait for any more.
+            // The run is halted: calls that wait for its budget have to learn it.
             asked.host.wake();
             Err(Error::Halted { refusal: Box::new(refusal), run: run.id.to_string() })
         }
@@ -136,14 +137,14 @@ struct Cancel {
     reason: Option<String>,
 }
 
-/// Cancels a run. One that is halted or over stays what it is.
+/// Cancels a run. A run that is halted or over keeps its status.
 pub async fn cancel(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run.no;
     let reason = asked.json::<Cancel>()?.reason.filter(|reason| !reason.is_empty());
     tell(&asked, run, Word::Cancel { reason }).await
 }
 
-/// Says that a run's work is done: RiskKernel has no word for it. One that is over stays what it is.
+/// Completes a run, for which RiskKernel itself has no route. A run that is over keeps its status.
 pub async fn complete(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run.no;
     tell(&asked, run, Word::Complete).await

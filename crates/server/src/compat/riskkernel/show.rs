@@ -1,4 +1,4 @@
-//! Runs as RiskKernel shows them.
+//! JSON shapes of runs, as RiskKernel shows them.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +22,14 @@ use super::{
 };
 use crate::http::approvals::show::{Approval, approval};
 
-/// A run, with what it has used.
+/// A run with its budget and usage.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shown {
     id: String,
     name: String,
     status: &'static str,
-    /// Empty while nothing stopped it.
+    /// Code of the refusal that halted the run, or `cancelled`. Empty for a run that nothing stopped.
     halt_reason: String,
     budget: Budget,
     usage: Usage,
@@ -40,7 +40,7 @@ pub struct Shown {
     updated_at: String,
 }
 
-/// Limits; 0 where there is none, as RiskKernel has it.
+/// Limits of a run. 0 means no limit, as in RiskKernel.
 #[derive(Debug, Serialize)]
 struct Budget {
     tokens: i64,
@@ -49,7 +49,7 @@ struct Budget {
     seconds: Box<RawValue>,
 }
 
-/// What was used. Calls in doubt are in `tokens` and `dollars` at what they are held at.
+/// Usage of a run. Calls in doubt count in `tokens` and `dollars` with their reservation.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
@@ -75,7 +75,7 @@ impl Usage {
 }
 
 impl Shown {
-    /// Reads what belongs to it. Blocks.
+    /// Reads what a run's JSON needs. Blocks on the store.
     pub fn of(store: &dyn Store, tokens: &Tokens, view: &RunView) -> Result<Shown, store::Error> {
         let run = &view.run;
         let now = store.now()?;
@@ -96,7 +96,7 @@ impl Shown {
     }
 }
 
-/// In RiskKernel's words, which are fewer: `pending` is what does nothing now, and may go on.
+/// Maps a status to RiskKernel's, which are fewer: `pending` is a run that does nothing now and may go on.
 fn status(run: &Run, awaits: bool) -> &'static str {
     match run.status {
         Status::Running | Status::Waiting if awaits => "waiting_approval",
@@ -124,7 +124,7 @@ fn budget(limits: &Limits) -> Budget {
     }
 }
 
-/// When its newest entry changed, or its status last.
+/// Returns the time of the last change, of the run's status or of its newest entry.
 fn updated_at(store: &dyn Store, run: &Run) -> Result<Micros, store::Error> {
     let newest = store.entry(run.no, Seq(run.next_seq.0 - 1))?;
     let of_entry = newest.map(|e| e.closed_at.unwrap_or(e.opened_at));

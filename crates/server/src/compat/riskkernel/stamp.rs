@@ -1,4 +1,4 @@
-//! What RiskKernel's proxy says in headers: to callers that name their run in its header, and to nobody else.
+//! Response headers of RiskKernel's proxy, only for callers that name their run in its request header.
 
 use http::{HeaderMap, HeaderValue, Response};
 use outlast_core::{
@@ -9,21 +9,21 @@ use outlast_core::{
 
 use crate::{proxy::host::Host, wire::body::AnswerBody};
 
-/// The header in which a caller names its run.
+/// Header in which a caller names its run.
 const RUN: &str = "x-riskkernel-run-id";
 
-/// A caller that named its run so.
+/// A caller that named its run in RiskKernel's header.
 pub(crate) struct Speaks {
     run: HeaderValue,
 }
 
-/// What a response to a metered call is of.
+/// The run and call that a response belongs to.
 #[derive(Clone, Copy)]
 pub(crate) struct Stamped {
     pub run: RunNo,
-    /// The call that was paid for it: none when it is given again.
+    /// Call that was paid for the answer. `None` for a replay.
     pub paid: Option<Seq>,
-    /// It is settled: a stream's head goes out before its cost is known.
+    /// Whether the call is settled. The head of a stream goes out before its cost is known.
     pub whole: bool,
 }
 
@@ -34,7 +34,7 @@ impl Speaks {
         Some(Speaks { run: run.clone() })
     }
 
-    /// The run, its steps so far, what this call cost, and why it was refused.
+    /// Adds the headers: the run, its steps so far, the cost and tokens of this call, and the reason of a refusal.
     pub fn stamp(self, host: &Host, response: &mut Response<AnswerBody>) {
         let refused = response.status() == http::StatusCode::PAYMENT_REQUIRED;
         let reason = response.headers().get("x-outlast-code").filter(|_| refused).cloned();
@@ -45,7 +45,7 @@ impl Speaks {
             headers.insert("x-riskkernel-halt-reason", reason);
         }
         if let Some(stamped) = stamped {
-            // The answer is there and paid for: a header that cannot be written takes nothing from it.
+            // The answer is paid for: it goes out even when its headers cannot be read from the store.
             match told(host.store.as_ref(), stamped) {
                 Ok(told) => headers.extend(told),
                 Err(e) => tracing::warn!(error = %e, "what a call came to cannot be read"),
@@ -54,7 +54,7 @@ impl Speaks {
     }
 }
 
-/// Point reads of hot pages, as those of a replay.
+/// Reads the headers of a metered call. Reads in place, because they are point reads of hot pages.
 fn told(store: &dyn Store, of: Stamped) -> Result<HeaderMap, store::Error> {
     let mut headers = HeaderMap::new();
     if let Some(view) = store.run(of.run)? {
@@ -71,7 +71,7 @@ fn told(store: &dyn Store, of: Stamped) -> Result<HeaderMap, store::Error> {
     Ok(headers)
 }
 
-/// Dollars with six decimals, rounded up: what was paid is never shown as nothing.
+/// Writes nano-USD as dollars with six decimals, rounded up, so that a paid call never shows as free.
 fn six_decimals(nano_usd: i64) -> String {
     let micro = nano_usd.div_euclid(1000) + i64::from(nano_usd.rem_euclid(1000) != 0);
     format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000)

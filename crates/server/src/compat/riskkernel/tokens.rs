@@ -1,4 +1,4 @@
-//! A run's tokens apart, prompts and completions: what its budget counts as one.
+//! Tokens of a run, split into prompt and completion. Its budget counts only the sum.
 
 use std::{
     collections::HashMap,
@@ -11,20 +11,20 @@ use outlast_core::{
     words::id::{Micros, RunNo, Seq},
 };
 
-/// Entries read at once.
+/// Number of entries read at once.
 const PAGE: usize = 1000;
 
-/// Runs whose beginning is remembered.
+/// Number of runs in the cache, at which it is emptied.
 const RUNS: usize = 4096;
 
-/// As the providers counted them. Calls without a usage are in neither.
+/// Tokens as the providers counted them. Calls without a usage are in neither sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub prompt: u64,
     pub completion: u64,
 }
 
-/// What runs' closed calls came to, each up to its first call that is not: later looks go on there.
+/// Cache by run: the tokens up to the first call that is still open or in doubt. Later reads continue there.
 #[derive(Default)]
 pub struct Tokens(Mutex<HashMap<RunNo, (Seq, Counted)>>);
 
@@ -38,14 +38,14 @@ impl Counted {
 }
 
 impl Tokens {
-    /// All of a run's calls.
+    /// Returns the tokens of all of a run's calls.
     pub fn of(&self, store: &dyn Store, run: RunNo) -> Result<Counted, store::Error> {
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut upto, mut closed) = known().get(&run).copied().unwrap_or_default();
         let (mut all, mut firm) = (closed, true);
         each(store, run, upto, |e| {
             all.add(e);
-            // What is in doubt may still take the truth.
+            // A call in doubt may still get its true usage.
             firm &= e.kind != Kind::Call || !matches!(e.state, State::Open | State::Unknown);
             if firm {
                 (upto, closed) = (e.seq, all);
@@ -60,7 +60,7 @@ impl Tokens {
         Ok(all)
     }
 
-    /// Those that were closed by `at`, of the entries before `before`.
+    /// Returns the tokens of calls that were closed by `at`, among the entries before `before`.
     pub fn by(store: &dyn Store, run: RunNo, before: Seq, at: Micros) -> Result<Counted, store::Error> {
         let mut counted = Counted::default();
         each(store, run, Seq(0), |e| {
@@ -73,7 +73,7 @@ impl Tokens {
     }
 }
 
-/// Goes through the entries of a run after `after`, while `go_on`.
+/// Visits the entries of a run after `after`, until `go_on` returns false.
 fn each(
     store: &dyn Store,
     run: RunNo,

@@ -1,4 +1,4 @@
-//! What a messages answer says, whole or as a stream of events.
+//! Reading of answers to `/v1/messages`, whole or as a stream of events.
 
 use outlast_core::words::usage::{ServiceTier, Usage};
 use serde_json::Value;
@@ -23,7 +23,7 @@ pub(super) fn read(answer: &Value) -> Outcome {
 #[derive(Debug, Default)]
 pub(super) struct MessageReader {
     counts: Counts,
-    /// A `message_delta` with a usage came: the output is counted.
+    /// True once a `message_delta` with usage came: the output count is final.
     output_told: bool,
 }
 
@@ -39,7 +39,7 @@ impl EventReader for MessageReader {
             }
             return kind.into();
         };
-        // The SDK goes by the event's name, the data repeats it; servers that leave the name out exist.
+        // The SDK goes by the event's name and the data repeats it; some servers leave the name out.
         let kind = if event.name.is_empty() {
             data["type"].as_str().unwrap_or_default()
         } else {
@@ -88,7 +88,8 @@ impl MessageReader {
         }
     }
 
-    /// `message_start` tells an output of a token or so: without a later count there is no whole usage.
+    /// Takes the usage over once the output was counted: `message_start` alone reports an output of only a
+    /// token or so.
     fn settle(&self, outcome: &mut Outcome) {
         if self.output_told {
             outcome.usage = self.counts.usage();
@@ -112,7 +113,7 @@ fn note_tier(usage: &Value, outcome: &mut Outcome) {
     }
 }
 
-/// Anthropic's counts as far as they were told. In a stream they are cumulative: the latest wins, nothing is
+/// Anthropic's token counts reported so far. In a stream they are cumulative: the latest wins, nothing is
 /// added.
 #[derive(Debug, Default)]
 struct Counts {
@@ -120,11 +121,11 @@ struct Counts {
     output: Option<u64>,
     cache_read: u64,
     cache_creation: u64,
-    /// The 5-minute and 1-hour parts of `cache_creation`, where told.
+    /// The 5-minute and 1-hour parts of `cache_creation`, where reported.
     split: Option<(u64, u64)>,
     thinking: u64,
     web_searches: u64,
-    /// Runs that the counts above leave out.
+    /// Usage of compactions, which the counts above leave out.
     besides: Usage,
 }
 
@@ -166,8 +167,8 @@ fn read_split(split: &Value) -> Option<(u64, u64)> {
     }
 }
 
-/// All cache writes are of the 5-minute kind unless the split says otherwise; a total that outgrew its split
-/// (only the first event has one) grew by the kind that was in use.
+/// Splits `total` cache writes into 5-minute and 1-hour ones. All are 5-minute writes unless the split says
+/// otherwise. A total that outgrew its split (only the first event has one) grew by the kind that was in use.
 fn divide(total: u64, split: Option<(u64, u64)>) -> (u64, u64) {
     match split {
         None => (total, 0),
@@ -179,12 +180,12 @@ fn divide(total: u64, split: Option<(u64, u64)>) -> (u64, u64) {
     }
 }
 
-/// The runs of a request that its top-level counts leave out: compactions, and runs of other models.
+/// Sums the compactions of a request, which its top-level counts leave out.
 fn besides(iterations: &[Value]) -> Usage {
     let mut sum = Usage::default();
     for iteration in iterations.iter().filter(|i| i["type"].as_str() == Some("compaction")) {
         let mut counts = Counts::default();
-        // Not the whole object: iterations do not nest.
+        // An iteration has the fields of a usage, but no iterations of its own.
         counts.update(iteration);
         if let Some(usage) = counts.usage() {
             sum.input = sum.input.saturating_add(usage.input);

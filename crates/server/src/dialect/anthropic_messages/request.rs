@@ -1,4 +1,4 @@
-//! What a messages request says.
+//! Reading of requests to `/v1/messages`.
 
 use outlast_core::words::usage::ServiceTier;
 
@@ -18,15 +18,15 @@ pub(super) fn parse(body: &[u8]) -> Result<Request> {
     parser.finish(body.len(), open)
 }
 
-/// A request on its way through the one pass over its body.
+/// State of the one pass over a request body.
 struct Parser {
     request: Request,
     model: Option<String>,
     has_messages: bool,
-    /// Of what one run of the model reads.
+    /// Bytes that one run of the model reads.
     bytes: u64,
     tools: u64,
-    /// Uses of server tools, and what one use brings in at most.
+    /// Uses of server tools, and the largest number of tokens that one use adds.
     uses: u64,
     result: u64,
 }
@@ -153,7 +153,7 @@ impl Parser {
         Ok(())
     }
 
-    /// `{"type":"ephemeral","ttl":"5m" | "1h"}`; without a ttl it is 5 minutes.
+    /// Reads `{"type":"ephemeral","ttl":"5m" | "1h"}`; without a ttl it is 5 minutes.
     fn cache_control(&mut self, json: &mut Scanner<'_>) -> Result<()> {
         if json.kind()? != Kind::Object {
             return json.skip().map(drop);
@@ -171,7 +171,8 @@ impl Parser {
         Ok(())
     }
 
-    /// A compaction is one more run over the input, and writes a summary that `max_tokens` does not cap.
+    /// Reads `context_management`. A compaction is one more run over the input, and its summary is not capped
+    /// by `max_tokens`.
     fn context_management(&mut self, json: &mut Scanner<'_>) -> Result<()> {
         if json.kind()? != Kind::Object {
             return json.skip().map(drop);
@@ -223,10 +224,10 @@ impl Parser {
         Ok(())
     }
 
-    /// Adds what a tool costs beyond its definition.
+    /// Adds the cost of a tool beyond its definition.
     ///
-    /// A server tool without `max_uses` is taken to run as often as the provider's own loop allows; a
-    /// search, which is billed by the piece and can run several times in one turn, has no bound without it.
+    /// A server tool without `max_uses` is assumed to run as often as the provider's own loop allows. A search
+    /// is billed by the piece and can run several times in one turn: without `max_uses` it has no bound.
     fn server_tool(&mut self, index: usize, kind: &str, max_uses: Option<u64>, max_content: Option<u64>) {
         let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| kind.starts_with(prefix));
         let uses = max_uses.unwrap_or(bound::SERVER_LOOP_TURNS);
@@ -251,7 +252,8 @@ impl Parser {
         } else if starts(&["web_fetch_"]) {
             self.result = self.result.max(max_content.unwrap_or(bound::WEB_FETCH_RESULT));
         } else if !starts(&["tool_search_tool_"]) {
-            // Code execution is billed by time, an advisor is another model; of others nothing is known.
+            // Code execution is billed by time, an advisor is another model; the prices of other tools are
+            // unknown.
             self.request.note_unpriced(format!("tools[{index}] {kind}"));
             self.request.references = true;
         }
@@ -271,7 +273,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Text, or blocks, or one block (the results of some server tools).
+    /// Reads text, blocks, or one block (the results of some server tools).
     fn content(&mut self, json: &mut Scanner<'_>, field: &str) -> Result<()> {
         match json.kind()? {
             Kind::Object => self.block(json),
@@ -290,7 +292,7 @@ impl Parser {
         }
     }
 
-    /// A content block at any depth. `type` may stand behind the data it explains.
+    /// Reads a content block at any depth. `type` may come after the data that it explains.
     fn block(&mut self, json: &mut Scanner<'_>) -> Result<()> {
         let mut kind = None;
         let mut source: Option<Source> = None;
@@ -337,9 +339,9 @@ impl Parser {
     }
 }
 
-/// Where a block's data is: `base64`, `url`, `file`, `text` or `content`.
+/// A block's source; `kind` is `base64`, `url`, `file`, `text` or `content`.
 struct Source {
     kind: Option<String>,
-    /// Bytes of what it holds, nested blocks excluded: those are counted already.
+    /// Bytes of the source, nested blocks excluded: those are counted already.
     bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! What an answer of Gemini says, whole or in chunks.
+//! Reading of Gemini's answers, whole or in chunks.
 
 use outlast_core::words::usage::Usage;
 use serde_json::Value;
@@ -19,11 +19,11 @@ pub(super) fn read(answer: &Value) -> Outcome {
     outcome
 }
 
-/// Reads the chunks that answer a request. There is no terminal event: the body ends.
+/// Reads the chunks that answer a request. The API has no terminal event: the body ends.
 #[derive(Debug)]
 pub(super) struct ChunkReader {
     choices: u64,
-    /// Indices of the candidates that have told their finish reason.
+    /// Indices of the candidates that have reported their finish reason.
     finished: Vec<u64>,
 }
 
@@ -76,8 +76,8 @@ fn note(answer: &Value, outcome: &mut Outcome) {
     outcome.usage_so_far = read_usage(&answer["usageMetadata"]).or(outcome.usage_so_far);
 }
 
-/// Google's counts in ours: the cached are part of the prompt, the thoughts are not part of the candidates. What is
-/// not there is none: counts of zero are left out.
+/// Converts Google's counts: cached tokens are part of the prompt, thoughts are not part of the candidates. A
+/// missing count is zero: the API leaves zeros out.
 fn read_usage(usage: &Value) -> Option<Usage> {
     let prompt = usage["promptTokenCount"].as_u64()?;
     let count = |field: &str| usage[field].as_u64().unwrap_or(0);

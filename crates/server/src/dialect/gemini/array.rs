@@ -1,13 +1,13 @@
-//! A stream that is one JSON array: cut into its elements as they come.
+//! Framing of a stream that is one JSON array: cuts it into its elements as they arrive.
 
 use bytes::{Bytes, BytesMut};
 
-/// Cuts the array's text at the end of each element. A frame is an element with what stands before it (`[`, commas,
-/// whitespace); the rest is what follows the last one, its `]` among it.
+/// Cuts the array's text at the end of each element. A frame is an element with the bytes before it (`[`,
+/// commas, whitespace); the rest follows the last element and includes the `]`.
 #[derive(Debug, Default)]
 pub struct ArrayFramer {
     held: BytesMut,
-    /// Of what is held, this much was looked at.
+    /// Number of held bytes already scanned.
     seen: usize,
     depth: usize,
     in_string: bool,
@@ -48,14 +48,14 @@ impl ArrayFramer {
         frames
     }
 
-    /// What was left at the end, and whether the array was closed.
+    /// Returns the bytes left at the end, and whether the array was closed.
     pub fn finish(&mut self) -> (Bytes, bool) {
         let left = std::mem::take(self);
         (left.held.freeze(), left.closed)
     }
 }
 
-/// The element in a frame.
+/// Returns the range of the element in a frame.
 pub fn element(frame: &[u8]) -> std::ops::Range<usize> {
     let start = memchr::memchr(b'{', frame).unwrap_or(frame.len());
     start..frame.len()

@@ -1,4 +1,4 @@
-//! What a request for content says. Names are in camel case or with underscores: the API takes both.
+//! Reading of `generateContent` requests. Names are in camel case or with underscores: the API takes both.
 
 use std::borrow::Cow;
 
@@ -39,7 +39,7 @@ struct Parser {
     request: Request,
     bytes: u64,
     has_contents: bool,
-    /// Where a cap goes that the request does not have.
+    /// Place for a cap that the request does not have.
     config: Option<CapPlace>,
 }
 
@@ -60,7 +60,7 @@ impl Parser {
             "tools" if json.kind()? == Kind::Array => {
                 self.bytes += json.array(|json, i| self.tool(json, i))?;
             }
-            // Kept by the account, and not of this run.
+            // Cached content belongs to the account, not to this run.
             "cachedContent" => {
                 if json.string_or_null("cachedContent")?.is_some_and(|name| !name.decode().is_empty()) {
                     return Err(BadRequest::NotMetered { what: "`cachedContent`" });
@@ -146,7 +146,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Functions are the caller's own; every other tool is run by Google, and billed by its use.
+    /// Reads a tool. Functions are the caller's own; Google runs every other tool, and bills it by its use.
     fn tool(&mut self, json: &mut Scanner<'_>, index: usize) -> Result<()> {
         json.expect(&format!("tools[{index}]"), Kind::Object)?;
         self.bytes += json.object(|json, key| {
@@ -167,7 +167,7 @@ impl Parser {
         self.request.message_count += 1;
         match json.kind()? {
             Kind::Object => {}
-            // A bare text is not of the API, and costs what it is.
+            // A bare text is not part of the API; it counts as its bytes.
             Kind::String => {
                 self.bytes += json.skip()?.decoded;
                 return Ok(());
@@ -203,8 +203,8 @@ impl Parser {
         Ok(())
     }
 
-    /// Images cost by their size in pixels; sound and film are priced by columns of their own; of anything else only
-    /// the model's limit is known.
+    /// Reads inline data or a file. Images cost by their size in pixels; audio and video have price columns of
+    /// their own; for anything else only the model's limit is known.
     fn data(&mut self, json: &mut Scanner<'_>, is_inline: bool) -> Result<()> {
         let mut kind = String::new();
         self.bytes += json.object(|json, key| {
@@ -230,7 +230,7 @@ impl Parser {
     }
 }
 
-/// `max_output_tokens` as `maxOutputTokens`.
+/// Converts a key such as `max_output_tokens` to `maxOutputTokens`.
 fn camel(key: &str) -> Cow<'_, str> {
     if !key.contains('_') {
         return Cow::Borrowed(key);

@@ -1,4 +1,4 @@
-//! What a chat answer says, whole or as a stream of chunks.
+//! Reading of chat completions, whole or as a stream of chunks.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::dialect::{
 pub(super) struct ChatReader {
     client_asked_usage: bool,
     choices: usize,
-    /// Indices of the choices that have told their finish reason.
+    /// Indices of the choices that have reported their finish reason.
     finished: Vec<u64>,
 }
 
@@ -27,7 +27,7 @@ impl ChatReader {
         Self { client_asked_usage, choices, finished: Vec::new() }
     }
 
-    /// Notes the choices that finish in `chunk`; says whether there was one.
+    /// Records the choices that finish in `chunk`; returns whether there was one.
     fn note_finished(&mut self, chunk: &Value) -> bool {
         let choices = chunk["choices"].as_array().into_iter().flatten();
         let mut any = false;
@@ -48,7 +48,7 @@ impl EventReader for ChatReader {
             return FrameKind::Ping.into();
         };
         if data.starts_with(b"[DONE]") {
-            // A usage on a chunk before the finish reason was the last word after all.
+            // The usage on a chunk before the finish reason turned out to be final.
             outcome.usage = outcome.usage.or(outcome.usage_so_far);
             return FrameKind::Terminal.into();
         }
@@ -58,7 +58,7 @@ impl EventReader for ChatReader {
         let stops = self.note_finished(&chunk);
         let usage = note(&chunk, outcome);
         let no_choices = chunk["choices"].as_array().is_some_and(Vec::is_empty);
-        // A usage before the last finish reason (some servers count along) can still grow.
+        // A usage before the last finish reason (some servers send running counts) can still grow.
         let all_told = self.finished.len() >= self.choices || (no_choices && !self.finished.is_empty());
         if usage.is_some() && all_told {
             outcome.usage = usage;
@@ -70,14 +70,14 @@ impl EventReader for ChatReader {
         if told_to_us && chunk["moderation"].is_null() {
             return FrameKind::Swallowed.into();
         }
-        // A chunk with `moderation` in it is not there for us alone: only its usage goes.
+        // A chunk that also carries `moderation` was not sent for the proxy alone: only its usage is cut.
         let added = told_to_us || chunk.get("usage").is_some_and(Value::is_null);
         let cut = if added && !self.client_asked_usage { usage_member(data) } else { None };
         Reading { kind: if stops { FrameKind::Stop } else { FrameKind::Data }, cut }
     }
 }
 
-/// Notes what an answer or chunk says; returns its usage.
+/// Records the facts of an answer or chunk; returns its usage.
 pub(super) fn note(answer: &Value, outcome: &mut Outcome) -> Option<Usage> {
     if let Some(id) = text(&answer["id"]).filter(|id| !id.is_empty()) {
         outcome.id = Some(id);
@@ -100,10 +100,10 @@ pub(super) fn note(answer: &Value, outcome: &mut Outcome) -> Option<Usage> {
     usage
 }
 
-/// OpenAI's counts in ours: its cached and cache-write tokens are part of its prompt.
+/// Converts OpenAI's counts, in which cached and cache-write tokens are part of the prompt.
 ///
-/// `None` unless both sides are there. Some servers leave the reasoning out of `completion_tokens`; their
-/// `total_tokens` has it, so the difference is output.
+/// `None` unless both prompt and completion are there. Some servers leave reasoning out of `completion_tokens`
+/// but count it in `total_tokens`, so the difference is output.
 fn read_usage(usage: &Value) -> Option<Usage> {
     let prompt = usage["prompt_tokens"].as_u64()?;
     let completion = usage["completion_tokens"].as_u64()?;
@@ -123,7 +123,7 @@ fn read_usage(usage: &Value) -> Option<Usage> {
     })
 }
 
-/// Where the top-level `usage` stands, with the comma that goes when it goes.
+/// Returns the range of the top-level `usage` member, with the comma that must go with it.
 fn usage_member(data: &[u8]) -> Option<Range<usize>> {
     let mut before = None;
     let mut usage: Option<Range<usize>> = None;

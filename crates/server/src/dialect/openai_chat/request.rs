@@ -1,4 +1,4 @@
-//! What a chat request says.
+//! Reading of chat completion requests.
 
 use super::{MAX_COMPLETION_TOKENS, MAX_TOKENS, read_tier};
 use crate::dialect::{
@@ -18,7 +18,7 @@ pub(super) fn parse(body: &[u8]) -> Result<Request> {
     parser.finish(frame, body.len(), open)
 }
 
-/// A request on its way through the one pass over its body.
+/// State of the one pass over a request body.
 struct Parser {
     request: Request,
     model: Option<String>,
@@ -33,7 +33,7 @@ struct Parser {
 impl Parser {
     fn new() -> Self {
         let mut request = Request::new(MAX_COMPLETION_TOKENS);
-        // Current models write their cache without being asked, and bill it.
+        // Current models write their cache unasked, and bill it.
         request.wants_cache_5m = true;
         Self {
             request,
@@ -215,7 +215,7 @@ impl Parser {
                     })?;
                 }
                 ("audio", Kind::Object) => {
-                    // An earlier spoken answer, by its id.
+                    // An earlier spoken answer, referenced by its id.
                     self.request.references = true;
                     self.request.note_unpriced("audio");
                     inner += json.skip()?.decoded;
@@ -228,7 +228,7 @@ impl Parser {
         Ok(())
     }
 
-    /// One part of a message's content. `type` may stand behind the data it explains.
+    /// Reads one part of a message's content. `type` may come after the data that it explains.
     fn part(&mut self, json: &mut Scanner<'_>) -> Result<()> {
         let mut kind = None;
         let mut image: Option<Image> = None;
@@ -250,8 +250,8 @@ impl Parser {
                 match kind {
                     Some("text" | "refusal" | "thinking") => {}
                     Some("input_audio") => self.request.note_unpriced("input_audio"),
-                    // A file (inline PDFs hold more tokens than bytes), or a kind of part that may point
-                    // anywhere.
+                    // A file (inline PDFs hold more tokens than bytes), or an unknown part that may refer to
+                    // anything.
                     _ => self.request.references = true,
                 }
             }
@@ -261,7 +261,7 @@ impl Parser {
     }
 }
 
-/// An `image_url`: an object, or a bare URL at some servers.
+/// An `image_url`: an object, or with some servers a bare URL.
 struct Image {
     low: bool,
     bytes: u64,
@@ -288,7 +288,7 @@ impl Image {
     }
 }
 
-/// The families that reason without being asked to.
+/// Returns whether the model belongs to a family that reasons unasked.
 pub(in crate::dialect) fn reasons_by_name(model: &str) -> bool {
     let name = model.rsplit('/').next().unwrap_or(model);
     ["o1", "o3", "o4", "gpt-5", "gpt-oss"].iter().any(|family| name.starts_with(family))

@@ -1,4 +1,4 @@
-//! What a response says, whole or as a stream of events.
+//! Reading of responses, whole or as a stream of events.
 
 use outlast_core::words::usage::Usage;
 use serde_json::Value;
@@ -35,8 +35,7 @@ impl EventReader for ResponseReader {
         let Ok(data) = serde_json::from_slice::<Value>(data) else {
             return FrameKind::Data.into();
         };
-        // The data repeats the event's name, and its SDKs go by the data; servers that leave it out there
-        // exist.
+        // The data repeats the event's name, and the SDKs go by the data; some servers leave it out there.
         let kind = match data["type"].as_str() {
             Some(kind) => kind,
             None => std::str::from_utf8(event.name).unwrap_or_default(),
@@ -76,7 +75,7 @@ impl EventReader for ResponseReader {
     }
 }
 
-/// The items of an answer's output. A stream tells each as it is done, and mostly all of them at its end.
+/// Items of an answer's output. A stream reports each when it is done, and mostly all of them at its end.
 #[derive(Debug, Default)]
 struct Output {
     ids: Vec<String>,
@@ -94,13 +93,13 @@ impl Output {
             return;
         }
         self.ids.extend(id);
-        // Opening a page and looking for a word in it are not billed.
+        // Opening a page and searching within it are not billed.
         let is_search = matches!(item["action"]["type"].as_str(), None | Some("search"));
         self.searches += u64::from(item["type"] == "web_search_call" && is_search);
     }
 }
 
-/// Notes what a response at its end says.
+/// Records the facts of a finished response.
 fn note(response: &Value, output: &Output, outcome: &mut Outcome) {
     outcome.id = text(&response["id"]).or(outcome.id.take());
     outcome.model = text(&response["model"]).or(outcome.model.take());
@@ -112,16 +111,16 @@ fn note(response: &Value, output: &Output, outcome: &mut Outcome) {
     outcome.kept = outcome.id.iter().chain(&output.ids).cloned().collect();
 }
 
-/// OpenAI's counts in ours: what was read from and written to its cache is part of its input.
+/// Converts OpenAI's counts, in which tokens read from and written to its cache are part of the input.
 ///
-/// `None` unless both sides are there.
+/// `None` unless both input and output are there.
 fn read_usage(usage: &Value, web_searches: u64) -> Option<Usage> {
     let input = usage["input_tokens"].as_u64()?;
     let output = usage["output_tokens"].as_u64()?;
     let details = &usage["input_tokens_details"];
     let cache_read = details["cached_tokens"].as_u64().unwrap_or(0).min(input);
     let cache_write = details["cache_write_tokens"].as_u64().unwrap_or(0).min(input - cache_read);
-    // As in chat, some servers leave the reasoning out of the output, and have it in the total.
+    // As in chat, some servers leave reasoning out of the output but count it in the total.
     let output = output.max(usage["total_tokens"].as_u64().unwrap_or(0).saturating_sub(input));
     let reasoning = usage["output_tokens_details"]["reasoning_tokens"].as_u64().unwrap_or(0);
     Some(Usage {

@@ -1,4 +1,4 @@
-//! What a request for a response says.
+//! Reading of requests to `/v1/responses`.
 
 use super::MAX_OUTPUT_TOKENS;
 use crate::dialect::{
@@ -17,19 +17,19 @@ pub(super) fn parse(body: &[u8]) -> Result<Request> {
     parser.finish(body.len(), open)
 }
 
-/// A request on its way through the one pass over its body.
+/// State of the one pass over a request body.
 struct Parser {
     request: Request,
     model: Option<String>,
-    /// Something to answer: an input, an earlier answer, a template.
+    /// The request has something to answer: an input, an earlier answer, a template.
     has_input: bool,
-    /// Of what one run of the model reads, images excluded.
+    /// Bytes that one run of the model reads, images excluded.
     bytes: u64,
     images: u64,
     images_low: u64,
     compactions: u64,
     max_tool_calls: Option<u64>,
-    /// The first tool that the provider runs itself, and the first of those that searches.
+    /// First tool that the provider runs itself; `search` is the first such tool that searches.
     server_tool: Option<String>,
     search: Option<String>,
 }
@@ -37,9 +37,9 @@ struct Parser {
 impl Parser {
     fn new() -> Self {
         let mut request = Request::new(MAX_OUTPUT_TOKENS);
-        // The terminal event always has it.
+        // The terminal event always carries the usage.
         request.client_asked_usage = true;
-        // Current models write their cache without being asked, and bill it.
+        // Current models write their cache unasked, and bill it.
         request.wants_cache_5m = true;
         Self {
             request,
@@ -68,13 +68,13 @@ impl Parser {
             }
             "instructions" => self.input(json, "instructions")?,
             "stream" => request.stream = json.bool_or_null("stream")?,
-            // It goes on without a connection, and is asked for until it is there.
+            // A background response goes on without a connection, and the client polls for it.
             "background" => {
                 if json.bool_or_null("background")? {
                     return Err(BadRequest::NotMetered { what: "`background`" });
                 }
             }
-            // What it holds is added to by every response, and can be another run's.
+            // Every response adds to a conversation, which can belong to another run.
             "conversation" => {
                 if json.skip()?.raw > "null".len() as u64 {
                     return Err(BadRequest::NotMetered { what: "`conversation`" });
@@ -87,7 +87,7 @@ impl Parser {
                     request.names.push(id.decode().into_owned());
                 }
             }
-            // A template at the provider: it can bring in tools and another model.
+            // A prompt is a template at the provider, which can bring in tools and another model.
             "prompt" => {
                 if json.kind()? != Kind::Null {
                     self.has_input = true;
@@ -180,7 +180,8 @@ impl Parser {
         Ok(())
     }
 
-    /// A compaction is one more run over the input, and writes a summary that the cap does not cover.
+    /// Reads `context_management`. A compaction is one more run over the input, and the cap does not cover its
+    /// summary.
     fn context_management(&mut self, json: &mut Scanner<'_>) -> Result<()> {
         if json.kind()? != Kind::Array {
             return json.skip().map(drop);
@@ -194,7 +195,7 @@ impl Parser {
         Ok(())
     }
 
-    /// A tool, or a `namespace` of tools.
+    /// Reads a tool, or a `namespace` of tools.
     fn tool(&mut self, json: &mut Scanner<'_>, field: &str) -> Result<()> {
         if json.kind()? != Kind::Object {
             return Err(wrong_type(field, "an object", json.kind()?.name()));
@@ -211,7 +212,7 @@ impl Parser {
                 ("tools", Kind::Array) => {
                     self.bytes += json.array(|json, i| self.tool(json, &format!("{field}.tools[{i}]")))?;
                 }
-                // Where a shell runs: `{"type":"local"}` is the client's own machine.
+                // The place where a shell runs: `{"type":"local"}` is the client's own machine.
                 ("environment", Kind::Object) => {
                     json.object(|json, key| {
                         if key == "type" && json.kind()? == Kind::String {
@@ -229,10 +230,10 @@ impl Parser {
         Ok(())
     }
 
-    /// Notes what a tool costs beyond its definition.
+    /// Records the cost of a tool beyond its definition.
     ///
-    /// A search, which is billed by the piece, has no bound without `max_tool_calls`. The other tools that
-    /// the provider runs are billed in ways that the table of prices does not have.
+    /// A search is billed by the piece and has no bound without `max_tool_calls`. Other tools that the provider
+    /// runs are billed in ways that the price table does not have.
     fn runs_at_provider(&mut self, field: &str, kind: &str, hosted: bool) {
         let named = || format!("{field} {kind}");
         match kind {
@@ -246,7 +247,7 @@ impl Parser {
                 self.request.beyond_bytes += bound::OPENAI_DEFINED_TOOL;
                 self.bytes += bound::OPENAI_DEFINED_TOOL;
             }
-            // It looks up tools of this request, and costs their tokens alone.
+            // `tool_search` looks up tools of this request, and costs only their tokens.
             "tool_search" => {
                 self.server_tool.get_or_insert_with(named);
             }
@@ -254,7 +255,7 @@ impl Parser {
                 self.server_tool.get_or_insert_with(named);
                 self.search.get_or_insert_with(named);
             }
-            // Files, containers, images, other servers; of others nothing is known.
+            // Files, containers, images, other servers; the prices of other tools are unknown.
             _ => {
                 self.server_tool.get_or_insert_with(named);
                 self.request.note_unpriced(named());
@@ -263,7 +264,7 @@ impl Parser {
         }
     }
 
-    /// A text, or items.
+    /// Reads a text, or items.
     fn input(&mut self, json: &mut Scanner<'_>, field: &str) -> Result<()> {
         match json.kind()? {
             Kind::Array => {
@@ -285,7 +286,7 @@ impl Parser {
         }
     }
 
-    /// An item, or a part of one, at any depth. `type` may stand behind the data it explains.
+    /// Reads an item, or a part of one, at any depth. `type` may come after the data that it explains.
     fn item(&mut self, json: &mut Scanner<'_>) -> Result<()> {
         let (mut kind, mut id, mut low) = (None, None, false);
         let (mut picture, mut file) = (None, None);
@@ -335,7 +336,7 @@ impl Parser {
                         self.request.references = true;
                         self.request.names.extend(id);
                     }
-                    // An earlier image of the provider's own, by its id alone when it is kept there.
+                    // An earlier image of the provider's own; when it is kept there, only its id is given.
                     Some("image_generation_call") => self.images += 1,
                     Some("input_audio") => self.request.note_unpriced("input_audio"),
                     _ => {}

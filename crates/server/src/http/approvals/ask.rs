@@ -1,4 +1,4 @@
-//! An agent's question, as it is sent.
+//! Request for an approval.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ use serde_json::value::RawValue;
 
 use crate::{dialect::canonical_value, state::Error};
 
-/// A question. Members it does not have are left alone, as RiskKernel's clients expect.
+/// Body of a request for an approval. Unknown members are ignored, as RiskKernel's clients expect.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Wanted {
     pub tool: String,
     pub side_effect: Option<String>,
-    /// Any JSON; without it `{}`.
+    /// Arguments of the tool call, any JSON. Missing means `{}`.
     pub arguments: Option<Box<RawValue>>,
-    /// The caller's own name of the question; without one, tool and arguments name it.
+    /// The caller's own key of the request. Without one, tool and arguments identify it.
     pub key: Option<String>,
-    /// From now; a day without it.
+    /// Seconds from now until the approval expires. Missing means a day.
     pub expires_in_seconds: Option<f64>,
 }
 
 impl Wanted {
-    /// Errors: what is no question.
+    /// Parses a request body. Errors: `bad_request`.
     pub fn read(body: &[u8]) -> Result<Wanted, Error> {
         serde_json::from_slice(body).map_err(|e| {
             Error::BadRequest(format!("the body has to be {{\"tool\": …, \"arguments\": …}}: {e}"))
@@ -38,16 +38,16 @@ impl Wanted {
     }
 }
 
-/// Asks in the name of `asker`. On disk before it returns.
+/// Asks for an approval in the name of `asker`. Durable before it returns.
 ///
-/// Errors: those of `RequestApproval`; arguments that say a key twice.
+/// Errors: those of `RequestApproval`; arguments that have a key twice.
 pub async fn ask(store: &Arc<dyn Store>, asker: Asker, wanted: Wanted) -> Result<Answer, Error> {
     let text = wanted.arguments.as_deref().map_or("{}", RawValue::get);
     let arguments = canonical_value(text.as_bytes())
         .map_err(|e| Error::BadRequest(format!("the arguments are no JSON that can be told apart: {e}")))?;
     let expires_ms = match wanted.expires_in_seconds {
         None => EXPIRES_MS,
-        // Beyond what is representable it saturates: never, for all that is known.
+        // Saturates beyond the range of `i64`, which means never.
         Some(seconds) => (seconds * 1000.0).ceil() as i64,
     };
     let request = RequestApproval {

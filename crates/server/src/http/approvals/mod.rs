@@ -1,7 +1,7 @@
 //! REST over approvals and policies, below `/v1/approvals` and `/v1/policies`.
 //!
-//! Their words and shapes are RiskKernel's (camel case, times in RFC 3339), with more members. A run asks with its
-//! token and reads its own; who decides is a person, with the API token.
+//! Names and shapes are RiskKernel's (camel case, times in RFC 3339), with more members. A run asks with its token and
+//! reads its own approvals; a person decides, with the API token.
 
 mod ask;
 mod policies;
@@ -29,7 +29,7 @@ pub use ask::{Wanted, ask};
 use super::{Query, query};
 use crate::{state::Error, wire::body::AnswerBody};
 
-/// What a route does.
+/// Operation of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
     List,
@@ -41,13 +41,13 @@ pub enum Does {
     PutPolicy,
 }
 
-/// A route: `{…}` in the path is one segment, percent-encoded.
+/// A route. `{…}` in the path is one segment, percent-encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     pub method: &'static str,
     pub path: &'static str,
     pub does: Does,
-    /// The words of its query. Any other is refused.
+    /// Parameters of the query. Any other is refused.
     pub query: &'static [&'static str],
 }
 
@@ -61,24 +61,24 @@ pub const ROUTES: &[Route] = &[
     Route { method: "GET", path: "/v1/policies/{name}", does: Does::Policy, query: &[] },
 ];
 
-/// How many are listed where nobody says, and at most.
+/// Default number of approvals in a list. `MOST` is the largest.
 const PAGE: usize = 100;
 const MOST: usize = 1_000;
 
-/// How many, newest first, are looked at for those of one status.
+/// Number of approvals, newest first, that are searched for those of one status.
 const LOOKED_AT: usize = 10_000;
 
-/// In whose name a request comes.
+/// Caller of a request, in whose name it acts.
 #[derive(Clone, Copy, Debug)]
 pub enum By {
-    /// An attempt of a run: a run token's, or the one a header names.
+    /// An attempt of a run, named by a run token or a header.
     Run(Asker),
-    /// Who is let in for routes of ours. `protected`: by an API token.
+    /// A caller of Outlast's own routes. `protected`: the listener has an API token.
     Api { protected: bool },
 }
 
 impl By {
-    /// The only run whose approvals it reads.
+    /// Returns the only run whose approvals the caller may read; `None` for all runs.
     fn only(&self) -> Option<RunNo> {
         match self {
             By::Run(asker) => Some(asker.run()),
@@ -87,7 +87,7 @@ impl By {
     }
 }
 
-/// The route of a request, with the segment its path has for `{…}`, as it came.
+/// Finds the route of a request, and returns the value of its `{…}` segment, not decoded.
 pub fn find<'a>(method: &Method, path: &'a str) -> Option<(&'static Route, Option<&'a str>)> {
     ROUTES.iter().filter(|r| r.method == method.as_str()).find_map(|route| match route.path.split_once('{') {
         None => (route.path == path).then_some((route, None)),
@@ -107,7 +107,7 @@ pub(crate) struct Asked<'a> {
     pub body: Bytes,
 }
 
-/// Answers a request of one of these routes. Who asks is settled before.
+/// Answers a request of one of these routes. `asked.by` was checked before.
 pub(crate) async fn answer(route: &'static Route, asked: Asked<'_>) -> Response<AnswerBody> {
     let answered = match route.does {
         Does::List => list(route, asked).await,
@@ -121,7 +121,7 @@ pub(crate) async fn answer(route: &'static Route, asked: Asked<'_>) -> Response<
     answered.unwrap_or_else(|e| refused(&e))
 }
 
-/// An error as these routes answer it: as all of ours, and besides as RiskKernel's clients read it.
+/// Returns the response for an error, in Outlast's shape and, in the same body, in RiskKernel's.
 pub(crate) fn refused(error: &Error) -> Response<AnswerBody> {
     let message = match error.hint() {
         Some(hint) => format!("{error} ({hint})"),
@@ -150,7 +150,7 @@ async fn list(route: &Route, asked: Asked<'_>) -> Result<Response<AnswerBody>, E
             None => only,
         };
         let open = status == Some(Status::Pending);
-        // Of what is open, some may have expired: they are left out after they are counted.
+        // Open approvals may have expired. They are filtered out after the limit, so more are read.
         let filter = Filter { run, open, limit: if status.is_some() { LOOKED_AT } else { limit } };
         let mut found = reads::approvals::list(store, &filter, status)?;
         found.truncate(limit);
@@ -170,7 +170,7 @@ async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(StatusCode::OK, &show::approval(&view(asked.store, id).await?))
 }
 
-/// The id in the path. Another run's is none, to a run.
+/// Returns the approval id in the path. Errors: `unknown_approval`, also for a run that names another run's approval.
 fn id(asked: &Asked<'_>) -> Result<ApprovalId, Error> {
     let text = query::decode(asked.segment.unwrap_or_default())?;
     let id: Option<ApprovalId> = text.parse().ok();
@@ -202,7 +202,7 @@ async fn wants(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     }
 }
 
-/// A decision as it is sent.
+/// Body of a decision.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Decision {
@@ -225,7 +225,7 @@ async fn decide(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(StatusCode::OK, &show::approval(&view(asked.store, id).await?))
 }
 
-/// The word for a decision. Errors: any other.
+/// Returns true for `approve` and false for `deny`. Errors: any other word.
 pub fn read_decision(word: &str) -> Result<bool, Error> {
     match word {
         "approve" => Ok(true),
@@ -237,8 +237,9 @@ pub fn read_decision(word: &str) -> Result<bool, Error> {
     }
 }
 
-/// Whether who asks may decide: never a run, and over REST nobody without an API token. An agent can ask whatever
-/// its machine lets anyone ask.
+/// Checks that the caller may decide: never a run, and over REST nobody without an API token.
+///
+/// Without an API token an agent could decide over its own approvals, because it can send what any local process can.
 pub fn may_decide(by: &By) -> Result<(), Error> {
     match by {
         By::Api { protected: true } => Ok(()),
@@ -247,7 +248,7 @@ pub fn may_decide(by: &By) -> Result<(), Error> {
     }
 }
 
-/// Reads beside the threads that answer others: a store's reads block.
+/// Runs `look` on a blocking thread: the reads of a store block.
 async fn read<T: Send + 'static>(
     store: &Arc<dyn Store>,
     look: impl FnOnce(&dyn Store) -> Result<T, store::Error> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Named policies: put, got and listed by who is let in; never by a run.
+//! Routes of named policies: put, get, list. Never for a run.
 
 use http::{Response, StatusCode};
 use outlast_core::{
@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use super::{Asked, By, answered, query, read, show};
 use crate::{state::Error, wire::body::AnswerBody};
 
-/// A policy as it is sent, in RiskKernel's words.
+/// Body of a policy, with RiskKernel's names.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Sent {
@@ -25,7 +25,7 @@ struct Sent {
     pause_wall: bool,
 }
 
-/// 0 or nothing is no limit.
+/// Limits of a policy. 0, like a missing member, means no limit.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Budget {
@@ -49,7 +49,7 @@ struct Require {
 }
 
 impl Budget {
-    /// Errors: an amount that is none, or is negative.
+    /// Returns the limits in the engine's units. Errors: an amount that is not a number, or is negative.
     pub fn limits(&self) -> Result<Limits, Error> {
         let mut limits = Limits::default();
         let mut set = |unit: Unit, value: Option<i64>, times: i64| {
@@ -85,7 +85,7 @@ impl Sent {
             .into_iter()
             .map(|r| Requirement { tool: named(r.tool), side_effect: named(r.side_effect) })
             .collect();
-        // An empty list is RiskKernel's word for any tool.
+        // In RiskKernel an empty list allows any tool.
         let tools = self.tool_allowlist.filter(|tools| !tools.is_empty());
         let limits = self.budget.limits()?;
         let rules = Rules { policy: self.name, tools, require };

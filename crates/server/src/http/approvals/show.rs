@@ -1,4 +1,4 @@
-//! Approvals and policies as JSON.
+//! JSON shapes of approvals and policies.
 
 use outlast_core::{
     envelope::unit::{Limits, Unit},
@@ -9,7 +9,7 @@ use outlast_core::{
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
-/// An approval. Arguments stand as they were given, in canonical JSON.
+/// An approval. Arguments are as they were given, in canonical JSON.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Approval {
@@ -21,9 +21,9 @@ pub struct Approval {
     pub arguments: Option<Box<RawValue>>,
     pub arguments_digest: String,
     pub key: String,
-    /// In RiskKernel's words: what nobody approved in time, or ever could, is denied.
+    /// Status in RiskKernel's terms: `pending`, `approved` or `denied`, which includes timeout, blocked and void.
     pub status: &'static str,
-    /// Where it stands, to the word.
+    /// Status in Outlast's terms.
     pub outcome: &'static str,
     pub required: bool,
     pub created_at: String,
@@ -59,7 +59,7 @@ pub fn approval(view: &View) -> Approval {
     }
 }
 
-/// Its clients wait until one of these three is there, and know no other.
+/// Maps a status to the three that RiskKernel's clients know: pending, approved, denied.
 fn status(status: Status) -> Status {
     match status {
         Status::Pending | Status::Approved | Status::Denied => status,
@@ -67,7 +67,7 @@ fn status(status: Status) -> Status {
     }
 }
 
-/// Why it is denied, although nobody said so.
+/// Returns why an approval counts as denied although nobody denied it.
 fn why(status: Status) -> Option<String> {
     let why = match status {
         Status::Timeout => "nobody decided in time",
@@ -78,18 +78,18 @@ fn why(status: Status) -> Option<String> {
     Some(why.to_owned())
 }
 
-/// The same as what became of a tool call: `approved`, `denied`, `blocked` or `timeout`.
+/// Returns an approval as the outcome of a tool call: `approved`, `denied`, `blocked` or `timeout`.
 pub fn tool_call(view: &View) -> Approval {
     let status = if view.status == Status::Void { Status::Denied } else { view.status };
     Approval { status: status.name(), ..approval(view) }
 }
 
-/// The answer where nobody has to be asked.
+/// Returns the answer for a tool call that needs no approval.
 pub fn not_required() -> Value {
     json!({ "status": "approved", "required": false })
 }
 
-/// A policy.
+/// Returns a policy as JSON.
 pub fn policy(policy: &NamedPolicy) -> Value {
     let require: Vec<Value> = policy
         .rules
@@ -108,7 +108,7 @@ pub fn policy(policy: &NamedPolicy) -> Value {
     })
 }
 
-/// Limits in RiskKernel's words; 0 is no limit there.
+/// Returns limits as JSON, with RiskKernel's names. 0 means no limit.
 pub fn budget(limits: &Limits) -> Value {
     let usd = limits[Unit::CostNanoUsd].map_or_else(|| "0".to_owned(), |nano| NanoUsd(nano).to_string());
     let dollars: Option<Box<RawValue>> = RawValue::from_string(usd).ok();

@@ -1,4 +1,4 @@
-//! The client's side: what it gets of the answer.
+//! The answer on its way to the client of one request.
 
 use std::sync::Arc;
 
@@ -23,23 +23,23 @@ use crate::{
     },
 };
 
-/// Frames between the driver and a slow client.
+/// Number of frames buffered between the driver and a slow client.
 const FRAMES_AHEAD: usize = 64;
 
-/// The client left.
+/// Error: the client left.
 pub struct Left;
 
-/// Where the answer's bytes are.
+/// Source of the answer's bytes.
 pub enum Source {
     Nothing,
     Live(Arc<Live>),
     Stored(Answer),
 }
 
-/// The answer on its way to its client.
+/// The answer of one request, as far as it was sent.
 pub struct Reply {
     pub source: Source,
-    /// It was paid for by another request.
+    /// Whether the answer was paid for by another request.
     pub replayed: bool,
     id: ConnectionId,
     wire: Wire,
@@ -47,7 +47,7 @@ pub struct Reply {
     seat: Seat,
     head: Option<oneshot::Sender<Response<AnswerBody>>>,
     out: Option<mpsc::Sender<Piece>>,
-    /// Frames of the source that went out.
+    /// Number of frames of a live answer that were sent.
     sent: usize,
 }
 
@@ -63,7 +63,7 @@ impl Reply {
         Reply { source: Source::Nothing, replayed: false, id, wire, watch, seat, head, out: None, sent: 0 }
     }
 
-    /// Forwards what became visible.
+    /// Forwards what became visible of the answer. Sends the response's head first, once.
     pub async fn send(&mut self, visible: Visible) -> Result<(), Left> {
         let (frames, status, headers, whole) = match &self.source {
             Source::Nothing => return Ok(()),
@@ -77,7 +77,7 @@ impl Reply {
                 let frames: Vec<Bytes> = log.frames.get(self.sent..upto).unwrap_or_default().to_vec();
                 self.sent = upto;
                 let whole = visible == Visible::Whole && !log.streamed;
-                // Read once: a stream has many frames.
+                // Cloned only for the head: a stream has many frames.
                 let headers = self.head.as_ref().map(|_| log.headers.clone());
                 (frames, log.status, headers.unwrap_or_default(), whole)
             }
@@ -113,12 +113,12 @@ impl Reply {
     /// Ends the answer cleanly.
     pub async fn finish(&mut self) {
         if let Some(out) = self.out.take() {
-            // A client that left has told so.
+            // A client that left is reported by its body already.
             let _ = out.send(Piece::End).await;
         }
     }
 
-    /// Ends a begun answer with an error frame, and never cleanly.
+    /// Breaks off a begun answer: an error frame, then an unclean end of the body.
     pub async fn break_off(&mut self, why: Broken, call: &Call) {
         if let Some(out) = self.out.take() {
             let (shape, text) = (call.to.shape(), why.to_string());
@@ -126,16 +126,16 @@ impl Reply {
                 true => error_element(shape, why.code(), &text, self.sent == 0),
                 false => error_frame(shape, why.code(), &text),
             };
-            // The body breaks off behind it, because its sender is gone.
+            // The body breaks off after this frame, because its sender is dropped here.
             let _ = out.send(Piece::Frame(frame)).await;
         }
     }
 
-    /// Answers with an error of ours.
+    /// Answers with an error of Outlast, when no head was sent yet.
     pub fn refuse(&mut self, mut response: Response<AnswerBody>) {
         self.name_run(response.headers_mut());
         if let Some(head) = self.head.take() {
-            // A client that left does not need it.
+            // A client that left needs no response.
             let _ = head.send(response);
         }
     }

@@ -1,6 +1,6 @@
-//! Between two tries of one call: what is noted, and what is waited for.
+//! Retries of one call: the record of the tries so far, and the pause between two.
 //!
-//! Whether and when is the call machine's: see `outlast_core::call::patience`.
+//! The call machine decides whether and when: see `outlast_core::call::patience`.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
     proxy::{call::Call, config::Config, log::Log},
 };
 
-/// How often `call` is tried, and how long.
+/// Returns how many times `call` is tried, and for how long.
 pub fn patience(config: &Config, call: &Call, seed: impl FnOnce() -> u64) -> Patience {
     if !call.tried_again {
         return Patience::NONE;
@@ -31,7 +31,7 @@ pub fn patience(config: &Config, call: &Call, seed: impl FnOnce() -> u64) -> Pat
 }
 
 impl Carry {
-    /// What the machine is told of a try that came to nothing, with the answer's headers as they came.
+    /// Returns what the call machine needs to know of a failed try. `answer`: its response headers, if there are any.
     pub(super) fn told(&self, answer: Option<&HeaderMap>) -> Told {
         let elapsed_ms = self.tries.first_at.map_or(Duration::ZERO, |at| at.elapsed()).as_millis();
         let retry_after_ms = answer.and_then(|headers| {
@@ -46,13 +46,13 @@ impl Carry {
         }
     }
 
-    /// Waits between two tries, unless nobody waits for the next one any more.
+    /// Waits between two tries. Ends early when a new deed comes.
     pub(super) async fn rest(&mut self, tries: Vec<Option<u16>>, pause_ms: u64) {
         tracing::info!(
             run = %self.call.seat.id, seq = %self.live.seq(), upstream = self.call.upstream_name(),
             status = tries.last().copied().flatten(), pause_ms, tries = tries.len(), "tries again"
         );
-        // Nobody waits for it: without it a death leaves the call in doubt, and no more.
+        // Not awaited: without this record, a death of the process leaves the call in doubt, and no more.
         drop(self.host.store.ask(self.retry(tries, true), Durability::Committed));
         tokio::select! {
             biased;
@@ -61,7 +61,7 @@ impl Carry {
         }
     }
 
-    /// Puts the tries so far on disk before the next one leaves.
+    /// Makes the tries so far durable before the next one is sent.
     pub(super) async fn ask_again(&mut self, tries: Vec<Option<u16>>) {
         let may = self.host.store.ask(self.retry(tries, false), Durability::Synced).await;
         self.on(Event::MayLeave(may));
@@ -72,16 +72,16 @@ impl Carry {
         Retry { run, seq, instance, tries, resting }
     }
 
-    /// Forgets what came of the try before.
+    /// Resets the answer for a new try.
     pub(super) fn begin_again(&mut self) {
         *self.live.log() = Log::default();
-        // A limit that was told holds on.
+        // A usage limit that an earlier try reported still holds.
         self.answer = Answered { limited: self.answer.limited, ..Answered::default() };
         self.tries.again += 1;
         self.host.metrics.tried_again(self.call.upstream_name());
     }
 
-    /// A try is about to leave.
+    /// Records that a try is about to be sent.
     pub(super) fn leaves(&mut self) {
         let now = Instant::now();
         self.host.registry.on(desk::Event::Leaves(self.live.key));

@@ -1,4 +1,4 @@
-//! What a task keeps of the exchange that it carries.
+//! State of the task that carries an exchange.
 
 use std::sync::Arc;
 
@@ -11,34 +11,34 @@ use crate::{
     proxy::{call::Call, host::Host, log::Live},
 };
 
-/// An exchange and its task.
+/// The task of an exchange.
 pub(super) struct Carry {
     pub host: Arc<Host>,
     pub live: Arc<Live>,
     pub call: Arc<Call>,
-    /// The output cap that it is sent with.
+    /// Lowered output cap that the request is sent with.
     pub cap: Option<u64>,
     pub answer: Answered,
     pub tries: Tries,
     pub settling: Settling,
 }
 
-/// What came of the try at hand.
+/// Outcome of the current try.
 #[derive(Default)]
 pub(super) struct Answered {
     pub status: Option<u16>,
     pub head_at: Option<Instant>,
     pub request_id: Option<String>,
     pub outcome: Outcome,
-    /// Until when the upstream refuses everything, if it said so.
+    /// Time until which the upstream refuses all calls, if it said so.
     pub limited: Option<Micros>,
 }
 
-/// How often and when the call was sent.
+/// Times at which the call was sent.
 #[derive(Default)]
 pub(super) struct Tries {
     pub first_at: Option<Instant>,
     pub last_at: Option<Instant>,
-    /// How often it was sent again.
+    /// Number of retries.
     pub again: u32,
 }

@@ -1,4 +1,4 @@
-//! What is recorded of an exchange when it is settled.
+//! Settlement of an exchange: its answer and bill, written to the store.
 
 use std::time::Duration;
 
@@ -46,8 +46,9 @@ impl Carry {
         self.submit(ending, error);
     }
 
-    /// The store cannot take the answer: memory is not to fill up with such. A settlement that is already
-    /// with the store keeps its own copy; the next try is without the answer.
+    /// Drops the answer from memory when too much waits for a store that cannot record it.
+    ///
+    /// A settlement that is already with the store keeps its own copy; the next try is without the answer.
     pub(super) fn drop_answer(&mut self) {
         let frames = std::mem::take(&mut self.live.log().frames);
         self.settling.dropped = true;

@@ -1,14 +1,14 @@
-//! A settlement on its way: what it waits for, and when the store cannot take it.
+//! A settlement in progress: its result, its time limit, and the retry when the store fails.
 
 use std::{pin::Pin, time::Duration};
 
 use outlast_core::{call::exchange::Ending, engine::call::settle::Settled, store::Error};
 use tokio::time::Instant;
 
-/// The pause before a settlement that failed is tried again.
+/// Pause before a settlement that failed is tried again.
 const SETTLE_AGAIN: Duration = Duration::from_millis(500);
 
-/// A settlement on its way to the store, behind the parts of a long answer.
+/// A settlement on its way to the store, after the parts of a long answer.
 pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Settled, Error>> + Send>>;
 
 /// The settlement of an exchange, over all its tries.
@@ -19,13 +19,13 @@ pub(super) struct Settling {
     pub pending: Option<Pending>,
     pub slow_at: Option<Instant>,
     again: Option<(Instant, Ending, Option<&'static str>)>,
-    /// Active time that it posts.
+    /// Active time that the settlement posts, in ms.
     pub active_ms: i64,
-    /// Too much waited to be recorded: the answer is gone.
+    /// Whether the answer was dropped, because too much waited to be recorded.
     pub dropped: bool,
 }
 
-/// What a settlement comes to next.
+/// Next event of a settlement.
 pub(super) enum Came {
     Settled(Result<Settled, Error>),
     Slow,
@@ -33,7 +33,7 @@ pub(super) enum Came {
 }
 
 impl Settling {
-    /// Waits until there is something to say; without a settlement for ever.
+    /// Waits for the next event. Without a settlement, for ever.
     pub async fn next(&mut self) -> Came {
         let Settling { pending, slow_at, again, .. } = self;
         tokio::select! {
@@ -65,7 +65,7 @@ impl Settling {
         }
     }
 
-    /// The store failed: the same again after a pause.
+    /// Schedules another try after a pause, because the store failed.
     pub fn rests(&mut self, ending: Ending, error: Option<&'static str>) {
         self.again = Some((Instant::now() + SETTLE_AGAIN, ending, error));
     }

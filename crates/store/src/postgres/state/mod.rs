@@ -1,4 +1,4 @@
-//! The state in PostgreSQL: what operations load of it and write.
+//! State in PostgreSQL: the rows that operations load and write.
 
 mod read;
 pub mod schema;
@@ -24,7 +24,7 @@ use super::{
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// A namespace, and the commit $2 places behind the first whose id is kept.
+/// Query for a namespace, and the commit $2 places behind the first whose id is kept.
 const HEAD: &str = "SELECT n.name, n.commit_no, n.at, n.keep, n.forgotten, o.commit_no, o.at \
     FROM outlast.namespaces n LEFT JOIN LATERAL (SELECT c.commit_no, c.at FROM outlast.commits c \
     WHERE c.namespace_no = n.no AND c.commit_no > n.forgotten ORDER BY c.commit_no LIMIT 1 OFFSET $2) o ON true \
@@ -37,7 +37,7 @@ pub async fn position(client: &Client) -> Result<Position> {
 
 type Head = (Namespace, Option<(i64, Micros)>);
 
-/// A namespace, and which of its ids may be forgotten: see `Rows::old_ids`.
+/// Returns a namespace, and which of its ids may be forgotten: see `Rows::old_ids`.
 pub async fn head(client: &Client, name: &str) -> Result<Option<Head>> {
     let behind = AT_ONCE as i64 - 1;
     maybe(client, HEAD, params![name.as_bytes(), behind], |r| {
@@ -99,7 +99,7 @@ pub async fn outcome(client: &Client, id: &str) -> Result<Option<Committed>> {
     .await
 }
 
-/// Deletes the namespace $1. The store's newest version stays: its position would be given again.
+/// Statements that delete the namespace $1. The store's newest version is kept: its position would be given again.
 pub const FORGET: [&str; 5] = [
     "DELETE FROM outlast.items WHERE agent_no IN (SELECT a.no FROM outlast.agents a \
      JOIN outlast.namespaces n ON n.no = a.namespace_no WHERE sha256(n.name) = sha256($1)) \
@@ -110,7 +110,7 @@ pub const FORGET: [&str; 5] = [
     "DELETE FROM outlast.namespaces WHERE sha256(name) = sha256($1)",
 ];
 
-/// Writes what a decision touched of the state.
+/// Writes the state rows touched by a decision.
 pub async fn apply(client: &Client, rows: &Rows) -> Result<()> {
     for row in rows.namespaces.values().filter(|r| r.touch != Touch::Read) {
         let n = &row.value;
@@ -155,13 +155,13 @@ pub async fn apply(client: &Client, rows: &Rows) -> Result<()> {
     Ok(())
 }
 
-/// The columns by which a resume point is found, for keys whose newest value is a step's record.
+/// Returns the columns that find a resume point, for keys whose newest value is a step's record.
 fn step<'a>(name: &'a Name, c: &Current) -> (Option<&'a [u8]>, Option<i64>) {
     let step = c.progress.and_then(|_| StepKey::of(&name.key));
     (step.map(|s| s.stem.as_bytes()), step.map(|s| s.n))
 }
 
-/// Returns the key's number.
+/// Inserts a key and returns its number.
 async fn insert_key(client: &Client, name: &Name, c: &Current) -> Result<i64> {
     let names = [&name.namespace, &name.agent, &name.key].map(|n| n.as_bytes());
     let sql = "INSERT INTO outlast.agents (namespace_no, name, removed_to) SELECT n.no, $2, 0 \
@@ -252,7 +252,7 @@ fn count(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// From column 0.
+/// Reads a namespace from column 0 on.
 fn namespace(r: &tokio_postgres::Row) -> Result<Namespace> {
     Ok(Namespace {
         name: text(r, 0)?,

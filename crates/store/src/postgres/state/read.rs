@@ -1,4 +1,4 @@
-//! Reading the state. Each read is one statement: it sees one moment, in one round trip.
+//! Reads the state. Each read is one statement, hence one snapshot and one round trip.
 
 use bytes::Bytes;
 use outlast_core::{
@@ -22,11 +22,11 @@ use crate::postgres::{
     statement::{Param, all, maybe, param, params},
 };
 
-/// A key and a version of it as they are stored.
+/// A key and one version of it, as stored.
 struct Raw {
     key: String,
     oldest: i64,
-    /// `None`: that version is not kept.
+    /// `None` if that version was removed by compaction.
     version: Option<RawVersion>,
 }
 
@@ -40,31 +40,31 @@ struct RawVersion {
     position: Position,
 }
 
-/// The columns of `Raw`, from `keys k` and `items i`.
+/// Columns of `Raw`, from `keys k` and `items i`.
 const RAW: &str = "k.key, k.oldest, i.version, i.value, i.commit_no, i.at, i.run_no, i.attempt, i.position";
 
-/// The same without the value.
+/// Columns of `Raw` with NULL for the value.
 const BARE: &str =
     "k.key, k.oldest, i.version, NULL::bytea, i.commit_no, i.at, i.run_no, i.attempt, i.position";
 
-/// A namespace and an agent in it; parameters 1 and 2.
+/// Join of a namespace and an agent in it, parameters 1 and 2.
 const AGENT: &str = "outlast.namespaces n JOIN outlast.agents a \
     ON a.namespace_no = n.no AND sha256(a.name) = sha256($2)";
 
-/// And a key; parameter 3.
+/// Join of a key, parameter 3, to `AGENT`.
 const KEY: &str = "JOIN outlast.keys k ON k.agent_no = a.no AND sha256(k.key) = sha256($3)";
 
 const HERE: &str = "WHERE sha256(n.name) = sha256($1)";
 
-/// The agent's number. As a value of its own, not a join: only so does the planner know that an index
-/// that begins with it gives the rest in order, and reads no more than a page.
+/// Query for the agent's number. As a scalar value rather than a join, it lets the planner know that an index that
+/// begins with it returns the rest in order, so that no more than a page is read.
 const AGENT_NO: &str = "(SELECT a.no FROM outlast.namespaces n JOIN outlast.agents a \
     ON a.namespace_no = n.no AND sha256(a.name) = sha256($2) WHERE sha256(n.name) = sha256($1))";
 
-/// The namespace's number.
+/// Query for the namespace's number.
 const NAMESPACE_NO: &str = "(SELECT n.no FROM outlast.namespaces n WHERE sha256(n.name) = sha256($1))";
 
-/// The version of the key that was the newest at `b.p`.
+/// Join of the version of the key that was the newest at `b.p`.
 const STOOD: &str = "LEFT JOIN LATERAL (SELECT x.* FROM outlast.items x \
     WHERE x.key_no = k.no AND x.position <= b.p ORDER BY x.position DESC LIMIT 1) i ON true";
 
@@ -84,7 +84,7 @@ fn raw(r: &Row) -> Result<Raw> {
 }
 
 impl Raw {
-    /// The version, or that it is gone.
+    /// Returns the key and its version. Errors: `Compacted` if that version was removed.
     fn kept(self) -> Result<(String, RawVersion)> {
         let (key, oldest) = (self.key, self.oldest);
         match self.version {
@@ -93,7 +93,7 @@ impl Raw {
         }
     }
 
-    /// Decoded on the caller's thread: the readers' is everybody's.
+    /// Decodes the item. Called on the caller's thread, as all callers share the readers' thread.
     fn item(self, namespace: &str, agent: &str) -> Result<Item> {
         let (key, v) = self.kept()?;
         let damaged = |e| Error::Corrupt { what: format!("version {} of key {key:?}: {e}", v.version) };
@@ -113,7 +113,7 @@ impl Raw {
     }
 }
 
-/// The last position that counts at `at`, as SQL, and the value of parameter `$n` in it.
+/// Returns the SQL for the last position that counts at `at`, and the value of its parameter `$n`.
 fn bound(at: At, n: usize) -> (String, i64) {
     let last = |column: &str| {
         format!(
@@ -129,7 +129,7 @@ fn bound(at: At, n: usize) -> (String, i64) {
     }
 }
 
-/// Bounds and order of the keys a scan asks for: SQL with parameters 3 (low), 4 (end) and 5 (limit).
+/// Returns the SQL for the bounds and order of a scan's keys, with the parameters 3 (low), 4 (end) and 5 (limit).
 fn keys_of(scan: &Scan) -> (String, Vec<u8>, Option<Vec<u8>>) {
     let prefix = scan.prefix.as_bytes();
     let behind = scan.after.as_ref().map(String::as_bytes).filter(|after| *after >= prefix);
@@ -138,7 +138,7 @@ fn keys_of(scan: &Scan) -> (String, Vec<u8>, Option<Vec<u8>>) {
         None => (prefix, ">="),
     };
     let end = prefix_end(prefix);
-    // The index is on the first bytes only: they bound the walk, and the whole key decides.
+    // The index covers only the first bytes: they bound the scan, and the whole key decides.
     let high = match end {
         Some(_) => {
             "AND substring(k.key from 1 for 512) <= substring($4::bytea from 1 for 512) AND k.key < $4"
@@ -153,7 +153,7 @@ fn keys_of(scan: &Scan) -> (String, Vec<u8>, Option<Vec<u8>>) {
 }
 
 impl PostgresStore {
-    /// At most one version of a key; `b.p`, `$4` and the join of `i` are the caller's.
+    /// Returns at most one version of a key. The caller's SQL defines `b.p`, `$4` and the join of `i`.
     fn one_version(
         &self,
         names: [&str; 3],
@@ -180,7 +180,7 @@ impl PostgresStore {
             let (low, end, limit) = (low.as_slice(), end.as_deref(), count(scan.limit));
             let (bound, value) = bound(scan.at, 6);
             if scan.at == At::Newest {
-                // The page first, and then the versions of its keys.
+                // Selects the page of keys first, then their versions.
                 let sql = format!(
                     "SELECT {columns} FROM (SELECT k.* FROM outlast.keys k WHERE k.agent_no = {AGENT_NO} \
                      AND k.live {keys}) k JOIN outlast.items i ON i.position = k.position ORDER BY k.key"
@@ -262,8 +262,8 @@ impl Reads for PostgresStore {
                 Some(Moment::Time(t)) => At::Time(t),
             };
             let ((low, low_value), (high, high_value)) = (bound(before, 5), bound(until, 6));
-            // Compared as pairs, so that no index but the agent's own serves: the order of all writes
-            // would walk those of other agents.
+            // Compared as pairs, so that only the agent's own index applies: the index on the order of all writes
+            // would scan those of other agents.
             let sql = format!(
                 "SELECT {RAW}, c.txn, a.removed_to > b.low FROM {AGENT} \
                  CROSS JOIN (SELECT greatest({low}, $3::bigint) AS low) b \
@@ -279,7 +279,7 @@ impl Reads for PostgresStore {
             let (after, limit) = (asked.after.0, count(asked.limit));
             let params = params![namespace, agent, after, limit, low_value, high_value];
             all(c, &sql, params, |r| {
-                // One row without a version says only what compaction removed.
+                // A single row without a version only says whether compaction removed events.
                 let event = match get::<Option<i64>>(r, 2)? {
                     None => None,
                     Some(_) => {

@@ -1,49 +1,49 @@
-//! What one commit adds to the log's file, kept until it is synced and then written at once.
+//! Collects the bytes that one commit adds to the log, to write them at once when the commit syncs.
 
-/// At most this much is kept; what is more is written as it comes.
+/// Largest number of bytes kept. Any more are written as they come.
 const MOST: usize = 1 << 20;
 
-/// A frame's header, and the log's own, in SQLite's file format.
+/// Size of a frame's header in SQLite's file format. The log's own header is longer.
 const FRAME_HEADER: usize = 24;
 const LOG_HEADER: usize = 32;
 
-/// The log's file.
+/// Access to the log's file.
 pub trait Disk {
     type Error;
 
     /// Writes without syncing.
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Self::Error>;
 
-    /// Everything in the file, whoever wrote it, is on disk.
+    /// Syncs everything in the file, whichever connection wrote it.
     fn sync(&mut self) -> Result<(), Self::Error>;
 
-    /// Writes, and syncs these bytes alone. False where it cannot: how much was written is open then.
+    /// Writes and syncs only these bytes. Returns false if it cannot; any number of them may then have been written.
     fn write_through(&mut self, at: u64, bytes: &[u8]) -> Result<bool, Self::Error>;
 }
 
-/// The two salts of a log: they change when it begins anew at its start.
+/// The two salts of a log, which change when the log restarts from its beginning.
 type Life = [u8; 8];
 
-/// What one connection's commits write to the log.
+/// Buffer for the bytes that one connection's commits write to the log.
 ///
-/// Frames are kept only between a commit's start and its sync, both inside one statement that holds the
-/// log's write lock, and only for that commit: those of one that failed are never written. Outside a
-/// commit, as when a transaction spills its cache, everything goes to the file at once, and a read
-/// within a commit finds in the file what was written before it.
+/// Frames are kept only between a commit's start and its sync, both inside one statement that holds the log's write
+/// lock, and only for that commit: those of a failed commit are never written. Outside a commit, as when a
+/// transaction spills its cache, everything goes to the file at once. So a read within a commit finds in the file
+/// whatever was written before the commit.
 #[derive(Default)]
 pub struct Gathering {
-    /// Whose frames `bytes` are: the number of a commit. None has 0.
+    /// Number of the commit that `bytes` belong to. 0 means no commit.
     commit: u64,
     at: u64,
     bytes: Vec<u8>,
     life: Option<Life>,
-    /// Up to here this life of the log is on disk, and we wrote what is before: bytes that follow can
-    /// be synced alone. Nobody else's commit is between, else ours would not begin here.
+    /// Offset up to which this life of the log is on disk, written by us: bytes that follow there can be synced
+    /// alone. No other connection's commit lies between, or ours would not begin here.
     on_disk: Option<(u64, Life)>,
 }
 
 impl Gathering {
-    /// Takes `bytes` of the commit with this number; writes them where it is 0.
+    /// Buffers `bytes` of this commit. Commit 0 writes them to the file directly.
     pub fn write<D: Disk>(
         &mut self,
         disk: &mut D,
@@ -66,12 +66,12 @@ impl Gathering {
         Ok(())
     }
 
-    /// Everything that was taken is in the file: it is about to be read.
+    /// Writes the buffered bytes to the file, which is about to be read.
     pub fn before_read<D: Disk>(&mut self, disk: &mut D, commit: u64) -> Result<(), D::Error> {
         if self.kept(commit) > 0 { self.put(disk) } else { Ok(()) }
     }
 
-    /// Everything that was taken is on disk, and what was in the file before.
+    /// Puts on disk the buffered bytes and all that was in the file before.
     pub fn sync<D: Disk>(&mut self, disk: &mut D, commit: u64) -> Result<(), D::Error> {
         let kept = self.kept(commit);
         if kept == 0 {
@@ -88,13 +88,13 @@ impl Gathering {
         Ok(())
     }
 
-    /// The file was cut.
+    /// Drops the buffer, because the file was truncated.
     pub fn forget(&mut self) {
         self.bytes.clear();
         self.on_disk = None;
     }
 
-    /// How many bytes of this commit wait for its sync. Those of any other are dropped.
+    /// Returns how many bytes of this commit are buffered. Drops those of any other commit.
     pub fn kept(&mut self, commit: u64) -> usize {
         if self.commit != commit {
             self.bytes.clear();
@@ -110,7 +110,7 @@ impl Gathering {
     }
 }
 
-/// The life that the header at the start of `bytes` tells. None: it is no header.
+/// Returns the salts in the header at the start of `bytes`, `None` if there is no header.
 fn life(at: u64, bytes: &[u8]) -> Option<Life> {
     let salts = match bytes.len() {
         LOG_HEADER if at == 0 => &bytes[16..24],

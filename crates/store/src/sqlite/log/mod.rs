@@ -1,10 +1,9 @@
-//! How the writer's connection writes SQLite's log: a synced commit is one system call.
+//! SQLite VFS for the writer's log, which turns a synced commit into one system call.
 //!
-//! By itself SQLite writes a commit in two calls a page and syncs then. Here the pages of a commit are
-//! gathered (`gathering.rs`) and written through to the disk at once, and a log that grows does so in
-//! large steps, since a sync of a file that has grown costs twice that of one that has not. Everything
-//! else is SQLite's own way of using files; the format of the log is untouched, and connections
-//! without this one's ways share it.
+//! By default SQLite writes a commit with two calls per page and then syncs. Here the pages of a commit are gathered
+//! (`gathering.rs`) and written through to disk at once. A growing log is extended in large steps, since syncing a
+//! file that has grown costs twice as much. Everything else is SQLite's default behaviour. The log's format is
+//! unchanged, so connections without this VFS can share the file.
 
 mod gathering;
 #[cfg(test)]
@@ -30,34 +29,35 @@ use rusqlite::ffi::{
 
 use gathering::{Disk, Gathering};
 
-/// What SQLite knows this way of using files by.
+/// Name of the VFS as registered with SQLite.
 const NAME: &CStr = c"outlast";
 
-/// A log that grows is doubled, by at most this: a process that does little writes little more than it has to.
+/// Largest step by which the log grows; below it the size doubles. So a process that does little writes little more
+/// than it has to.
 const GROWTH: u64 = 256 << 10;
 const PAGE: u64 = 4 << 10;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// SQLite's function takes a longer write for one that found no room: a page is at most this long.
+/// Largest single write in bytes. A page is never longer, and SQLite's function reports a longer write as a full disk.
 const PIECE: usize = 64 << 10;
 
 thread_local! {
-    /// The number of the commit that this thread is in, or 0, and how many of its bytes are not written.
+    /// Number of the commit that this thread is in, or 0, and how many of its bytes are not written yet.
     static COMMIT: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Runs `commit`, a synced COMMIT, so that its pages are written by its sync.
+/// Runs `commit`, a synced COMMIT, so that its pages are written together when it syncs.
 ///
-/// Errors: `commit`'s own; `Io` if it ended well without a sync, which SQLite never does.
+/// Errors: those of `commit`; `Io` if it succeeded without a sync, which SQLite never does.
 pub fn in_one_write(commit: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
-    /// Whatever becomes of the commit, what this thread writes next is not a part of it.
+    /// Guard that ends the commit on this thread, whatever its outcome.
     struct Within;
     impl Drop for Within {
         fn drop(&mut self) {
             COMMIT.set((0, 0));
         }
     }
-    // Never used twice in a process: what a commit that failed has left can belong to no other.
+    // Numbers are never reused in a process, so bytes left by a failed commit can belong to no other.
     static LAST: AtomicU64 = AtomicU64::new(0);
     COMMIT.set((LAST.fetch_add(1, Ordering::Relaxed) + 1, 0));
     let _within = Within;
@@ -68,7 +68,7 @@ pub fn in_one_write(commit: impl FnOnce() -> Result<(), Error>) -> Result<(), Er
     }
 }
 
-/// The name to open the writer's connection with. Registers it once in a process.
+/// Returns the VFS name to open the writer's connection with. Registers it once per process.
 pub fn name() -> Result<&'static CStr, Error> {
     static REGISTERED: OnceLock<c_int> = OnceLock::new();
     match *REGISTERED.get_or_init(register) {
@@ -77,7 +77,7 @@ pub fn name() -> Result<&'static CStr, Error> {
     }
 }
 
-/// SQLite's own way of using files.
+/// SQLite's default VFS.
 struct Base(*mut sqlite3_vfs);
 // SAFETY: SQLite's own structures of this kind are constant once they are registered.
 unsafe impl Send for Base {}
@@ -104,25 +104,25 @@ fn register() -> c_int {
     unsafe { ffi::sqlite3_vfs_register(Box::leak(Box::new(ours)), 0) }
 }
 
-/// Where in an open file's structure the pointer to our part is: behind SQLite's own part.
+/// Returns the offset of our pointer in an open file's structure, behind SQLite's own part.
 fn place_of_ours(base: &sqlite3_vfs) -> usize {
     (base.szOsFile as usize).next_multiple_of(align_of::<*mut Log>())
 }
 
-/// Our part of an open log.
+/// Our data for an open log.
 struct Log {
     base: &'static sqlite3_io_methods,
-    /// A descriptor of our own: SQLite's is private. The log carries no locks that closing it could drop.
+    /// Our own descriptor, as SQLite's is private. The log carries no locks that closing it could drop.
     file: File,
     size: u64,
     writes_through: bool,
     gathering: Gathering,
 }
 
-/// SQLite's functions for a log's file with ours among them, and which they were made of.
+/// Method table for logs, with our functions in it, and SQLite's table that it was made from.
 static METHODS: OnceLock<(&'static sqlite3_io_methods, sqlite3_io_methods)> = OnceLock::new();
 
-/// Opens a file SQLite's way; a log is written ours.
+/// Opens a file with SQLite's VFS. A log gets our methods.
 unsafe extern "C" fn open(
     _: *mut sqlite3_vfs,
     name: sqlite3_filename,
@@ -146,7 +146,7 @@ unsafe extern "C" fn open(
     let (of, ours) = METHODS.get_or_init(|| (theirs, with_ours(theirs)));
     // SAFETY: SQLite's file names end in a zero.
     let path = OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes());
-    // Where we cannot, SQLite's own way does as well.
+    // If this fails, SQLite's own methods work as well.
     let Ok(own) = File::options().write(true).open(path) else { return code };
     if !std::ptr::eq(*of, theirs) {
         return code;
@@ -177,7 +177,7 @@ fn with_ours(theirs: &sqlite3_io_methods) -> sqlite3_io_methods {
     }
 }
 
-/// The place of our pointer in an open file.
+/// Returns the location of our pointer in an open file.
 unsafe fn ours_in(file: *mut sqlite3_file) -> *mut *mut Log {
     // SAFETY: the caller's `file` is one that `open` was given; `BASE` was set before.
     unsafe {
@@ -186,7 +186,7 @@ unsafe fn ours_in(file: *mut sqlite3_file) -> *mut *mut Log {
     }
 }
 
-/// Calls `act` with our part of `file`, its disk, and the number of the commit that this thread is in.
+/// Calls `act` with our data of `file`, its disk, and the number of the commit that this thread is in.
 unsafe fn with_log(
     file: *mut sqlite3_file,
     act: impl FnOnce(&mut Gathering, &mut OnDisk<'_>, u64) -> Result<(), c_int>,
@@ -263,14 +263,14 @@ fn ended(code: c_int) -> Result<(), c_int> {
     if code == SQLITE_OK { Ok(()) } else { Err(code) }
 }
 
-/// The file, by SQLite's functions and by ours. Errors are SQLite's codes.
+/// Log file, accessed by SQLite's functions and ours. Errors are SQLite's codes.
 struct OnDisk<'a> {
     base: &'static sqlite3_io_methods,
     sqlite: *mut sqlite3_file,
     file: &'a File,
-    /// The file is at least this long.
+    /// Known lower bound of the file's length.
     size: &'a mut u64,
-    /// Until it is seen that it cannot.
+    /// Whether write-through is supported; true until a call shows that it is not.
     writes_through: &'a mut bool,
     sync_flags: c_int,
 }
@@ -305,7 +305,7 @@ impl Disk for OnDisk<'_> {
             .chain((0..zeros / whole).map(|_| &ZEROS[..]))
             .chain(std::iter::once(&ZEROS[..zeros % whole]));
         let all: Vec<IoSlice<'_>> = all.map(IoSlice::new).collect();
-        // By the C library, as SQLite's own calls are: what a test puts between it and the disk is here, too.
+        // Called through the C library, as SQLite does: a test that intercepts disk calls then sees this one too.
         // SAFETY: an `IoSlice` is an iovec, and the bytes of all of them outlive the call.
         let written = unsafe {
             let (first, n) = (all.as_ptr().cast(), all.len() as c_int);
@@ -318,11 +318,11 @@ impl Disk for OnDisk<'_> {
         let error = if written < 0 { std::io::Error::last_os_error().raw_os_error() } else { None };
         match error {
             Some(libc::EIO) => return Err(SQLITE_IOERR_FSYNC),
-            // A kernel or a file system that has no such call.
+            // The kernel or file system lacks this call.
             Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS | libc::EPERM) => {
                 *self.writes_through = false
             }
-            // No room for all of it, a signal: SQLite's own way tells which.
+            // A full disk or a signal: SQLite's own write tells which.
             _ => {}
         }
         Ok(false)
@@ -330,12 +330,12 @@ impl Disk for OnDisk<'_> {
 }
 
 impl OnDisk<'_> {
-    /// How many zeros to write behind what ends at `end`: nothing where the file is that long already.
+    /// Returns how many zeros to write after `end`, 0 if the file is already longer.
     fn growth(&mut self, end: u64) -> usize {
         if end <= *self.size {
             return 0;
         }
-        // Another process may have made it longer, and what is behind the log's end is nobody's.
+        // Another process may have extended it. Bytes behind the log's end belong to nobody.
         let Ok(found) = self.file.metadata() else { return 0 };
         *self.size = found.len();
         if end <= *self.size {

@@ -1,5 +1,5 @@
-//! The log's file under several connections, each with or without our way of writing, and a loss of power
-//! at any moment: what was synced is there.
+//! Tests of the log file under several connections, with and without our VFS, and a loss of power at any moment:
+//! synced bytes survive.
 
 use std::convert::Infallible;
 
@@ -11,12 +11,12 @@ const HEADER: u64 = 32;
 const PAGE: usize = 40;
 const FRAME: u64 = 24 + PAGE as u64;
 
-/// The file as all processes see it, and which of its bytes a loss of power would leave.
+/// The file as all processes see it, and the bytes that a loss of power would leave.
 #[derive(Default)]
 struct Platter {
     bytes: Vec<u8>,
     is_safe: Vec<bool>,
-    /// How the next write-throughs end: false writes half of it and says that it cannot.
+    /// Results of the next write-throughs: false writes half of the bytes and reports no support.
     can: Vec<bool>,
     calls: usize,
 }
@@ -56,13 +56,13 @@ impl Disk for Platter {
     }
 }
 
-/// What a connection does to the log, as SQLite does it.
+/// Action of a connection on the log, as SQLite performs it.
 #[derive(Debug, Clone)]
 enum Act {
-    /// A transaction of so many pages that wrote `spilled` of them before its end; `rewritten`: one of those
-    /// changed again, so that the checksums after it are written over.
+    /// Transaction of `pages` pages, of which `spilled` are written before its end. `rewritten`: one of those changes
+    /// again, so that the checksums after it are overwritten.
     Transaction { pages: u8, spilled: u8, rewritten: bool, end: End },
-    /// All of the log is in the database: it begins anew.
+    /// The whole log is in the database, so it restarts.
     Restart,
 }
 
@@ -71,15 +71,15 @@ enum End {
     Synced,
     Committed,
     RolledBack,
-    /// Some pages were given to the file within COMMIT, and then it failed.
+    /// COMMIT failed after some pages were given to the file.
     FailedInCommit,
 }
 
-/// A log that several connections write, each in its turn.
+/// A log written by several connections in turn.
 struct Stage {
     platter: Platter,
     connections: Vec<Gathering>,
-    /// The committed frames.
+    /// Committed frames.
     want: Vec<u8>,
     life: u64,
     commit: u64,
@@ -100,7 +100,7 @@ impl Stage {
         stage
     }
 
-    /// A frame as SQLite gives it: its header, then its page, no two pages alike.
+    /// Returns a frame as SQLite writes it, header and page. No two pages are equal.
     fn frame(&mut self) -> [Vec<u8>; 2] {
         self.drawn = self.drawn.wrapping_add(1);
         let mut header = vec![self.drawn; 24];

@@ -1,4 +1,4 @@
-//! The state in SQLite: what operations load of it and write.
+//! State in SQLite: the rows that operations load and write.
 
 mod read;
 pub mod schema;
@@ -76,7 +76,7 @@ pub fn outcome(conn: &Connection, id: &str) -> Result<Option<Committed>> {
     })
 }
 
-/// Deletes a namespace. The store's newest version stays: its position would be given again.
+/// Deletes a namespace. The store's newest version is kept: its position would be given again.
 pub fn forget(conn: &Connection, namespace: &str) -> rusqlite::Result<()> {
     let own = "(SELECT no FROM namespaces WHERE name = ?1)";
     for sql in [
@@ -94,7 +94,7 @@ pub fn forget(conn: &Connection, namespace: &str) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Writes what a decision touched of the state.
+/// Writes the state rows touched by a decision.
 pub fn apply(conn: &Connection, rows: &Rows) -> rusqlite::Result<()> {
     for row in rows.namespaces.values().filter(|r| r.touch != Touch::Read) {
         let n = &row.value;
@@ -131,7 +131,7 @@ pub fn apply(conn: &Connection, rows: &Rows) -> rusqlite::Result<()> {
     rows.forgettings.iter().try_for_each(|f| forget_ids(conn, f))
 }
 
-/// The columns by which a resume point is found, for keys whose newest value is a step's record.
+/// Returns the columns that find a resume point, for keys whose newest value is a step's record.
 fn step<'a>(name: &'a Name, c: &Current) -> (Option<&'a [u8]>, Option<i64>) {
     let step = c.progress.and_then(|_| StepKey::of(&name.key));
     (step.map(|s| s.stem.as_bytes()), step.map(|s| s.n))
@@ -179,7 +179,7 @@ fn insert_key(conn: &Connection, name: &Name, c: &Current) -> rusqlite::Result<(
 
 fn update_key(conn: &Connection, name: &Name, c: &Current) -> rusqlite::Result<()> {
     if !c.moved {
-        // SQLite writes the index entries of every column that is named, changed or not.
+        // SQLite writes the index entries of every named column, changed or not.
         let sql = "UPDATE keys SET version = ?2, position = ?3, commit_no = ?4, at = ?5 WHERE no = ?1";
         return execute(conn, sql, (c.no, c.version, c.position.0, c.commit, c.at.0));
     }
@@ -257,7 +257,7 @@ fn remove(conn: &Connection, no: i64, r: &Removal) -> rusqlite::Result<()> {
     execute(conn, "UPDATE keys SET oldest = ?2, replaced = ?2 < version WHERE no = ?1", (no, r.below))
 }
 
-/// The last position that counts at `at`; 0 before the first commit.
+/// Returns the last position that counts at `at`, 0 before the first commit.
 fn bound(conn: &Connection, namespace: i64, at: At) -> Result<Position> {
     let until = match at {
         At::Newest => return Ok(Position(i64::MAX)),
@@ -272,7 +272,7 @@ fn bound(conn: &Connection, namespace: i64, at: At) -> Result<Position> {
     Ok(Position(until.unwrap_or(0)))
 }
 
-/// The version of a key that was the newest at `bound`, as far as it is kept.
+/// Returns the version of a key that was the newest at `bound`, if it is still kept.
 fn newest_until<T>(
     conn: &Connection,
     key: i64,
@@ -326,7 +326,7 @@ fn namespace(r: &rusqlite::Row<'_>) -> rusqlite::Result<Namespace> {
     })
 }
 
-/// Names are blobs: compared by their bytes, whatever they hold.
+/// Reads a name. Names are blobs, compared by their bytes whatever they hold.
 fn text(r: &rusqlite::Row<'_>, i: usize) -> rusqlite::Result<String> {
     String::from_utf8(r.get(i)?).map_err(|e| {
         let at = rusqlite::types::Type::Blob;
@@ -334,10 +334,10 @@ fn text(r: &rusqlite::Row<'_>, i: usize) -> rusqlite::Result<String> {
     })
 }
 
-/// The columns of an item, from `items i` and `keys k`.
+/// Columns of an item, from `items i` and `keys k`.
 const ITEM: &str = "k.key, i.version, i.value, i.commit_no, i.at, i.run_no, i.attempt, i.position";
 
-/// Reads `ITEM`'s columns. A value that is not what was written is a conversion failure: damage.
+/// Reads the columns of `ITEM`. A value in a foreign form is a conversion failure, hence damage.
 fn item(r: &rusqlite::Row<'_>, namespace: &str, agent: &str) -> rusqlite::Result<Item> {
     let stored = r.get::<_, Option<Vec<u8>>>(2)?.map(Bytes::from);
     let value = stored.map(Value::decode).transpose().map_err(|e| {

@@ -1,4 +1,4 @@
-//! Reading the state.
+//! Reads the state.
 
 use outlast_core::{
     engine,
@@ -23,7 +23,7 @@ use crate::{
     tables::select,
 };
 
-/// A key's own row, as far as reads ask.
+/// Key's own row, with the columns that reads need.
 struct Key {
     no: i64,
     namespace: i64,
@@ -42,7 +42,7 @@ fn find_key(conn: &Connection, ns: &str, agent: &str, key: &str) -> Result<Optio
     })
 }
 
-/// The numbers of a namespace and of an agent in it.
+/// Returns the numbers of a namespace and of an agent in it.
 fn find_agent(conn: &Connection, ns: &str, agent: &str) -> Result<Option<(i64, i64)>> {
     let sql = "SELECT n.no, a.no FROM namespaces n JOIN agents a ON a.namespace_no = n.no AND a.name = ?2 \
                WHERE n.name = ?1";
@@ -53,8 +53,8 @@ fn gone(key: &str, oldest: i64) -> Error {
     engine::Error::Compacted { key: key.to_owned(), oldest }.into()
 }
 
-/// Bounds of the keys a scan asks for, and their parameters 2 and 3; the agent's number is 1, and the
-/// limit 4.
+/// Returns the bounds of the keys that a scan asks for, and their parameters 2 and 3. Parameter 1 is the agent's
+/// number, parameter 4 the limit.
 fn bounds(scan: &Scan, agent: i64) -> (String, Vec<Sql>) {
     let prefix = scan.prefix.as_bytes();
     let behind = scan.after.as_ref().map(String::as_bytes).filter(|after| *after >= prefix);
@@ -70,19 +70,19 @@ fn bounds(scan: &Scan, agent: i64) -> (String, Vec<Sql>) {
 }
 
 impl SqliteStore {
-    /// Reads what belongs together in one moment.
+    /// Runs several reads on one snapshot.
     fn in_one_moment<T>(&self, read: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         self.with_reader(|c| {
             let moment = c.unchecked_transaction().map_err(failure)?;
             let out = read(c);
-            // Nothing was written: it only ends the moment.
+            // Nothing was written: the rollback only ends the snapshot.
             moment.rollback().map_err(failure)?;
             out
         })
     }
 
-    /// The rows of a scan, `columns` from `now` or `stood`. A row whose first column is NULL stands for
-    /// what compaction removed.
+    /// Returns the rows of a scan, with `columns` from `now` or `stood`. A row whose first column is NULL stands for a
+    /// version removed by compaction.
     fn scanned<T>(
         &self,
         scan: &Scan,
@@ -244,7 +244,7 @@ impl Reads for SqliteStore {
     }
 
     fn namespaces(&self, after: Option<&str>, limit: usize) -> Result<Vec<Namespace>> {
-        // The empty text is a name, too: "behind none" is no value.
+        // The empty text is a name too, so "behind none" is NULL.
         let sql = "SELECT name, commit_no, at, keep, forgotten FROM namespaces WHERE ?1 IS NULL OR name > ?1 \
                    ORDER BY name LIMIT ?2";
         self.with_reader(|c| all(c, sql, (after.map(str::as_bytes), count(limit)), namespace))

@@ -1,10 +1,10 @@
-//! The state's tables, and the queries whose cost depends on an index.
+//! Tables of the state, and the queries whose cost depends on an index.
 
-// A namespace, an agent and a key are stored once, under a number; versions name the key's. Names are
-// blobs: compared by their UTF-8 bytes, NUL included. `position` is the order of all writes, and every
-// index on `items` ends in it, as it is the table's key. `keys` is the newest of each key, so that
-// listing reads no versions; `replaced` says that older ones are kept, so that most new versions of a
-// key change no index of `keys`; its `stem` and `n` are there while its value records a step's progress.
+// A namespace, an agent and a key are stored once, under a number; versions refer to the key's number. Names are
+// blobs, compared by their UTF-8 bytes, NUL included. `position` is the order of all writes; every index on `items`
+// ends in it, as it is the table's key. `keys` holds the newest version of each key, so that listing reads no
+// versions. Its `replaced` says that older versions exist, so that most new versions change no index of `keys`. Its
+// `stem` and `n` are set while the value records a step's progress.
 pub const TABLES: &str = "
 CREATE TABLE namespaces (
     no INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, commit_no INTEGER NOT NULL, at INTEGER NOT NULL,
@@ -37,7 +37,7 @@ CREATE INDEX commits_by_time ON commits (namespace_no, at, commit_no);
 CREATE INDEX commits_by_transaction ON commits (txn) WHERE txn IS NOT NULL;
 ";
 
-/// A namespace, and the commit ?2 places behind the first whose id is kept.
+/// Query for a namespace, and the commit ?2 places behind the first whose id is kept.
 pub const HEAD: &str = "SELECT n.name, n.commit_no, n.at, n.keep, n.forgotten, c.commit_no, c.at \
     FROM namespaces n LEFT JOIN commits c ON c.namespace_no = n.no AND c.commit_no = \
     (SELECT o.commit_no FROM commits o WHERE o.namespace_no = n.no AND o.commit_no > n.forgotten \
@@ -65,14 +65,14 @@ pub const EVENTS: &str = "items i INDEXED BY items_by_agent JOIN keys k ON k.no 
     LEFT JOIN commits c ON c.namespace_no = ?1 AND c.commit_no = i.commit_no \
     WHERE i.agent_no = ?2 AND i.position > ?3 AND i.position <= ?4 ORDER BY i.position LIMIT ?5";
 
-/// Live keys of an agent; the bounds of the key follow.
+/// Tables and conditions for an agent's live keys. The bounds of the key follow.
 pub const LIVE: &str = "keys k INDEXED BY keys_live JOIN items i ON i.position = k.position \
     WHERE k.agent_no = ?1 AND k.live = 1";
 
-/// The same without a look at the versions.
+/// `LIVE` without the join to the versions.
 pub const LISTED: &str = "keys k INDEXED BY keys_live WHERE k.agent_no = ?1 AND k.live = 1";
 
-/// Keys of an agent as they stood at a position, those whose version of then is gone with NULLs.
+/// Keys of an agent as they stood at a position. A key whose version of that time is gone has NULLs.
 pub const STOOD: &str = "keys k LEFT JOIN items i ON i.position = \
     (SELECT x.position FROM items x INDEXED BY items_by_key WHERE x.key_no = k.no AND x.position <= ?5 \
      ORDER BY x.position DESC LIMIT 1) \
