@@ -1,4 +1,4 @@
-"""What programs build on, held still: the package's public names, their signatures, errors with their codes, and the lines of a
+"""Pins of the interfaces that programs build on: the package's public names, their signatures, errors with their codes, and the lines of a
 JSONL file. What was found stands in pins.txt beside; `OUTLAST_PINS=write` writes it anew, which is to be meant."""
 
 import difflib

@@ -24,7 +24,7 @@ pub enum Fate {
     Fails(Error),
     /// It is done, and nobody is told until the store is mended.
     ToldLater,
-    /// It is done, and nobody knows.
+    /// The entry is done, and no process has seen it.
     InDoubt,
 }
 

@@ -1,4 +1,4 @@
-//! What a store's rows must not lack: told as damage, the same on every store, and never worked around.
+//! Rows that a store must not lack: a missing one is damage, reported the same by every store, never worked around.
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use crate::line::outlast;
 
 use super::{codes, pin};
 
-/// What the completion script for bash offers: it has names and values, and no prose.
+/// Completion script for bash: names and values, without prose.
 #[test]
 fn commands_and_options_keep_their_names() {
     let dir = tempfile::tempdir().unwrap();

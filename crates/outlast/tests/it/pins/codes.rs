@@ -60,7 +60,7 @@ fn body(text: &str) -> &str {
     &text[begin..]
 }
 
-/// What is written as a code: in functions named `code`, in fields `code`, beside a status.
+/// Codes in the sources: in functions named `code`, in fields `code`, beside a status.
 fn coined() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for text in sources(&["rs"]) {

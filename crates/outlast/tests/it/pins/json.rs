@@ -1,4 +1,4 @@
-//! What `--json` prints: members and their types, for a run that is made here.
+//! Output of `--json`: members and their types, for a run that is made here.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
@@ -99,7 +99,7 @@ fn json_keeps_its_members_and_their_types() {
     pin("json", &found);
 }
 
-/// What stands on standard error, where that is JSON.
+/// JSON on standard error.
 fn errors(text: &[u8]) -> String {
     let Ok(value) = serde_json::from_slice::<Value>(text) else { return String::new() };
     format!("  on standard error, code {}:\n{}", value["error"]["code"], shape(&value))

@@ -1,4 +1,4 @@
-//! What users build on, held still: names, codes, exit statuses, JSON, metric names, routes and stored formats.
+//! Pins of the interfaces that users build on: names, codes, exit statuses, JSON, metrics, routes and stored formats.
 //!
 //! Every pin asks the program from outside (its command line, its HTTP, its files), so that it passes unchanged
 //! however the modules move. What was found stands in the text file beside the test. `OUTLAST_PINS=write` writes

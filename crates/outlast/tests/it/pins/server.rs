@@ -78,7 +78,7 @@ pub fn outlast(dir: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// What `outlast WORDS` prints; it has to succeed.
+/// Output of `outlast WORDS`, which has to succeed.
 #[track_caller]
 pub fn told(dir: &Path, words: &[&str]) -> String {
     let output = outlast(dir, words).output().unwrap();
