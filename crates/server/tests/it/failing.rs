@@ -24,7 +24,7 @@ pub enum Fate {
     Fails(Error),
     /// It is done, and nobody is told until the store is mended.
     ToldLater,
-    /// The entry is done, and no process has seen it.
+    /// The operation is committed, and its outcome is not reported.
     InDoubt,
 }
 
