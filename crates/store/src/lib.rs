@@ -5,6 +5,7 @@ mod backend;
 mod ballast;
 mod format;
 mod group;
+mod migration;
 pub mod postgres;
 pub mod process;
 mod rows;

@@ -5,6 +5,7 @@ mod cache;
 mod connect;
 mod load;
 mod log;
+mod migrate;
 mod payloads;
 mod pending;
 mod query;
@@ -29,6 +30,7 @@ use rusqlite::Connection;
 use crate::{
     Options,
     ballast::Ballast,
+    format::FORMAT,
     group::{Hands, Writer},
 };
 
@@ -51,10 +53,13 @@ impl SqliteStore {
         let place = path.display().to_string();
         let mut conn = connect::writer(path, options.create)?;
         let entropy = options.entropy.clone();
-        schema::make(&mut conn, &place, || {
+        let format = schema::make(&mut conn, &place, || {
             let secret: [u8; 32] = random(entropy.as_ref());
             vec![("token_key_1".into(), secret.to_vec())]
         })?;
+        if format != FORMAT {
+            migrate::migrate(&mut conn, path, options.clock.now())?;
+        }
         let backend =
             writer::SqliteWriter::new(conn, options.clock.clone(), options.durability, Ballast::make(path));
         let writer = Writer::start(backend)
