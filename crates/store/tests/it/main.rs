@@ -17,6 +17,7 @@ mod ahead;
 mod damaged;
 mod full_disk;
 mod killed;
+mod panics;
 mod postgres_database;
 mod shared;
 mod sqlite_file;
