@@ -9,6 +9,7 @@
 //! (the requests), `provider` (answers and bills), `store` (failures) and `oracle`.
 
 pub mod agent;
+pub mod backend;
 pub mod oracle;
 pub mod planted;
 pub mod process;
@@ -16,6 +17,7 @@ pub mod provider;
 pub mod rng;
 pub mod scene;
 pub mod store;
+pub mod worker;
 pub mod world;
 
 pub use world::{Outcome, run};
@@ -29,7 +31,7 @@ pub enum Bug {
     ScopeIgnored,
     /// A call is sent again once the new try is submitted, before it is durable.
     TriedBeforeDurable,
-    /// Admission is decided on data read before the transaction.
+    /// Admissions of one group are decided on budgets read before the first of them.
     StaleAdmission,
     /// A client that left keeps its answer until its driver notices.
     LeftUnnoticed,
@@ -41,4 +43,14 @@ pub enum Bug {
     VoidTriedOnce,
     /// Requests to an upstream within the last minute are not counted.
     RateForgotten,
+    /// A group whose second write failed leaves the first one behind.
+    GroupHalfApplied,
+    /// Commits are acknowledged as synced, and are not.
+    UnsyncedTold,
+    /// The expected version of a change is not looked at.
+    SwapIgnored,
+    /// A try is begun twice.
+    TryCountedTwice,
+    /// A step that may happen once is begun like any other.
+    OnceForgotten,
 }

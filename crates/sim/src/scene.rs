@@ -9,7 +9,10 @@ use outlast_core::{
     run::InDoubt,
 };
 
-use crate::rng::Rng;
+use crate::{
+    rng::Rng,
+    worker::{self, Waves},
+};
 
 /// One request of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,12 +74,19 @@ pub enum Trouble {
     KillProcess(usize),
     PauseProcess(usize, u64),
     PowerLoss,
+    /// The store cannot be reached, by one process or by all. `loses`: it comes back without what was not synced.
+    StoreAway {
+        process: Option<usize>,
+        ms: u64,
+        loses: bool,
+    },
     KillAgent(usize),
 }
 
 pub struct Scene {
     pub processes: usize,
     pub casts: Vec<Cast>,
+    pub workers: Vec<Waves>,
     pub parent_limits: Limits,
     /// Limits of the named budget, which starts anew every hour.
     pub team_limits: Limits,
@@ -96,7 +106,8 @@ impl Scene {
         let all: i64 = casts.iter().map(|c| full_cost(&c.program)).sum();
         let mut parent_limits = Limits::default();
         parent_limits[Unit::CostNanoUsd] = Some(share(all, rng.between(30, 200)));
-        let troubles = (0..rng.below(7))
+        let workers = (0..rng.below(3)).map(|_| worker::draw(rng)).collect();
+        let troubles = (0..rng.below(9))
             .map(|_| (rng.between(100, 40_000), trouble(processes, casts.len(), rng)))
             .collect();
         let faults = if rng.chance(50) { 0 } else { rng.between(1, 4) };
@@ -105,7 +116,7 @@ impl Scene {
         let hour_ends_ms = rng.between(1_000, 60_000);
         let requests = rng.chance(20).then(|| rng.between(3, 20));
         let rate = Rate { requests, tokens: None };
-        Scene { processes, casts, parent_limits, team_limits, hour_ends_ms, troubles, faults, rate }
+        Scene { processes, casts, workers, parent_limits, team_limits, hour_ends_ms, troubles, faults, rate }
     }
 }
 
@@ -156,12 +167,19 @@ fn step(rng: &Rng) -> Vec<Ask> {
 
 fn trouble(processes: usize, agents: usize, rng: &Rng) -> Trouble {
     let process = rng.below(processes as u64) as usize;
-    match rng.below(10) {
+    match rng.below(13) {
+        10..=12 => store_away(process, rng),
         0..=2 => Trouble::KillProcess(process),
         3..=4 => Trouble::PauseProcess(process, rng.between(1_000, 60_000)),
         5..=6 => Trouble::PowerLoss,
         _ => Trouble::KillAgent(rng.below(agents as u64) as usize),
     }
+}
+
+fn store_away(process: usize, rng: &Rng) -> Trouble {
+    let loses = rng.chance(50);
+    let process = (!loses && rng.chance(50)).then_some(process);
+    Trouble::StoreAway { process, ms: rng.between(100, 4_000), loses }
 }
 
 fn full_cost(program: &Program) -> i64 {

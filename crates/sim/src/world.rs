@@ -19,6 +19,7 @@ use outlast_core::{
     },
     memory::MemoryStore,
     run::{InDoubt, Policy, Spec},
+    state::run_namespace,
     store::{Ask, Durability},
     words::{
         clock::{Clock, ManualClock},
@@ -29,12 +30,13 @@ use outlast_core::{
 use crate::{
     Bug,
     agent::{self, Agent, Mood},
+    backend::{Fault, Why},
     oracle::Oracle,
     process::{self, Process},
     provider::Provider,
     rng::Rng,
     scene::{Scene, Trouble},
-    store::Fault,
+    worker::{self, Worker},
 };
 
 /// Time from which nothing new goes wrong, so that everything has to come to rest.
@@ -54,12 +56,13 @@ pub struct Outcome {
     pub violation: Option<String>,
     pub story: Vec<String>,
     /// Number of times each thing happened: a world in which nothing happens proves nothing.
-    pub seen: BTreeMap<&'static str, u64>,
+    pub seen: BTreeMap<String, u64>,
 }
 
 enum Happening {
     Process(usize, process::Input),
     Agent { agent: usize, life: u32, input: agent::Input },
+    Worker { worker: usize, life: u32, input: worker::Input },
     Trouble(Trouble),
 }
 
@@ -74,11 +77,13 @@ pub struct Outside {
     pub processes: usize,
     /// Rate at which one process may ask the upstream.
     pub rate: Rate,
-    pub seen: BTreeMap<&'static str, u64>,
+    pub seen: BTreeMap<String, u64>,
     queue: BTreeMap<(u64, u64), Happening>,
     order: u64,
     connections: u64,
     faults: u64,
+    /// Time until which each process cannot reach the store.
+    away_until_ms: Vec<u64>,
     died: Vec<usize>,
     story: Option<Mutex<Vec<String>>>,
 }
@@ -96,6 +101,25 @@ impl Outside {
         self.at(self.now_ms() + after_ms, Happening::Agent { agent, life, input });
     }
 
+    pub fn to_worker(&mut self, after_ms: u64, worker: usize, life: u32, input: worker::Input) {
+        self.at(self.now_ms() + after_ms, Happening::Worker { worker, life, input });
+    }
+
+    /// Returns a value for `key` that is made only once.
+    pub fn fresh(&mut self, key: &str) -> String {
+        format!("{key}#{}", self.new_connection())
+    }
+
+    /// Returns the namespace of a run's own state.
+    pub fn namespace_of(&self, run: RunNo) -> String {
+        self.disk.inspect(|t, _| t.runs.get(&run).map_or_else(String::new, |r| run_namespace(&r.id)))
+    }
+
+    /// Returns whether the process cannot reach the store.
+    pub fn is_away(&self, process: usize) -> bool {
+        self.away_until_ms[process] > self.now_ms()
+    }
+
     pub fn new_connection(&mut self) -> u64 {
         self.connections += 1;
         self.connections
@@ -107,28 +131,39 @@ impl Outside {
     }
 
     /// Counts an occurrence that a simulation should meet.
-    pub fn saw(&mut self, what: &'static str) {
-        *self.seen.entry(what).or_default() += 1;
+    pub fn saw(&mut self, what: &str) {
+        *self.seen.entry(what.to_owned()).or_default() += 1;
     }
 
-    /// Draws whether the next operation fails, and how. The void of a call that was never sent fails often.
-    pub fn draw_fault(&mut self, op: &Op) -> Option<Fault> {
-        if let Op::Settle(settle) = op
-            && settle.close == Close::Void
-            && self.faults > 0
-            && self.rng.chance(30)
-        {
-            return Some(Fault::Full);
+    /// Draws the faults of the next group's transactions. The void of a call that was never sent fails often.
+    pub fn draw_faults<'a>(&mut self, group: impl Iterator<Item = &'a Op>) -> Vec<Option<Fault>> {
+        for (at, op) in group.enumerate() {
+            let voids = matches!(op, Op::Settle(settle) if settle.close == Close::Void);
+            if voids && self.faults > 0 && self.rng.chance(30) {
+                return stubborn(at, Why::Full);
+            }
+            if self.rng.chance(self.faults) {
+                return self.draw_fault(at);
+            }
         }
-        if !self.rng.chance(self.faults) {
-            return None;
+        Vec::new()
+    }
+
+    /// Draws how the group fails, at its operation number `at`.
+    fn draw_fault(&self, at: usize) -> Vec<Option<Fault>> {
+        let (committed, told) = (self.rng.chance(50), self.rng.chance(50));
+        match self.rng.below(10) {
+            0..=1 => stubborn(at, Why::Full),
+            2 => stubborn(at, Why::Io),
+            3 => vec![Some(Fault::Write { after: at, why: Why::Io })],
+            4 => vec![Some(Fault::Refused)],
+            5..=6 => vec![Some(Fault::Unclear { committed, told })],
+            // In the middle of the operations that are tried alone.
+            7 => {
+                vec![Some(Fault::Write { after: at, why: Why::Full }), None, Some(Fault::Crash { committed })]
+            }
+            _ => vec![Some(Fault::Crash { committed })],
         }
-        let committed = self.rng.chance(50);
-        Some(match self.rng.below(4) {
-            0 => Fault::Full,
-            1 => Fault::Unclear { committed },
-            _ => Fault::Crash { committed },
-        })
     }
 
     /// Notes that a process ended at a commit. The world removes it when the step is over.
@@ -150,10 +185,19 @@ impl Outside {
     }
 }
 
+/// Returns the faults of a group whose operation number `at` fails alone, too.
+fn stubborn(at: usize, why: Why) -> Vec<Option<Fault>> {
+    let mut faults = vec![None; at + 1];
+    faults[0] = Some(Fault::Write { after: at, why });
+    faults.push(Some(Fault::Write { after: 0, why }));
+    faults
+}
+
 struct World {
     out: Outside,
     processes: Vec<Process>,
     agents: Vec<Agent>,
+    workers: Vec<Worker>,
     /// Time since which nobody has had anything to do.
     quiet_since_ms: Option<u64>,
 }
@@ -191,6 +235,7 @@ impl World {
             order: 0,
             connections: 0,
             faults: scene.faults,
+            away_until_ms: vec![0; scene.processes],
             died: Vec::new(),
             story: tell.then(Mutex::default),
         };
@@ -204,6 +249,13 @@ impl World {
             agents.push(Agent::new(i, run, parent, cast, &out));
             out.to_agent(100, i, 0, agent::Input::Begin);
         }
+        let mut workers = Vec::new();
+        for (i, waves) in scene.workers.into_iter().enumerate() {
+            let run = job(&out, &format!("job-{i}"), parent);
+            out.say(|| format!("{run}: {waves:?}"));
+            workers.push(Worker::new(i, run, waves));
+            out.to_worker(150, i, 0, worker::Input::Begin);
+        }
         let processes = (0..scene.processes).map(|i| Process::new(i, 0, out.disk.clone(), bug)).collect();
         for i in 0..scene.processes {
             out.to_process(0, i, process::Input::Start);
@@ -211,7 +263,7 @@ impl World {
         for (ms, trouble) in scene.troubles {
             out.at(ms, Happening::Trouble(trouble));
         }
-        World { out, processes, agents, quiet_since_ms: None }
+        World { out, processes, agents, workers, quiet_since_ms: None }
     }
 
     /// Plays until the world is at rest. Returns the violation that the oracle found.
@@ -250,6 +302,17 @@ impl World {
                     self.processes[i].on(input, &mut self.out);
                 }
             }
+            Happening::Worker { worker, life, input } => {
+                let at = &mut self.workers[worker];
+                let until = self.processes[at.process].paused_until_ms;
+                if at.life != life {
+                } else if until > self.out.now_ms() {
+                    self.out.queue.insert((until, order), Happening::Worker { worker, life, input });
+                } else {
+                    self.out.say(|| format!("worker {worker}: {input:?}"));
+                    at.on(input, &mut self.out);
+                }
+            }
             Happening::Agent { agent, life, input } => {
                 if self.agents[agent].life != life {
                     return;
@@ -283,6 +346,18 @@ impl World {
                 }
                 self.out.oracle.power_lost(&self.out.disk);
                 self.out.disk.lose_power();
+            }
+            Trouble::StoreAway { process, ms, loses } => {
+                if loses {
+                    self.out.say(|| "the database starts anew, without what was not synced".to_owned());
+                    self.out.oracle.power_lost(&self.out.disk);
+                    self.out.disk.lose_power();
+                }
+                let until = self.out.now_ms() + ms;
+                let all = 0..self.processes.len();
+                for i in all.filter(|i| process.is_none_or(|p| p == *i)) {
+                    self.out.away_until_ms[i] = self.out.away_until_ms[i].max(until);
+                }
             }
             Trouble::KillAgent(i) => {
                 let life = self.agents[i].life;
@@ -322,6 +397,11 @@ impl World {
                 self.out.to_agent(1, agent.index, agent.life, die);
             }
         }
+        for worker in &self.workers {
+            if worker.process == i && worker.mood == Mood::Working {
+                self.out.to_worker(1, worker.index, worker.life, worker::Input::Die);
+            }
+        }
         let down = self.out.rng.between(200, 12_000);
         self.out.to_process(down, i, process::Input::Start);
     }
@@ -330,15 +410,18 @@ impl World {
     fn unrest(&self) -> String {
         let agents =
             self.agents.iter().filter(|a| a.mood == Mood::Working).map(|a| format!("agent {}", a.index));
+        let workers = self.workers.iter().filter(|w| w.mood == Mood::Working);
+        let workers = workers.map(|w| format!("worker {}", w.index));
         let busy = |p: &&Process| !p.is_up || !p.is_idle();
         let processes = self.processes.iter().filter(busy);
         let processes = processes.map(|p| format!("process {} ({})", p.index, p.business()));
-        agents.chain(processes).collect::<Vec<_>>().join(", ")
+        agents.chain(workers).chain(processes).collect::<Vec<_>>().join(", ")
     }
 
     fn is_at_rest(&mut self) -> bool {
         let now = self.out.now_ms();
         let idle = self.agents.iter().all(|a| a.mood != Mood::Working)
+            && self.workers.iter().all(|w| w.mood != Mood::Working)
             && self.processes.iter().all(|p| p.is_up && p.is_idle() && p.paused_until_ms <= now);
         if !idle {
             self.quiet_since_ms = None;
@@ -361,6 +444,19 @@ fn team(out: &Outside, limits: Limits) {
 
 fn team_tag() -> (String, String) {
     ("team".into(), "a".into())
+}
+
+/// Starts the run of a worker: a batch job, so that it may have items.
+fn job(out: &Outside, id: &str, parent: RunNo) -> RunNo {
+    let started = RunId::new(id).map(|id| {
+        let spec = Spec { job: Some("job".to_owned()), ..Spec::default() };
+        let start = Start { spec, parent: Some(parent), ..Start::new(id) };
+        out.disk.ask(start, Durability::Synced).wait()
+    });
+    match started {
+        Ok(Ok(started)) => started.run,
+        other => panic!("a scene cannot start its job: {other:?}"),
+    }
 }
 
 fn start(
