@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outlast_core::{
     engine::loaded::Loaded,
+    journal::State as EntryState,
     memory::{MemoryStore, Tables},
     store::{
         Durability, Error, Store as _,
@@ -52,6 +53,17 @@ struct State {
     short_for: u32,
     /// Tables before the group and after each operation that wrote, of the transactions that committed.
     trail: Vec<Arc<Tables>>,
+    latest: Micros,
+    /// Whether a write failed.
+    failed: bool,
+}
+
+impl State {
+    /// Returns the latest time ever seen.
+    fn latest(&mut self, now: Micros) -> Micros {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
 }
 
 impl Line {
@@ -61,6 +73,11 @@ impl Line {
 
     pub fn has_crashed(&self) -> bool {
         self.lock().crashed
+    }
+
+    /// Returns whether a write ever failed here.
+    pub fn has_failed(&self) -> bool {
+        self.lock().failed
     }
 
     pub fn is_away(&self) -> bool {
@@ -130,7 +147,9 @@ impl FaultBackend {
         self.line.check_reachable()?;
         (self.tables, self.version) = self.disk.snapshot();
         self.before = self.tables.clone();
-        self.disk.now()
+        let now = self.disk.now()?;
+        let latest = self.line.lock().latest(now);
+        Ok(if self.bug == Some(Bug::ClockJumpSticks) { latest } else { now })
     }
 
     fn land(&mut self) {
@@ -179,6 +198,7 @@ impl Backend for FaultBackend {
         if let Some(Fault::Write { after, why }) = self.fault
             && self.applied >= after
         {
+            self.line.lock().failed = true;
             let simulated = "simulated".to_owned();
             return Err(match why {
                 Why::Full => Error::Full { why: simulated },
@@ -189,6 +209,9 @@ impl Backend for FaultBackend {
         self.writes += 1;
         let tables = Arc::make_mut(&mut self.tables);
         tables.apply(loaded);
+        if let Some(bug) = self.bug {
+            tamper(bug, tables, &self.before);
+        }
         self.line.lock().trail.push(self.tables.clone());
         Ok(())
     }
@@ -251,5 +274,27 @@ impl Backend for FaultBackend {
 
     fn is_short_of_room(&mut self) -> bool {
         self.line.lock().short_for > 0
+    }
+}
+
+/// Plants defects in what a transaction has written so far. `before`: the tables as it began.
+fn tamper(bug: Bug, tables: &mut Tables, before: &Tables) {
+    let mut given_back = Vec::new();
+    for (key, e) in &mut tables.entries {
+        let old = before.entries.get(key);
+        let was_open = old.is_some_and(|old| old.state == EntryState::Open);
+        match (bug, &mut e.call) {
+            (Bug::DoubtTooSmall, Some(call)) => {
+                call.correction.iter_mut().for_each(|c| c.unbacked_nano_usd = 0);
+            }
+            (Bug::RefundTwice, Some(_)) if was_open && e.state == EntryState::Void => {
+                given_back.extend(old.map(|old| (e.run, old.held)));
+            }
+            _ => {}
+        }
+    }
+    for (run, held) in given_back {
+        let envelope = tables.runs[&run].envelope();
+        tables.envelopes.entry(envelope).and_modify(|e| e.reserved -= held);
     }
 }

@@ -10,10 +10,13 @@
 
 pub mod agent;
 pub mod backend;
+pub mod many;
 pub mod oracle;
+pub mod person;
 pub mod planted;
 pub mod process;
 pub mod provider;
+pub mod reach;
 pub mod rng;
 pub mod scene;
 pub mod store;
@@ -53,4 +56,18 @@ pub enum Bug {
     TryCountedTwice,
     /// A step that may happen once is begun like any other.
     OnceForgotten,
+    /// An observer counts the time in which it could not reach the store as the silence of others.
+    SilenceThroughOutage,
+    /// A clock that jumped ahead is believed for ever.
+    ClockJumpSticks,
+    /// Doubt that no headroom covers is recorded as less than it is.
+    DoubtTooSmall,
+    /// The reservation of a call that was never sent is given back twice.
+    RefundTwice,
+    /// An operation answered ahead is dropped with the group that fails.
+    AheadLost,
+    /// A closing finds its entry by number, whoever opened that.
+    NumberReused,
+    /// The queue stays busy after a group of several operations failed.
+    QueueBusy,
 }

@@ -15,7 +15,7 @@ use outlast_core::{
         call::admit::{Admission, Admit},
         op::{Op, Outcome},
     },
-    envelope::unit::Unit,
+    envelope::{Owner, budget::Per, unit::Unit},
     journal::{Entry, Kind, Role, State},
     memory::{MemoryStore, Tables},
     run::{InDoubt, instance::Life, status::Status},
@@ -43,6 +43,8 @@ pub struct Oracle {
     received: HashMap<(RunNo, AttemptNo), HashSet<u64>>,
     /// Entry whose answer each connection is receiving. A client that left or has the whole answer receives nothing.
     receiving: BTreeMap<u64, (RunNo, AttemptNo, Seq)>,
+    /// Whether doubt is to be shown in full.
+    in_full: bool,
     /// Number of commits when the tables were last checked.
     checked: i64,
     /// Time of the last change that waiters may wait for.
@@ -50,6 +52,11 @@ pub struct Oracle {
 }
 
 impl Oracle {
+    /// Creates an oracle that asks for doubt in full, or only of calls without a retry.
+    pub fn new(in_full: bool) -> Oracle {
+        Oracle { in_full, ..Oracle::default() }
+    }
+
     pub fn violation(&self) -> Option<String> {
         self.found.borrow().clone().or_else(|| self.work.violation())
     }
@@ -82,6 +89,13 @@ impl Oracle {
                 self.find(format!("9: entry {} of run {} is open, and nobody carries it", e.seq, e.run));
             }
         });
+    }
+
+    /// Reports that a process that lives was declared dead.
+    pub fn dead_alive(&self, process: usize, instance: InstanceNo) {
+        self.find(format!(
+            "6: process {process} lives as instance {instance}, and was declared dead by an outage"
+        ));
     }
 
     /// Reports that the upstream was asked more often within a minute than its rate allows.
@@ -211,7 +225,7 @@ impl Oracle {
             Admission::Go { seq, .. } => {
                 let key = (admit.actor.run, *seq);
                 match trail.iter().find(|t| t.entries.contains_key(&key)) {
-                    Some(t) => self.new_call(t, admit, receiving, *seq),
+                    Some(t) => self.new_call(t, now, admit, receiving, *seq),
                     None => self.find(format!("entry {key:?} was acknowledged, and no group wrote it")),
                 }
             }
@@ -224,7 +238,7 @@ impl Oracle {
     }
 
     /// Invariants 4 (paid once) and 6 (one driver).
-    fn new_call(&mut self, t: &Tables, admit: &Admit, receiving: &[Seq], seq: Seq) {
+    fn new_call(&mut self, t: &Tables, now: Micros, admit: &Admit, receiving: &[Seq], seq: Seq) {
         let run = admit.actor.run;
         let same: Vec<&Entry> = t.entries_of(run).filter(|e| e.seq != seq && is_same(e, admit)).collect();
         if let Some(e) = same.iter().find(|e| is_free(t, e, admit, receiving)) {
@@ -243,12 +257,28 @@ impl Oracle {
         if !attempt.is_open() || newer {
             self.find(format!("6: attempt {} is over and opened entry {seq}", attempt.no));
         }
+        if let Some(entry) = t.entries.get(&(run, seq)) {
+            self.windows(t, entry, now);
+        }
         if let Some(fence) = attempt.fence {
             let lease = t.leases.get(&(run, attempt.slot));
             let live = |i| t.instances.get(&i).is_some_and(|i| i.life == Life::Live);
             if !lease.is_some_and(|x| x.fence == fence && live(x.instance)) {
                 self.find(format!("6: entry {seq} was opened without the lease"));
             }
+        }
+    }
+
+    /// Checks that a call is charged to the hour in which it is admitted, if the budget knows an hour as early.
+    fn windows(&self, t: &Tables, e: &Entry, now: Micros) {
+        let this_hour = Per::Hour.period(now).name;
+        let hour = |no: &EnvelopeNo| match &t.envelopes[no].owner {
+            Owner::Window { period, .. } => Some(period.clone()),
+            Owner::Run(_) => None,
+        };
+        let earlier = t.envelopes.keys().filter_map(hour).any(|known| known <= this_hour);
+        if let Some(charged) = e.windows().iter().filter_map(hour).find(|hour| earlier && *hour > this_hour) {
+            self.find(format!("entry {} was admitted in {this_hour}, and is charged to {charged}", e.seq));
         }
     }
 
@@ -315,14 +345,10 @@ impl Oracle {
             if e.state == State::Void {
                 self.find(format!("5: entry {key:?} is void, and the provider saw it"));
             }
-            let covered = e.spent.cost() + e.held.cost();
-            // Unbacked doubt: the hold went to the retry.
-            let corrected = e.call.as_ref().is_some_and(|c| c.correction.is_some());
-            let lost = e.retried_by.is_some() && (e.state == State::Unknown || corrected);
-            let owed = served.billed_nano_usd - covered - served.overrun_nano_usd;
-            if owed > 0 && !lost && !is_refunded(t, e) {
+            let owed = served.billed_nano_usd - shown(t, e) - served.overrun_nano_usd;
+            if owed > 0 && (self.in_full || e.retried_by.is_none()) {
                 self.find(format!(
-                    "5: the provider billed {owed} more for {key:?} ({}) than is charged",
+                    "5: the provider billed {owed} more for {key:?} ({}) than is shown",
                     e.state.name()
                 ));
             }
@@ -393,6 +419,18 @@ fn old_call(t: &Tables, admit: &Admit, receiving: &[Seq], seq: Seq) -> Option<St
     }
     let serves = is_free(t, e, admit, receiving) || is_marked(admit) && !receiving.contains(&seq);
     (!serves).then(|| format!("entry {seq} serves and is not free"))
+}
+
+/// Returns what the journal shows of a call's cost: what was charged, or may be, whether the budget had room for it or
+/// not. A call in doubt shows its own reservation, even if the hold went to its retry or the user bears the doubt.
+fn shown(t: &Tables, e: &Entry) -> i64 {
+    let Some(call) = &e.call else { return 0 };
+    let charged = e.spent.cost() + e.held.cost();
+    let unbacked = call.correction.as_ref().map_or(0, |c| c.unbacked_nano_usd);
+    match e.state == State::Unknown || is_refunded(t, e) {
+        true => charged.max(call.reserved.cost()),
+        false => charged + unbacked,
+    }
 }
 
 fn is_marked(admit: &Admit) -> bool {

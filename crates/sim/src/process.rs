@@ -32,6 +32,7 @@ use self::{
 use crate::{
     Bug,
     agent::{self, Credential, Request},
+    person::{self, Runs},
     planted::Planted,
     provider::Piece,
     store::FaultStore,
@@ -106,6 +107,8 @@ pub enum Input {
     },
     /// Operation of a person, who does not wait for its outcome.
     Person(Op),
+    /// A person gives an order, drawn by lot.
+    Order(Runs),
 }
 
 /// Purpose of a ticket.
@@ -236,6 +239,10 @@ impl Process {
             Input::WorkerClaims { worker, life, run } => self.worker_claims(worker, life, run, out),
             Input::Work { whose, op, how } => self.work(whose, op, how, out),
             Input::Person(op) => self.queue(op, Durability::Synced, Then::Raised, out),
+            Input::Order(runs) => {
+                let op = person::order(runs, self.instance, out);
+                self.queue(op, Durability::Synced, Then::Raised, out);
+            }
         }
     }
 

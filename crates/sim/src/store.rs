@@ -77,8 +77,17 @@ impl FaultStore {
         self.writer.ahead(op, Duration::from_millis(now_ms))
     }
 
+    /// Plants a defect: answers `op`, and never writes it.
+    pub fn ahead_and_forgotten(&self, op: Op, now_ms: u64) -> Result<Result<Outcome, Error>, Op> {
+        let backend = FaultBackend::new(self.disk.clone(), self.line.clone(), None);
+        Steps::new(backend).ahead(op, Duration::from_millis(now_ms))
+    }
+
     /// Runs the next group, if one is due. Returns the tables as its operations left them, one after the other.
     pub fn step(&mut self, now_ms: u64) -> (Step, Vec<Arc<Tables>>) {
+        if self.bug == Some(Bug::QueueBusy) && self.line.has_failed() {
+            return (Step::Idle, Vec::new());
+        }
         let step = self.writer.step(Duration::from_millis(now_ms));
         (step, self.line.take_trail())
     }

@@ -96,7 +96,7 @@ pub enum Task {
 /// Waves of tasks. The tasks of a wave run together; the next wave follows when all are over.
 pub type Waves = Vec<Vec<Task>>;
 
-/// Draws a program: mostly steps, in waves of up to three.
+/// Draws a program: mostly steps, in waves of up to four.
 pub fn draw(rng: &Rng) -> Waves {
     let task = |wave: u64, n: u64| {
         let key = format!("k{wave}.{n}");
@@ -110,7 +110,7 @@ pub fn draw(rng: &Rng) -> Waves {
             _ => Task::Approval { key },
         }
     };
-    (0..rng.between(2, 5)).map(|wave| (0..rng.between(1, 3)).map(|n| task(wave, n)).collect()).collect()
+    (0..rng.between(2, 6)).map(|wave| (0..rng.between(1, 4)).map(|n| task(wave, n)).collect()).collect()
 }
 
 /// State of a task within its wave.
@@ -118,6 +118,8 @@ pub fn draw(rng: &Rng) -> Waves {
 struct Doing {
     task: Task,
     seq: Seq,
+    /// Time at which the task was opened.
+    opened_ms: u64,
     try_no: i64,
     /// Value that the function returned.
     value: Option<String>,
@@ -211,7 +213,7 @@ impl Worker {
         };
         self.doing = wave.into_iter().map(Doing::new).collect();
         for task in 0..self.doing.len() {
-            let after = out.rng.between(0, 40);
+            let after = if out.rng.chance(50) { out.rng.between(0, 40) } else { out.rng.between(0, 600) };
             out.to_worker(after, self.index, self.life, Input::Open(task));
         }
     }
@@ -291,7 +293,7 @@ impl Worker {
                 if let Task::Step { at_most_once: true, .. } = doing.task {
                     out.oracle.work.runs_once(run, &key);
                 }
-                (doing.seq, doing.try_no) = (seq, try_no);
+                (doing.seq, doing.try_no, doing.opened_ms) = (seq, try_no, out.now_ms());
                 out.to_worker(out.rng.between(1, 800), index, life, Input::Returns(task));
             }
             Ok(Outcome::ItemClaimed(ItemClaim::Run(item))) => {
@@ -341,6 +343,9 @@ impl Worker {
                 | Refused::RunHalted { .. }
                 | Refused::NotRunning { .. },
             )) => self.restart_in(out.rng.between(1_000, 5_000), out),
+            Err(Error::Engine(Refused::UnknownEntry { .. })) if out.troubled_ms + 1_000 < doing.opened_ms => {
+                out.oracle.work.opening_lost(run, &key);
+            }
             // An item that is held by this attempt is recorded once more, until it is known to be.
             Err(e) if !matches!(e, Error::Engine(_)) && doing.value.is_some() && doing.task.is_item() => {
                 out.to_worker(1_000, index, life, Input::Returns(task));
@@ -419,6 +424,7 @@ impl Doing {
         Doing {
             task,
             seq: Seq(0),
+            opened_ms: 0,
             try_no: 0,
             value: None,
             expected: 0,

@@ -6,16 +6,16 @@ use std::{
 };
 
 use outlast_core::{
-    call::rate::Rate,
+    call::{membership::LEASE_MS, rate::Rate},
     engine::{
         budget::set_budget::{SetBudget, Source},
         call::settle::Close,
         op::Op,
-        run::start::Start,
+        run::{declare_dead::DeclareDead, start::Start},
     },
     envelope::{
         budget::{Name, Per, Terms},
-        unit::Limits,
+        unit::{Limits, Unit},
     },
     memory::MemoryStore,
     run::{InDoubt, Policy, Spec},
@@ -23,7 +23,7 @@ use outlast_core::{
     store::{Ask, Durability},
     words::{
         clock::{Clock, ManualClock},
-        id::{Micros, RunId, RunNo, Seq},
+        id::{InstanceNo, Micros, RunId, RunNo, Seq},
     },
 };
 
@@ -32,8 +32,10 @@ use crate::{
     agent::{self, Agent, Mood},
     backend::{Fault, Why},
     oracle::Oracle,
+    person::Runs,
     process::{self, Process},
     provider::Provider,
+    reach::DOUBT_IN_FULL,
     rng::Rng,
     scene::{Scene, Trouble},
     worker::{self, Worker},
@@ -61,9 +63,21 @@ pub struct Outcome {
 
 enum Happening {
     Process(usize, process::Input),
-    Agent { agent: usize, life: u32, input: agent::Input },
-    Worker { worker: usize, life: u32, input: worker::Input },
+    Agent {
+        agent: usize,
+        life: u32,
+        input: agent::Input,
+    },
+    Worker {
+        worker: usize,
+        life: u32,
+        input: worker::Input,
+    },
     Trouble(Trouble),
+    /// The machine's clock is set back by so many hours.
+    ClockSetRight {
+        hours: u64,
+    },
 }
 
 /// Everything but the processes and agents, which are given access to it.
@@ -84,6 +98,12 @@ pub struct Outside {
     faults: u64,
     /// Time until which each process cannot reach the store.
     away_until_ms: Vec<u64>,
+    /// Time until which something else than an outage of the whole store may keep each process from renewing.
+    hampered_until_ms: Vec<u64>,
+    /// Instance of each process that is up.
+    pub instances: Vec<Option<InstanceNo>>,
+    /// Time of the last trouble or fault.
+    pub troubled_ms: u64,
     died: Vec<usize>,
     story: Option<Mutex<Vec<String>>>,
 }
@@ -91,6 +111,10 @@ pub struct Outside {
 impl Outside {
     pub fn now_ms(&self) -> u64 {
         self.clock.monotonic_ms()
+    }
+
+    pub fn clock_now(&self) -> Micros {
+        self.clock.now()
     }
 
     pub fn to_process(&mut self, after_ms: u64, process: usize, input: process::Input) {
@@ -140,9 +164,11 @@ impl Outside {
         for (at, op) in group.enumerate() {
             let voids = matches!(op, Op::Settle(settle) if settle.close == Close::Void);
             if voids && self.faults > 0 && self.rng.chance(30) {
+                self.troubled_ms = self.now_ms();
                 return stubborn(at, Why::Full);
             }
             if self.rng.chance(self.faults) {
+                self.troubled_ms = self.now_ms();
                 return self.draw_fault(at);
             }
         }
@@ -169,6 +195,25 @@ impl Outside {
     /// Notes that a process ended at a commit. The world removes it when the step is over.
     pub fn process_died(&mut self, process: usize) {
         self.died.push(process);
+    }
+
+    fn clock_jumps(&self, hours: i64) {
+        self.say(|| format!("the clock jumps by {hours} h"));
+        self.clock.set(Micros(self.clock.now().0 + hours * 3_600_000_000));
+    }
+
+    /// Notes that something other than an outage of the whole store keeps a process from renewing.
+    pub fn hampers(&mut self, process: usize, ms: u64) {
+        let until = self.now_ms() + ms + 2 * LEASE_MS;
+        self.hampered_until_ms[process] = self.hampered_until_ms[process].max(until);
+    }
+
+    /// Checks a verdict: nobody is declared dead who lives, and whom only an outage of the whole store silenced.
+    pub fn judged(&mut self, verdict: &DeclareDead) {
+        let who = self.instances.iter().position(|no| *no == Some(verdict.instance));
+        if let Some(process) = who.filter(|p| !verdict.left && self.hampered_until_ms[*p] < self.now_ms()) {
+            self.oracle.dead_alive(process, verdict.instance);
+        }
     }
 
     /// Adds a line to the story, if one is kept.
@@ -218,7 +263,7 @@ pub fn run(seed: u64, bug: Option<Bug>, tell: bool) -> Outcome {
 impl World {
     fn new(seed: u64, bug: Option<Bug>, tell: bool) -> World {
         let rng = Rng::new(seed);
-        let scene = Scene::draw(&rng);
+        let scene = Scene::draw(&rng, bug);
         let clock = Arc::new(ManualClock::new(Micros(AN_HOUR.0 - 1000 * scene.hour_ends_ms as i64)));
         let disk = Arc::new(MemoryStore::new(clock.clone()));
         let mut out = Outside {
@@ -226,7 +271,7 @@ impl World {
             disk,
             rng,
             provider: Provider::default(),
-            oracle: Oracle::default(),
+            oracle: Oracle::new(DOUBT_IN_FULL || bug == Some(Bug::DoubtTooSmall)),
             bug,
             processes: scene.processes,
             rate: scene.rate,
@@ -236,6 +281,9 @@ impl World {
             connections: 0,
             faults: scene.faults,
             away_until_ms: vec![0; scene.processes],
+            hampered_until_ms: vec![0; scene.processes],
+            instances: vec![None; scene.processes],
+            troubled_ms: 0,
             died: Vec::new(),
             story: tell.then(Mutex::default),
         };
@@ -251,10 +299,19 @@ impl World {
         }
         let mut workers = Vec::new();
         for (i, waves) in scene.workers.into_iter().enumerate() {
-            let run = job(&out, &format!("job-{i}"), parent);
+            let run = job(&out, &format!("job-{i}"), parent, None);
             out.say(|| format!("{run}: {waves:?}"));
             workers.push(Worker::new(i, run, waves));
             out.to_worker(150, i, 0, worker::Input::Begin);
+        }
+        if !scene.orders.is_empty()
+            && let Some(agent) = agents.first()
+        {
+            let runs = Runs { own: job(&out, "person", parent, Some(6)), agents: agent.run };
+            for ms in scene.orders {
+                let process = out.rng.below(scene.processes as u64) as usize;
+                out.to_process(ms, process, process::Input::Order(runs));
+            }
         }
         let processes = (0..scene.processes).map(|i| Process::new(i, 0, out.disk.clone(), bug)).collect();
         for i in 0..scene.processes {
@@ -327,16 +384,24 @@ impl World {
                 }
                 self.agents[agent].on(input, &mut self.out);
             }
+            Happening::ClockSetRight { hours } => self.out.clock_jumps(-(hours as i64)),
+            Happening::Trouble(_)
+                if {
+                    self.out.troubled_ms = self.out.now_ms();
+                    false
+                } => {}
             Happening::Trouble(trouble) => self.trouble(trouble),
         }
     }
 
     fn trouble(&mut self, trouble: Trouble) {
+        self.out.troubled_ms = self.out.now_ms();
         self.out.say(|| format!("{trouble:?}"));
         match trouble {
             Trouble::KillProcess(i) => self.kill(i),
             Trouble::PauseProcess(i, ms) => {
                 let until = self.out.now_ms() + ms;
+                self.out.hampers(i, until.saturating_sub(self.out.now_ms()));
                 let process = &mut self.processes[i];
                 process.paused_until_ms = process.paused_until_ms.max(until);
             }
@@ -356,8 +421,15 @@ impl World {
                 let until = self.out.now_ms() + ms;
                 let all = 0..self.processes.len();
                 for i in all.filter(|i| process.is_none_or(|p| p == *i)) {
+                    if process.is_some() {
+                        self.out.hampers(i, ms);
+                    }
                     self.out.away_until_ms[i] = self.out.away_until_ms[i].max(until);
                 }
+            }
+            Trouble::ClockJump { hours, ms } => {
+                self.out.clock_jumps(hours as i64);
+                self.out.at(self.out.now_ms() + ms, Happening::ClockSetRight { hours });
             }
             Trouble::KillAgent(i) => {
                 let life = self.agents[i].life;
@@ -374,6 +446,8 @@ impl World {
             return;
         }
         self.out.say(|| format!("process {i} is dead"));
+        self.out.instances[i] = None;
+        self.out.troubled_ms = self.out.now_ms();
         let life = self.processes[i].life + 1;
         let fresh = Process::new(i, life, self.out.disk.clone(), self.out.bug);
         let dead = std::mem::replace(&mut self.processes[i], fresh);
@@ -447,10 +521,12 @@ fn team_tag() -> (String, String) {
 }
 
 /// Starts the run of a worker: a batch job, so that it may have items.
-fn job(out: &Outside, id: &str, parent: RunNo) -> RunNo {
+fn job(out: &Outside, id: &str, parent: RunNo, calls: Option<i64>) -> RunNo {
     let started = RunId::new(id).map(|id| {
+        let mut limits = Limits::default();
+        limits[Unit::Calls] = calls;
         let spec = Spec { job: Some("job".to_owned()), ..Spec::default() };
-        let start = Start { spec, parent: Some(parent), ..Start::new(id) };
+        let start = Start { spec, limits, parent: Some(parent), ..Start::new(id) };
         out.disk.ask(start, Durability::Synced).wait()
     });
     match started {

@@ -49,6 +49,11 @@ impl Work {
         }
     }
 
+    /// Reports that a step's opening was answered and is not there, although nothing failed.
+    pub fn opening_lost(&self, run: RunNo, key: &str) {
+        self.find(format!("step {key} of run {run} was begun, and its opening is lost without a fault"));
+    }
+
     /// Notes that a result was acknowledged.
     pub fn recorded(&mut self, run: RunNo, key: &str, value: &str) {
         self.recorded.insert((run, key.to_owned()), value.to_owned());

@@ -30,7 +30,7 @@ use outlast_core::{
 use outlast_store::group::Step;
 
 use super::{Input, Pending, Process, Then, refuse, work::did};
-use crate::{agent, store::resolved, worker, world::Outside};
+use crate::{Bug, agent, store::resolved, worker, world::Outside};
 
 const TICK_MS: u64 = 2_000;
 
@@ -125,6 +125,7 @@ impl Process {
         if self.store.has_crashed() {
             return out.process_died(self.index);
         }
+        note_statuses(&trail, out);
         if let Step::After(wait) = step {
             self.commit_in(wait.as_millis() as u64, out);
         }
@@ -147,6 +148,7 @@ impl Process {
     ) {
         out.say(|| format!("process {} {}: {result:?}", self.index, p.op.name()));
         note(&p.op, &result, out);
+        note_error(&result, out);
         if resting && matches!(result, Ok(Outcome::Declared(_))) {
             out.saw("swept at rest");
         }
@@ -154,9 +156,13 @@ impl Process {
         if let (Op::Delivered(d), Err(_)) = (&p.op, &result) {
             out.oracle.mark_lost(d.run, d.seq);
         }
+        if let (Op::DeclareDead(verdict), Ok(Outcome::Declared(_))) = (&p.op, &result) {
+            out.judged(verdict);
+        }
         let refuses = matches!(result, Err(Error::CommitUnknown { .. } | Error::Refused { .. }));
         if refuses && !self.reopening {
             self.reopening = true;
+            out.hampers(self.index, 2_000);
             out.to_process(2_000, self.index, Input::Reopen);
         }
         self.resolved.push_back((p.then, p.as_whom, result));
@@ -172,11 +178,13 @@ impl Process {
             Then::Registered => {
                 if let Ok(Outcome::Registered(no)) = result {
                     self.instance = no;
+                    out.instances[self.index] = Some(no);
                     self.membership.registered(no, out.now_ms());
                     self.watch(out);
                 }
             }
             Then::Renewed => match result {
+                Err(_) if out.bug == Some(Bug::SilenceThroughOutage) => self.membership.renewed(out.now_ms()),
                 Ok(_) => self.membership.renewed(out.now_ms()),
                 Err(_) if self.membership.instance().is_none() => self.register(out),
                 Err(_) => {}
@@ -248,6 +256,26 @@ fn leaves_resting(op: &Op, out: &Outside) -> bool {
         e.instance == Some(verdict.instance) && e.state == State::Open && resting
     };
     out.disk.inspect(|t, _| t.entries.values().any(rests))
+}
+
+/// Counts the errors of the engine, by their variants.
+pub(super) fn note_error(result: &Result<Outcome, Error>, out: &mut Outside) {
+    if let Err(Error::Engine(e)) = result {
+        let name: String = format!("{e:?}").chars().take_while(|c| c.is_alphanumeric()).collect();
+        out.saw(&format!("error {name}"));
+    }
+}
+
+/// Counts the changes of runs' statuses.
+fn note_statuses(trail: &[Arc<Tables>], out: &mut Outside) {
+    for pair in trail.windows(2) {
+        for run in pair[1].runs.values() {
+            let before = pair[0].runs.get(&run.no).map_or(run.status, |before| before.status);
+            if before != run.status {
+                out.saw(&format!("status {} -> {}", before.name(), run.status.name()));
+            }
+        }
+    }
 }
 
 /// Counts the outcome of a decision.

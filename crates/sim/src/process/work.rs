@@ -9,7 +9,7 @@ use outlast_core::{
     words::id::{RunNo, Slot},
 };
 
-use super::{Process, Then};
+use super::{Process, Then, settling::note_error};
 use crate::{
     Bug,
     worker::{How, Input, Whose},
@@ -31,9 +31,10 @@ impl Process {
         let op = self.tampered(op, out);
         let (op, durability) = match how {
             How::Submitted(durability) => (op, durability),
-            How::Ahead => match self.store.ahead(op, out.now_ms()) {
+            How::Ahead => match self.ahead(op, out) {
                 Ok(result) => {
                     out.saw("ahead");
+                    note_error(&result, out);
                     self.commit_in(100, out);
                     return did(whose, result, out);
                 }
@@ -41,6 +42,13 @@ impl Process {
             },
         };
         self.queue(op, durability, Then::Worked(whose), out);
+    }
+
+    fn ahead(&mut self, op: Op, out: &Outside) -> Result<Result<Outcome, Error>, Op> {
+        match out.bug {
+            Some(Bug::AheadLost) => self.store.ahead_and_forgotten(op, out.now_ms()),
+            _ => self.store.ahead(op, out.now_ms()),
+        }
     }
 
     /// Plants defects of a worker's operations.
