@@ -1,10 +1,10 @@
 //! Storage backends: SQLite (the embedded default) and PostgreSQL, both behind the `Store` trait.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod backend;
+pub mod backend;
 mod ballast;
 mod format;
-mod group;
+pub mod group;
 mod migration;
 pub mod postgres;
 pub mod process;

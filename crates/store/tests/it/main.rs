@@ -18,6 +18,7 @@ mod damaged;
 mod full_disk;
 mod killed;
 mod migration;
+mod panics;
 mod postgres_database;
 mod shared;
 mod sqlite_file;
