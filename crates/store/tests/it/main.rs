@@ -17,6 +17,8 @@ mod ahead;
 mod damaged;
 mod full_disk;
 mod killed;
+mod log_damage;
+mod log_mark;
 mod postgres_database;
 mod shared;
 mod sqlite_file;
