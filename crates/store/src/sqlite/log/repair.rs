@@ -5,7 +5,7 @@ use std::{
     fs,
     io::ErrorKind,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use outlast_core::store::Error;
@@ -23,6 +23,8 @@ use crate::sqlite::failure;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repaired {
     pub missing: Missing,
+    /// When the newest commit was made that the mark knows.
+    pub newest: Option<SystemTime>,
     pub rest: Rest,
     /// The log as it was found, now beside the store under this name. `None` if there was no log.
     pub kept: Option<PathBuf>,
@@ -61,8 +63,9 @@ pub fn repair(path: &Path, accepts: bool) -> Result<Option<Repaired>, Error> {
     let log = log_of(&store);
     let frames = Frames::read(&log).map_err(failed)?;
     let rest = rest(&frames, claim(&store), &Database::of(&conn));
+    let newest = fs::metadata(mark::path_of(&store)).and_then(|found| found.modified()).ok();
     if !accepts {
-        return Ok(Some(Repaired { missing, rest, kept: None }));
+        return Ok(Some(Repaired { missing, newest, rest, kept: None }));
     }
     let kept = if frames.is_empty() { None } else { Some(keep(&log).map_err(failed)?) };
     match rest {
@@ -76,7 +79,7 @@ pub fn repair(path: &Path, accepts: bool) -> Result<Option<Repaired>, Error> {
     }
     match Mark::reset(&mark::path_of(&store), 0) {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(failed(e)),
-        _ => Ok(Some(Repaired { missing, rest, kept })),
+        _ => Ok(Some(Repaired { missing, newest, rest, kept })),
     }
 }
 
