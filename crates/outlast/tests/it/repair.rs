@@ -4,7 +4,8 @@ use std::{fs, path::Path, sync::Arc};
 
 use outlast_core::{
     engine::run::start::Start,
-    store::{Ask as _, Durability},
+    journal::payload::Payload,
+    store::{Ask as _, Durability, Store},
     words::{
         clock::{ManualClock, SeededEntropy},
         id::{Micros, RunId},
@@ -25,17 +26,21 @@ fn told(dir: &Path, line: &[&str], code: i32) -> String {
 fn killed(dir: &Path) {
     let [db, log, mark] = ["runs.db", "runs.db-wal", "runs.db-mark"].map(|name| dir.join(name));
     told(dir, &["budgets", "set", "team", "--usd", "5"], 0);
-    let options = Options {
-        durability: Default::default(),
-        clock: Arc::new(ManualClock::new(Micros(1_800_000_000_000_000))),
-        entropy: Arc::new(SeededEntropy::new(1)),
-        create: false,
-    };
-    let store = outlast_store::open(db.to_str().unwrap(), options).unwrap();
+    let store = opened(dir);
     store.run_verb(Start::new(RunId::new("r1").unwrap()), Durability::Synced).unwrap();
     let files = [&db, &log, &mark].map(|path| (path, fs::read(path).unwrap()));
     drop(store);
     files.into_iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+}
+
+fn opened(dir: &Path) -> Arc<dyn Store> {
+    let options = Options {
+        durability: Default::default(),
+        clock: Arc::new(ManualClock::new(Micros(1_800_000_000_000_000))),
+        entropy: Arc::new(SeededEntropy::new(1)),
+        create: true,
+    };
+    outlast_store::open(dir.join("runs.db").to_str().unwrap(), options).unwrap()
 }
 
 #[test]
@@ -72,4 +77,21 @@ fn what_is_left_of_a_cut_log_is_kept_beside_the_store() {
     assert_eq!(accepted["accepted"], true, "{accepted}");
     assert_eq!(fs::read(accepted["kept"].as_str().unwrap()).unwrap(), cut);
     assert!(told(dir, &["verify"], 0).contains("no damage"));
+}
+
+// Bug: `verify` said no damage where a run's standard input was. Consequence: the agent read other bytes than it was
+// given, after a restart. Cause: values were looked for by kinds of entries, and a run's own has none.
+#[test]
+fn verify_looks_at_a_runs_standard_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let store = opened(dir);
+    let stdin = Some(Payload::encode(b"what the agent reads"));
+    let start = Start { stdin, ..Start::new(RunId::new("r1").unwrap()) };
+    store.run_verb(start, Durability::Synced).unwrap();
+    drop(store);
+    assert!(told(dir, &["verify"], 0).contains("no damage"));
+    let change = "UPDATE payloads SET bytes = zeroblob(length(bytes))";
+    assert_eq!(rusqlite::Connection::open(dir.join("runs.db")).unwrap().execute(change, []).unwrap(), 1);
+    assert!(told(dir, &["verify"], 1).contains("damaged: run r1: the stdin of entry 0 is damaged: "));
 }
