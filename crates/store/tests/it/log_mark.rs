@@ -182,7 +182,30 @@ fn damage_under_a_log_of_a_program_without_marks_is_told_if_commits_follow_it() 
     for at in [18, 40, 32 + 24 + 4096 + 100] {
         let mut damaged = files.clone();
         damaged.log()[at] ^= 1;
-        bench.is_told_with(&damaged, "is damaged at byte");
+        bench.is_told_with(&damaged, "-wal ");
+    }
+}
+
+// The mark after a loss of power may be an old one, and nothing can be followed over a page that was lost.
+#[test]
+fn a_hole_in_the_log_is_told_by_its_trailer_where_the_mark_is_old_or_gone() {
+    let mut bench = Bench::new();
+    let store = bench.open();
+    bench.write(&*store, 3);
+    let old = Files::of(&bench.path);
+    bench.write(&*store, 17);
+    let mut files = Files::of(&bench.path);
+    drop(store);
+    let end = old.0["-wal"].iter().rposition(|byte| *byte != 0).unwrap() + 2 * 4096;
+    for mark in [Some(old.0["-mark"].clone()), None] {
+        match mark {
+            Some(bytes) => files.0.insert("-mark", bytes),
+            None => files.0.remove("-mark"),
+        };
+        bench.is_whole_with(&files);
+        let mut damaged = files.clone();
+        damaged.log()[end..end + 3 * 4096].fill(0);
+        bench.is_told_with(&damaged, "was committed up to byte");
     }
 }
 

@@ -14,8 +14,9 @@
 //! | a point | a log of other salts or none, and the database has the page of the point, or a later change counter | whole: a program that writes no marks closed the store |
 //! | a point | a log of other salts or none, and the database has neither | **told**: the log is gone |
 //! | closed | the change counter in the database is lower than in the mark | **told**: an older file was put back |
-//! | closed, none or damaged | behind the first bad frame a whole commit and more follow, checksum by checksum | **told**: flipped |
-//! | closed, none or damaged | else | whole |
+//! | any | a trailer in the log has the log's salts, and the log ends before its point | **told**: flipped |
+//! | no point of this log | behind the first bad frame a whole commit and more follow, checksum by checksum | **told**: flipped |
+//! | no point of this log | else | whole |
 //!
 //! How a mark gets there:
 //!
@@ -27,7 +28,7 @@
 //! | the last connection closes: SQLite deletes the log | closed, just before the deletion |
 //! | sqlite3 or an older outlast commits | stays, and asks less of the log |
 //! | kill -9 between the commit and its mark | one commit behind; nobody was told of that commit |
-//! | loss of power | the disk may have an older mark; never one that is ahead of the synced log |
+//! | loss of power | the disk may have an older mark, never one that is ahead of the synced log; the trailer is one commit behind |
 //! | a copy of the files without the mark | none: as before there were marks |
 //! | a directory that takes no new file | none, or an older one |
 //! | `outlast repair --accept-shorter` | closed, and asks nothing |
@@ -94,21 +95,22 @@ pub fn find(conn: &Connection, store: &Path) -> Result<Option<Missing>, Error> {
     let claim = claim(store);
     let frames = Frames::read(&log).map_err(failed)?;
     let database = Database::of(conn);
-    let missing = match claim {
+    let of_mark = match claim {
         Some(point) if !point.is_closed() => behind(&point, &frames, &database),
-        Some(closed) if database.counter().is_some_and(|had| had < closed.counter) => {
-            let had = database.counter().unwrap_or_default();
-            Some(format!(
-                "the file has change counter {had}, and {} was closed at {}",
-                mark.display(),
-                closed.counter
-            ))
-        }
-        _ if frames.goes_on_behind_damage() => {
-            Some(format!("{} is damaged at byte {}, and commits follow there", log.display(), frames.valid()))
-        }
-        _ => None,
+        Some(closed) => database.counter().filter(|had| *had < closed.counter).map(|had| {
+            let wanted = closed.counter;
+            format!("the file has change counter {had}, and {} was closed at {wanted}", mark.display())
+        }),
+        None => None,
     };
+    let has_point = claim.is_some_and(|point| frames.salts == Some(point.salts));
+    let missing = of_mark
+        .or_else(|| Mark::in_trailers(&frames).and_then(|point| behind(&point, &frames, &database)))
+        .or_else(|| {
+            let is_flipped = !has_point && frames.goes_on_behind_damage();
+            is_flipped
+                .then(|| format!("the log is damaged at byte {}, and commits follow there", frames.valid()))
+        });
     Ok(missing.map(|what| what.replace("the log", &log.display().to_string())))
 }
 

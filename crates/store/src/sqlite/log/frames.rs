@@ -122,6 +122,12 @@ impl Frames {
         false
     }
 
+    /// Returns the first `len` bytes at each place behind the committed part where a frame could begin.
+    pub fn gaps(&self, len: usize) -> impl Iterator<Item = &[u8]> {
+        let first = (self.committed as usize).max(LOG_HEADER);
+        (first..self.bytes.len()).step_by(self.step()).filter_map(move |at| self.bytes.get(at..at + len))
+    }
+
     /// Returns the pages of the committed part with their numbers, the older version of a page first.
     pub fn pages_before_damage(&self) -> impl Iterator<Item = (u32, &[u8])> {
         self.pages(LOG_HEADER, self.committed as usize)

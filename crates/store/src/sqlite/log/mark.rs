@@ -2,7 +2,8 @@
 //!
 //! Whoever commits writes the mark under SQLite's write lock, after the commit is in the log, and does not sync it.
 //! What a mark says was therefore true when it was written. After a kill it says everything that was acknowledged;
-//! after a loss of power the disk may have an older one. An older mark asks less of the log, and never more.
+//! after a loss of power the disk may have an older one. An older mark asks less of the log, and never more. Each synced
+//! commit carries the mark of the one before it, as a trailer in the log.
 
 use std::{
     collections::hash_map::RandomState,
@@ -14,7 +15,7 @@ use std::{
     sync::OnceLock,
 };
 
-use super::frames::{Checksum, FRAME_HEADER, LOG_HEADER, Salts, eight, word};
+use super::frames::{Checksum, FRAME_HEADER, Frames, LOG_HEADER, Salts, eight, word};
 
 /// First bytes of a mark. The last one is the version of its layout.
 const MAGIC: [u8; 8] = *b"outlmrk\x01";
@@ -72,6 +73,7 @@ impl Point {
 /// Page cache that a commit without a sync is in: the boot of the kernel, and the disk as this boot names it.
 type Cache = [u8; CACHE];
 
+/// Content of a mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     cache: Cache,
@@ -102,23 +104,28 @@ impl Mark {
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             read => read?,
         }
-        let (content, stored) = bytes.split_at(LEN - 8);
         // Zeros: a loss of power kept the file's length and not its bytes.
         if bytes == [0; LEN] {
             return Ok(None);
         }
-        if content[..8] != MAGIC || sum(content).to_be_bytes() != stored {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "its checksum is wrong"));
+        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "its checksum is wrong");
+        Mark::from_bytes(&bytes).map(Some).ok_or_else(wrong)
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Mark> {
+        let (content, stored) = bytes.split_at_checked(LEN - 8)?;
+        if !content.starts_with(&MAGIC) || sum(content).to_be_bytes() != stored {
+            return None;
         }
         let points = &content[8 + CACHE..];
-        Ok(Some(Mark {
+        Some(Mark {
             cache: content[8..8 + CACHE].try_into().unwrap_or_default(),
             synced: Point::from_bytes(points),
             committed: Point::from_bytes(&points[POINT..]),
-        }))
+        })
     }
 
-    fn write_to(&self, file: &File) -> io::Result<()> {
+    fn to_bytes(self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..8 + CACHE].copy_from_slice(&self.cache);
@@ -126,7 +133,15 @@ impl Mark {
         bytes[8 + CACHE + POINT..][..POINT].copy_from_slice(&self.committed.to_bytes());
         let sum = sum(&bytes[..LEN - 8]);
         bytes[LEN - 8..].copy_from_slice(&sum.to_be_bytes());
-        file.write_all_at(&bytes, 0)
+        bytes
+    }
+
+    /// Returns the newest synced point of this log that a trailer in it names.
+    pub fn in_trailers(log: &Frames) -> Option<Point> {
+        let marks = log.gaps(LEN).filter_map(Mark::from_bytes).map(|mark| mark.synced);
+        marks
+            .filter(|point| log.salts == Some(point.salts) && !point.is_closed())
+            .max_by_key(|point| point.end)
     }
 
     /// Notes that the log's content is in the database, and the log about to be deleted. Needs no mark to be there.
@@ -139,7 +154,7 @@ impl Mark {
     pub fn reset(path: &Path, counter: u32) -> io::Result<()> {
         let closed = Point::closed(counter);
         let mark = Mark { cache: [0; CACHE], synced: closed, committed: closed };
-        mark.write_to(&File::options().write(true).open(path)?)
+        File::options().write(true).open(path)?.write_all_at(&mark.to_bytes(), 0)
     }
 }
 
@@ -162,6 +177,8 @@ pub struct Marker {
     newest: Option<Point>,
     /// Whether `newest` is yet to be marked.
     is_new: bool,
+    /// Mark before the commit that is being synced.
+    before: Option<Mark>,
     counter: u32,
 }
 
@@ -175,6 +192,7 @@ impl Marker {
             page_len: 0,
             newest: None,
             is_new: false,
+            before: None,
             counter: 0,
         }
     }
@@ -214,23 +232,21 @@ impl Marker {
         is_commit
     }
 
+    /// Returns the end of the commit that is about to be synced, and the mark of the commit before it: its trailer.
+    ///
+    /// It goes to the disk with the commit, behind its last frame, and is overwritten by the next one. So the log says
+    /// how far it was synced even where a loss of power left an older mark; but for its last commit, which may be torn.
+    pub fn trailer(&mut self) -> Option<(u64, [u8; LEN])> {
+        let point = self.newest.filter(|_| self.is_new)?;
+        self.before = self.read();
+        Some((point.end, self.before?.to_bytes()))
+    }
+
     /// Writes the mark of the newest commit. A mark that cannot be written stays older, and asks less.
     pub fn mark(&mut self, is_synced: bool) {
         let Some(point) = self.newest.filter(|_| std::mem::take(&mut self.is_new)) else { return };
-        if self.file.is_none() {
-            let open = File::options()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(&self.path);
-            self.file = open.ok();
-        }
+        let mut mark = self.before.take().or_else(|| self.read()).unwrap_or_default();
         let Some(file) = &self.file else { return };
-        // Read each time: other processes write it too, under the same lock.
-        let Ok(found) = Mark::read_from(file).or_else(damaged_is_none) else { return };
-        let mut mark = found.unwrap_or_default();
         let known = if mark.cache == self.cache { mark.committed.counter } else { mark.synced.counter };
         self.counter = self.counter.max(known);
         mark.cache = self.cache;
@@ -238,8 +254,24 @@ impl Marker {
         if is_synced {
             mark.synced = mark.committed;
         }
-        if mark.write_to(file).is_err() {
+        if file.write_all_at(&mark.to_bytes(), 0).is_err() {
             self.file = None;
+        }
+    }
+
+    /// Reads the mark: other processes write it too, under the same lock.
+    fn read(&mut self) -> Option<Mark> {
+        if self.file.is_none() {
+            let mut how = File::options();
+            how.read(true).write(true).create(true).truncate(false).mode(0o600);
+            self.file = how.open(&self.path).ok();
+        }
+        match Mark::read_from(self.file.as_ref()?).or_else(damaged_is_none) {
+            Ok(found) => found,
+            Err(_) => {
+                self.file = None;
+                None
+            }
         }
     }
 }
@@ -328,11 +360,11 @@ mod tests {
         frame(&mut marker, 32, 9);
         marker.mark(true);
         let bytes = std::fs::read(&path).unwrap();
+        assert!(Mark::from_bytes(&bytes).is_some());
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            std::fs::write(&path, &flipped).unwrap();
-            assert_eq!(Mark::read(&path).unwrap_err().kind(), io::ErrorKind::InvalidData, "bit {bit}");
+            assert_eq!(Mark::from_bytes(&flipped), None, "bit {bit}");
         }
         std::fs::write(&path, [0; LEN]).unwrap();
         assert_eq!(Mark::read(&path).unwrap(), None);

@@ -45,7 +45,7 @@ pub use check::{check, fault_of_mark};
 pub use filesystem::SyncMode;
 pub use repair::{Repaired, Rest, repair};
 
-use gathering::{Disk, Gathering};
+use gathering::{Disk, Gathering, Trailer};
 use mark::{Mark, Marker};
 
 pub use mark::path_of as mark_of_store;
@@ -283,11 +283,13 @@ unsafe extern "C" fn write(file: *mut sqlite3_file, bytes: *const c_void, len: c
 unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
     // SAFETY: as in `with_log`.
     unsafe {
+        let marker = &mut (**ours_in(file)).marker;
+        let trailer = if COMMIT.get().0 != 0 { marker.trailer() } else { None };
         with_log(
             file,
             |gathering, disk, commit| {
                 disk.sync_flags = flags;
-                gathering.sync(disk, commit)
+                gathering.sync(disk, commit, trailer.as_ref().map(|(at, bytes)| Trailer { at: *at, bytes }))
             },
             |marker, commit| {
                 // A checkpoint syncs the log too, without the write lock.
