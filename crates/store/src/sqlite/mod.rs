@@ -35,6 +35,7 @@ use crate::{
 };
 
 pub use connect::{MIN_SQLITE, sqlite_version};
+pub use log::{Repaired, Rest, SyncMode, mark_of_store, repair};
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
@@ -48,7 +49,7 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens the file, or creates it (mode 0600, in a directory of mode 0700). O(1) in the size of the store.
     ///
-    /// Errors: `Open` (place, permissions, a network file system), `Newer`, `Older`, `Corrupt`.
+    /// Errors: `Open` (place, permissions, a network file system), `Newer`, `Older`, `Corrupt`, `Shorter`.
     pub fn open(path: &Path, options: Options) -> Result<SqliteStore, Error> {
         let place = path.display().to_string();
         let mut conn = connect::writer(path, options.create)?;

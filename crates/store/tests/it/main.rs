@@ -19,6 +19,8 @@ mod full_disk;
 mod killed;
 mod migration;
 mod panics;
+mod log_damage;
+mod log_mark;
 mod postgres_database;
 mod shared;
 mod sqlite_file;
