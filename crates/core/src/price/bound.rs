@@ -114,6 +114,16 @@ impl Bound {
         }
     }
 
+    /// Returns the bound of the same request when its input is known to be at most `tokens`.
+    pub fn with_input(&self, tokens: u64) -> Bound {
+        if tokens >= self.input_tokens {
+            return *self;
+        }
+        // By the average price of the input, rounded down: the bound errs upwards.
+        let (all, fewer) = (i128::from(self.input_tokens), i128::from(self.input_tokens - tokens));
+        Bound { input_tokens: tokens, input_pico: self.input_pico - self.input_pico / all * fewer, ..*self }
+    }
+
     /// Returns the most the request costs with an output cap of `cap` tokens per choice.
     pub fn cost_at(&self, cap: u64) -> NanoUsd {
         let output = i128::from(self.output_pico_per_token)
