@@ -69,7 +69,7 @@ pub struct Bound {
     pub input_pico: i128,
     /// Price of an output token at the dearest column, in pico-USD.
     pub output_pico_per_token: i64,
-    /// Cost of server tools, in pico-USD.
+    /// Cost of server tools and fee of the request, in pico-USD.
     pub fixed_pico: i128,
     /// Number of answers, each up to the cap.
     pub choices: u64,
@@ -91,7 +91,8 @@ impl Bound {
         Bound {
             input_pico: dearest_input(&rates, price, asked).times(asked.input_tokens),
             output_pico_per_token: rates.output.max(rates.reasoning).0,
-            fixed_pico: i128::from(price.web_search_pico) * i128::from(asked.web_searches),
+            fixed_pico: i128::from(price.web_search_pico) * i128::from(asked.web_searches)
+                + i128::from(price.request_pico),
             ..Bound::sized(asked, cap)
         }
     }
@@ -231,6 +232,7 @@ mod tests {
         check("claude-sonnet-4-5", Asked { wants_cache: true, ..asked }, 3_750_000 + 1_500_000, 1100);
         check("claude-sonnet-4-5", Asked { wants_1h_cache: true, ..asked }, 6_000_000 + 1_500_000, 1100);
         check("claude-sonnet-4-5", Asked { web_searches: 5, ..asked }, 4_500_000 + 50_000_000, 1100);
+        check("gpt-4o-search-preview", asked, 25_000_000 + 2_500_000 + 1_000_000, 1100);
         // OpenAI's newer models write a cache unasked, at 1.25 × input.
         check("gpt-6-sol", asked, 2_500_000 + 1_000_000, 1100);
         let long = |input_tokens| Asked { input_tokens, ..asked };
@@ -290,7 +292,8 @@ mod tests {
         }
     }
 
-    const MODELS: [&str; 8] = [
+    const MODELS: [&str; 9] = [
+        "gpt-4o-search-preview",
         "gpt-4o-mini",
         "gpt-5.4",
         "gpt-6-sol",

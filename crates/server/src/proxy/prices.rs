@@ -8,7 +8,7 @@ use outlast_core::{
     words::usage::{ServiceTier, Usage},
 };
 
-use super::named::To;
+use super::named::{Providers, To};
 use crate::dialect::{Outcome, Request};
 
 /// Price at which a call is admitted and settled, with the hash of its price table.
@@ -21,7 +21,13 @@ pub struct Priced {
 
 impl Priced {
     /// Looks up the price of a request, in the prices of its upstream or else in those of the proxy.
-    pub fn of(table: &PriceTable, hash: &Arc<str>, to: &To, request: &Request) -> Priced {
+    pub fn of(
+        table: &PriceTable,
+        hash: &Arc<str>,
+        to: &To,
+        providers: &Providers,
+        request: &Request,
+    ) -> Priced {
         let (table, hash) = match to {
             To::Named(named) => named.prices.as_ref().map_or((table, hash), |(table, hash)| (table, hash)),
             To::Own(_) => (table, hash),
@@ -33,7 +39,10 @@ impl Priced {
                 To::Own(_) => table.lookup(&request.model),
                 To::Named(named) => named.price(table, &request.model),
             }
-            .map(|found| found.price),
+            .map(|found| match surcharge(&to.provider(providers).base) {
+                Some(name) => Arc::new(found.price.with_uplift(name)),
+                None => found.price,
+            }),
         };
         Priced { price, hash: hash.clone(), tier: request.tier }
     }
@@ -45,8 +54,9 @@ impl Priced {
     /// Returns the bound of `request` when its input is at most `input_tokens`.
     pub fn bound(&self, request: &Request, input_tokens: u64) -> Bound {
         let known = self.price.as_ref().and_then(|p| p.max_input_tokens);
-        let input_tokens = if request.references {
-            // Content that a body only refers to can fill the model's whole context.
+        let adds_input = self.price.as_ref().is_some_and(|p| p.adds_input);
+        let input_tokens = if request.references || adds_input {
+            // Content that a body only refers to, or that the model looks for, can fill its whole context.
             input_tokens.max(known.unwrap_or(1_000_000))
         } else {
             input_tokens
@@ -80,5 +90,36 @@ impl Priced {
             .cost
             .map_or_else(|| self.price.as_ref().map_or(0, |p| cost(p, &usage, tier).0), |told| told.0);
         Some(Bill::Usage { usage, tier, cost_nano_usd, price_hash: self.hash.to_string() })
+    }
+}
+
+/// Returns the name of the surcharge that an upstream's endpoint bills, by its base URL: OpenAI's regional ones.
+fn surcharge(base: &str) -> Option<&'static str> {
+    let host = base.split_once("://").map_or(base, |(_, rest)| rest);
+    ["eu", "us"]
+        .into_iter()
+        .find(|region| host.strip_prefix(region).is_some_and(|rest| rest.starts_with(".api.openai.com")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regional_endpoints_bill_a_surcharge() {
+        for (base, wanted) in [
+            ("https://api.openai.com", None),
+            ("https://eu.api.openai.com", Some("eu")),
+            ("https://us.api.openai.com/v1", Some("us")),
+            ("https://eu.example.com", None),
+            ("http://127.0.0.1:8000/eu.api.openai.com", None),
+        ] {
+            assert_eq!(surcharge(base), wanted, "{base}");
+        }
+        let price = PriceTable::builtin().lookup("gpt-5.6").unwrap().price;
+        assert!(
+            price.with_uplift("eu").rates(ServiceTier::Standard, 1).input
+                > price.rates(ServiceTier::Standard, 1).input
+        );
     }
 }
