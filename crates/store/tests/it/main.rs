@@ -530,6 +530,7 @@ macro_rules! timed_stories {
                 after_the_wall_time_nothing_is_admitted_and_downtime_counts,
                 after_the_wall_time_no_attempt_and_no_loop_begins,
                 a_heartbeat_halts_a_run_whose_wall_time_is_over,
+                a_clock_set_back_gives_no_wall_time_again,
                 raising_the_wall_time_lets_the_run_go_on,
             ;
             budgets:

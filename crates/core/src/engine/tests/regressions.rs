@@ -10,7 +10,7 @@ use crate::{
         tests::bench::{Bench, Request, bill, usd},
     },
     envelope::unit::{Limits, MOST_PER_CALL, Unit},
-    journal::State,
+    journal::{State, divergence::partings},
     reads::spend::spend,
     run::{OnDivergence, Policy},
     store::Store,
@@ -276,6 +276,32 @@ fn a_report_beyond_reason_is_charged_the_most_that_a_call_can_be() {
     b.check();
     let total = spend(&b.store, &[], Micros(0), Micros(i64::MAX)).unwrap().total;
     assert_eq!((total.spent_nano_usd, total.tokens), (3 * MOST_PER_CALL, 3 * MOST_PER_CALL));
+}
+
+// Bug: `journal --divergence` named another recorded call once a later life had taken it. Consequence: a person was shown
+// the difference of two requests that have nothing to do with each other. Cause: an answer remembers its last taker only,
+// and one that nobody took since was preferred.
+#[test]
+fn the_call_that_a_new_one_replaced_stays_named_after_a_later_life() {
+    let (b, run, instance, first) = bench(Limits::default());
+    let recorded: Vec<Seq> = (0..3).map(|prompt| b.go(first, Request::of(prompt, 10))).collect();
+    for seq in &recorded {
+        b.settle(first, *seq, Close::Done(bill(5))).unwrap();
+        b.delivered(run, *seq, first.attempt);
+    }
+    // Each life goes on a call further before it asks something new.
+    for taken in 1..3 {
+        let life = b.claim(run, instance).unwrap().unwrap();
+        for seq in &recorded[..taken] {
+            b.replayed(run, *seq, life.attempt);
+        }
+        let new = b.go(life, Request::of(10 + taken as u8, 10));
+        b.settle(life, new, Close::Failed(Bill::Nothing)).unwrap();
+    }
+    let (attempts, entries) = (b.store.attempts(run).unwrap(), b.store.entries(run, Seq(0), 100).unwrap());
+    let told = partings(&attempts, &entries);
+    let replaced: Vec<_> = told.iter().map(|p| p.recorded.map(|e| e.seq)).collect();
+    assert_eq!(replaced, [Some(recorded[1]), Some(recorded[2])]);
 }
 
 impl Bench {
