@@ -255,7 +255,7 @@ impl Store for PostgresStore {
              (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) / 86400000000 AS day, \
              sum(spent_calls)::bigint, sum(least(spent_tokens, {MOST_PER_CALL}))::bigint, \
              sum(least(spent_cost, {MOST_PER_CALL}))::bigint, \
-             sum(CASE WHEN state = {UNKNOWN} THEN held_cost ELSE 0 END)::bigint, \
+             sum(CASE WHEN state = {UNKNOWN} THEN least(held_cost, {MOST_PER_CALL}) ELSE 0 END)::bigint, \
              sum(CASE WHEN state = {UNKNOWN} \
              THEN greatest(coalesce((detail::json #>> '{{reserved,0}}')::bigint, 0) - held_cost, 0) \
              WHEN retried_by IS NOT NULL \

@@ -225,7 +225,7 @@ impl Store for SqliteStore {
         let sql = format!(
             "SELECT run_no, upstream, model, (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) \
              / 86400000000 AS day, sum(spent_calls), sum(min(spent_tokens, {MOST_PER_CALL})), sum(min(spent_cost, {MOST_PER_CALL})), \
-             sum(CASE WHEN state = {UNKNOWN} THEN held_cost ELSE 0 END), \
+             sum(CASE WHEN state = {UNKNOWN} THEN min(held_cost, {MOST_PER_CALL}) ELSE 0 END), \
              sum(CASE WHEN state = {UNKNOWN} THEN max(coalesce(detail ->> '$.reserved[0]', 0) - held_cost, 0) \
              WHEN retried_by IS NOT NULL THEN coalesce(detail ->> '$.correction.unbacked_nano_usd', 0) ELSE 0 END) \
              FROM entries WHERE kind = {CALL} AND opened_at >= ?1 AND opened_at < ?2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
