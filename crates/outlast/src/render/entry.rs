@@ -161,7 +161,7 @@ fn marks(e: &Entry) -> Vec<String> {
         marks.push(format!("unbacked {} usd", usd(unbacked)));
     }
     if e.spent.cost().max(e.spent.tokens()) >= MOST_PER_CALL {
-        marks.push("billed beyond reason: charged the most that a call can be".into());
+        marks.push("bill beyond reason, capped".into());
     }
     if let Some(status) = call.http_status.filter(|s| *s >= 400) {
         marks.push(format!("http {status}"));
