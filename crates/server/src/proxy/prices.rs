@@ -39,6 +39,7 @@ impl Priced {
                 To::Own(_) => table.lookup(&request.model),
                 To::Named(named) => named.price(table, &request.model),
             }
+            .filter(|found| !request.search_options || found.price.request_pico > 0)
             .map(|found| match surcharge(&to.provider(providers).base) {
                 Some(name) => Arc::new(found.price.with_uplift(name)),
                 None => found.price,
@@ -54,7 +55,7 @@ impl Priced {
     /// Returns the bound of `request` when its input is at most `input_tokens`.
     pub fn bound(&self, request: &Request, input_tokens: u64) -> Bound {
         let known = self.price.as_ref().and_then(|p| p.max_input_tokens);
-        let adds_input = self.price.as_ref().is_some_and(|p| p.adds_input);
+        let adds_input = self.price.as_ref().map_or(request.search_options, |p| p.adds_input);
         let input_tokens = if request.references || adds_input {
             // Content that a body only refers to, or that the model looks for, can fill its whole context.
             input_tokens.max(known.unwrap_or(1_000_000))
@@ -104,6 +105,31 @@ fn surcharge(base: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        dialect::{Upstream, by_name},
+        proxy::upstream::Provider,
+    };
+
+    #[test]
+    fn options_of_a_search_have_a_price_where_the_model_searches_anyway() {
+        let provider = || Provider { base: "https://api.openai.com".into(), key: None };
+        let providers =
+            Providers { openai: provider(), anthropic: provider(), gemini: provider(), named: Vec::new() };
+        let (table, hash) = (PriceTable::builtin(), Arc::from("hash"));
+        for (model, options, known) in [
+            ("gpt-4o-search-preview", "{}", true),
+            ("gpt-4o-search-preview", "null", true),
+            ("gpt-4o", "{}", false),
+            ("gpt-4o", "null", true),
+        ] {
+            let body = format!(r#"{{"model":"{model}","messages":[],"web_search_options":{options}}}"#);
+            let chat = by_name("openai.chat").unwrap();
+            let request = chat.parse("/v1/chat/completions", body.as_bytes()).unwrap();
+            let priced = Priced::of(&table, &hash, &To::Own(Upstream::OpenAi), &providers, &request);
+            assert_eq!(priced.is_known(), known, "{model} {options}");
+            assert_eq!(priced.bound(&request, 10).input_tokens > 10, !known, "{model} {options}");
+        }
+    }
 
     #[test]
     fn regional_endpoints_bill_a_surcharge() {
