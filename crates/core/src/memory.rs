@@ -447,6 +447,7 @@ impl Store for MemoryStore {
                     tokens: 0,
                     spent_nano_usd: 0,
                     doubt_nano_usd: 0,
+                    unbacked_nano_usd: 0,
                 });
             line.calls += e.spent[Unit::Calls];
             line.tokens += e.spent.tokens();
@@ -454,6 +455,7 @@ impl Store for MemoryStore {
             if e.state == State::Unknown {
                 line.doubt_nano_usd += e.held.cost();
             }
+            line.unbacked_nano_usd += e.unbacked().cost();
         }
         Ok(lines.into_values().collect())
     }
