@@ -525,6 +525,7 @@ macro_rules! timed_stories {
             ;
             limits:
                 after_the_wall_time_nothing_is_admitted_and_downtime_counts,
+                a_clock_that_jumped_ahead_ends_no_run_for_good,
                 after_the_wall_time_no_attempt_and_no_loop_begins,
                 a_heartbeat_halts_a_run_whose_wall_time_is_over,
                 raising_the_wall_time_lets_the_run_go_on,
@@ -533,6 +534,7 @@ macro_rules! timed_stories {
                 the_next_window_has_room_again,
                 a_call_is_charged_to_the_window_it_was_admitted_under,
                 a_clock_that_goes_back_opens_no_window_again,
+                a_clock_that_jumped_ahead_leaves_no_budget_in_next_years_window,
                 a_retry_in_the_next_window_takes_nothing_over,
                 a_raise_is_the_windows_and_a_set_is_for_good,
             ;

@@ -22,7 +22,8 @@ pub struct Active {
 
 /// Renews the instance's heartbeat and posts the active time of the attempts it drives.
 ///
-/// A run whose time limit is reached is halted here, so that an agent that makes no calls stops too.
+/// A run whose time limit is reached is halted here, so that an agent that makes no calls stops too; one that was halted
+/// by a clock that went back since goes on.
 /// Errors: `InstanceDead` when the instance was declared dead meanwhile.
 #[derive(Clone, Debug)]
 pub struct Renew {
@@ -51,6 +52,8 @@ impl Renew {
 
 fn pulse(l: &mut Loaded, a: &Active, now: Micros) -> Result<Pulse, Error> {
     post_active(l, a)?;
+    let open = l.attempt(a.run, a.attempt).is_some_and(|attempt| attempt.is_open());
+    guard::unhalt(l, a.run, open, now)?;
     if let Some(refusal) = guard::time_over(l, a.run, 0, now)? {
         guard::halt(l, a.run, refusal)?;
     }
