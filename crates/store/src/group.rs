@@ -83,7 +83,7 @@ pub struct Writer {
 impl Writer {
     /// Starts the writer thread on `backend`.
     pub fn start(backend: impl Backend + 'static) -> std::io::Result<Writer> {
-        let turn = Turn { backend, instance: None, counter: 0, refused: None, foreseen: None };
+        let turn = Turn { backend, instance: None, counter: 0, refused: None, unclear: None, foreseen: None };
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             wake: Condvar::new(),
@@ -261,8 +261,11 @@ struct Turn<B> {
     /// Instance of this process, once it has registered through this store.
     instance: Option<InstanceNo>,
     counter: i64,
-    /// Reason why all operations are refused until the store is reopened: an I/O error or an unclear commit.
+    /// Reason why all operations are refused until the store is reopened: an I/O error, or an unclear commit of a
+    /// database that cannot tell later.
     refused: Option<String>,
+    /// Instance and counter of a commit whose outcome the database has not told yet. Nothing is decided before it does.
+    unclear: Option<(InstanceNo, i64)>,
     /// Last decision answered ahead. It is reused if the ground is unchanged.
     foreseen: Option<(Ground, Loaded, Outcome)>,
 }
@@ -277,9 +280,7 @@ enum Fate {
 
 impl<B: Backend> Run for Turn<B> {
     fn foresee(&mut self, op: &Op) -> Result<Outcome, Error> {
-        if let Some(why) = &self.refused {
-            return Err(Error::Refused { why: why.clone() });
-        }
+        self.resolve()?;
         if self.backend.is_short_of_room() && !closes(op) {
             return Err(short_of_room());
         }
@@ -294,8 +295,7 @@ impl<B: Backend> Run for Turn<B> {
     }
 
     fn run(&mut self, mut group: Vec<Job>) {
-        if let Some(why) = &self.refused {
-            let error = Error::Refused { why: why.clone() };
+        if let Err(error) = self.resolve() {
             group.iter_mut().for_each(|job| answer(job, Err(error.clone())));
             return;
         }
@@ -321,7 +321,7 @@ impl<B: Backend> Run for Turn<B> {
 impl<B: Backend> Turn<B> {
     fn run_alone(&mut self, job: Job) {
         let mut one = vec![job];
-        if self.refused.is_some() {
+        if self.refused.is_some() || self.unclear.is_some() {
             return self.run(one);
         }
         match self.try_group(&one) {
@@ -340,8 +340,27 @@ impl<B: Backend> Turn<B> {
         }
     }
 
+    /// Checks that work can be done: learns the outcome of a commit that was unclear, if that can be had now.
+    fn resolve(&mut self) -> Result<(), Error> {
+        if let Some(why) = &self.refused {
+            return Err(Error::Refused { why: why.clone() });
+        }
+        let Some((instance, counter)) = self.unclear else { return Ok(()) };
+        let told = self.backend.is_committed(instance, counter);
+        let is_committed = told.ok_or_else(|| Error::Unavailable {
+            why: "it has not told yet whether an earlier commit was done".into(),
+        })?;
+        if is_committed {
+            self.instance = Some(instance);
+        }
+        self.unclear = None;
+        Ok(())
+    }
+
     fn give_up(&mut self, mut group: Vec<Job>, error: Error) {
-        self.refused = Some(error.to_string());
+        if !self.backend.tells_later() {
+            self.refused = Some(error.to_string());
+        }
         let unknown = Error::CommitUnknown { why: error.to_string() };
         group.iter_mut().for_each(|job| answer(job, Err(unknown.clone())));
     }
@@ -421,7 +440,10 @@ impl<B: Backend> Turn<B> {
                         Fate::Committed(outcomes)
                     }
                     Some(false) => Fate::RolledBack(e),
-                    None => Fate::Unclear(e),
+                    None => {
+                        self.unclear = registered.map(|instance| (instance, self.counter));
+                        Fate::Unclear(e)
+                    }
                 }
             }
         }

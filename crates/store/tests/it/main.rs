@@ -484,6 +484,8 @@ macro_rules! stories {
                 a_childs_sweep_marks_the_doubt_in_its_parent,
                 many_runs_of_one_process_are_swept_together,
                 renewals_move_the_heartbeat,
+                of_two_clones_of_a_process_the_later_one_is_fenced,
+                a_renewal_goes_on_from_any_heartbeat_that_its_process_wrote,
             ;
             reads:
                 what_is_not_there_is_none,
