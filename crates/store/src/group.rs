@@ -20,7 +20,10 @@ use outlast_core::{
     words::id::{InstanceNo, Micros},
 };
 
-use crate::backend::{Backend, CommitFailed, Ground};
+use crate::{
+    backend::{Backend, CommitFailed, Ground},
+    process::Maker,
+};
 
 /// Largest number of operations that share a commit.
 const LARGEST_GROUP: usize = 512;
@@ -76,8 +79,8 @@ trait Run: Send {
 pub struct Writer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// Id of the process that started the thread. A forked child has no such thread.
-    process: u32,
+    /// Process that started the thread. A forked child has no such thread.
+    maker: Maker,
 }
 
 impl Writer {
@@ -97,15 +100,15 @@ impl Writer {
             // Dropped on this thread: a backend with its own runtime cannot be dropped inside another runtime.
             drop(lock(&theirs.turn).take());
         })?;
-        Ok(Writer { shared, thread: Some(thread), process: crate::process::id() })
+        Ok(Writer { shared, thread: Some(thread), maker: Maker::here() })
     }
 
     /// Returns whether this is a forked copy of another process's writer, which must not be used or closed.
     pub fn is_forked(&self) -> bool {
-        self.process != crate::process::id()
+        self.maker.is_forked()
     }
 
-    /// Queues `op`. Runs it on the calling thread if `hands` allows that and no group is running.
+    /// Queues `op`; not in a forked child. Runs it on the calling thread if `hands` allows that and no group is running.
     pub fn submit(&self, op: Op, durability: Durability, hands: Hands) -> Ticket {
         let (promise, ticket) = Ticket::new();
         let mut queue = lock(&self.shared.queue);
@@ -261,8 +264,8 @@ struct Turn<B> {
     /// Instance of this process, once it has registered through this store.
     instance: Option<InstanceNo>,
     counter: i64,
-    /// Reason why all operations are refused until the store is reopened: an I/O error or an unclear commit.
-    refused: Option<String>,
+    /// Answer to all operations until the store is reopened, after an I/O error or an unclear commit.
+    refused: Option<Error>,
     /// Last decision answered ahead. It is reused if the ground is unchanged.
     foreseen: Option<(Ground, Loaded, Outcome)>,
 }
@@ -277,12 +280,13 @@ enum Fate {
 
 impl<B: Backend> Run for Turn<B> {
     fn foresee(&mut self, op: &Op) -> Result<Outcome, Error> {
-        if let Some(why) = &self.refused {
-            return Err(Error::Refused { why: why.clone() });
+        if let Some(error) = &self.refused {
+            return Err(error.clone());
         }
         if self.backend.is_short_of_room() && !closes(op) {
             return Err(short_of_room());
         }
+        let _inside = self.backend.enter();
         let now = self.backend.begin_read()?;
         let foreseen = load(&mut self.backend, &op.needs(), now).and_then(|mut loaded| {
             let outcome = op::decide(op, &mut loaded, now).map_err(Error::Engine)?;
@@ -294,8 +298,7 @@ impl<B: Backend> Run for Turn<B> {
     }
 
     fn run(&mut self, mut group: Vec<Job>) {
-        if let Some(why) = &self.refused {
-            let error = Error::Refused { why: why.clone() };
+        if let Some(error) = &self.refused {
             group.iter_mut().for_each(|job| answer(job, Err(error.clone())));
             return;
         }
@@ -332,7 +335,7 @@ impl<B: Backend> Turn<B> {
             }
             Fate::RolledBack(error) => {
                 if matches!(error, Error::Io { .. }) {
-                    self.refused = Some(error.to_string());
+                    self.refused = Some(refusal_after(&error));
                 }
                 one.iter_mut().for_each(|job| answer(job, Err(error.clone())));
             }
@@ -341,7 +344,7 @@ impl<B: Backend> Turn<B> {
     }
 
     fn give_up(&mut self, mut group: Vec<Job>, error: Error) {
-        self.refused = Some(error.to_string());
+        self.refused = Some(refusal_after(&error));
         let unknown = Error::CommitUnknown { why: error.to_string() };
         group.iter_mut().for_each(|job| answer(job, Err(unknown.clone())));
     }
@@ -361,6 +364,7 @@ impl<B: Backend> Turn<B> {
     fn try_group(&mut self, group: &[Job]) -> Fate {
         let synced = group.iter().any(|j| j.durability == Durability::Synced);
         let short = self.backend.is_short_of_room();
+        let _inside = self.backend.enter();
         let now = match self.backend.begin(synced) {
             Ok(now) => now,
             Err(e) => return Fate::RolledBack(e),
@@ -425,6 +429,14 @@ impl<B: Backend> Turn<B> {
                 }
             }
         }
+    }
+}
+
+/// Returns the answer to all operations after a failure that only a reopened store can get over.
+fn refusal_after(error: &Error) -> Error {
+    match error {
+        Error::Vanished { .. } => error.clone(),
+        _ => Error::Refused { why: error.to_string() },
     }
 }
 

@@ -4,6 +4,7 @@
 mod backend;
 mod ballast;
 mod format;
+mod gate;
 mod group;
 pub mod postgres;
 pub mod process;
@@ -44,7 +45,8 @@ pub struct Options {
 
 /// Opens the store at `place`: a file path, or a `postgres://` or `postgresql://` URL.
 ///
-/// The time taken does not depend on how much the store holds. Errors: `Open`, `Newer`, `Older`, `Corrupt`.
+/// The time taken does not depend on how much the store holds. Errors: `Open`, `Newer`, `Older`, `Corrupt`, and
+/// `OpenAtFork` for a file that an ancestor had open when it forked.
 pub fn open(place: &str, options: Options) -> Result<Arc<dyn Store>, Error> {
     let store: Arc<dyn Store> = if place.starts_with("postgres://") || place.starts_with("postgresql://") {
         Arc::new(postgres::PostgresStore::open(place, options)?)

@@ -23,6 +23,7 @@ use super::{
     rows::{self, select},
 };
 use crate::{
+    gate,
     group::Hands,
     rows::Cursor,
     tables::{self, APPROVAL, CALL, DONE, ITEM, ITEM_ROW, LIVE, OPEN, STEP, STEP_ROW, UNKNOWN},
@@ -96,7 +97,10 @@ impl Store for SqliteStore {
     }
 
     fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
-        self.writer.ahead(op)
+        match self.file.refuse_forked() {
+            Ok(()) => self.writer.ahead(op),
+            Err(e) => Ok(Err(e)),
+        }
     }
 
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
@@ -247,7 +251,9 @@ impl Store for SqliteStore {
     fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
         if reindex {
             // Uses its own connection, since it holds the store's lock like any other writer.
-            connect::writer(&self.path, false)?.execute_batch("REINDEX").map_err(failure)?;
+            let _inside = gate::enter();
+            let (_file, conn) = connect::writer(self.file.path(), false)?;
+            conn.execute_batch("REINDEX").map_err(failure)?;
         }
         self.with_reader(|c| {
             let told = all(c, "PRAGMA integrity_check(100)", [], |r| r.get::<_, String>(0))?;
@@ -255,12 +261,16 @@ impl Store for SqliteStore {
         })
     }
 
+    fn check(&self) -> Result<(), Error> {
+        self.file.check()
+    }
+
     fn now(&self) -> Result<Micros, Error> {
         Ok(self.clock.now())
     }
 
     fn place(&self) -> String {
-        self.path.display().to_string()
+        self.file.path().display().to_string()
     }
 }
 

@@ -18,9 +18,11 @@ mod damaged;
 mod full_disk;
 mod killed;
 mod postgres_database;
+mod processes;
 mod shared;
 mod sqlite_file;
 mod sqlite_log;
+mod vanished;
 
 mod approvals;
 mod budgets;
