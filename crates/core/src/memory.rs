@@ -40,7 +40,7 @@ use crate::{
     },
     words::{
         clock::Clock,
-        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, OpNo, RunId, RunNo, Seq, Slot},
         row::{Row, Touch},
     },
 };
@@ -74,6 +74,15 @@ struct Inner {
     committed: Tables,
     /// State after a power loss.
     synced: Tables,
+    /// Number of the last operation. A loss of power does not set it back.
+    last_op: OpNo,
+}
+
+impl Inner {
+    fn next_op(&mut self) -> OpNo {
+        self.last_op.0 += 1;
+        self.last_op
+    }
 }
 
 impl MemoryStore {
@@ -275,6 +284,7 @@ impl Store for MemoryStore {
             Ok(loaded) => loaded,
             Err(e) => return Ticket::ready(Err(e)),
         };
+        loaded.op = inner.next_op();
         let outcome = op::decide(&op, &mut loaded, now);
         let undeclared = loaded.undeclared();
         assert!(undeclared.is_empty(), "{} looks for {undeclared:?}, which no need of it names", op.name());

@@ -199,7 +199,7 @@ impl Oracle {
         }
         let (Op::Admit(admit), Ok(Outcome::Admitted(admission))) = (op, result) else { return };
         disk.inspect(|t, _| match admission {
-            Admission::Go { seq, .. } => self.new_call(t, admit, receiving, *seq),
+            Admission::Go { opening, .. } => self.new_call(t, admit, receiving, opening.seq),
             Admission::Replay { seq } | Admission::Join { seq, .. } => {
                 self.old_call(t, admit, receiving, *seq);
             }

@@ -17,7 +17,7 @@ use outlast_core::{
         op::{self, Op, Outcome},
     },
     store::{Durability, Error, Promise, Ticket, load::load},
-    words::id::{InstanceNo, Micros},
+    words::id::{InstanceNo, Micros, OpNo},
 };
 
 use crate::{
@@ -42,6 +42,8 @@ pub enum Hands {
 
 struct Job {
     op: Op,
+    /// Number of the operation, which entries keep that it opens.
+    no: OpNo,
     durability: Durability,
     promise: Option<Promise>,
     queued: Instant,
@@ -49,9 +51,10 @@ struct Job {
     is_foreseen: bool,
 }
 
-#[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
+    /// Number of the last operation.
+    last: OpNo,
     /// Number of `jobs` that are not lazy, so that somebody waits for them.
     eager: usize,
     /// A group is running. Jobs queued meanwhile form the next group.
@@ -72,7 +75,7 @@ struct Shared {
 trait Run: Send {
     fn run(&mut self, group: Vec<Job>);
     /// Returns the outcome `op` would have now. Writes nothing.
-    fn foresee(&mut self, op: &Op) -> Result<Outcome, Error>;
+    fn foresee(&mut self, op: &Op, no: OpNo) -> Result<Outcome, Error>;
 }
 
 /// Handle of the writer thread. Dropping it commits what is queued and joins the thread.
@@ -85,10 +88,24 @@ pub struct Writer {
 
 impl Writer {
     /// Starts the writer thread on `backend`.
+    ///
+    /// Its operations are numbered from a random start: two processes share no number, even if one was given the
+    /// instance's number of the other after a loss of commits.
     pub fn start(backend: impl Backend + 'static) -> std::io::Result<Writer> {
-        let turn = Turn { backend, instance: None, counter: 0, refused: None, foreseen: None };
+        let mut start = [0; 8];
+        getrandom::fill(&mut start)?;
+        // Six bytes of a row.
+        let last = OpNo((u64::from_le_bytes(start) >> 18) as i64);
+        let turn = Turn { backend, instance: None, refused: None, foreseen: None };
         let shared = Arc::new(Shared {
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue {
+                jobs: VecDeque::new(),
+                last,
+                eager: 0,
+                busy: false,
+                asleep: false,
+                closing: false,
+            }),
             wake: Condvar::new(),
             turn: Mutex::new(Some(Box::new(turn))),
         });
@@ -115,8 +132,10 @@ impl Writer {
         if queue.closing {
             return Ticket::ready(Err(Error::Closed));
         }
+        let no = queue.next_no();
         queue.push(Job {
             op,
+            no,
             durability,
             promise: Some(promise),
             queued: Instant::now(),
@@ -145,9 +164,11 @@ impl Writer {
             return Err(op);
         }
         queue.busy = true;
+        // Before those of jobs queued meanwhile, which follow it in the queue.
+        let no = queue.next_no();
         drop(queue);
         let foreseen = match lock(&self.shared.turn).as_mut() {
-            Some(turn) => turn.foresee(&op),
+            Some(turn) => turn.foresee(&op, no),
             None => Err(Error::Closed),
         };
         let mut queue = lock(&self.shared.queue);
@@ -156,6 +177,7 @@ impl Writer {
             // Placed before jobs queued meanwhile: they did not exist when `op` was answered.
             queue.jobs.push_front(Job {
                 op,
+                no,
                 durability: Durability::Lazy,
                 promise: None,
                 queued: Instant::now(),
@@ -238,6 +260,11 @@ impl Shared {
 }
 
 impl Queue {
+    fn next_no(&mut self) -> OpNo {
+        self.last.0 += 1;
+        self.last
+    }
+
     fn push(&mut self, job: Job) {
         self.eager += usize::from(job.durability != Durability::Lazy);
         self.jobs.push_back(job);
@@ -263,7 +290,6 @@ struct Turn<B> {
     backend: B,
     /// Instance of this process, once it has registered through this store.
     instance: Option<InstanceNo>,
-    counter: i64,
     /// Answer to all operations until the store is reopened, after an I/O error or an unclear commit.
     refused: Option<Error>,
     /// Last decision answered ahead. It is reused if the ground is unchanged.
@@ -279,7 +305,7 @@ enum Fate {
 }
 
 impl<B: Backend> Run for Turn<B> {
-    fn foresee(&mut self, op: &Op) -> Result<Outcome, Error> {
+    fn foresee(&mut self, op: &Op, no: OpNo) -> Result<Outcome, Error> {
         if let Some(error) = &self.refused {
             return Err(error.clone());
         }
@@ -289,6 +315,7 @@ impl<B: Backend> Run for Turn<B> {
         let _inside = self.backend.enter();
         let now = self.backend.begin_read()?;
         let foreseen = load(&mut self.backend, &op.needs(), now).and_then(|mut loaded| {
+            loaded.op = no;
             let outcome = op::decide(op, &mut loaded, now).map_err(Error::Engine)?;
             self.foreseen = self.backend.ground().map(|ground| (ground, loaded, outcome.clone()));
             Ok(outcome)
@@ -358,6 +385,7 @@ impl<B: Backend> Turn<B> {
             return Ok(Ok((loaded, outcome)));
         }
         let mut loaded = load(&mut self.backend, &job.op.needs(), now)?;
+        loaded.op = job.no;
         Ok(op::decide(&job.op, &mut loaded, now).map(|outcome| (loaded, outcome)))
     }
 
@@ -404,9 +432,9 @@ impl<B: Backend> Turn<B> {
             self.backend.release();
             return Fate::Committed(outcomes);
         }
-        self.counter += group.len() as i64;
+        let last = group.iter().map(|job| job.no.0).max().unwrap_or_default();
         if let Some(instance) = registered
-            && let Err(e) = self.backend.count(instance, self.counter)
+            && let Err(e) = self.backend.count(instance, last)
         {
             self.backend.rollback();
             return Fate::RolledBack(e);
@@ -418,7 +446,7 @@ impl<B: Backend> Turn<B> {
             }
             Err(CommitFailed::RolledBack(e)) => Fate::RolledBack(e),
             Err(CommitFailed::Unclear(e)) => {
-                let told = registered.and_then(|i| self.backend.is_committed(i, self.counter));
+                let told = registered.and_then(|i| self.backend.is_committed(i, last));
                 match told {
                     Some(true) => {
                         self.instance = registered;

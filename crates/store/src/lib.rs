@@ -6,6 +6,7 @@ mod ballast;
 mod format;
 mod gate;
 mod group;
+mod migration;
 pub mod postgres;
 pub mod process;
 mod rows;

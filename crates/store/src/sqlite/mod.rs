@@ -6,6 +6,7 @@ mod connect;
 mod file;
 mod load;
 mod log;
+mod migrate;
 mod payloads;
 mod pending;
 mod query;
@@ -30,6 +31,7 @@ use rusqlite::Connection;
 use crate::{
     Options,
     ballast::Ballast,
+    format::FORMAT,
     gate,
     group::{Hands, Writer},
 };
@@ -55,10 +57,13 @@ impl SqliteStore {
         let inside = gate::enter();
         let (file, mut conn) = connect::writer(path, options.create)?;
         let entropy = options.entropy.clone();
-        schema::make(&mut conn, &place, || {
+        let format = schema::make(&mut conn, &place, || {
             let secret: [u8; 32] = random(entropy.as_ref());
             vec![("token_key_1".into(), secret.to_vec())]
         })?;
+        if format != FORMAT {
+            migrate::migrate(&mut conn, path, options.clock.now())?;
+        }
         file.opened()?;
         let file = Arc::new(file);
         drop(inside);

@@ -17,6 +17,7 @@ mod ahead;
 mod damaged;
 mod full_disk;
 mod killed;
+mod migration;
 mod postgres_database;
 mod processes;
 mod shared;

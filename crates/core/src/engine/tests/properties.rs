@@ -12,7 +12,7 @@ use crate::{
         tests::bench::{Bench, Request, bill, usd},
     },
     envelope::unit::{Limits, Unit},
-    journal::{Entry, State},
+    journal::{Entry, Opening, State},
     run::{InDoubt, Policy},
     words::id::{InstanceNo, RunNo, Seq},
 };
@@ -145,7 +145,7 @@ impl World {
         };
         let lowest = before.iter().find(|e| serves(e)).map(|e| e.seq);
         match self.b.admit(actor, request, &[]) {
-            Ok(Admission::Go { seq, cap, .. }) => {
+            Ok(Admission::Go { opening: Opening { seq, .. }, cap, .. }) => {
                 assert_eq!(lowest, None, "bought, although an answer serves");
                 let bound = request.bound().cost_at(cap.unwrap_or(request.cap)).0;
                 self.sent.push(Sent { actor, seq, bound, void: false });
