@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Literal, TypeVar, overload
 
 from . import _native, approvals, codec, opening, scope, steps
-from .errors import LeaseLost, RunCompleted, RunHalted, RunHeld, RunNotOpen, StopRequested, StoreError
+from .errors import LeaseLost, RunCompleted, RunHalted, RunHeld, RunNotOpen, StopRequested
 from .opening import RunSpec
 from .retry import Retry
 from .state.run_state import Context, State
@@ -269,12 +269,6 @@ class Run:
             word = seat.word()
             if word == "stop":
                 raise StopRequested(f"run {self._id} was asked to stop", hint="open it again to go on")
-            if word == "vanished":
-                raise StoreError(
-                    f"the store {self._runtime.place} vanished while run {self._id} was open: its file was removed or replaced",
-                    hint="put it back and start again; what is done now could not be kept",
-                    code="store_vanished",
-                )
             if word == "lost":
                 raise LeaseLost(
                     f"the lease of run {self._id} is lost: this process was declared dead",

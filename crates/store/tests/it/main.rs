@@ -22,9 +22,11 @@ mod log_mark;
 mod migration;
 mod panics;
 mod postgres_database;
+mod processes;
 mod shared;
 mod sqlite_file;
 mod sqlite_log;
+mod vanished;
 
 mod approvals;
 mod budgets;
