@@ -398,8 +398,8 @@ class NoText(Exception):
 
 
 def test_what_cannot_be_put_in_words_is_no_reason_to_lose_a_step(lives):
-    got = lives(lambda run: run.step("s", lambda *_: 1, NoRepr(), {NoRepr(): 1}), lambda run: run.step("s", lambda *_: 2, NoRepr(), {NoRepr(): 1}))
-    assert got == 1
+    step = lambda run, result: run.step("s", lambda *_: result, NoRepr(), {NoRepr(): 1}, key="s")
+    assert lives(lambda run: step(run, 1), lambda run: step(run, 2)) == 1
 
 
 def test_an_exception_without_a_text_is_raised_and_journaled(rt):

@@ -87,6 +87,7 @@ _HOMES = {
     "StoreError": "errors",
     "UnknownRun": "errors",
     "UnknownSnapshot": "errors",
+    "Unkeyable": "errors",
     "WouldRepay": "errors",
     "DivergenceWarning": "errors",
     "OtherShape": "errors",

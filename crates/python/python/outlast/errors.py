@@ -200,6 +200,12 @@ class DuplicateKey(Error):
     code = "duplicate_key"
 
 
+class Unkeyable(Error, TypeError):
+    """An argument or an item cannot be told from others: its class leaves out something of what it holds."""
+
+    code = "unkeyable"
+
+
 class StepDiverged(Error):
     """The program did a step that earlier lives did not do, while recorded steps of its name are left over."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Literal, TypeVar, ov
 
 from . import _native, approvals, codec, opening, scope, steps
 from .errors import LeaseLost, RunCompleted, RunHalted, RunHeld, RunNotOpen, StopRequested, StoreError
+from .identity import identity
 from .opening import RunSpec
 from .retry import Retry
 from .state.run_state import Context, State
@@ -322,8 +323,9 @@ class Run:
         `at_most_once=True` puts on disk that the step begins before it does, and never runs it a second time: a later
         life raises `StepInDoubt`, until `resolve` says what came of it.
 
-        Errors: what `fn` raises, recorded with its traceback (a later life runs the step again); `StepDiverged`,
-        `StepInDoubt`, `StepTimeout`, `NotSerializable`, `DuplicateKey`, `BudgetExceeded`, `RunCompleted`, `LeaseLost`.
+        Errors: what `fn` raises, recorded with its traceback (a later life runs the step again); `Unkeyable` for arguments
+        whose class leaves out what they hold; `StepDiverged`, `StepInDoubt`, `StepTimeout`, `NotSerializable`,
+        `DuplicateKey`, `BudgetExceeded`, `RunCompleted`, `LeaseLost`.
         """
         retry = None if retries is None else Retry.of(retries)
         return steps.begin(self, StepSpec(name, fn, key, retry, timeout, at_most_once), args, kwargs)
@@ -346,11 +348,15 @@ class Run:
         """Counts a turn of the agent's loop. Returns the number of turns so far.
 
         A `key` counts once over all lives of the run; without a key, every call counts. The turn is on disk before
-        `loop` returns. Errors: `BudgetExceeded` at the limit; the run is halted then.
+        `loop` returns. Errors: `BudgetExceeded` at the limit; the run is halted then. `Unkeyable` for a key that is another
+        one in each life.
         """
         seat = self._seat_or_replay()
         if seat is None:
             return self.view().loops
+        if key is not None and type(key) not in (str, int):
+            # Refused where its text is another one in the next life.
+            identity((key,), {})
         try:
             return seat.count_loop(None if key is None else str(key)).wait()  # type: ignore[no-any-return]
         except RunHalted as e:

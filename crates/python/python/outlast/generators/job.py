@@ -180,7 +180,7 @@ class GeneratorJob:
 
     def _known(self, value: Any) -> Taken | None:
         """The input with its key; None where its result is recorded, and waits to be given out."""
-        content = digest(value)
+        content = digest(value, self._position)
         nth = self._occurrences.get(content, 0)
         self._occurrences[content] = nth + 1
         key, index = (content if nth == 0 else f"{content}#{nth}"), self._position

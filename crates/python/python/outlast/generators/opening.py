@@ -122,8 +122,8 @@ def all_inputs(spec: JobSpec) -> str | None:
     if not hasattr(spec.given, "__iter__") or hasattr(spec.given, "__next__"):
         return None
     order = hashlib.sha256()
-    for value in spec.given:
-        order.update(inputs.digest(value).encode())
+    for index, value in enumerate(spec.given):
+        order.update(inputs.digest(value, index).encode())
     return order.hexdigest()
 
 

@@ -50,7 +50,8 @@ def resume_or_start(
     time counts as done. Without a budget the job may spend 5 usd. A deleted JSONL file starts the job over; the old
     results stay in the record.
 
-    Errors, at the call: `RunHeld`, `WouldRepay`, `BudgetExceeded`, `BudgetChanged`, `StoreError`.
+    Errors, at the call: `RunHeld`, `WouldRepay`, `BudgetExceeded`, `BudgetChanged`, `StoreError`. Later: `Unkeyable` for an
+    input whose class leaves out what it holds.
     """
     if not isinstance(job_id, str) or not job_id:
         raise TypeError(f"job_id wants a text, had {job_id!r}")
