@@ -214,6 +214,12 @@ def test_an_input_of_a_generator_that_has_no_key_is_told(home):
         list(outlast.resume_or_start("g", home / "g.jsonl", read, ([keyed.Shown("a"), keyed.Plain("b")],)))
 
 
+def test_a_client_of_the_state_is_known_by_its_place_and_namespace(rt):
+    text = lambda *args, **more: identity((outlast.Statehouse(*args, store=rt, **more),), {})
+    assert text() == text() == f'[["outlast.state.statehouse.Statehouse", "<outlast.Statehouse {rt.place}>"]]'
+    assert text(namespace="other") != text()
+
+
 def test_a_function_may_bring_a_client_along(rt, capfd):
     """What a function is bound to is not its input: it counts in the code's digest by its class, and is refused nowhere."""
     for _ in range(2):

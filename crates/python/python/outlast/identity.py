@@ -291,7 +291,7 @@ def _says_all(cls: type) -> bool:
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
     """What an object holds, by name: attributes, slots, and the elements of a container."""
     cls = type(value)
-    if _says_all(cls) or cls is types.ModuleType:
+    if _says_all(cls) or cls is types.ModuleType or cls.__module__.startswith("outlast."):
         return
     if isinstance(value, enum.Enum):
         yield "name", value.name or value.value

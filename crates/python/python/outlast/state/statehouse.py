@@ -59,7 +59,8 @@ class Statehouse:
         self._backend: "Embedded | Remote" = _backend(url, path if path is not None else store, conflicts == "first-committer")
 
     def __repr__(self) -> str:
-        return f"<outlast.Statehouse {self._backend!r}>"
+        namespace = "" if self._namespace == "default" else f" {self._namespace!r}"
+        return f"<outlast.Statehouse {self._backend!r}{namespace}>"
 
     def __enter__(self) -> "Statehouse":
         return self
