@@ -49,6 +49,7 @@ _HOMES = {
     "Compacted": "errors",
     "CompactedWarning": "errors",
     "NoServer": "errors",
+    "StatehouseError": "errors",
     "NotOnTheWire": "errors",
     "ReadOnlyNamespace": "errors",
     "TransactionError": "errors",

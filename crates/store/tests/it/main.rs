@@ -435,6 +435,7 @@ macro_rules! stories {
                 an_event_names_its_transaction,
                 namespaces_and_agents_are_listed,
                 a_loop_goes_on_behind_its_last_done_step,
+                steps_with_leading_zeros_are_steps,
                 a_step_that_changes_or_goes_moves_the_resume_point_back,
                 a_prefix_may_be_empty_or_end_in_a_digit,
             ;
