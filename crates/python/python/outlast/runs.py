@@ -373,7 +373,8 @@ class Run:
         is refused (code `other_arguments`). The run's policy may say that nobody has to be asked.
 
         `arguments`: JSON, dataclasses, pydantic models; at most 256 KiB. `timeout`: seconds until the question expires, a
-        day by default. Errors: `ApprovalDenied`; `RunHalted`, `StopRequested`, `LeaseLost` during the wait.
+        day by default. `side_effect=""` says that the tool only reads: a person is asked only where the run's policy names it.
+        Errors: `ApprovalDenied`; `RunHalted`, `StopRequested`, `LeaseLost` during the wait.
         """
         return approvals.ask(self, approvals.Question(tool, arguments, side_effect, timeout, key))
 

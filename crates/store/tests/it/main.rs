@@ -273,6 +273,7 @@ macro_rules! stories {
                 a_stale_attempt_asks_nothing,
                 what_is_approved_in_one_iteration_is_asked_again_in_the_next,
                 a_policy_says_which_tools_there_are_and_which_are_asked_for,
+                a_call_without_a_side_effect_waits_for_nobody_unless_a_rule_names_its_tool,
                 bad_requests_for_an_approval_write_nothing,
                 approvals_are_listed_newest_first_by_run_and_by_status,
                 a_fork_shares_what_was_approved_and_asks_for_the_rest,
