@@ -106,6 +106,7 @@ class GeneratorJob:
         try:
             found = opening.find(self._spec, self.runtime)
             self.run, self._note, self._engine = found.run, found.note, self.runtime._engine
+            self.store = found.store
             self._way = opening.judge(self._spec, found)
             try:
                 self.run._open()
@@ -234,7 +235,9 @@ class GeneratorJob:
     def _replay(self, row: Row) -> Any:
         value = row.value if row.value is not None else self._engine.value(self.run._no, row.seq)
         self._yields += 1
-        self._write(row.index, value.decode(), row.attempt, row.at_us)
+        line = self._lines.get(row.index)
+        if line is None or line.result != hash(plain(json.loads(value))):
+            self._write(row.index, value.decode(), row.attempt, row.at_us)
         return codec.decode(value)
 
     def _keep(self, value: Any) -> Process[Any]:
@@ -266,10 +269,8 @@ class GeneratorJob:
         return codec.decode(text)
 
     def _write(self, index: int, text: str, attempt: int, at_us: int) -> None:
-        """The line of a result, unless the newest one of its index has the same."""
-        line = self._lines.get(index)
-        if line is None or line.result != hash(plain(json.loads(text))):
-            self._lines[index] = self.store.append(self.id, index, text, attempt, at_us)
+        """The line of a result. What was computed again has another one, also where it is the same: an audit counts lines."""
+        self._lines[index] = self.store.append(self.id, index, text, attempt, at_us)
 
     # --- what the generator does
 
