@@ -415,6 +415,26 @@ def test_an_exception_without_a_text_is_raised_and_journaled(rt):
         assert state == "failed" and "NoText" in json.loads(rt._engine.value(no, seq))["error"]["type"]
 
 
+def test_an_async_function_in_a_plain_run_is_told(rt):
+    """Bug: the run was completed without the step, and Python's warning of a coroutine was all that was said."""
+
+    async def work():
+        return 1
+
+    with pytest.raises(TypeError, match=r"step 's' of run r has an async function, and was never awaited(.|\n)*async with rt.run"):
+        with rt.run("r") as run, pytest.warns(RuntimeWarning, match="never awaited"):
+            run.step("s", work)
+    assert rt.get("r").status == "interrupted"
+
+    async def main():
+        with rt.run("r") as run:
+            return await run.step("s", work)
+
+    assert asyncio.run(main()) == 1
+    with rt.run("r2") as run:
+        assert asyncio.run(run.step("s", work)) == 1
+
+
 def test_a_step_that_takes_too_long_is_told(rt):
     release = threading.Event()
     with rt.run("r") as run:

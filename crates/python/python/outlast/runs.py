@@ -124,7 +124,10 @@ class Run:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._exit_scope()
-        self._leave(_how(kind), quiet=kind is not None)
+        forgotten = self.steps.forgotten() if kind is None else None
+        self._leave("interrupt" if forgotten else _how(kind), quiet=kind is not None)
+        if forgotten is not None:
+            raise forgotten
 
     async def __aenter__(self) -> "Run":
         self._is_async = True

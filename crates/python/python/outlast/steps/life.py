@@ -25,12 +25,14 @@ def begin(run: "Run", spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, A
     if around is not None and around.step is not None and around.run is run and spec.key is None:
         name = nested(around.step, name)
     if is_async(spec.fn):
+        run.steps.promise(spec.name)
         return _awaited(run, spec, name, args, kwargs)
     found = find(run, spec, name, args, kwargs)
     return drive(life(found)) if type(found) is Call else found
 
 
 async def _awaited(run: "Run", spec: StepSpec, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    run.steps.awaited(spec.name)
     # The task that awaits the step takes its key, so that equal steps have the same order in a replay.
     found = find(run, spec, name, args, kwargs)
     return await drive_async(life(found)) if type(found) is Call else found
