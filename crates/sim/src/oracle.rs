@@ -91,6 +91,11 @@ impl Oracle {
         });
     }
 
+    /// Reports that a group that was rolled back left something behind.
+    pub fn torn(&self, process: usize) {
+        self.find(format!("process {process}: a group was rolled back, and a part of it is there"));
+    }
+
     /// Reports that a process that lives was declared dead.
     pub fn dead_alive(&self, process: usize, instance: InstanceNo) {
         self.find(format!(

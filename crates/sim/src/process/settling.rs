@@ -82,7 +82,7 @@ impl Process {
         let Ok(live) = self.store.read(|disk| disk.live_instances()) else { return };
         let (index, life) = (self.index, self.life);
         let is_gone = |who: &Identity| (who.pid as usize == index).then_some(who.start_time != life);
-        let mut verdicts = self.membership.verdicts(&live, is_gone, out.now_ms());
+        let mut verdicts = self.membership.verdicts(&live, is_gone, self.now_ms(out));
         verdicts
             .extend(self.membership.farewell(|no| self.store.read(|disk| disk.instance(no))).ok().flatten());
         for verdict in verdicts {
@@ -111,6 +111,9 @@ impl Process {
     /// Runs the writer's next group. A crash in the middle ends the process, and the rest is lost.
     pub(super) fn commit(&mut self, out: &mut Outside) {
         self.commit_at = None;
+        if self.store.has_crashed() {
+            return out.process_died(self.index);
+        }
         if self.store.is_away() && out.rng.chance(70) {
             // The writer goes on trying for a while before it reports that the store is away.
             let wait = out.rng.between(200, 1_500);
@@ -119,6 +122,9 @@ impl Process {
         self.store.plan(out.draw_faults(self.pending.iter().map(|p| &p.op)));
         let resting = self.pending.iter().any(|p| leaves_resting(&p.op, out));
         let (step, trail) = self.store.step(out.now_ms());
+        if self.store.is_torn() {
+            out.oracle.torn(self.index);
+        }
         if !self.pending.iter().all(|p| matches!(p.op, Op::Renew(_))) {
             out.oracle.check_tables(&out.disk, &out.provider);
         }
@@ -179,13 +185,15 @@ impl Process {
                 if let Ok(Outcome::Registered(no)) = result {
                     self.instance = no;
                     out.instances[self.index] = Some(no);
-                    self.membership.registered(no, out.now_ms());
+                    self.membership.registered(no, self.now_ms(out));
                     self.watch(out);
                 }
             }
             Then::Renewed => match result {
-                Err(_) if out.bug == Some(Bug::SilenceThroughOutage) => self.membership.renewed(out.now_ms()),
-                Ok(_) => self.membership.renewed(out.now_ms()),
+                Err(_) if out.bug == Some(Bug::SilenceThroughOutage) => {
+                    self.membership.renewed(self.now_ms(out))
+                }
+                Ok(_) => self.membership.renewed(self.now_ms(out)),
                 Err(_) if self.membership.instance().is_none() => self.register(out),
                 Err(_) => {}
             },

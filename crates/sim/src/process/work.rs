@@ -9,7 +9,7 @@ use outlast_core::{
     words::id::{RunNo, Slot},
 };
 
-use super::{Process, Then, settling::note_error};
+use super::{Pending, Process, Then, settling::note_error};
 use crate::{
     Bug,
     worker::{How, Input, Whose},
@@ -41,7 +41,18 @@ impl Process {
                 Err(op) => (op, Durability::Committed),
             },
         };
+        if durability == Durability::Synced && out.rng.chance(30) {
+            return self.here(op, Then::Worked(whose), out);
+        }
         self.queue(op, durability, Then::Worked(whose), out);
+    }
+
+    /// Submits an operation on the caller's own thread, which runs it at once if nothing else waits.
+    fn here(&mut self, op: Op, then: Then, out: &mut Outside) {
+        self.store.plan(out.draw_faults(std::iter::once(&op)));
+        let ticket = self.store.submit_here(op.clone(), Durability::Synced, out.now_ms());
+        self.pending.push(Pending { op, ticket, then, as_whom: self.instance, receiving: Vec::new() });
+        self.commit(out);
     }
 
     fn ahead(&mut self, op: Op, out: &Outside) -> Result<Result<Outcome, Error>, Op> {
