@@ -40,7 +40,7 @@ use crate::{
     },
     words::{
         clock::Clock,
-        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, OpNo, RunId, RunNo, Seq, Slot},
         row::{Row, Touch},
     },
 };
@@ -76,6 +76,8 @@ struct Inner {
     synced: Arc<Tables>,
     /// Number of commits so far.
     commits: i64,
+    /// Number of the last operation. A loss of power does not set it back.
+    last_op: OpNo,
 }
 
 impl MemoryStore {
@@ -107,6 +109,11 @@ impl MemoryStore {
         self.lock().commit(tables, durability);
     }
 
+    /// Returns the start from which a group commit of its own numbers its operations: a million for each.
+    pub fn op_numbers(&self) -> OpNo {
+        self.lock().next_op(1_000_000)
+    }
+
     /// Shows an oracle the committed tables, and the tables that a power loss would leave.
     pub fn inspect<R>(&self, look: impl FnOnce(&Tables, &Tables) -> R) -> R {
         let inner = self.lock();
@@ -129,6 +136,11 @@ impl MemoryStore {
 }
 
 impl Inner {
+    fn next_op(&mut self, n: i64) -> OpNo {
+        self.last_op.0 += n;
+        self.last_op
+    }
+
     fn commit(&mut self, tables: Arc<Tables>, durability: Durability) {
         self.committed = tables;
         self.commits += 1;
@@ -306,6 +318,7 @@ impl Store for MemoryStore {
             Ok(loaded) => loaded,
             Err(e) => return Ticket::ready(Err(e)),
         };
+        loaded.op = inner.next_op(1);
         let outcome = op::decide(&op, &mut loaded, now);
         let undeclared = loaded.undeclared();
         assert!(undeclared.is_empty(), "{} looks for {undeclared:?}, which no need of it names", op.name());
@@ -434,6 +447,7 @@ impl Store for MemoryStore {
                     tokens: 0,
                     spent_nano_usd: 0,
                     doubt_nano_usd: 0,
+                    unbacked_nano_usd: 0,
                 });
             line.calls += e.spent[Unit::Calls];
             line.tokens += e.spent.tokens();
@@ -441,6 +455,7 @@ impl Store for MemoryStore {
             if e.state == State::Unknown {
                 line.doubt_nano_usd += e.held.cost();
             }
+            line.unbacked_nano_usd += e.unbacked().cost();
         }
         Ok(lines.into_values().collect())
     }

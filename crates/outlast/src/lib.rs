@@ -129,6 +129,9 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let path = context.around.directory().join(file);
             printed_code(look, |page| commands::verify::verify_lines(&path, repair, page))
         }
+        Command::Repair(ref args) => {
+            printed_code(look, |page| commands::repair::repair(&context, args, page))
+        }
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {
             let store = context.open(false, Default::default())?;

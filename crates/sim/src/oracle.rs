@@ -16,7 +16,7 @@ use outlast_core::{
         op::{Op, Outcome},
     },
     envelope::{Owner, budget::Per, unit::Unit},
-    journal::{Entry, Kind, Role, State},
+    journal::{Entry, Kind, Opening, Role, State},
     memory::{MemoryStore, Tables},
     run::{InDoubt, instance::Life, status::Status},
     store::Error,
@@ -227,7 +227,7 @@ impl Oracle {
         }
         let (Op::Admit(admit), Ok(Outcome::Admitted(admission))) = (op, result) else { return };
         match admission {
-            Admission::Go { seq, .. } => {
+            Admission::Go { opening: Opening { seq, .. }, .. } => {
                 let key = (admit.actor.run, *seq);
                 match trail.iter().find(|t| t.entries.contains_key(&key)) {
                     Some(t) => self.new_call(t, now, admit, receiving, *seq),

@@ -35,7 +35,7 @@ use outlast_core::{
         budget::Name as BudgetName,
         unit::{Limits, PerUnit, Unit},
     },
-    journal::{Entry, Kind, State, approval::ApprovalId, iteration_scope, job::OnChange, payload::Payload},
+    journal::{Entry, Kind, Opening, State, approval::ApprovalId, iteration_scope, job::OnChange, payload::Payload},
     run::{Spec, attempt::Exit, origin::Origin},
     state::{Keep, Name, Position},
     words::{
@@ -125,7 +125,14 @@ pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {
         18 => NextTry { actor, slot, seq }.into(),
         19 => {
             let changes = Vec::new();
-            Record { run, seq, instance, value, failed: rng.chance(30), again: false, changes }.into()
+            Record {
+                opening: opening(out, run, seq, instance),
+                value,
+                failed: rng.chance(30),
+                again: false,
+                changes,
+            }
+            .into()
         }
         20 => {
             let seen = rng.chance(50).then_some(instance);
@@ -197,6 +204,12 @@ pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {
     }
 }
 
+/// Returns the opening of an entry, as if `instance` had it.
+fn opening(out: &Outside, run: RunNo, seq: Seq, instance: InstanceNo) -> Opening {
+    let op = out.disk.inspect(|t, _| t.entries.get(&(run, seq)).map(|e| e.opened_by));
+    Opening { run, seq, instance, op: op.unwrap_or_default() }
+}
+
 /// Draws an order that the engine refuses.
 fn misuse(runs: Runs, instance: InstanceNo, seq: Seq, attempt: AttemptNo, out: &Outside) -> Op {
     let run = runs.own;
@@ -215,10 +228,8 @@ fn misuse(runs: Runs, instance: InstanceNo, seq: Seq, attempt: AttemptNo, out: &
                 .into()
         }
         _ => Settle {
-            run,
-            seq,
+            opening: opening(out, run, seq, instance),
             attempt,
-            instance,
             close: Close::Unknown,
             active_ms: 0,
             http_status: None,

@@ -13,8 +13,8 @@ pub const HEARTBEATS_FRESH: bool = false;
 pub const CLOCK_JUMPS: bool = false;
 
 /// Whether doubt has to be shown in full also where a retry was cut off below the lost call's cap.
-pub const DOUBT_IN_FULL: bool = false;
+pub const DOUBT_IN_FULL: bool = true;
 
 /// Whether closings name the opening that they close, so that answered openings may be lost while their process lives: by
 /// a database that starts anew without what was not synced (seed 1186), or ahead of a group that fails (seeds 363, 878).
-pub const OPENINGS_NAMED: bool = false;
+pub const OPENINGS_NAMED: bool = true;

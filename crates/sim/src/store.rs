@@ -33,7 +33,8 @@ pub struct FaultStore {
 impl FaultStore {
     pub fn new(disk: Arc<MemoryStore>, bug: Option<Bug>) -> FaultStore {
         let line = Arc::new(Line::default());
-        let writer = Steps::new(FaultBackend::new(disk.clone(), line.clone(), bug));
+        let backend = FaultBackend::new(disk.clone(), line.clone(), bug);
+        let writer = Steps::new(backend, disk.op_numbers());
         FaultStore { disk, line, bug, writer }
     }
 
@@ -89,7 +90,7 @@ impl FaultStore {
     /// Plants a defect: answers `op`, and never writes it.
     pub fn ahead_and_forgotten(&self, op: Op, now_ms: u64) -> Result<Result<Outcome, Error>, Op> {
         let backend = FaultBackend::new(self.disk.clone(), self.line.clone(), None);
-        Steps::new(backend).ahead(op, Duration::from_millis(now_ms))
+        Steps::new(backend, self.disk.op_numbers()).ahead(op, Duration::from_millis(now_ms))
     }
 
     /// Runs the next group, if one is due. Returns the tables as its operations left them, one after the other.

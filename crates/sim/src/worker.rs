@@ -27,6 +27,7 @@ use outlast_core::{
         },
     },
     journal::{
+        Opening,
         approval::Status,
         iteration_scope,
         job::{ItemClaim, OnChange},
@@ -117,7 +118,7 @@ pub fn draw(rng: &Rng) -> Waves {
 #[derive(Clone, Debug)]
 struct Doing {
     task: Task,
-    seq: Seq,
+    opening: Opening,
     /// Time at which the task was opened.
     opened_ms: u64,
     try_no: i64,
@@ -293,15 +294,15 @@ impl Worker {
         let Some(doing) = self.doing.get_mut(task) else { return };
         let key = doing.task.key().to_owned();
         match result {
-            Ok(Outcome::Begun(Step::Run { seq, try_no, .. })) => {
+            Ok(Outcome::Begun(Step::Run { opening, try_no, .. })) => {
                 if let Task::Step { at_most_once: true, .. } = doing.task {
                     out.oracle.work.runs_once(run, &key);
                 }
-                (doing.seq, doing.try_no, doing.opened_ms) = (seq, try_no, out.now_ms());
+                (doing.opening, doing.try_no, doing.opened_ms) = (opening, try_no, out.now_ms());
                 out.to_worker(out.rng.between(1, 800), index, life, Input::Returns(task));
             }
             Ok(Outcome::ItemClaimed(ItemClaim::Run(item))) => {
-                doing.seq = item.seq;
+                doing.opening = item.opening;
                 out.to_worker(out.rng.between(1, 800), index, life, Input::Returns(task));
             }
             Ok(Outcome::Tried(try_no)) => {
@@ -385,23 +386,23 @@ impl Worker {
     fn returns(&mut self, task: usize, out: &mut Outside) {
         let (actor, slot) = (self.actor, Slot::DRIVER);
         let Some(doing) = self.doing.get_mut(task) else { return };
-        let (run, seq, instance) = (self.run, doing.seq, actor.instance);
+        let (run, opening) = (self.run, doing.opening);
         if matches!(doing.task, Task::Step { retries: true, .. }) && doing.try_no < 4 && out.rng.chance(40) {
             let how = How::Submitted(Durability::Committed);
-            return self.ask(Some(task), NextTry { actor, slot, seq }, how, out);
+            return self.ask(Some(task), NextTry { actor, slot, seq: opening.seq }, how, out);
         }
         let key = doing.task.key();
         let text = out.fresh(key);
         let value = Payload::encode(text.as_bytes());
         let op: Op = match &doing.task {
             Task::Item { .. } => {
-                RecordItem { run, seq, instance, end: ItemEnd::Done(value), changes: Vec::new() }.into()
+                RecordItem { opening, end: ItemEnd::Done(value), changes: Vec::new() }.into()
             }
             task => {
                 let name = Name::new(out.namespace_of(run), "", key);
                 let writes = matches!(task, Task::Step { writes: true, .. });
                 let changes = writes.then(|| Change::set(name, text.as_bytes())).into_iter().collect();
-                Record { run, seq, instance, value, failed: false, again: false, changes }.into()
+                Record { opening, value, failed: false, again: false, changes }.into()
             }
         };
         doing.value = Some(text);
@@ -427,7 +428,7 @@ impl Doing {
     fn new(task: Task) -> Doing {
         Doing {
             task,
-            seq: Seq(0),
+            opening: Opening::default(),
             opened_ms: 0,
             try_no: 0,
             value: None,

@@ -5,6 +5,7 @@ pub mod backend;
 mod ballast;
 mod format;
 pub mod group;
+mod migration;
 pub mod postgres;
 pub mod process;
 mod rows;

@@ -7,6 +7,7 @@ pub mod divergence;
 mod item;
 pub mod job;
 mod kind;
+mod opening;
 pub mod payload;
 pub mod scope;
 mod step;
@@ -18,13 +19,14 @@ use serde::{Deserialize, Serialize};
 pub use call::{CallDetail, Correction};
 pub use item::{ItemDetail, Standing};
 pub use kind::{Kind, Role, State};
+pub use opening::Opening;
 pub use step::StepDetail;
 
 use crate::{
     envelope::unit::Amounts,
     words::{
         digest::MatchKey,
-        id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq},
+        id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, OpNo, RunNo, Seq},
     },
 };
 use asked::ApprovalDetail;
@@ -39,6 +41,8 @@ pub struct Entry {
     pub attempt: AttemptNo,
     /// Instance that opened the entry or took it over. No other may close it.
     pub instance: Option<InstanceNo>,
+    /// Operation that opened the entry or took it over; 0 in entries from before format 4.
+    pub opened_by: OpNo,
     /// Scope of the entry. Replay never crosses it.
     pub scope: Arc<str>,
     /// Name of the step, loop or checkpoint; key of the item.
@@ -88,6 +92,24 @@ impl Entry {
     /// Tells whether the entry is a call whose outcome is unknown.
     pub fn is_lost(&self) -> bool {
         self.kind == Kind::Call && self.state == State::Unknown
+    }
+
+    /// Returns the unbacked doubt: cost and tokens that may be billed for a lost call, and that no envelope holds or has
+    /// posted.
+    ///
+    /// While the outcome is unknown, the call's bound without what it still holds; once its retry has settled, the part
+    /// of the estimate that found no headroom.
+    pub fn unbacked(&self) -> Amounts {
+        let Some(call) = &self.call else { return Amounts::default() };
+        let missing = |bound: i64, held: i64| (bound - held).max(0);
+        match &call.correction {
+            Some(c) => Amounts::of(c.unbacked_nano_usd, c.unbacked_tokens),
+            None if self.is_lost() => Amounts::of(
+                missing(call.reserved.cost(), self.held.cost()),
+                missing(call.reserved.tokens(), self.held.tokens()),
+            ),
+            None => Amounts::default(),
+        }
     }
 }
 

@@ -69,6 +69,8 @@ pub struct LedgerLine {
     pub spent_nano_usd: i64,
     /// Amount held by calls whose outcome is unknown.
     pub doubt_nano_usd: i64,
+    /// Amount that may be billed for lost calls, and that nothing holds ([`Entry::unbacked`]).
+    pub unbacked_nano_usd: i64,
 }
 
 /// Largest stored size, in bytes, of a step's result that is returned with the step.

@@ -24,7 +24,7 @@ use outlast_core::{
         step::checkpoint::Checkpoint,
     },
     envelope::unit::{Limits, Unit},
-    journal::{iteration_scope, payload::Payload},
+    journal::{Opening, iteration_scope, payload::Payload},
     memory::MemoryStore,
     price::Bound,
     run::{Command, Spec, attempt::Exit, instance::Identity},
@@ -137,18 +137,17 @@ impl Story {
 
     pub fn go(&self, actor: Actor, prompt: &str) -> Seq {
         match self.admit(actor, prompt) {
-            Admission::Go { seq, .. } => seq,
+            Admission::Go { opening: Opening { seq, .. }, .. } => seq,
             other => panic!("{prompt}: {other:?}"),
         }
     }
 
     fn settle(&self, actor: Actor, seq: Seq, close: Close, http_status: u16, error: Option<&str>) {
         let answer = matches!(close, Close::Done(_)).then(|| Payload::encode(b"answer"));
+        let entry = self.store.entry(actor.run, seq).unwrap().unwrap();
         self.ask(Settle {
-            run: actor.run,
-            seq,
+            opening: Opening::of(&entry).unwrap(),
             attempt: actor.attempt,
-            instance: actor.instance,
             close,
             active_ms: 0,
             http_status: Some(http_status),

@@ -93,11 +93,11 @@ impl Process {
                 out.to_process(45_000, self.index, Input::WaitOver { connection: c, wait });
             }
             ForClient::WaitNoMore => client.wait += 1,
-            ForClient::Open { seq, cap, instance } => {
-                self.receives(c, seq, out);
-                self.open(c, seq, cap, instance, true, out);
+            ForClient::Open { opening, cap } => {
+                self.receives(c, opening.seq, out);
+                self.open(c, opening, cap, true, out);
             }
-            ForClient::Drop { seq, instance } => self.open(c, seq, None, instance, false, out),
+            ForClient::Drop(opening) => self.open(c, opening, None, false, out),
             ForClient::Attach(seq) => {
                 out.saw("joined here");
                 self.receives(c, seq, out);

@@ -319,7 +319,7 @@ fn note(op: &Op, result: &Result<Outcome, Error>, out: &mut Outside) {
                 Close::Void => "void",
                 Close::Unknown => "unknown",
             });
-            let owner = out.disk.instance(settle.instance).ok().flatten();
+            let owner = out.disk.instance(settle.opening.instance).ok().flatten();
             if owner.is_some_and(|i| i.life != Life::Live) {
                 out.saw("late truth");
             }

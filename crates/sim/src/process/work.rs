@@ -5,6 +5,7 @@ use outlast_core::{
         op::{Op, Outcome},
         run::claim::Claim,
     },
+    journal::Opening,
     store::{Durability, Error},
     words::id::{RunNo, Slot},
 };
@@ -72,10 +73,18 @@ impl Process {
                 self.queue(op.clone(), Durability::Committed, Then::Noted, out);
             }
             (Op::BeginStep(begin), Some(Bug::OnceForgotten)) => begin.at_most_once = false,
+            (Op::Record(record), Some(Bug::NumberReused)) => by_number(&mut record.opening, out),
+            (Op::RecordItem(record), Some(Bug::NumberReused)) => by_number(&mut record.opening, out),
             _ => {}
         }
         op
     }
+}
+
+/// Replaces an opening by the one that has its number now.
+fn by_number(opening: &mut Opening, out: &Outside) {
+    let here = out.disk.inspect(|t, _| t.entries.get(&(opening.run, opening.seq)).and_then(Opening::of));
+    *opening = here.unwrap_or(*opening);
 }
 
 /// Tells a worker the outcome of its operation.

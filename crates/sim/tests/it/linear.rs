@@ -20,7 +20,7 @@ use outlast_core::{
         state::put::{Change, Put},
     },
     envelope::unit::{Limits, Unit},
-    journal::iteration_scope,
+    journal::{Opening, iteration_scope},
     memory::MemoryStore,
     price::Bound,
     run::{Spec, instance::Identity},
@@ -29,7 +29,7 @@ use outlast_core::{
     words::{
         clock::ManualClock,
         digest::{Digest, MatchKey},
-        id::{Micros, RunId, Seq, Slot},
+        id::{Micros, RunId, Slot},
         usage::{ServiceTier, Usage},
     },
 };
@@ -172,7 +172,7 @@ impl Trial for Swaps {
 #[derive(Default)]
 struct Spending {
     /// Open call of each client, with what it holds.
-    open: [Option<(Seq, i64)>; CLIENTS],
+    open: [Option<(Opening, i64)>; CLIENTS],
     asked: u64,
 }
 
@@ -185,7 +185,7 @@ impl Trial for Spending {
 
     fn draw(&mut self, client: &Client, _: &MemoryStore, rng: &Rng) -> (Spend, Op) {
         let actor = client.actor;
-        if let Some((seq, held)) = self.open[client.no].take() {
+        if let Some((opening, held)) = self.open[client.no].take() {
             let spent = held * rng.below(3) as i64 / 2;
             let bill = Bill::Usage {
                 usage: Usage::default(),
@@ -193,19 +193,19 @@ impl Trial for Spending {
                 cost_nano_usd: spent,
                 price_hash: "test".to_owned(),
             };
-            return (Spend::Settle { held, spent }, settle(actor, seq, Close::Failed(bill)));
+            return (Spend::Settle { held, spent }, settle(actor, opening, Close::Failed(bill)));
         }
         let tokens = 100 * rng.between(1, 4);
         self.asked += 1;
-        self.open[client.no] = Some((Seq(0), tokens as i64));
+        self.open[client.no] = Some((Opening::default(), tokens as i64));
         (Spend::Reserve(tokens as i64), admit(actor, tokens, self.asked))
     }
 
     fn meaning(&mut self, client: &Client, result: &Result<Outcome, Error>) -> Option<Spent> {
         let open = &mut self.open[client.no];
         match result {
-            Ok(Outcome::Admitted(Admission::Go { seq, .. })) => {
-                open.as_mut().unwrap().0 = *seq;
+            Ok(Outcome::Admitted(Admission::Go { opening, .. })) => {
+                open.as_mut().unwrap().0 = *opening;
                 return Some(Spent::Go);
             }
             Ok(Outcome::Settled(_)) => return Some(Spent::Settled),
@@ -215,12 +215,10 @@ impl Trial for Spending {
     }
 }
 
-fn settle(actor: Actor, seq: Seq, close: Close) -> Op {
+fn settle(actor: Actor, opening: Opening, close: Close) -> Op {
     Settle {
-        run: actor.run,
-        seq,
+        opening,
         attempt: actor.attempt,
-        instance: actor.instance,
         close,
         active_ms: 0,
         http_status: None,

@@ -7,6 +7,7 @@ use std::{collections::VecDeque, time::Duration};
 use outlast_core::{
     engine::op::Op,
     store::{Durability, Error, Promise, Ticket},
+    words::id::OpNo,
 };
 
 /// Largest number of operations that share a commit.
@@ -18,6 +19,8 @@ const LAZY_AFTER: Duration = Duration::from_millis(100);
 /// Operation in the queue, with the promise that its outcome resolves.
 pub struct Job {
     pub op: Op,
+    /// Number of the operation, which entries keep that it opens.
+    pub no: OpNo,
     pub durability: Durability,
     pub promise: Option<Promise>,
     /// Time at which the operation was queued.
@@ -27,9 +30,10 @@ pub struct Job {
 }
 
 /// Operations in the order in which they came.
-#[derive(Default)]
 pub struct Queue {
     jobs: VecDeque<Job>,
+    /// Number of the last operation.
+    last: OpNo,
     /// Number of `jobs` that are not lazy, so that somebody waits for them.
     eager: usize,
     /// A group is running. Jobs queued meanwhile form the next group.
@@ -52,6 +56,16 @@ pub enum Next {
 }
 
 impl Queue {
+    /// Makes an empty queue whose operations are numbered from `start`.
+    pub fn new(start: OpNo) -> Queue {
+        Queue { jobs: VecDeque::new(), last: start, eager: 0, busy: false, asleep: false, closing: false }
+    }
+
+    fn next_no(&mut self) -> OpNo {
+        self.last.0 += 1;
+        self.last
+    }
+
     /// Queues `op`. A queue that is closing refuses it.
     pub fn submit(&mut self, op: Op, durability: Durability, now: Duration) -> Ticket {
         if self.closing {
@@ -59,8 +73,8 @@ impl Queue {
         }
         let (promise, ticket) = Ticket::new();
         self.eager += usize::from(durability != Durability::Lazy);
-        let promise = Some(promise);
-        self.jobs.push_back(Job { op, durability, promise, queued: now, is_foreseen: false });
+        let (promise, no) = (Some(promise), self.next_no());
+        self.jobs.push_back(Job { op, no, durability, promise, queued: now, is_foreseen: false });
         ticket
     }
 
@@ -71,19 +85,21 @@ impl Queue {
         mine.then(|| self.take())
     }
 
-    /// Keeps groups from running while an operation is answered ahead. False if one runs or other work is queued.
-    pub fn begins_ahead(&mut self) -> bool {
+    /// Keeps groups from running while an operation is answered ahead, and returns its number. `None` if a group runs or
+    /// other work is queued.
+    pub fn begins_ahead(&mut self) -> Option<OpNo> {
         // Jobs answered ahead saw the same rows: two answers could name the same entry.
         let free = !self.closing && !self.busy && self.jobs.iter().all(|j| matches!(j.op, Op::Delivered(_)));
         self.busy |= free;
-        free
+        // Numbered before jobs that are queued meanwhile, which follow it in the queue.
+        free.then(|| self.next_no())
     }
 
     /// Queues an operation that was answered ahead, before all others.
-    pub fn answered_ahead(&mut self, op: Op, now: Duration) {
+    pub fn answered_ahead(&mut self, op: Op, no: OpNo, now: Duration) {
         // Placed before jobs queued meanwhile: they did not exist when `op` was answered.
         let durability = Durability::Lazy;
-        self.jobs.push_front(Job { op, durability, promise: None, queued: now, is_foreseen: true });
+        self.jobs.push_front(Job { op, no, durability, promise: None, queued: now, is_foreseen: true });
     }
 
     /// Returns the next group, or when it is due.

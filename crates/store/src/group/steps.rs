@@ -5,6 +5,7 @@ use std::time::Duration;
 use outlast_core::{
     engine::op::{Op, Outcome},
     store::{Durability, Error, Ticket},
+    words::id::OpNo,
 };
 
 use super::{
@@ -20,8 +21,9 @@ pub struct Steps<B> {
 }
 
 impl<B: Backend> Steps<B> {
-    pub fn new(backend: B) -> Steps<B> {
-        Steps { queue: Queue::default(), turn: Turn::new(backend) }
+    /// Makes a writer whose operations are numbered from `start`.
+    pub fn new(backend: B, start: OpNo) -> Steps<B> {
+        Steps { queue: Queue::new(start), turn: Turn::new(backend) }
     }
 
     /// Queues `op` for a later group.
@@ -41,12 +43,10 @@ impl<B: Backend> Steps<B> {
 
     /// Answers `op` from what is committed and queues it. Gives `op` back if other work is queued.
     pub fn ahead(&mut self, op: Op, now: Duration) -> Result<Result<Outcome, Error>, Op> {
-        if !self.queue.begins_ahead() {
-            return Err(op);
-        }
-        let foreseen = self.turn.foresee(&op);
+        let Some(no) = self.queue.begins_ahead() else { return Err(op) };
+        let foreseen = self.turn.foresee(&op, no);
         if foreseen.is_ok() {
-            self.queue.answered_ahead(op, now);
+            self.queue.answered_ahead(op, no, now);
         }
         self.queue.ran();
         Ok(foreseen)

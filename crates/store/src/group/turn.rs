@@ -9,7 +9,7 @@ use outlast_core::{
         op::{self, Op, Outcome},
     },
     store::{Durability, Error, load::load},
-    words::id::{InstanceNo, Micros},
+    words::id::{InstanceNo, Micros, OpNo},
 };
 
 use super::queue::Job;
@@ -19,7 +19,7 @@ use crate::backend::{Backend, CommitFailed, Ground};
 pub trait Run: Send {
     fn run(&mut self, group: Vec<Job>);
     /// Returns the outcome `op` would have now. Writes nothing.
-    fn foresee(&mut self, op: &Op) -> Result<Outcome, Error>;
+    fn foresee(&mut self, op: &Op, no: OpNo) -> Result<Outcome, Error>;
 }
 
 /// State of the writer: the backend and what it remembers between groups.
@@ -27,7 +27,6 @@ pub struct Turn<B> {
     backend: B,
     /// Instance of this process, once it has registered through this store.
     instance: Option<InstanceNo>,
-    counter: i64,
     /// Reason why all operations are refused until the store is reopened: an I/O error or an unclear commit.
     refused: Option<String>,
     /// Last decision answered ahead. It is reused if the ground is unchanged.
@@ -36,7 +35,7 @@ pub struct Turn<B> {
 
 impl<B: Backend> Turn<B> {
     pub fn new(backend: B) -> Turn<B> {
-        Turn { backend, instance: None, counter: 0, refused: None, foreseen: None }
+        Turn { backend, instance: None, refused: None, foreseen: None }
     }
 }
 
@@ -54,8 +53,8 @@ impl<B: Backend> Run for Turn<B> {
         let _ = self.guarded(|turn| turn.run_group(group));
     }
 
-    fn foresee(&mut self, op: &Op) -> Result<Outcome, Error> {
-        self.guarded(|turn| turn.foresee_one(op))?
+    fn foresee(&mut self, op: &Op, no: OpNo) -> Result<Outcome, Error> {
+        self.guarded(|turn| turn.foresee_one(op, no))?
     }
 }
 
@@ -70,7 +69,7 @@ impl<B: Backend> Turn<B> {
         })
     }
 
-    fn foresee_one(&mut self, op: &Op) -> Result<Outcome, Error> {
+    fn foresee_one(&mut self, op: &Op, no: OpNo) -> Result<Outcome, Error> {
         if let Some(why) = &self.refused {
             return Err(Error::Refused { why: why.clone() });
         }
@@ -79,6 +78,7 @@ impl<B: Backend> Turn<B> {
         }
         let now = self.backend.begin_read()?;
         let foreseen = load(&mut self.backend, &op.needs(), now).and_then(|mut loaded| {
+            loaded.op = no;
             let outcome = decide(op, &mut loaded, now).map_err(Error::Engine)?;
             self.foreseen = self.backend.ground().map(|ground| (ground, loaded, outcome.clone()));
             Ok(outcome)
@@ -147,6 +147,7 @@ impl<B: Backend> Turn<B> {
             return Ok(Ok((loaded, outcome)));
         }
         let mut loaded = load(&mut self.backend, &job.op.needs(), now)?;
+        loaded.op = job.no;
         Ok(decide(&job.op, &mut loaded, now).map(|outcome| (loaded, outcome)))
     }
 
@@ -192,9 +193,9 @@ impl<B: Backend> Turn<B> {
             self.backend.release();
             return Fate::Committed(outcomes);
         }
-        self.counter += group.len() as i64;
+        let last = group.iter().map(|job| job.no.0).max().unwrap_or_default();
         if let Some(instance) = registered
-            && let Err(e) = self.backend.count(instance, self.counter)
+            && let Err(e) = self.backend.count(instance, last)
         {
             self.backend.rollback();
             return Fate::RolledBack(e);
@@ -206,7 +207,7 @@ impl<B: Backend> Turn<B> {
             }
             Err(CommitFailed::RolledBack(e)) => Fate::RolledBack(e),
             Err(CommitFailed::Unclear(e)) => {
-                let told = registered.and_then(|i| self.backend.is_committed(i, self.counter));
+                let told = registered.and_then(|i| self.backend.is_committed(i, last));
                 match told {
                     Some(true) => {
                         self.instance = registered;

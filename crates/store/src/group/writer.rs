@@ -9,6 +9,7 @@ use std::{
 use outlast_core::{
     engine::op::{Op, Outcome},
     store::{Durability, Error, Ticket},
+    words::id::OpNo,
 };
 
 use super::{
@@ -46,9 +47,16 @@ pub struct Writer {
 
 impl Writer {
     /// Starts the writer thread on `backend`.
+    ///
+    /// Its operations are numbered from a random start: two processes share no number, even if one was given the other's
+    /// instance number after a loss of commits.
     pub fn start(backend: impl Backend + 'static) -> std::io::Result<Writer> {
+        let mut start = [0; 8];
+        getrandom::fill(&mut start)?;
+        // Six bytes of a row.
+        let start = OpNo((u64::from_le_bytes(start) >> 18) as i64);
         let shared = Arc::new(Shared {
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue::new(start)),
             wake: Condvar::new(),
             turn: Mutex::new(Some(Box::new(Turn::new(backend)))),
             epoch: Instant::now(),
@@ -87,16 +95,14 @@ impl Writer {
     /// Answers `op` at once and queues it for the next group.
     /// Gives `op` back if a group is running or other work is queued.
     pub fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
-        if !lock(&self.shared.queue).begins_ahead() {
-            return Err(op);
-        }
+        let Some(no) = lock(&self.shared.queue).begins_ahead() else { return Err(op) };
         let foreseen = match lock(&self.shared.turn).as_mut() {
-            Some(turn) => turn.foresee(&op),
+            Some(turn) => turn.foresee(&op, no),
             None => Err(Error::Closed),
         };
         let mut queue = lock(&self.shared.queue);
         if foreseen.is_ok() {
-            queue.answered_ahead(op, self.shared.now());
+            queue.answered_ahead(op, no, self.shared.now());
         }
         queue.ran();
         self.shared.wake_for(queue);

@@ -10,6 +10,7 @@ use outlast_core::{
     },
     envelope::unit::Unit,
     run::status::Status,
+    words::id::Micros,
 };
 
 use crate::{agent::*, stage::Stage};
@@ -257,6 +258,20 @@ pub fn a_heartbeat_halts_a_run_whose_wall_time_is_over(s: &Stage) {
         (pulse.status, pulse.halt.map(|h| h.code)),
         (Status::Halted, Some("time_budget_exceeded".into()))
     );
+}
+
+/// Bug: a clock set back a day gave a run a day more.
+/// Consequence: an agent went on unattended, long after `--wall`.
+/// Cause: the time that has passed was taken from the two ends of it alone.
+pub fn a_clock_set_back_gives_no_wall_time_again(s: &Stage) {
+    let a = agent(s, Unit::WallMs, 1000);
+    s.advance_ms(400);
+    assert_eq!(a.pulse(400).status, Status::Running);
+    let now = s.store().now().unwrap();
+    s.set_clock(Micros(now.0 - 86_400_000_000));
+    assert_eq!(a.pulse(0).status, Status::Running);
+    s.advance_ms(700);
+    assert_eq!(a.pulse(700).status, Status::Halted);
 }
 
 pub fn raising_the_wall_time_lets_the_run_go_on(s: &Stage) {

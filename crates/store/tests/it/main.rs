@@ -17,6 +17,9 @@ mod ahead;
 mod damaged;
 mod full_disk;
 mod killed;
+mod log_damage;
+mod log_mark;
+mod migration;
 mod panics;
 mod postgres_database;
 mod shared;
@@ -183,6 +186,7 @@ macro_rules! stories {
                 a_retry_that_costs_nothing_gives_its_inheritance_back,
                 a_retry_that_failed_at_a_cost_settles_the_lost_try,
                 a_chain_inherits_twice_and_is_then_refused,
+                a_chain_of_lost_tries_is_told_in_full,
                 a_try_that_fits_does_not_reset_the_count_of_inheritances,
                 an_inheriting_retry_is_clamped_to_what_it_inherits_and_what_is_free,
                 a_smaller_retry_inherits_what_it_needs,
@@ -196,6 +200,7 @@ macro_rules! stories {
                 truth_that_comes_after_the_retry_settled_is_too_late,
                 truth_whose_reservation_was_inherited_is_recorded_in_full,
                 a_late_answer_is_replayed,
+                a_late_answer_does_not_stand_before_the_one_that_was_delivered,
                 each_lost_try_has_a_retry_of_its_own,
                 a_marked_retry_repeats_the_lost_call_it_stands_for,
                 a_lost_try_in_another_scope_has_no_retry_here,
@@ -497,6 +502,7 @@ macro_rules! stories {
                 the_newest_request_is_the_newest_that_was_kept,
                 the_ledger_sums_calls_by_run_model_and_day,
                 the_ledger_adds_up_to_what_budgets_say,
+                a_report_beyond_reason_breaks_no_sum,
                 instances_are_read_as_they_registered,
                 token_keys_outlive_the_process,
             ;
@@ -528,6 +534,7 @@ macro_rules! timed_stories {
                 after_the_wall_time_nothing_is_admitted_and_downtime_counts,
                 after_the_wall_time_no_attempt_and_no_loop_begins,
                 a_heartbeat_halts_a_run_whose_wall_time_is_over,
+                a_clock_set_back_gives_no_wall_time_again,
                 raising_the_wall_time_lets_the_run_go_on,
             ;
             budgets:

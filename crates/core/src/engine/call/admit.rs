@@ -23,7 +23,7 @@ use crate::{
         Refusal,
         unit::{Amounts, Unit},
     },
-    journal::{CallDetail, Entry, Kind, Role, State, iteration_scope, payload::Payload},
+    journal::{CallDetail, Entry, Kind, Opening, Role, State, iteration_scope, payload::Payload},
     price::Bound,
     run::{OnDivergence, Unpriced, status::Status},
     words::{
@@ -81,7 +81,7 @@ impl Admit {
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Answer, Error> {
-        guard::drives(l, &self.actor)?;
+        guard::is_driven(l, &self.actor)?;
         if let Some(seq) = self.within {
             within::check(l, &self.actor, seq)?;
             // The item's or step's try ended meanwhile: a late request of it must not join the next try.
@@ -110,11 +110,8 @@ impl Admit {
             }
             return Ok(Answer::Refused(refusal));
         }
-        let run = self.actor.run;
-        let lost = stands_for
-            .filter(|&seq| l.entry(run, seq).is_some_and(Entry::is_lost))
-            .or_else(|| doubt::lost_without_retry(l, run, self.match_key));
-        if lost.is_none()
+        let repeats = self.repeats(l, stands_for);
+        if repeats.lost.is_none()
             && let Some(refusal) = self.divergence_refusal(l, now)?
         {
             guard::halt(l, self.actor.run, refusal.clone())?;
@@ -125,8 +122,8 @@ impl Admit {
             // before it are through.
             return Ok(Answer::Wait { refusal: Refusal::plain("queued", now) });
         }
-        match Plan::make(self, l, &windows, lost, stands_for, now)? {
-            Plan::Go { cap, inherit } => self.go(l, cap, lost, inherit, stands_for, now),
+        match Plan::make(self, l, &windows, &repeats, now)? {
+            Plan::Go { cap, inherit } => self.go(l, cap, inherit, &repeats, now),
             Plan::Wait(refusal) => Ok(Answer::Wait { refusal }),
             Plan::WaitForOthers(refusal) => {
                 self.wait_for_others(l, &refusal)?;
@@ -137,6 +134,17 @@ impl Admit {
                 Ok(Answer::Refused(refusal))
             }
         }
+    }
+
+    /// Returns what a new call repeats, and its bound: not more than that of a lost try, which was the same request. The
+    /// lost try may have been bound more tightly, by a base that its process knew.
+    fn repeats(&self, l: &Loaded, stands_for: Option<Seq>) -> Repeats {
+        let run = self.actor.run;
+        let lost = stands_for
+            .filter(|&seq| l.entry(run, seq).is_some_and(Entry::is_lost))
+            .or_else(|| doubt::lost_without_retry(l, run, self.match_key));
+        let input = lost.and_then(|seq| l.entry(run, seq)).and_then(|e| e.call.as_ref()?.input_bound);
+        Repeats { lost, stands_for, bound: input.map_or(self.bound, |tokens| self.bound.with_input(tokens)) }
     }
 
     /// Sets the run waiting and notes the budget it waits for. Asking again for the same budget writes nothing.
@@ -203,11 +211,11 @@ impl Admit {
         &self,
         l: &mut Loaded,
         cap: Option<u64>,
-        lost: Option<Seq>,
         inherit: bool,
-        stands_for: Option<Seq>,
+        repeats: &Repeats,
         now: Micros,
     ) -> Result<Answer, Error> {
+        let &Repeats { lost, stands_for, bound } = repeats;
         let implicit_loop = self.is_loop(l, lost, stands_for)?;
         // The windows that the call was weighed against; they exist by now.
         let windows = windows::open(l, self.actor.run, now)?;
@@ -223,8 +231,8 @@ impl Admit {
         }
         let own = run.envelope();
         let held = amounts(match cap {
-            Some(cap) => (self.bound.cost_at(cap), self.bound.tokens_at(cap)),
-            None => self.bound.full(),
+            Some(cap) => (bound.cost_at(cap), bound.tokens_at(cap)),
+            None => bound.full(),
         })
         .with(Unit::Calls, 1);
         let (inherited, inheritances) = match lost.filter(|_| inherit) {
@@ -254,6 +262,7 @@ impl Admit {
             state: State::Open,
             attempt: self.actor.attempt,
             instance: Some(self.actor.instance),
+            opened_by: l.op,
             scope: self.scope.clone(),
             key: None,
             match_key: Some(self.match_key),
@@ -274,6 +283,7 @@ impl Admit {
                 idempotency_key: self.idempotency_key.clone(),
                 clamped_to: cap,
                 retry_of: lost,
+                input_bound: Some(bound.input_tokens),
                 reserved: Amounts::of(held.cost(), held.tokens()),
                 inherited,
                 inheritances,
@@ -296,7 +306,7 @@ impl Admit {
         }
         // A retry of a lost call is no divergence.
         let diverged = if lost.is_none() { self.note_divergence(l, seq) } else { None };
-        Ok(Answer::Go { seq, cap, retry_of: lost, diverged })
+        Ok(Answer::Go { opening: l.opening(&self.actor, seq), cap, retry_of: lost, diverged })
     }
 
     /// Returns whether the call counts as a loop: a new call, or the repeat of one that never left.
@@ -339,11 +349,20 @@ impl Admit {
     }
 }
 
+/// Earlier tries that a new call repeats, and the call's bound.
+pub struct Repeats {
+    /// Lost try whose retry the call is.
+    pub lost: Option<Seq>,
+    /// Entry that was answered with an error, and that the marked retry stands for.
+    pub stands_for: Option<Seq>,
+    pub bound: Bound,
+}
+
 /// Outcome of an admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// A new call: reserved and on disk. `cap` is the output cap to send when the client's was too large.
-    Go { seq: Seq, cap: Option<u64>, retry_of: Option<Seq>, diverged: Option<Divergence> },
+    Go { opening: Opening, cap: Option<u64>, retry_of: Option<Seq>, diverged: Option<Divergence> },
     /// The recorded answer of entry `seq` serves the request.
     Replay { seq: Seq },
     /// Entry `seq` is in flight under `instance`, and its answer will serve the request.

@@ -9,7 +9,7 @@ use crate::{
     },
     envelope::{Refusal, unit::Unit},
     run::{awaited::Awaited, status::Status},
-    words::id::{AttemptNo, InstanceNo, Micros, RunNo},
+    words::id::{AttemptNo, InstanceNo, Micros, RunNo, Slot},
 };
 
 /// Time for which an attempt was open since the last renewal, by the driver's monotonic clock.
@@ -22,7 +22,8 @@ pub struct Active {
 
 /// Renews the instance's heartbeat and posts the active time of the attempts it drives.
 ///
-/// A run whose time limit is reached is halted here, so that an agent that makes no calls stops too.
+/// A run whose time limit is reached is halted here, so that an agent that makes no calls stops too. A clock that was set
+/// back since the last heartbeat gives no run its time again.
 /// Errors: `InstanceDead` when the instance was declared dead meanwhile.
 #[derive(Clone, Debug)]
 pub struct Renew {
@@ -43,14 +44,19 @@ impl Renew {
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Vec<Pulse>, Error> {
         guard::live(l, self.instance)?;
         let instance = l.instance_mut(self.instance).ok_or(Error::InstanceDead)?;
+        let set_back_us = instance.last_seen.0.saturating_sub(now.0);
         instance.heartbeat += 1;
         instance.last_seen = now;
-        self.active.iter().map(|a| pulse(l, a, now)).collect()
+        self.active.iter().map(|a| pulse(l, a, set_back_us, now)).collect()
     }
 }
 
-fn pulse(l: &mut Loaded, a: &Active, now: Micros) -> Result<Pulse, Error> {
+fn pulse(l: &mut Loaded, a: &Active, set_back_us: i64, now: Micros) -> Result<Pulse, Error> {
     post_active(l, a)?;
+    // Once for each run: other slots may be driven by other processes.
+    if set_back_us > 0 && l.attempt(a.run, a.attempt).is_some_and(|x| x.is_open() && x.slot == Slot::DRIVER) {
+        l.run_mut(a.run)?.set_back(set_back_us);
+    }
     if let Some(refusal) = guard::time_over(l, a.run, 0, now)? {
         guard::halt(l, a.run, refusal)?;
     }
