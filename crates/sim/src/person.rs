@@ -35,7 +35,9 @@ use outlast_core::{
         budget::Name as BudgetName,
         unit::{Limits, PerUnit, Unit},
     },
-    journal::{Entry, Kind, Opening, State, approval::ApprovalId, iteration_scope, job::OnChange, payload::Payload},
+    journal::{
+        Entry, Kind, Opening, State, approval::ApprovalId, iteration_scope, job::OnChange, payload::Payload,
+    },
     run::{Spec, attempt::Exit, origin::Origin},
     state::{Keep, Name, Position},
     words::{
