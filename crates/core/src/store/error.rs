@@ -41,6 +41,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns whether the store is away and comes back by itself: to be waited for, and no reason to end anything.
+    pub fn is_away(&self) -> bool {
+        matches!(self, Error::Unavailable { .. } | Error::CommitUnknown { .. })
+    }
+
     /// Returns the stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &'static str {
         match self {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    call::{connection::Event, desk, exchange},
+    call::{connection::Event, desk, exchange, membership::HEARTBEAT_MS},
     engine::{
         call::{
             admit::Admission,
@@ -14,7 +14,6 @@ use outlast_core::{
             claim::{Claim, Claimed},
             raise::Raise,
             register::Register,
-            renew::Renew,
         },
     },
     envelope::unit::{Limits, PerUnit, Unit},
@@ -32,7 +31,7 @@ use outlast_store::group::Step;
 use super::{Input, Pending, Process, Then, refuse, work::did};
 use crate::{Bug, agent, store::resolved, worker, world::Outside};
 
-const TICK_MS: u64 = 2_000;
+const TICK_MS: u64 = HEARTBEAT_MS;
 
 impl Process {
     pub(super) fn start(&mut self, out: &mut Outside) {
@@ -64,8 +63,11 @@ impl Process {
                 if self.pending.is_empty() && self.resolved.is_empty() {
                     out.oracle.carries(&out.disk, instance, |key| self.exchanges.contains_key(&key));
                 }
-                let renew = Renew { instance, active: Vec::new() };
-                self.queue(renew, Durability::Committed, Then::Renewed, out);
+                let fresh = out.rng.between(0, u64::MAX - 1);
+                if let Some(renew) = self.membership.renewal(Vec::new(), fresh, self.now_ms(out)) {
+                    let then = Then::Renewed(renew.next);
+                    self.queue(renew, Durability::Committed, then, out);
+                }
                 self.watch(out);
             }
             None if self.pending.is_empty() && self.resolved.is_empty() => self.register(out),
@@ -189,11 +191,11 @@ impl Process {
                     self.watch(out);
                 }
             }
-            Then::Renewed => match result {
+            Then::Renewed(next) => match result {
                 Err(_) if out.bug == Some(Bug::SilenceThroughOutage) => {
-                    self.membership.renewed(self.now_ms(out))
+                    self.membership.renewed(next, self.now_ms(out));
                 }
-                Ok(_) => self.membership.renewed(self.now_ms(out)),
+                Ok(_) => self.membership.renewed(next, self.now_ms(out)),
                 Err(_) if self.membership.instance().is_none() => self.register(out),
                 Err(_) => {}
             },

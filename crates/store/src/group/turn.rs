@@ -27,15 +27,18 @@ pub struct Turn<B> {
     backend: B,
     /// Instance of this process, once it has registered through this store.
     instance: Option<InstanceNo>,
-    /// Reason why all operations are refused until the store is reopened: an I/O error or an unclear commit.
+    /// Reason why all operations are refused until the store is reopened: an I/O error, or an unclear commit of a
+    /// database that cannot tell later.
     refused: Option<String>,
+    /// Instance and operation of a commit whose outcome the database has not told yet. Nothing is decided before it does.
+    unclear: Option<(InstanceNo, i64)>,
     /// Last decision answered ahead. It is reused if the ground is unchanged.
     foreseen: Option<(Ground, Loaded, Outcome)>,
 }
 
 impl<B: Backend> Turn<B> {
     pub fn new(backend: B) -> Turn<B> {
-        Turn { backend, instance: None, refused: None, foreseen: None }
+        Turn { backend, instance: None, refused: None, unclear: None, foreseen: None }
     }
 }
 
@@ -70,9 +73,7 @@ impl<B: Backend> Turn<B> {
     }
 
     fn foresee_one(&mut self, op: &Op, no: OpNo) -> Result<Outcome, Error> {
-        if let Some(why) = &self.refused {
-            return Err(Error::Refused { why: why.clone() });
-        }
+        self.resolve()?;
         if self.backend.is_short_of_room() && !closes(op) {
             return Err(short_of_room());
         }
@@ -88,8 +89,7 @@ impl<B: Backend> Turn<B> {
     }
 
     fn run_group(&mut self, mut group: Vec<Job>) {
-        if let Some(why) = &self.refused {
-            let error = Error::Refused { why: why.clone() };
+        if let Err(error) = self.resolve() {
             group.iter_mut().for_each(|job| answer(job, Err(error.clone())));
             return;
         }
@@ -113,7 +113,7 @@ impl<B: Backend> Turn<B> {
 
     fn run_alone(&mut self, job: Job) {
         let mut one = vec![job];
-        if self.refused.is_some() {
+        if self.refused.is_some() || self.unclear.is_some() {
             return self.run_group(one);
         }
         match self.try_group(&one) {
@@ -132,8 +132,27 @@ impl<B: Backend> Turn<B> {
         }
     }
 
+    /// Checks that work can be done: learns the outcome of a commit that was unclear, if that can be had now.
+    fn resolve(&mut self) -> Result<(), Error> {
+        if let Some(why) = &self.refused {
+            return Err(Error::Refused { why: why.clone() });
+        }
+        let Some((instance, last)) = self.unclear else { return Ok(()) };
+        let told = self.backend.is_committed(instance, last);
+        let is_committed = told.ok_or_else(|| Error::Unavailable {
+            why: "it has not told yet whether an earlier commit was done".into(),
+        })?;
+        if is_committed {
+            self.instance = Some(instance);
+        }
+        self.unclear = None;
+        Ok(())
+    }
+
     fn give_up(&mut self, mut group: Vec<Job>, error: Error) {
-        self.refused = Some(error.to_string());
+        if !self.backend.tells_later() {
+            self.refused = Some(error.to_string());
+        }
         let unknown = Error::CommitUnknown { why: error.to_string() };
         group.iter_mut().for_each(|job| answer(job, Err(unknown.clone())));
     }
@@ -214,7 +233,10 @@ impl<B: Backend> Turn<B> {
                         Fate::Committed(outcomes)
                     }
                     Some(false) => Fate::RolledBack(e),
-                    None => Fate::Unclear(e),
+                    None => {
+                        self.unclear = registered.map(|instance| (instance, last));
+                        Fate::Unclear(e)
+                    }
                 }
             }
         }
