@@ -53,6 +53,8 @@ struct State {
     short_for: u32,
     /// Tables before the group and after each operation that wrote, of the transactions that committed.
     trail: Vec<Arc<Tables>>,
+    /// Whether a transaction began with other tables than the one before it left.
+    torn: bool,
     latest: Micros,
     /// Whether a write failed.
     failed: bool,
@@ -73,6 +75,11 @@ impl Line {
 
     pub fn has_crashed(&self) -> bool {
         self.lock().crashed
+    }
+
+    /// Returns whether a transaction that was rolled back left something behind.
+    pub fn is_torn(&self) -> bool {
+        self.lock().torn
     }
 
     /// Returns whether a write ever failed here.
@@ -158,6 +165,7 @@ impl FaultBackend {
             _ => self.durability,
         };
         self.disk.commit(self.tables.clone(), durability);
+        self.line.lock().trail.push(self.tables.clone());
     }
 }
 
@@ -180,6 +188,7 @@ impl Backend for FaultBackend {
         self.fault = planned.then(|| state.plan.remove(0)).flatten();
         state.short_for = state.short_for.saturating_sub(1);
         self.trail_len = state.trail.len();
+        state.torn |= state.trail.last().is_some_and(|left| !Arc::ptr_eq(left, &self.tables));
         state.trail.push(self.tables.clone());
         self.durability = if synced { Durability::Synced } else { Durability::Committed };
         self.applied = 0;
@@ -250,10 +259,10 @@ impl Backend for FaultBackend {
     fn rollback(&mut self) {
         self.writes += 1;
         if self.bug == Some(Bug::GroupHalfApplied) && self.applied > 0 {
-            self.land();
+            self.disk.commit(self.tables.clone(), self.durability);
         }
         self.release();
-        self.line.lock().trail.truncate(self.trail_len);
+        self.line.lock().trail.truncate(self.trail_len + 1);
     }
 
     fn release(&mut self) {

@@ -27,6 +27,7 @@ fn play(seeds: u64, from: u64) -> ExitCode {
         played.took.as_secs_f64(),
         played.per_second()
     );
+    println!("the longest world came to rest after {} s", played.longest_ms / 1000);
     for (seed, what) in &played.failed {
         println!("seed {seed}: {what}\n  its story: outlast-sim story {seed}");
     }

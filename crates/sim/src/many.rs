@@ -22,6 +22,8 @@ const ENOUGH: usize = 20;
 pub struct Played {
     pub seeds: u64,
     pub took: Duration,
+    /// Longest simulated time of a seed, in milliseconds.
+    pub longest_ms: u64,
     /// Number of times each thing happened, over all seeds.
     pub seen: BTreeMap<String, u64>,
     /// Seeds that failed, each with what was found.
@@ -88,6 +90,7 @@ impl Played {
         self.seeds += 1;
         match outcome {
             Some(outcome) => {
+                self.longest_ms = self.longest_ms.max(outcome.ended_ms);
                 outcome.seen.into_iter().for_each(|(what, n)| *self.seen.entry(what).or_default() += n);
                 self.failed.extend(outcome.violation.map(|what| (seed, what)));
             }

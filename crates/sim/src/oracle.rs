@@ -91,6 +91,11 @@ impl Oracle {
         });
     }
 
+    /// Reports that a group that was rolled back left something behind.
+    pub fn torn(&self, process: usize) {
+        self.find(format!("process {process}: a group was rolled back, and a part of it is there"));
+    }
+
     /// Reports that a process that lives was declared dead.
     pub fn dead_alive(&self, process: usize, instance: InstanceNo) {
         self.find(format!(
@@ -306,8 +311,10 @@ impl Oracle {
         for (key, e) in &t.entries {
             let cost = e.call.as_ref().map_or(0, |c| c.overrun_nano_usd);
             let tokens = provider.served.get(key).map_or(0, |served| {
-                // A lost call whose hold went to its retry, and whose actual usage arrived all the same.
-                let late = if e.retried_by.is_some() { e.spent.tokens() } else { 0 };
+                // A lost call whose hold went to its retry, and whose own usage arrived all the same: posted in full.
+                let posted = e.call.as_ref().and_then(|c| c.correction.as_ref()).map(|c| c.posted);
+                let is_late = e.retried_by.is_some() && posted == Some(e.spent);
+                let late = if is_late { e.spent.tokens() } else { 0 };
                 served.overrun_tokens + late
             });
             for envelope in t.charges(e).filter(|_| cost + tokens > 0) {
@@ -345,7 +352,7 @@ impl Oracle {
             if e.state == State::Void {
                 self.find(format!("5: entry {key:?} is void, and the provider saw it"));
             }
-            let owed = served.billed_nano_usd - shown(t, e) - served.overrun_nano_usd;
+            let owed = served.billed_nano_usd - shown(t, e) - served.beyond_nano_usd;
             if owed > 0 && (self.in_full || e.retried_by.is_none()) {
                 self.find(format!(
                     "5: the provider billed {owed} more for {key:?} ({}) than is shown",

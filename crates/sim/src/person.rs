@@ -35,7 +35,9 @@ use outlast_core::{
         budget::Name as BudgetName,
         unit::{Limits, PerUnit, Unit},
     },
-    journal::{Opening, approval::ApprovalId, iteration_scope, job::OnChange, payload::Payload},
+    journal::{
+        Entry, Kind, Opening, State, approval::ApprovalId, iteration_scope, job::OnChange, payload::Payload,
+    },
     run::{Spec, attempt::Exit, origin::Origin},
     state::{Keep, Name, Position},
     words::{
@@ -63,7 +65,12 @@ pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {
     let entries = out.disk.inspect(|t, _| t.runs.get(&run).map_or(1, |r| r.next_seq.0));
     let attempt = AttemptNo(if rng.chance(80) { newest } else { rng.below(3) as i64 });
     let actor = Actor { run, attempt, instance };
-    let seq = Seq(rng.between(0, entries as u64 + 1) as i64);
+    let begun = out.disk.inspect(|t, _| {
+        let open = |e: &&Entry| e.kind == Kind::Step && e.state == State::Open;
+        t.entries_of(run).rev().find(open).map(|e| e.seq)
+    });
+    let any = Seq(rng.between(0, entries as u64 + 1) as i64);
+    let seq = begun.filter(|_| rng.chance(50)).unwrap_or(any);
     let (scope, key) = (iteration_scope(0), "p".to_owned());
     let value = Payload::encode(format!("{key}#0").as_bytes());
     let none = Limits::default;
@@ -73,13 +80,13 @@ pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {
         }
         5..=8 => {
             let until = out.clock_now().plus_ms(rng.between(1, 60_000) as i64);
-            let then = match rng.below(7) {
+            let then = match rng.below(9) {
                 0 => Then::Restart,
-                1 => Then::Sleep { until },
+                1 | 7 => Then::Sleep { until },
                 2 => Then::Wait,
                 3 => Then::Interrupt { by_person: rng.chance(50) },
                 4 => Then::Complete,
-                5 => Then::Fail("simulated".to_owned()),
+                5 | 8 => Then::Fail("simulated".to_owned()),
                 _ => Then::Turn,
             };
             EndAttempt { run, attempt, instance, exit: Exit::default(), active_ms: 0, then }.into()

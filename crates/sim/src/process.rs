@@ -151,6 +151,8 @@ pub struct Process {
     pub life: u64,
     pub is_up: bool,
     pub paused_until_ms: u64,
+    /// Time for which its machine was suspended, which its monotonic clock does not count.
+    pub slept_ms: u64,
     desk: Planted,
     membership: Membership,
     /// Last instance of this process, kept while it registers anew.
@@ -172,6 +174,7 @@ impl Process {
             life,
             is_up: false,
             paused_until_ms: 0,
+            slept_ms: 0,
             desk: Planted::new(bug),
             membership: Membership::default(),
             instance: InstanceNo::default(),
@@ -184,6 +187,11 @@ impl Process {
             commit_at: None,
             reopening: false,
         }
+    }
+
+    /// Returns the process's own monotonic clock.
+    fn now_ms(&self, out: &Outside) -> u64 {
+        out.now_ms().saturating_sub(self.slept_ms)
     }
 
     pub fn is_idle(&self) -> bool {
@@ -312,7 +320,7 @@ impl Process {
 
     /// Passes an event to the desk and carries out the deeds it returns.
     fn desk_on(&mut self, event: desk::Event, out: &mut Outside) {
-        let at = At { now_ms: out.now_ms(), instance: self.instance };
+        let at = At { now_ms: self.now_ms(out), instance: self.instance };
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             out.say(|| format!("process {}: {event:?}", self.index));

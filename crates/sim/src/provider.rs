@@ -41,8 +41,8 @@ pub struct Served {
     pub answer: u64,
     pub billed_nano_usd: i64,
     pub billed_tokens: i64,
-    /// Amount billed beyond the bound.
-    pub overrun_nano_usd: i64,
+    /// Amount billed beyond what an equal request costs.
+    pub beyond_nano_usd: i64,
     pub overrun_tokens: i64,
 }
 
@@ -118,7 +118,8 @@ impl Provider {
         let usage = usage(&asked, fate, rng);
         let cost = cost(&asked.bound, &usage);
         let tokens = usage.total() as i64;
-        let (most, most_tokens) = (asked.bound.cost_at(asked.cap).0, asked.bound.tokens_at(asked.cap) as i64);
+        let usual = self::cost(&asked.bound, &self::usage(&asked, Fate::Answer, rng));
+        let most_tokens = asked.bound.tokens_at(asked.cap) as i64;
         let is_billed = !matches!(fate, Fate::Status(_) | Fate::Lost { billed: false, .. });
         let billed = |n: i64| if is_billed { n } else { 0 };
         let bill = Bill::Usage {
@@ -132,7 +133,7 @@ impl Provider {
             answer: self.answers,
             billed_nano_usd: billed(cost),
             billed_tokens: billed(tokens),
-            overrun_nano_usd: billed((cost - most).max(0)),
+            beyond_nano_usd: billed(cost - usual),
             overrun_tokens: billed((tokens - most_tokens).max(0)),
             asked,
         };

@@ -11,7 +11,7 @@ use outlast_core::{
 
 use crate::{
     Bug,
-    reach::{CLOCK_JUMPS, LONGEST_OUTAGE_MS, LOSES_ALIVE},
+    reach::{CLOCK_JUMPS, LONGEST_OUTAGE_MS, OPENINGS_NAMED},
     rng::Rng,
     worker::{self, Waves},
 };
@@ -75,6 +75,8 @@ pub struct Cast {
 pub enum Trouble {
     KillProcess(usize),
     PauseProcess(usize, u64),
+    /// The process's machine sleeps, and its monotonic clock stands still.
+    SuspendProcess(usize, u64),
     PowerLoss,
     /// The store cannot be reached, by one process or by all. `loses`: it comes back without what was not synced.
     StoreAway {
@@ -109,6 +111,12 @@ pub struct Scene {
 }
 
 impl Scene {
+    /// Returns whether openings may be answered ahead of their commit.
+    pub fn goes_ahead(&self, bug: Option<Bug>) -> bool {
+        let away = self.troubles.iter().any(|(_, t)| matches!(t, Trouble::StoreAway { .. }));
+        OPENINGS_NAMED || bug == Some(Bug::NumberReused) || self.faults == 0 && !away
+    }
+
     /// Draws a scene. A planted defect may need troubles that are otherwise out of reach.
     pub fn draw(rng: &Rng, bug: Option<Bug>) -> Scene {
         let processes = rng.between(1, 2) as usize;
@@ -116,9 +124,14 @@ impl Scene {
         let all: i64 = casts.iter().map(|c| full_cost(&c.program)).sum();
         let mut parent_limits = Limits::default();
         parent_limits[Unit::CostNanoUsd] = Some(share(all, rng.between(30, 200)));
-        let orders = if rng.chance(40) { rng.between(10, 60) } else { 0 };
-        let orders = (0..orders).map(|_| rng.between(200, 100_000)).collect();
-        let workers = (0..rng.below(3)).map(|_| worker::draw(rng)).collect();
+        let orders = match rng.below(10) {
+            0 => 400,
+            1..=3 => rng.between(10, 60),
+            _ => 0,
+        };
+        let orders = (0..orders).map(|_| rng.between(200, 80_000)).collect();
+        let fewest = u64::from(bug == Some(Bug::NumberReused));
+        let workers = (0..rng.between(fewest, 2)).map(|_| worker::draw(rng)).collect();
         let troubles =
             (0..rng.below(9)).map(|_| (trouble_at(rng), trouble(processes, casts.len(), bug, rng))).collect();
         let faults = if rng.chance(50) { 0 } else { rng.between(1, 4) };
@@ -194,15 +207,20 @@ fn trouble_at(rng: &Rng) -> u64 {
 
 fn trouble(processes: usize, agents: usize, bug: Option<Bug>, rng: &Rng) -> Trouble {
     let process = rng.below(processes as u64) as usize;
-    if bug == Some(Bug::NumberReused) && rng.chance(70) {
-        return Trouble::StoreAway { process: None, ms: 0, loses: true };
+    // What a defect needs comes often enough for a short search.
+    match bug.filter(|_| rng.chance(70)) {
+        Some(Bug::NumberReused) => return Trouble::StoreAway { process: None, ms: 0, loses: true },
+        Some(Bug::SilenceThroughOutage) => {
+            return Trouble::StoreAway { process: None, ms: rng.between(6_000, 20_000), loses: false };
+        }
+        _ => {}
     }
     match rng.below(14) {
         10..=12 => store_away(process, bug, rng),
         13 if CLOCK_JUMPS || bug == Some(Bug::ClockJumpSticks) => {
             Trouble::ClockJump { hours: rng.between(1, 30), ms: rng.between(1_000, 30_000) }
         }
-        13 => Trouble::PauseProcess(process, rng.between(100, 3_000)),
+        13 => Trouble::SuspendProcess(process, rng.between(1_000, 60_000)),
         0..=2 => Trouble::KillProcess(process),
         3..=4 => Trouble::PauseProcess(process, rng.between(1_000, 60_000)),
         5..=6 => Trouble::PowerLoss,
@@ -211,10 +229,9 @@ fn trouble(processes: usize, agents: usize, bug: Option<Bug>, rng: &Rng) -> Trou
 }
 
 fn store_away(process: usize, bug: Option<Bug>, rng: &Rng) -> Trouble {
-    let loses = rng.chance(50) && (LOSES_ALIVE || bug == Some(Bug::NumberReused));
-    let longest = if bug == Some(Bug::SilenceThroughOutage) { 20_000 } else { LONGEST_OUTAGE_MS };
+    let loses = rng.chance(50) && (OPENINGS_NAMED || bug == Some(Bug::NumberReused));
     let process = (!loses && rng.chance(50)).then_some(process);
-    let longest = if process.is_some() { 20_000 } else { longest };
+    let longest = if process.is_some() { 20_000 } else { LONGEST_OUTAGE_MS };
     let ms = if loses && rng.chance(50) { 0 } else { rng.between(100, longest) };
     Trouble::StoreAway { process, ms, loses }
 }

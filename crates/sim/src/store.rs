@@ -47,6 +47,10 @@ impl FaultStore {
         self.line.has_crashed()
     }
 
+    pub fn is_torn(&self) -> bool {
+        self.line.is_torn()
+    }
+
     pub fn is_away(&self) -> bool {
         self.line.is_away()
     }
@@ -71,6 +75,11 @@ impl FaultStore {
 
     pub fn submit(&mut self, op: Op, durability: Durability, now_ms: u64) -> Ticket {
         self.writer.submit(op, durability, Duration::from_millis(now_ms))
+    }
+
+    /// Submits `op` on the caller's own thread.
+    pub fn submit_here(&mut self, op: Op, durability: Durability, now_ms: u64) -> Ticket {
+        self.writer.submit_here(op, durability, Duration::from_millis(now_ms))
     }
 
     /// Answers `op` ahead of its commit, or gives it back.

@@ -35,7 +35,7 @@ use crate::{
     person::Runs,
     process::{self, Process},
     provider::Provider,
-    reach::DOUBT_IN_FULL,
+    reach::{DOUBT_IN_FULL, HEARTBEATS_FRESH},
     rng::Rng,
     scene::{Scene, Trouble},
     worker::{self, Worker},
@@ -57,6 +57,8 @@ pub struct Outcome {
     /// Violation that the oracle found, with the story up to it if that was asked for.
     pub violation: Option<String>,
     pub story: Vec<String>,
+    /// Simulated time at the end, in milliseconds.
+    pub ended_ms: u64,
     /// Number of times each thing happened: a world in which nothing happens proves nothing.
     pub seen: BTreeMap<String, u64>,
 }
@@ -89,6 +91,8 @@ pub struct Outside {
     pub oracle: Oracle,
     pub bug: Option<Bug>,
     pub processes: usize,
+    /// Whether openings may be answered ahead of their commit.
+    pub goes_ahead: bool,
     /// Rate at which one process may ask the upstream.
     pub rate: Rate,
     pub seen: BTreeMap<String, u64>,
@@ -255,6 +259,7 @@ pub fn run(seed: u64, bug: Option<Bug>, tell: bool) -> Outcome {
     Outcome {
         seed,
         violation,
+        ended_ms: out.now_ms(),
         story: out.story.map_or_else(Vec::new, |s| s.into_inner().unwrap_or_else(PoisonError::into_inner)),
         seen: out.seen,
     }
@@ -274,6 +279,7 @@ impl World {
             oracle: Oracle::new(DOUBT_IN_FULL || bug == Some(Bug::DoubtTooSmall)),
             bug,
             processes: scene.processes,
+            goes_ahead: scene.goes_ahead(bug),
             rate: scene.rate,
             seen: BTreeMap::new(),
             queue: BTreeMap::new(),
@@ -421,11 +427,15 @@ impl World {
                 let until = self.out.now_ms() + ms;
                 let all = 0..self.processes.len();
                 for i in all.filter(|i| process.is_none_or(|p| p == *i)) {
-                    if process.is_some() {
+                    if process.is_some() || loses && !HEARTBEATS_FRESH {
                         self.out.hampers(i, ms);
                     }
                     self.out.away_until_ms[i] = self.out.away_until_ms[i].max(until);
                 }
+            }
+            Trouble::SuspendProcess(i, ms) => {
+                self.processes[i].slept_ms += ms;
+                self.trouble(Trouble::PauseProcess(i, ms));
             }
             Trouble::ClockJump { hours, ms } => {
                 self.out.clock_jumps(hours as i64);

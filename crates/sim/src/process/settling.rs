@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    call::{connection::Event, desk, exchange},
+    call::{connection::Event, desk, exchange, membership::HEARTBEAT_MS},
     engine::{
         call::{
             admit::Admission,
@@ -31,7 +31,7 @@ use outlast_store::group::Step;
 use super::{Input, Pending, Process, Then, refuse, work::did};
 use crate::{Bug, agent, store::resolved, worker, world::Outside};
 
-const TICK_MS: u64 = 2_000;
+const TICK_MS: u64 = HEARTBEAT_MS;
 
 impl Process {
     pub(super) fn start(&mut self, out: &mut Outside) {
@@ -64,7 +64,7 @@ impl Process {
                     out.oracle.carries(&out.disk, instance, |key| self.exchanges.contains_key(&key));
                 }
                 let fresh = out.rng.between(0, u64::MAX - 1);
-                if let Some(renew) = self.membership.renewal(Vec::new(), fresh, out.now_ms()) {
+                if let Some(renew) = self.membership.renewal(Vec::new(), fresh, self.now_ms(out)) {
                     let then = Then::Renewed(renew.next);
                     self.queue(renew, Durability::Committed, then, out);
                 }
@@ -84,7 +84,7 @@ impl Process {
         let Ok(live) = self.store.read(|disk| disk.live_instances()) else { return };
         let (index, life) = (self.index, self.life);
         let is_gone = |who: &Identity| (who.pid as usize == index).then_some(who.start_time != life);
-        let mut verdicts = self.membership.verdicts(&live, is_gone, out.now_ms());
+        let mut verdicts = self.membership.verdicts(&live, is_gone, self.now_ms(out));
         verdicts
             .extend(self.membership.farewell(|no| self.store.read(|disk| disk.instance(no))).ok().flatten());
         for verdict in verdicts {
@@ -113,6 +113,9 @@ impl Process {
     /// Runs the writer's next group. A crash in the middle ends the process, and the rest is lost.
     pub(super) fn commit(&mut self, out: &mut Outside) {
         self.commit_at = None;
+        if self.store.has_crashed() {
+            return out.process_died(self.index);
+        }
         if self.store.is_away() && out.rng.chance(70) {
             // The writer goes on trying for a while before it reports that the store is away.
             let wait = out.rng.between(200, 1_500);
@@ -121,6 +124,9 @@ impl Process {
         self.store.plan(out.draw_faults(self.pending.iter().map(|p| &p.op)));
         let resting = self.pending.iter().any(|p| leaves_resting(&p.op, out));
         let (step, trail) = self.store.step(out.now_ms());
+        if self.store.is_torn() {
+            out.oracle.torn(self.index);
+        }
         if !self.pending.iter().all(|p| matches!(p.op, Op::Renew(_))) {
             out.oracle.check_tables(&out.disk, &out.provider);
         }
@@ -181,15 +187,15 @@ impl Process {
                 if let Ok(Outcome::Registered(no)) = result {
                     self.instance = no;
                     out.instances[self.index] = Some(no);
-                    self.membership.registered(no, out.now_ms());
+                    self.membership.registered(no, self.now_ms(out));
                     self.watch(out);
                 }
             }
             Then::Renewed(next) => match result {
                 Err(_) if out.bug == Some(Bug::SilenceThroughOutage) => {
-                    self.membership.renewed(next, out.now_ms());
+                    self.membership.renewed(next, self.now_ms(out));
                 }
-                Ok(_) => self.membership.renewed(next, out.now_ms()),
+                Ok(_) => self.membership.renewed(next, self.now_ms(out)),
                 Err(_) if self.membership.instance().is_none() => self.register(out),
                 Err(_) => {}
             },

@@ -5,11 +5,12 @@ use outlast_core::{
         op::{Op, Outcome},
         run::claim::Claim,
     },
+    journal::Opening,
     store::{Durability, Error},
     words::id::{RunNo, Slot},
 };
 
-use super::{Process, Then, settling::note_error};
+use super::{Pending, Process, Then, settling::note_error};
 use crate::{
     Bug,
     worker::{How, Input, Whose},
@@ -41,7 +42,18 @@ impl Process {
                 Err(op) => (op, Durability::Committed),
             },
         };
+        if durability == Durability::Synced && out.rng.chance(30) {
+            return self.here(op, Then::Worked(whose), out);
+        }
         self.queue(op, durability, Then::Worked(whose), out);
+    }
+
+    /// Submits an operation on the caller's own thread, which runs it at once if nothing else waits.
+    fn here(&mut self, op: Op, then: Then, out: &mut Outside) {
+        self.store.plan(out.draw_faults(std::iter::once(&op)));
+        let ticket = self.store.submit_here(op.clone(), Durability::Synced, out.now_ms());
+        self.pending.push(Pending { op, ticket, then, as_whom: self.instance, receiving: Vec::new() });
+        self.commit(out);
     }
 
     fn ahead(&mut self, op: Op, out: &Outside) -> Result<Result<Outcome, Error>, Op> {
@@ -61,10 +73,18 @@ impl Process {
                 self.queue(op.clone(), Durability::Committed, Then::Noted, out);
             }
             (Op::BeginStep(begin), Some(Bug::OnceForgotten)) => begin.at_most_once = false,
+            (Op::Record(record), Some(Bug::NumberReused)) => by_number(&mut record.opening, out),
+            (Op::RecordItem(record), Some(Bug::NumberReused)) => by_number(&mut record.opening, out),
             _ => {}
         }
         op
     }
+}
+
+/// Replaces an opening by the one that has its number now.
+fn by_number(opening: &mut Opening, out: &Outside) {
+    let here = out.disk.inspect(|t, _| t.entries.get(&(opening.run, opening.seq)).and_then(Opening::of));
+    *opening = here.unwrap_or(*opening);
 }
 
 /// Tells a worker the outcome of its operation.

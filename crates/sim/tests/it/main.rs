@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod coverage;
+mod linear;
 mod planted;
 
 use outlast_sim::{many, run};

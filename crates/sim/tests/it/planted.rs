@@ -29,8 +29,8 @@ planted! {
     a_request_decided_before_the_mark_of_its_twin_is_found: MarkIgnored within 400, "4: entry";
     a_void_that_is_tried_once_is_found: VoidTriedOnce within 400, "nobody carries it";
     an_upstream_asked_faster_than_its_rate_is_found: RateForgotten within 400, "its upstream takes";
-    a_group_half_applied_is_found: GroupHalfApplied within 400, "";
-    a_commit_told_as_synced_that_is_not_is_found: UnsyncedTold within 400, "";
+    a_group_half_applied_is_found: GroupHalfApplied within 400, "a part of it is there";
+    a_commit_told_as_synced_that_is_not_is_found: UnsyncedTold within 400, "1: ";
     a_swap_that_looks_at_no_version_is_found: SwapIgnored within 400, "a swap of";
     a_try_counted_twice_is_found: TryCountedTwice within 400, "went from try";
     a_step_that_happens_more_than_once_is_found: OnceForgotten within 400, "ran again unasked";
