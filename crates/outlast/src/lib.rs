@@ -135,7 +135,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {
             let store = context.open(false, Default::default())?;
-            serve::proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store, &*context.clock);
             let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
             printed(look, |page| commands::show::show(&*store, &logs, &args, page))
         }
@@ -145,12 +145,12 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Attach(args) => {
             let store = context.open(false, Default::default())?;
-            serve::proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store, &*context.clock);
             commands::attach::attach(&*store, &context, &args)
         }
         Command::Logs(args) => {
             let store = context.open(false, Default::default())?;
-            serve::proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store, &*context.clock);
             printed(look, |page| {
                 commands::logs::logs(&*store, &context, &args, page, &mut || thread::sleep(FOLLOW))
             })
@@ -164,7 +164,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             );
             let store = context.open(create, Default::default())?;
             // Without this, a person who looks after a kill -9 would be told that the run is running.
-            serve::proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store, &*context.clock);
             on_store(other, &*store, look)
         }
     }

@@ -2,18 +2,13 @@
 
 use std::{
     collections::HashMap,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use outlast_core::{
     engine::{
         self,
-        run::renew::{Active, Pulse},
+        run::renew::{Active, ActiveTime, Pulse},
     },
     store::Error,
     words::id::{AttemptNo, InstanceNo, RunNo},
@@ -21,20 +16,15 @@ use outlast_core::{
 use outlast_server::node::{HEARTBEAT, Node};
 
 /// Attempts open in this process, and the heartbeat that renews them.
+#[derive(Default)]
 pub struct Beat {
     open: Mutex<HashMap<(RunNo, AttemptNo), Open>>,
-    /// Path of the store's file, and its identity when it was opened.
-    file: Option<(PathBuf, Option<FileId>)>,
-    vanished: AtomicBool,
 }
-
-/// Device and inode of a file.
-type FileId = (u64, u64);
 
 struct Open {
     instance: InstanceNo,
-    /// Monotonic time up to which the attempt's active time is posted. `None`: its supervisor posts it.
-    posted_ms: Option<u64>,
+    /// Active time of the attempt. `None`: its supervisor posts it.
+    active: Option<ActiveTime>,
     pulse: Option<Pulse>,
     lost: bool,
 }
@@ -47,41 +37,29 @@ pub enum Word {
     Stop,
     /// This process was declared dead, and another one may drive the run.
     Lost,
-    /// The store's file was removed or replaced: anything written to it is lost when this process ends.
-    Vanished,
+    /// This process could not renew for a whole lease: others may have declared it dead.
+    Away,
 }
 
 impl Beat {
-    /// Creates the heartbeat. `file` is the store's file, `None` for a store that is not a file.
-    pub fn new(file: Option<PathBuf>) -> Beat {
-        let file = file.map(|path| {
-            let id = id_of(&path);
-            (path, id)
-        });
-        Beat { open: Mutex::default(), file, vanished: AtomicBool::new(false) }
-    }
-
     /// Adds an open attempt.
     pub fn open(&self, node: &Node, run: RunNo, attempt: AttemptNo, instance: InstanceNo, driven: bool) {
-        let posted_ms = driven.then(|| node.clock().monotonic_ms());
-        self.attempts().insert((run, attempt), Open { instance, posted_ms, pulse: None, lost: false });
+        let active = driven.then(|| ActiveTime::begin(node.clock().monotonic_ms()));
+        self.attempts().insert((run, attempt), Open { instance, active, pulse: None, lost: false });
     }
 
     /// Removes an attempt. Returns its active time, in milliseconds, that was not posted yet.
     pub fn close(&self, node: &Node, run: RunNo, attempt: AttemptNo) -> i64 {
         let now = node.clock().monotonic_ms();
         let open = self.attempts().remove(&(run, attempt));
-        let since = open.and_then(|o| o.posted_ms).map_or(0, |posted| now.saturating_sub(posted));
-        i64::try_from(since).unwrap_or(0)
+        open.and_then(|open| open.active).map_or(0, |mut active| active.take(now))
     }
 
-    pub fn word(&self, run: RunNo, attempt: AttemptNo) -> Word {
-        if self.vanished.load(Ordering::Relaxed) {
-            return Word::Vanished;
-        }
+    pub fn word(&self, node: &Node, run: RunNo, attempt: AttemptNo) -> Word {
         match self.attempts().get(&(run, attempt)) {
             Some(open) if open.lost => Word::Lost,
             Some(Open { pulse: Some(pulse), .. }) if pulse.stop_requested => Word::Stop,
+            _ if !node.may_open() => Word::Away,
             _ => Word::GoOn,
         }
     }
@@ -102,19 +80,7 @@ impl Beat {
         }
     }
 
-    /// Returns whether the store's file is still the one that was opened. Once false, it stays false.
-    pub fn is_there(&self) -> bool {
-        // An open file outlives its name: SQLite itself would go on writing to a file that no one can find.
-        if let Some((path, id)) = &self.file
-            && id_of(path) != *id
-        {
-            self.vanished.store(true, Ordering::Relaxed);
-        }
-        !self.vanished.load(Ordering::Relaxed)
-    }
-
     async fn now(&self, node: &Node) {
-        self.is_there();
         let now = node.clock().monotonic_ms();
         let me = node.instance();
         let active: Vec<Active> = self
@@ -123,12 +89,11 @@ impl Beat {
             .filter_map(|((run, attempt), open)| {
                 // A proxy in this process may have learnt of the verdict first, and registered a new instance.
                 open.lost |= open.instance != me;
-                let ms = i64::try_from(now.saturating_sub(open.posted_ms?)).unwrap_or(0);
-                open.posted_ms = Some(now);
+                let ms = open.active.as_mut()?.take(now);
                 (!open.lost).then_some(Active { run: *run, attempt: *attempt, ms })
             })
             .collect();
-        match node.renew(active).await {
+        match node.renew(active.clone()).await {
             Ok(pulses) => {
                 let mut attempts = self.attempts();
                 for pulse in pulses {
@@ -143,15 +108,25 @@ impl Beat {
                 self.attempts().values_mut().for_each(|open| open.lost = true);
             }
             // The next one may succeed: one missed heartbeat decides nothing.
-            Err(e) => tracing::warn!(error = %e, "heartbeat not renewed"),
+            Err(e) => {
+                // A renewal in doubt may have been posted.
+                if !matches!(e, Error::CommitUnknown { .. }) {
+                    self.give_back(&active);
+                }
+                tracing::warn!(error = %e, "heartbeat not renewed");
+            }
+        }
+    }
+
+    fn give_back(&self, unposted: &[Active]) {
+        let mut attempts = self.attempts();
+        for Active { run, attempt, ms } in unposted {
+            let open = attempts.get_mut(&(*run, *attempt)).and_then(|open| open.active.as_mut());
+            open.into_iter().for_each(|active| active.give_back(*ms));
         }
     }
 
     fn attempts(&self) -> std::sync::MutexGuard<'_, HashMap<(RunNo, AttemptNo), Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn id_of(path: &Path) -> Option<FileId> {
-    std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }

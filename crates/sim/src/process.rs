@@ -115,14 +115,22 @@ pub enum Input {
 #[derive(Clone, Debug)]
 enum Then {
     Registered,
-    Renewed,
+    /// With the heartbeat that was to be written.
+    Renewed(i64),
     Declared,
-    Entered { connection: u64, run: RunNo, label: String },
+    Entered {
+        connection: u64,
+        run: RunNo,
+        label: String,
+    },
     Admitted(u64),
     Settled(Key),
     MayLeave(Key),
     Noted,
-    Claimed { agent: usize, life: u32 },
+    Claimed {
+        agent: usize,
+        life: u32,
+    },
     WorkerClaimed(Whose),
     Worked(Whose),
     Raised,

@@ -6,6 +6,8 @@ use outlast_core::{
     words::id::{InstanceNo, Micros},
 };
 
+use crate::gate::Inside;
+
 /// Reason why a commit did not succeed.
 pub enum CommitFailed {
     /// Nothing of the group was written.
@@ -16,6 +18,10 @@ pub enum CommitFailed {
 
 /// One database connection, as the writer thread uses it.
 pub trait Backend: Fetch + Send {
+    /// Keeps forks waiting until the result is dropped: held from a transaction's begin to its end.
+    fn enter(&self) -> Option<Inside> {
+        None
+    }
     /// Begins a write transaction and returns the store's `now`.
     fn begin(&mut self, synced: bool) -> Result<Micros, Error>;
     /// Begins a read-only transaction and returns the store's `now`.
@@ -35,9 +41,14 @@ pub trait Backend: Fetch + Send {
     fn release(&mut self) {
         self.rollback();
     }
-    /// Returns whether the group that ended with `counter` is committed, asked on a fresh connection.
-    /// `None` if nobody can tell.
+    /// Returns whether the group that ended with `counter` is committed, asked on a fresh connection. Waits a bounded
+    /// time for the answer. `None` if nobody can tell, or not yet.
     fn is_committed(&mut self, instance: InstanceNo, counter: i64) -> Option<bool>;
+    /// Returns whether the store can go on after a commit whose outcome is unclear: `is_committed` tells it once the
+    /// database is back, and what another connection reads is what was committed.
+    fn tells_later(&self) -> bool {
+        false
+    }
     /// Frees disk space that was kept in reserve, after `Error::Full`. Returns whether there was any.
     fn free_ballast(&mut self) -> bool {
         false

@@ -4,6 +4,7 @@
 pub mod backend;
 mod ballast;
 mod format;
+mod gate;
 pub mod group;
 mod migration;
 pub mod postgres;
@@ -12,7 +13,7 @@ mod rows;
 pub mod sqlite;
 mod tables;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use outlast_core::{
     reads::forked::Forked,
@@ -41,11 +42,17 @@ pub struct Options {
     pub entropy: Arc<dyn Entropy>,
     /// Creates the store if it is missing. Otherwise a missing store is an error.
     pub create: bool,
+    /// Longest time for which operations wait for a database that went away, and for the outcome of a cut commit.
+    pub store_wait: Duration,
 }
+
+/// Usual `store_wait`: longer than a server needs to restart, or to notice that this client is gone.
+pub const STORE_WAIT: Duration = Duration::from_secs(60);
 
 /// Opens the store at `place`: a file path, or a `postgres://` or `postgresql://` URL.
 ///
-/// The time taken does not depend on how much the store holds. Errors: `Open`, `Newer`, `Older`, `Corrupt`.
+/// The time taken does not depend on how much the store holds. Errors: `Open`, `Newer`, `Older`, `Corrupt`, and
+/// `OpenAtFork` for a file that an ancestor had open when it forked.
 pub fn open(place: &str, options: Options) -> Result<Arc<dyn Store>, Error> {
     let store: Arc<dyn Store> = if place.starts_with("postgres://") || place.starts_with("postgresql://") {
         Arc::new(postgres::PostgresStore::open(place, options)?)

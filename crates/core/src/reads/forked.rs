@@ -231,11 +231,17 @@ impl Store for Forked {
     fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
         self.inner.damage(reindex)
     }
+    fn check(&self) -> Result<(), Error> {
+        self.inner.check()
+    }
     fn now(&self) -> Result<Micros, Error> {
         self.inner.now()
     }
     fn place(&self) -> String {
         self.inner.place()
+    }
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared()
     }
 }
 

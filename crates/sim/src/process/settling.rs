@@ -14,7 +14,6 @@ use outlast_core::{
             claim::{Claim, Claimed},
             raise::Raise,
             register::Register,
-            renew::Renew,
         },
     },
     envelope::unit::{Limits, PerUnit, Unit},
@@ -64,8 +63,11 @@ impl Process {
                 if self.pending.is_empty() && self.resolved.is_empty() {
                     out.oracle.carries(&out.disk, instance, |key| self.exchanges.contains_key(&key));
                 }
-                let renew = Renew { instance, active: Vec::new() };
-                self.queue(renew, Durability::Committed, Then::Renewed, out);
+                let fresh = out.rng.between(0, u64::MAX - 1);
+                if let Some(renew) = self.membership.renewal(Vec::new(), fresh, out.now_ms()) {
+                    let then = Then::Renewed(renew.next);
+                    self.queue(renew, Durability::Committed, then, out);
+                }
                 self.watch(out);
             }
             None if self.pending.is_empty() && self.resolved.is_empty() => self.register(out),
@@ -183,9 +185,11 @@ impl Process {
                     self.watch(out);
                 }
             }
-            Then::Renewed => match result {
-                Err(_) if out.bug == Some(Bug::SilenceThroughOutage) => self.membership.renewed(out.now_ms()),
-                Ok(_) => self.membership.renewed(out.now_ms()),
+            Then::Renewed(next) => match result {
+                Err(_) if out.bug == Some(Bug::SilenceThroughOutage) => {
+                    self.membership.renewed(next, out.now_ms());
+                }
+                Ok(_) => self.membership.renewed(next, out.now_ms()),
                 Err(_) if self.membership.instance().is_none() => self.register(out),
                 Err(_) => {}
             },

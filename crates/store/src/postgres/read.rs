@@ -66,7 +66,10 @@ fn token_key(row: &Row) -> Result<TokenKey, Error> {
 
 impl Store for PostgresStore {
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
-        self.writer.submit(op, durability, Hands::Writers)
+        match self.check() {
+            Ok(()) => self.writer.submit(op, durability, Hands::Writers),
+            Err(e) => Ticket::ready(Err(e)),
+        }
     }
 
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
@@ -277,6 +280,10 @@ impl Store for PostgresStore {
         Ok(keys)
     }
 
+    fn check(&self) -> Result<(), Error> {
+        self.readers.refuse_forked()
+    }
+
     fn now(&self) -> Result<Micros, Error> {
         let told = self.readers.run(async move |c: &Client| maybe(c, NOW, params![], rows::number).await)?;
         self.time.now(told.map(Micros))
@@ -284,5 +291,8 @@ impl Store for PostgresStore {
 
     fn place(&self) -> String {
         self.address.place().to_owned()
+    }
+    fn is_shared(&self) -> bool {
+        true
     }
 }

@@ -94,6 +94,7 @@ impl Admit {
             Choice::Join(seq, instance) => return Ok(Answer::Join { seq, instance }),
             Choice::New { stands_for } => stands_for,
         };
+        guard::unhalt(l, self.actor.run, true, now)?;
         if let Some(refusal) = guard::open_run(l.run(self.actor.run)?)? {
             return Ok(Answer::Refused(refusal));
         }

@@ -58,6 +58,8 @@ impl Claim {
         if let Some(label) = self.label.as_deref().filter(|label| guard::labelled(l, run, label).is_some()) {
             return Err(Error::LabelEnded { id: run.id.to_string(), label: label.to_owned() });
         }
+        guard::unhalt(l, self.run, l.has_open_attempt(self.run), now)?;
+        let run = l.run(self.run)?;
         if status::next(run.status, Event::Begin).is_none() {
             guard::shift(&mut run.clone(), Event::Begin, now)?;
         }

@@ -46,6 +46,7 @@ impl Enter {
         if let Some(found) = self.find(l, slot)? {
             return Ok(found);
         }
+        guard::unhalt(l, self.run, l.has_open_attempt(self.run), now)?;
         let run = l.run(self.run)?;
         if self.label.is_none() && run.stop_requested && run.status == Status::Interrupted {
             return Err(Error::NotRunning { id: run.id.to_string(), status: run.status.name() });
