@@ -133,7 +133,7 @@ fn entries(
     sums: &mut BTreeMap<EnvelopeNo, Sums>,
     damage: &mut Vec<String>,
 ) -> Result<(), CliError> {
-    let (run, mut after) = (&view.run, Seq(0));
+    let (run, mut after, mut end) = (&view.run, Seq(0), view.run.next_seq);
     damage.extend(value(store, run.no, Seq(0), Role::Stdin)?.map(|what| format!("run {}: {what}", run.id)));
     loop {
         let page = store.entries(run.no, after, PAGE)?;
@@ -141,7 +141,11 @@ fn entries(
         after = last.seq;
         let whole = page.len() == PAGE;
         for e in page {
-            if e.seq >= run.next_seq {
+            if e.seq >= end {
+                // A run at work goes on while its entries are read.
+                end = store.run(run.no)?.map_or(end, |view| view.run.next_seq);
+            }
+            if e.seq >= end {
                 damage.push(format!("run {}: entry {} is beyond its journal's end", run.id, e.seq));
             }
             for envelope in run.charges.iter().chain(e.windows()) {
@@ -209,4 +213,48 @@ fn budget(view: &RunView, sums: &Sums, child_gone: bool) -> Option<String> {
         _ => sums.differ(e, child_gone),
     };
     wrong.map(|wrong| format!("run {}: {wrong}", view.run.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use outlast_core::{
+        engine::{
+            actor::Actor,
+            run::{enter::Enter, register::Register, start::Start},
+            step::count_loop::CountLoop,
+        },
+        memory::MemoryStore,
+        run::instance::Identity,
+        words::{
+            clock::ManualClock,
+            id::{Micros, RunId},
+        },
+    };
+
+    use super::*;
+
+    // Bug: `verify` told damage to a run at work. Consequence: a whole store looked broken, and true damage was lost
+    // among that. Cause: a run's row is read before its entries, and the run had gone on in between.
+    #[test]
+    fn entries_that_a_run_at_work_adds_are_no_damage() {
+        let store = MemoryStore::new(Arc::new(ManualClock::new(Micros(1_800_000_000_000_000))));
+        let id = RunId::new("r1").unwrap();
+        let run = store.run_verb(Start::new(id), Durability::Synced).unwrap().run;
+        let identity = Identity::default();
+        let instance = store.run_verb(Register { identity }, Durability::Synced).unwrap();
+        let entered = store.run_verb(Enter { run, label: None, instance }, Durability::Synced).unwrap();
+        let before = store.run(run).unwrap().unwrap();
+        let seq = before.run.next_seq;
+        let actor = Actor { run, attempt: entered.attempt, instance };
+        let count = CountLoop { actor, slot: entered.slot, iteration: entered.iteration, key: None };
+        store.run_verb(count, Durability::Synced).unwrap();
+        let (mut sums, mut damage) = Default::default();
+        entries(&store, &before, &mut sums, &mut damage).unwrap();
+        assert_eq!(damage, Vec::<String>::new());
+        store.tamper(|tables| tables.runs.get_mut(&run).unwrap().next_seq = seq);
+        entries(&store, &before, &mut sums, &mut damage).unwrap();
+        assert_eq!(damage, [format!("run r1: entry {seq} is beyond its journal's end")]);
+    }
 }
