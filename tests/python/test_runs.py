@@ -124,6 +124,22 @@ def test_a_refusal_says_what_can_be_done_about_it_here(rt):
         assert run.loop() == 1
 
 
+def test_a_program_that_runs_by_itself_is_not_told_to_be_resumed(rt, monkeypatch):
+    """Bug: Python programs were told `outlast resume RUN`, which has no command to start for them."""
+    assert "resume" not in outlast.errors.of("not_running", "run r is interrupted", "`outlast resume r`").hint
+
+    def hint(supervised=None):
+        if supervised:
+            monkeypatch.setenv("OUTLAST_RUN_ID", supervised)
+        with pytest.raises(outlast.BudgetExceeded) as error:
+            with rt.run(f"under-{supervised}", budget=outlast.Budget(loops=0)) as run:
+                run.loop()
+        return error.value.hint
+
+    assert hint().endswith("then start the program again")
+    assert hint("nobody").endswith("then `outlast resume nobody`")
+
+
 def test_another_limit_is_never_taken_silently(rt):
     interrupted(rt, "r", budget=outlast.Budget(usd=5, wall="1h"))
     interrupted(rt, "r", budget=outlast.Budget(usd="5.00"))

@@ -229,13 +229,14 @@ impl Seat {
         Ok(py.detach(|| call::settle(&core, self, Seq(seq), nano_usd, tokens))?)
     }
 
-    /// Returns what the attempt should do: "go on", "stop" or "lost".
+    /// Returns what the attempt should do: "go on", "stop", "lost" or "away" (open nothing until the store is back).
     fn word(&self) -> PyResult<&'static str> {
         let core = self.shared.core()?;
-        Ok(match core.beat.word(self.run_no(), self.actor.attempt) {
+        Ok(match core.beat.word(&core.node, self.run_no(), self.actor.attempt) {
             Word::GoOn => "go on",
             Word::Stop => "stop",
             Word::Lost => "lost",
+            Word::Away => "away",
         })
     }
 

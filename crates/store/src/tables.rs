@@ -385,7 +385,7 @@ pub fn step_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<StepRow, R> {
     })
 }
 
-/// Reads a ledger line from the columns run, upstream, model, day, calls, tokens, spent, doubt.
+/// Reads a ledger line from the columns run, upstream, model, day, calls, tokens, spent, doubt, unbacked.
 pub fn ledger_line<R: Columns>(row: &mut Cursor<'_, R>) -> Read<LedgerLine, R> {
     Ok(LedgerLine {
         run: RunNo(row.int()?),
@@ -396,5 +396,6 @@ pub fn ledger_line<R: Columns>(row: &mut Cursor<'_, R>) -> Read<LedgerLine, R> {
         tokens: row.int()?,
         spent_nano_usd: row.int()?,
         doubt_nano_usd: row.int()?,
+        unbacked_nano_usd: row.int()?,
     })
 }

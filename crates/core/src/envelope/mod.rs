@@ -53,7 +53,7 @@ impl Envelope {
 
     /// Returns the amount left under the limit; `None` without a limit. Negative after an overrun.
     pub fn free(&self, unit: Unit) -> Option<i64> {
-        self.limits[unit].map(|l| l - self.spent[unit] - self.reserved[unit])
+        self.limits[unit].map(|l| l.saturating_sub(self.spent[unit]).saturating_sub(self.reserved[unit]))
     }
 
     /// Returns the part of `reserved` that calls in flight hold. It may come back.

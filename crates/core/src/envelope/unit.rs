@@ -88,6 +88,10 @@ impl Unit {
     }
 }
 
+/// Largest cost in nano-USD (a million usd), and largest number of tokens, that one call is charged. A report beyond all
+/// reason must not make the sums of a whole store overflow.
+pub const MOST_PER_CALL: i64 = 1_000_000_000_000_000;
+
 /// One value for each unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -121,6 +125,12 @@ impl Amounts {
         a
     }
 
+    /// Returns cost and tokens of one call, each at most [`MOST_PER_CALL`].
+    pub fn of_call(cost_nano_usd: i64, tokens: u64) -> Self {
+        let tokens = i64::try_from(tokens).unwrap_or(i64::MAX);
+        Self::of(cost_nano_usd.min(MOST_PER_CALL), tokens.min(MOST_PER_CALL))
+    }
+
     pub fn with(mut self, unit: Unit, value: i64) -> Self {
         self[unit] = value;
         self
@@ -130,6 +140,14 @@ impl Amounts {
     pub fn least(mut self, other: &Self) -> Self {
         for (a, b) in self.0.iter_mut().zip(other.0) {
             *a = (*a).min(b);
+        }
+        self
+    }
+
+    /// Returns the greater of both, unit by unit.
+    pub fn most(mut self, other: &Self) -> Self {
+        for (a, b) in self.0.iter_mut().zip(other.0) {
+            *a = (*a).max(b);
         }
         self
     }
@@ -145,6 +163,7 @@ impl Amounts {
     pub fn tokens(&self) -> i64 {
         self[Unit::Tokens]
     }
+
     /// Returns the part that also counts in ancestors and windows.
     pub fn propagating(mut self) -> Self {
         for u in Unit::ALL {

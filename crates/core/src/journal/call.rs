@@ -15,12 +15,18 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Correction {
     pub at: Micros,
-    /// Amounts posted: the call's own bill if it arrived late, else the lesser of the retry's cost and the
-    /// headroom left.
+    /// Amounts posted: the call's own bill if it arrived late, else the lesser of the estimate and the headroom left.
     pub posted: Amounts,
-    /// Part of the retry's cost that no headroom covered (unbacked doubt), in nano-USD.
+    /// Part of the estimate that no headroom covered (unbacked doubt), in nano-USD.
     pub unbacked_nano_usd: i64,
+    /// Part of the estimate that no headroom covered, in tokens.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unbacked_tokens: i64,
     pub why: String,
+}
+
+fn is_zero(amount: &i64) -> bool {
+    *amount == 0
 }
 
 /// Details of a call entry; most of them are for people.
@@ -38,6 +44,9 @@ pub struct CallDetail {
     pub clamped_to: Option<u64>,
     /// Lost call that this call repeats.
     pub retry_of: Option<Seq>,
+    /// Most input tokens that the request can be billed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_bound: Option<u64>,
     /// Amounts reserved for the call. They are its charge when no usage arrives, even if its hold was passed
     /// on.
     pub reserved: Amounts,

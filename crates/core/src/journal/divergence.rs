@@ -1,12 +1,14 @@
 //! Divergence: the first new call a restarted agent made instead of a recorded one, and where the two requests
 //! differ.
 
+use std::cmp::Ordering;
+
 use serde_json::Value;
 
 use crate::{
     journal::{Entry, Kind, State},
     run::{attempt::Attempt, masks::Rules},
-    words::id::Seq,
+    words::id::{AttemptNo, Seq},
 };
 
 /// First new call of one attempt while recorded answers were left.
@@ -33,13 +35,24 @@ pub fn partings<'a>(attempts: &'a [Attempt], entries: &'a [Entry]) -> Vec<Partin
                 && e.attempt < attempt.no
                 && e.seq < new.seq
         };
-        // An answer remembers only the last attempt it was delivered to, so an answer taken by a later attempt
-        // may have been taken by this one before. Answers that nobody took since come first.
-        let recorded = entries
-            .iter()
-            .filter(left)
-            .find(|e| e.delivered_to.is_none_or(|to| to < attempt.no))
-            .or_else(|| entries.iter().filter(left).find(|e| e.delivered_to != Some(attempt.no)));
+        // An answer remembers only the last attempt it was delivered to, so an answer taken by a later attempt may have
+        // been taken by this one before: by its count of untaken answers, all but the last ones were.
+        let left: Vec<&Entry> = entries.iter().filter(left).collect();
+        let count = |is: fn(AttemptNo, AttemptNo) -> bool| {
+            left.iter().filter(|e| is(e.delivered_to.unwrap_or_default(), attempt.no)).count()
+        };
+        let (taken_later, never_taken) = (count(|to, own| to > own), count(|to, own| to < own));
+        let untaken = usize::try_from(attempt.untaken).unwrap_or(0).saturating_sub(never_taken);
+        let mut taken_before = taken_later.saturating_sub(untaken);
+        let recorded = left.into_iter().find(|e| match e.delivered_to.unwrap_or_default().cmp(&attempt.no) {
+            Ordering::Less => true,
+            Ordering::Equal => false,
+            Ordering::Greater if taken_before == 0 => true,
+            Ordering::Greater => {
+                taken_before -= 1;
+                false
+            }
+        });
         Some(Parting { attempt, new, recorded })
     };
     attempts.iter().filter_map(of).collect()

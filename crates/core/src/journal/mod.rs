@@ -93,6 +93,24 @@ impl Entry {
     pub fn is_lost(&self) -> bool {
         self.kind == Kind::Call && self.state == State::Unknown
     }
+
+    /// Returns the unbacked doubt: cost and tokens that may be billed for a lost call, and that no envelope holds or has
+    /// posted.
+    ///
+    /// While the outcome is unknown, the call's bound without what it still holds; once its retry has settled, the part
+    /// of the estimate that found no headroom.
+    pub fn unbacked(&self) -> Amounts {
+        let Some(call) = &self.call else { return Amounts::default() };
+        let missing = |bound: i64, held: i64| (bound - held).max(0);
+        match &call.correction {
+            Some(c) => Amounts::of(c.unbacked_nano_usd, c.unbacked_tokens),
+            None if self.is_lost() => Amounts::of(
+                missing(call.reserved.cost(), self.held.cost()),
+                missing(call.reserved.tokens(), self.held.tokens()),
+            ),
+            None => Amounts::default(),
+        }
+    }
 }
 
 /// Returns the scope of calls made outside items and outside steps with retries: the iteration.

@@ -69,7 +69,7 @@ pub struct Bound {
     pub input_pico: i128,
     /// Price of an output token at the dearest column, in pico-USD.
     pub output_pico_per_token: i64,
-    /// Cost of server tools, in pico-USD.
+    /// Cost of server tools and fee of the request, in pico-USD.
     pub fixed_pico: i128,
     /// Number of answers, each up to the cap.
     pub choices: u64,
@@ -91,7 +91,8 @@ impl Bound {
         Bound {
             input_pico: dearest_input(&rates, price, asked).times(asked.input_tokens),
             output_pico_per_token: rates.output.max(rates.reasoning).0,
-            fixed_pico: i128::from(price.web_search_pico) * i128::from(asked.web_searches),
+            fixed_pico: i128::from(price.web_search_pico) * i128::from(asked.web_searches)
+                + i128::from(price.request_pico),
             ..Bound::sized(asked, cap)
         }
     }
@@ -112,6 +113,16 @@ impl Bound {
             cap,
             floor_cap: asked.thinking_budget.unwrap_or(0).saturating_add(FLOOR_TOKENS).min(cap),
         }
+    }
+
+    /// Returns the bound of the same request when its input is known to be at most `tokens`.
+    pub fn with_input(&self, tokens: u64) -> Bound {
+        if tokens >= self.input_tokens {
+            return *self;
+        }
+        // By the average price of the input, rounded down: the bound errs upwards.
+        let (all, fewer) = (i128::from(self.input_tokens), i128::from(self.input_tokens - tokens));
+        Bound { input_tokens: tokens, input_pico: self.input_pico - self.input_pico / all * fewer, ..*self }
     }
 
     /// Returns the most the request costs with an output cap of `cap` tokens per choice.
@@ -221,6 +232,7 @@ mod tests {
         check("claude-sonnet-4-5", Asked { wants_cache: true, ..asked }, 3_750_000 + 1_500_000, 1100);
         check("claude-sonnet-4-5", Asked { wants_1h_cache: true, ..asked }, 6_000_000 + 1_500_000, 1100);
         check("claude-sonnet-4-5", Asked { web_searches: 5, ..asked }, 4_500_000 + 50_000_000, 1100);
+        check("gpt-4o-search-preview", asked, 25_000_000 + 2_500_000 + 1_000_000, 1100);
         // OpenAI's newer models write a cache unasked, at 1.25 × input.
         check("gpt-6-sol", asked, 2_500_000 + 1_000_000, 1100);
         let long = |input_tokens| Asked { input_tokens, ..asked };
@@ -280,7 +292,8 @@ mod tests {
         }
     }
 
-    const MODELS: [&str; 8] = [
+    const MODELS: [&str; 9] = [
+        "gpt-4o-search-preview",
         "gpt-4o-mini",
         "gpt-5.4",
         "gpt-6-sol",

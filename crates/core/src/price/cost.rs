@@ -22,6 +22,7 @@ pub fn cost(price: &Price, usage: &Usage, tier: ServiceTier) -> NanoUsd {
         rates.output.times(usage.output - reasoning),
         rates.reasoning.times(reasoning),
         i128::from(price.web_search_pico) * i128::from(usage.web_searches),
+        i128::from(price.request_pico),
     ];
     nano_from_pico(pico.into_iter().fold(0, i128::saturating_add))
 }
@@ -41,6 +42,10 @@ mod tests {
     fn costs_are_those_computed_by_hand() {
         let none = Usage::default();
         check("gpt-4o-mini", Standard, none, 0);
+        // A search for each request, at 0.025 usd: 100 × 2.50 + 100 × 10 usd per million beside it.
+        check("gpt-4o-search-preview", Standard, none, 25_000_000);
+        let small = Usage { input: 100, output: 100, ..none };
+        check("gpt-4o-search-preview-2027-01-01", Standard, small, 25_000_000 + 1_250_000);
         // 1,000 × 0.15 + 500 × 0.60 usd per million = 0.00045 usd.
         check("gpt-4o-mini", Standard, Usage { input: 1000, output: 500, ..none }, 450_000);
         // Half of the input cached: 500 × 0.15 + 500 × 0.075 + 500 × 0.60.

@@ -11,6 +11,7 @@ mod lookup;
 mod overrides;
 mod rows;
 mod table;
+mod unasked;
 
 use std::collections::BTreeMap;
 
@@ -50,6 +51,10 @@ pub struct Price {
     pub max_output_tokens: Option<u64>,
     /// Price of one server-side web search, in pico-USD, at its dearest size.
     pub web_search_pico: i64,
+    /// Fee of each request, whatever it uses, in pico-USD. Models that search the web for every request have one.
+    pub request_pico: i64,
+    /// Whether the model adds search results to its input unasked, so that any request can fill its context.
+    pub adds_input: bool,
     /// Whether the model's provider writes (and bills) a prompt cache without being asked.
     pub caches_unasked: bool,
     /// Price of the dearest input token that is not text, where it is dearer than text.

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::{
     Price,
     decimal::{BadDecimal, pico_usd},
-    rows::{Listing, Row, is_anthropic},
+    rows::{Listing, Row},
 };
 use crate::words::usage::ServiceTier;
 
@@ -112,11 +112,12 @@ const COLUMNS: [(&str, Column); 7] = [
 ];
 const TIERS: [(&str, ServiceTier); 3] =
     [("_flex", ServiceTier::Flex), ("_priority", ServiceTier::Priority), ("_batches", ServiceTier::Batch)];
-const OTHERS: [&str; 6] = [
+const OTHERS: [&str; 7] = [
     "max_input_tokens",
     "max_output_tokens",
     "max_tokens",
     "input_cost_per_audio_token",
+    "input_cost_per_request",
     "search_context_cost_per_query",
     "tiered_pricing",
 ];
@@ -143,7 +144,7 @@ const MOST_PER_SEARCH: (i64, &str) = (100_000_000_000_000, "100");
 impl Entry<'_> {
     fn price(&self, entry: &RawValue) -> Result<Price, PriceError> {
         let fields = self.object("the entry", entry)?;
-        let mut listing = Listing { anthropic: is_anthropic(self.model), ..Listing::default() };
+        let mut listing = Listing::of(self.model);
         for (field, value) in &fields {
             self.take(&mut listing, field, value)?;
         }
@@ -154,8 +155,10 @@ impl Entry<'_> {
                 return Err(PriceError::Missing { model: self.model.into(), field });
             }
         }
-        // Both halves of the plain row are there, so there is a price.
-        listing.price().ok_or(PriceError::Missing { model: self.model.into(), field: "input_cost_per_token" })
+        // Both halves of the plain row are there, so only a fee can be missing.
+        listing
+            .price()
+            .ok_or(PriceError::Missing { model: self.model.into(), field: "input_cost_per_request" })
     }
 
     fn take(&self, listing: &mut Listing, field: &str, value: &RawValue) -> Result<(), PriceError> {
@@ -169,6 +172,9 @@ impl Entry<'_> {
             }
             "input_cost_per_audio_token" => {
                 listing.media_input = Some(self.pico(field, value, MOST_PER_TOKEN)?);
+            }
+            "input_cost_per_request" => {
+                listing.request = Some(self.pico(field, value, MOST_PER_SEARCH)?);
             }
             "search_context_cost_per_query" => listing.web_search = Some(self.search(field, value)?),
             "tiered_pricing" => self.ranges(listing, field, value)?,

@@ -16,7 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use super::{Bands, Price, Rates, WEB_SEARCH_ANTHROPIC_PICO, WEB_SEARCH_UNLISTED_PICO, scaled};
+use super::{
+    Bands, Price, Rates, WEB_SEARCH_ANTHROPIC_PICO, WEB_SEARCH_UNLISTED_PICO, scaled, unasked::Unasked,
+};
 use crate::words::{money::PicoUsdPerToken, usage::ServiceTier};
 
 /// Prices that one source lists for one model.
@@ -27,9 +29,12 @@ pub(super) struct Listing {
     pub max_input_tokens: Option<u64>,
     pub max_output_tokens: Option<u64>,
     pub web_search: Option<i64>,
+    /// Fee of each request, in pico-USD.
+    pub request: Option<i64>,
     pub media_input: Option<i64>,
     pub uplift_percent: BTreeMap<String, u32>,
     pub anthropic: bool,
+    pub unasked: Unasked,
 }
 
 /// Columns that one row lists, in pico-USD per token.
@@ -45,13 +50,20 @@ pub(super) struct Row {
 }
 
 impl Listing {
+    /// Returns an empty listing with what the model's name says of its billing.
+    pub fn of(model: &str) -> Listing {
+        Listing { anthropic: is_anthropic(model), unasked: Unasked::of(model), ..Listing::default() }
+    }
+
     /// Returns the row of `tier` for inputs above `above` tokens; inserts it if there is none yet.
     pub fn row(&mut self, tier: ServiceTier, above: u64) -> &mut Row {
         self.rows[index(tier)].entry(above).or_default()
     }
 
-    /// Returns the complete price; `None` if the plain row lacks input or output.
+    /// Returns the complete price; `None` if the plain row lacks input or output, or if the model does things unasked
+    /// at a fee that is not listed.
     pub fn price(self) -> Option<Price> {
+        let request_pico = self.unasked.fee(self.request, self.web_search)?;
         let listed = self.rows[0].get(&0)?.clone();
         let (input, output) = (listed.input?, listed.output?);
         let lists_writes = (self.rows.iter().flat_map(BTreeMap::values))
@@ -69,6 +81,8 @@ impl Listing {
                 true => WEB_SEARCH_ANTHROPIC_PICO,
                 false => WEB_SEARCH_UNLISTED_PICO,
             }),
+            request_pico,
+            adds_input: self.unasked == Unasked::SearchAsInput,
             // Anthropic caches only what `cache_control` marks; where another provider lists a price for
             // writes, it writes by itself.
             caches_unasked: !self.anthropic && lists_writes,
@@ -184,7 +198,7 @@ impl Fill<'_> {
 
 /// Tells whether `model` is one of Anthropic's. These keep Anthropic's cache prices at whichever provider
 /// serves them.
-pub(super) fn is_anthropic(model: &str) -> bool {
+fn is_anthropic(model: &str) -> bool {
     model.contains("claude")
 }
 

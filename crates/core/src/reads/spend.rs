@@ -72,6 +72,8 @@ pub struct Sum {
     pub spent_nano_usd: i64,
     /// Amount held by calls whose outcome is unknown.
     pub doubt_nano_usd: i64,
+    /// Amount that may be billed for lost calls, and that nothing holds.
+    pub unbacked_nano_usd: i64,
 }
 
 impl Sum {
@@ -80,6 +82,7 @@ impl Sum {
         self.tokens = self.tokens.saturating_add(line.tokens);
         self.spent_nano_usd = self.spent_nano_usd.saturating_add(line.spent_nano_usd);
         self.doubt_nano_usd = self.doubt_nano_usd.saturating_add(line.doubt_nano_usd);
+        self.unbacked_nano_usd = self.unbacked_nano_usd.saturating_add(line.unbacked_nano_usd);
     }
 }
 
@@ -122,7 +125,7 @@ pub fn spend(
     }
     let mut groups: Vec<(Group, Sum)> = sums.into_iter().collect();
     if by.first() != Some(&Grouping::Day) {
-        groups.sort_by_key(|(_, s)| std::cmp::Reverse(s.spent_nano_usd + s.doubt_nano_usd));
+        groups.sort_by_key(|(_, s)| std::cmp::Reverse(s.spent_nano_usd.saturating_add(s.doubt_nano_usd)));
     }
     Ok(Spend { groups, total })
 }

@@ -31,6 +31,11 @@ impl Awaited {
         (self.waited_us + self.waiting_us(now)) / 1000
     }
 
+    /// Keeps the time that has passed, after the clock was set back by `us`.
+    pub fn set_back(&mut self, us: i64) {
+        self.since = self.since.map(|at| Micros(at.0.saturating_sub(us)));
+    }
+
     /// Returns the microseconds waited since `since`, up to `now` or until the last approval expires.
     fn waiting_us(&self, now: Micros) -> i64 {
         let end = self.pending.iter().map(|p| p.expires_at.min(now)).max();

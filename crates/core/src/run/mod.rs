@@ -243,7 +243,7 @@ pub struct Run {
     pub budgets: Arc<[BudgetNo]>,
     pub policy: Policy,
     pub created_at: Micros,
-    /// Time at which the first attempt began; `wall_ms` counts from here.
+    /// Time at which the first attempt began; `wall_ms` counts from here. It is moved back with a clock that is set back.
     pub began_at: Option<Micros>,
     pub ended_at: Option<Micros>,
     pub next_seq: Seq,
@@ -288,6 +288,14 @@ impl Run {
         let waited =
             self.approvals.as_ref().filter(|_| self.policy.pause_wall).map_or(0, |a| a.waited_ms(now));
         (since - waited).max(0)
+    }
+
+    /// Keeps the time that has passed, after the clock was set back by `us`.
+    pub fn set_back(&mut self, us: i64) {
+        self.began_at = self.began_at.map(|at| Micros(at.0.saturating_sub(us)));
+        if let Some(awaited) = &mut self.approvals {
+            awaited.set_back(us);
+        }
     }
 
     /// Tells whether an approval is pending.

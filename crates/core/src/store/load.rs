@@ -361,7 +361,7 @@ impl<'a> Rounds<'a> {
         }
         let budgets = || self.l.budgets.iter().map(|row| &row.value);
         let windows: Vec<EnvelopeNo> =
-            budgets().filter_map(|b| b.window).map(|window| window.envelope).collect();
+            budgets().flat_map(|b| [b.window, b.current(self.now)]).flatten().map(|w| w.envelope).collect();
         let closed = budgets().any(|b| b.current(self.now).is_none());
         windows.into_iter().for_each(|no| self.charge(no));
         if closed {

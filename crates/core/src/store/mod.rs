@@ -69,6 +69,8 @@ pub struct LedgerLine {
     pub spent_nano_usd: i64,
     /// Amount held by calls whose outcome is unknown.
     pub doubt_nano_usd: i64,
+    /// Amount that may be billed for lost calls, and that nothing holds ([`Entry::unbacked`]).
+    pub unbacked_nano_usd: i64,
 }
 
 /// Largest stored size, in bytes, of a step's result that is returned with the step.
@@ -156,6 +158,10 @@ pub trait Store: Reads + Send + Sync {
     fn now(&self) -> Result<Micros, Error>;
     /// Returns the store's location, for messages. Contains no password.
     fn place(&self) -> String;
+    /// Returns whether processes on other machines may use the store.
+    fn is_shared(&self) -> bool {
+        false
+    }
 }
 
 /// Submits a verb and returns its typed answer.

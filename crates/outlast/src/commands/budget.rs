@@ -80,7 +80,7 @@ fn lines(view: &RunView, now: Micros) -> Vec<Line> {
             spent,
             doubt: e.doubt[unit],
             live: e.live(unit),
-            left: limit.map(|l| l - spent - e.reserved[unit]),
+            left: limit.map(|l| l.saturating_sub(spent).saturating_sub(e.reserved[unit])),
         }
     };
     Unit::ALL.into_iter().map(line).collect()

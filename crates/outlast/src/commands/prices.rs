@@ -72,6 +72,9 @@ pub fn prices(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Resu
     let look = page.look;
     page.text(&shown.render(look, 0))?;
     page.text(&format!("\na web search: {} usd\n", usd(price.web_search_pico / 1000)))?;
+    if price.request_pico > 0 {
+        page.text(&format!("each request: {} usd\n", usd(price.request_pico / 1000)))?;
+    }
     let most = |tokens: Option<u64>| tokens.map_or_else(|| "unknown".into(), |n| n.to_string());
     page.text(&format!(
         "at most {} tokens in, {} out\n",
@@ -138,6 +141,7 @@ fn document(args: &PricesArgs, table: &PriceTable, found: &Found, charged: Optio
     });
     if let Value::Object(out) = &mut out {
         put_money(out, "web_search", Some(found.price.web_search_pico / 1000));
+        put_money(out, "request", Some(found.price.request_pico / 1000));
         put_money(out, "charged", charged.map(|(_, nano)| nano));
     }
     out

@@ -108,7 +108,8 @@ impl Calls {
         for e in entries.iter().filter(|e| e.kind == Kind::Call) {
             *calls.by_state.entry(e.state).or_default() += 1;
             *calls.by_attempt.entry(e.attempt).or_default() += 1;
-            calls.doubt_count += i64::from(e.is_lost() && e.held.cost() > 0);
+            calls.doubt_count += i64::from(e.is_lost());
+            calls.unbacked_nano_usd = calls.unbacked_nano_usd.saturating_add(e.unbacked().cost());
             let Some(call) = &e.call else { continue };
             if e.state == State::Failed {
                 calls.failed_nano_usd += e.spent.cost();
@@ -117,7 +118,6 @@ impl Calls {
             calls.estimated += i64::from(call.estimated);
             calls.tried_again += i64::try_from(call.tries.len()).unwrap_or(i64::MAX);
             calls.overrun_nano_usd += call.overrun_nano_usd;
-            calls.unbacked_nano_usd += call.correction.as_ref().map_or(0, |c| c.unbacked_nano_usd);
         }
         calls
     }
@@ -366,7 +366,9 @@ impl Story {
         }
         if self.calls.unbacked_nano_usd > 0 {
             let unbacked = usd(self.calls.unbacked_nano_usd);
-            out.push(format!("unbacked  {unbacked} usd: lost tries that the budget had no room for"));
+            out.push(format!(
+                "unbacked  {unbacked} usd: may be billed for lost tries, and no budget holds it"
+            ));
         }
         out
     }

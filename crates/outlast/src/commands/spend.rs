@@ -49,11 +49,15 @@ fn print(args: &SpendArgs, sums: &[(Group, Sum)], total: &Sum, page: &mut Page) 
         ("usd", Side::Right),
         ("in doubt", Side::Right),
     ]);
+    let unbacked = total.unbacked_nano_usd > 0;
+    columns.extend(unbacked.then_some(("unbacked", Side::Right)));
     let mut table = Table::new(&columns);
     let numbers = |s: &Sum, paint: Paint| {
-        let doubt = if s.doubt_nano_usd == 0 { String::new() } else { usd(s.doubt_nano_usd) };
-        [s.calls.to_string(), s.tokens.to_string(), usd(s.spent_nano_usd), doubt]
-            .map(|t| Cell::painted(t, paint))
+        let unless_zero = |nano| if nano == 0 { String::new() } else { usd(nano) };
+        let mut told = vec![s.calls.to_string(), s.tokens.to_string(), usd(s.spent_nano_usd)];
+        told.push(unless_zero(s.doubt_nano_usd));
+        told.extend(unbacked.then(|| unless_zero(s.unbacked_nano_usd)));
+        told.into_iter().map(move |t| Cell::painted(t, paint))
     };
     for (group, sum) in sums {
         let mut row: Vec<Cell> =
@@ -77,6 +81,7 @@ fn document(args: &SpendArgs, since: Micros, until: Micros, sums: &[(Group, Sum)
         o.insert("tokens".into(), s.tokens.into());
         put_money(o, "spent", Some(s.spent_nano_usd));
         put_money(o, "in_doubt", Some(s.doubt_nano_usd));
+        put_money(o, "unbacked", Some(s.unbacked_nano_usd));
     };
     let names: Vec<String> = args.by.iter().map(Grouping::name).collect();
     let lines: Vec<Value> = sums

@@ -1,7 +1,7 @@
 //! Journal entries as lines for people and as JSON for programs.
 
 use outlast_core::{
-    envelope::unit::Unit,
+    envelope::unit::{MOST_PER_CALL, Unit},
     journal::{CallDetail, Entry, Kind, State, approval::ApprovalId},
 };
 use serde_json::{Map, Value, json};
@@ -141,7 +141,8 @@ fn marks(e: &Entry) -> Vec<String> {
         });
     }
     let Some(call) = call else { return marks };
-    if e.state == State::Unknown && e.held.cost() > 0 {
+    let unbacked = e.unbacked().cost();
+    if e.is_lost() && (e.held.cost() > 0 || unbacked > 0) {
         marks.push("in doubt".into());
     }
     if let Some(tries) = tries(call) {
@@ -156,8 +157,11 @@ fn marks(e: &Entry) -> Vec<String> {
     if call.overrun_nano_usd > 0 {
         marks.push(format!("overrun {} usd", usd(call.overrun_nano_usd)));
     }
-    if let Some(c) = call.correction.as_ref().filter(|c| c.unbacked_nano_usd > 0) {
-        marks.push(format!("unbacked {} usd", usd(c.unbacked_nano_usd)));
+    if unbacked > 0 {
+        marks.push(format!("unbacked {} usd", usd(unbacked)));
+    }
+    if e.spent.cost().max(e.spent.tokens()) >= MOST_PER_CALL {
+        marks.push("bill beyond reason, capped".into());
     }
     if let Some(status) = call.http_status.filter(|s| *s >= 400) {
         marks.push(format!("http {status}"));
@@ -234,7 +238,7 @@ pub fn json(run: &str, e: &Entry) -> Value {
     put_money(&mut o, "cost", Some(e.spent.cost()));
     put_money(&mut o, "held", Some(e.held.cost()));
     put_money(&mut o, "overrun", Some(call.overrun_nano_usd));
-    put_money(&mut o, "unbacked", Some(call.correction.as_ref().map_or(0, |c| c.unbacked_nano_usd)));
+    put_money(&mut o, "unbacked", Some(e.unbacked().cost()));
     Value::Object(o)
 }
 

@@ -56,7 +56,13 @@ impl Story {
     pub fn in_file(path: &Path) -> Story {
         let clock = Arc::new(ManualClock::new(START));
         let entropy = Arc::new(SeededEntropy::new(1));
-        let options = Options { durability: Default::default(), clock: clock.clone(), entropy, create: true };
+        let options = Options {
+            durability: Default::default(),
+            clock: clock.clone(),
+            entropy,
+            create: true,
+            store_wait: outlast_store::STORE_WAIT,
+        };
         Story { store: outlast_store::open(path.to_str().unwrap(), options).unwrap(), clock }
     }
 
@@ -190,7 +196,9 @@ impl Story {
     fn renew(&self, actor: Actor, ms: u64) {
         self.clock.advance_ms(ms);
         let active = Active { run: actor.run, attempt: actor.attempt, ms: ms as i64 };
-        self.ask(Renew { instance: actor.instance, active: vec![active] });
+        let instance = actor.instance;
+        let heartbeat = self.store.instance(instance).unwrap().unwrap().heartbeat;
+        self.ask(Renew { instance, own: vec![heartbeat], next: heartbeat + 1, active: vec![active] });
     }
 
     fn killed_twice_and_halted(&self) {

@@ -28,6 +28,10 @@ class Error(Exception):
         return (type(self), (self.message,), self.__dict__)
 
 
+#: The name that the Statehouse client gives to the base of its errors.
+StatehouseError = Error
+
+
 class UnknownRun(Error):
     """No run has this id."""
 
@@ -111,7 +115,7 @@ class BadLimit(Error):
 
 
 class LeaseLost(Error):
-    """Another attempt drives the run now: this process changes nothing more in it."""
+    """Another attempt drives the run now, or may do so because the store is away: this process opens nothing in it."""
 
     code = "lease_lost"
 
@@ -198,6 +202,12 @@ class DuplicateKey(Error):
     """Two steps of one life of the run have the same `key=`; or two items of a batch have the same key."""
 
     code = "duplicate_key"
+
+
+class Unkeyable(Error, TypeError):
+    """An argument or an item cannot be told from others: its class leaves out something of what it holds."""
+
+    code = "unkeyable"
 
 
 class StepDiverged(Error):
@@ -312,6 +322,9 @@ def of(code: str, message: str, hint: str | None = None) -> Error:
         cls = TransactionError
     else:
         cls = _BY_CODE.get(code, Error)
+    if code == "not_running":
+        # The engine's hint names a command, which starts a supervisor's program only.
+        hint = "open the run again, or start the program again"
     if hint is not None:
         # The engine's hint names a flag of the command line.
         hint = hint.replace("--store", 'outlast.connect("FILE")')

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Literal, TypeVar, ov
 
 from . import _native, approvals, codec, opening, scope, steps
 from .errors import LeaseLost, RunCompleted, RunHalted, RunHeld, RunNotOpen, StopRequested
+from .identity import identity
 from .opening import RunSpec
 from .retry import Retry
 from .state.run_state import Context, State
@@ -123,7 +124,10 @@ class Run:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._exit_scope()
-        self._leave(_how(kind), quiet=kind is not None)
+        forgotten = self.steps.forgotten() if kind is None else None
+        self._leave("interrupt" if forgotten else _how(kind), quiet=kind is not None)
+        if forgotten is not None:
+            raise forgotten
 
     async def __aenter__(self) -> "Run":
         self._is_async = True
@@ -274,6 +278,11 @@ class Run:
                     f"the lease of run {self._id} is lost: this process was declared dead",
                     hint="another attempt may drive the run now; open it again",
                 )
+            if word == "away":
+                raise LeaseLost(
+                    f"run {self._id} begins nothing now: its store has taken no heartbeat of this process for a while, and another one may drive the run",
+                    hint="try again when the store answers: the run goes on if its lease is still held; what is open is recorded then",
+                )
         return seat
 
     def _seat_or_raise(self, what: str) -> "_native.Seat":
@@ -316,8 +325,9 @@ class Run:
         `at_most_once=True` puts on disk that the step begins before it does, and never runs it a second time: a later
         life raises `StepInDoubt`, until `resolve` says what came of it.
 
-        Errors: what `fn` raises, recorded with its traceback (a later life runs the step again); `StepDiverged`,
-        `StepInDoubt`, `StepTimeout`, `NotSerializable`, `DuplicateKey`, `BudgetExceeded`, `RunCompleted`, `LeaseLost`.
+        Errors: what `fn` raises, recorded with its traceback (a later life runs the step again); `Unkeyable` for arguments
+        whose class leaves out what they hold; `StepDiverged`, `StepInDoubt`, `StepTimeout`, `NotSerializable`,
+        `DuplicateKey`, `BudgetExceeded`, `RunCompleted`, `LeaseLost`.
         """
         retry = None if retries is None else Retry.of(retries)
         return steps.begin(self, StepSpec(name, fn, key, retry, timeout, at_most_once), args, kwargs)
@@ -340,11 +350,15 @@ class Run:
         """Counts a turn of the agent's loop. Returns the number of turns so far.
 
         A `key` counts once over all lives of the run; without a key, every call counts. The turn is on disk before
-        `loop` returns. Errors: `BudgetExceeded` at the limit; the run is halted then.
+        `loop` returns. Errors: `BudgetExceeded` at the limit; the run is halted then. `Unkeyable` for a key that is another
+        one in each life.
         """
         seat = self._seat_or_replay()
         if seat is None:
             return self.view().loops
+        if key is not None and type(key) not in (str, int):
+            # Refused where its text is another one in the next life.
+            identity((key,), {})
         try:
             return seat.count_loop(None if key is None else str(key)).wait()  # type: ignore[no-any-return]
         except RunHalted as e:
@@ -361,7 +375,8 @@ class Run:
         is refused (code `other_arguments`). The run's policy may say that nobody has to be asked.
 
         `arguments`: JSON, dataclasses, pydantic models; at most 256 KiB. `timeout`: seconds until the question expires, a
-        day by default. Errors: `ApprovalDenied`; `RunHalted`, `StopRequested`, `LeaseLost` during the wait.
+        day by default. `side_effect=""` says that the tool only reads: a person is asked only where the run's policy names it.
+        Errors: `ApprovalDenied`; `RunHalted`, `StopRequested`, `LeaseLost` during the wait.
         """
         return approvals.ask(self, approvals.Question(tool, arguments, side_effect, timeout, key))
 

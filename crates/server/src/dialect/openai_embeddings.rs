@@ -74,6 +74,10 @@ fn input(json: &mut Scanner<'_>, request: &mut Request) -> Result<u64, BadReques
             let mut bytes = 0;
             let frame = json.array(|json, _| {
                 request.message_count += 1;
+                // Some servers take images here, and bill them by the piece.
+                if json.kind()? == Kind::Object {
+                    request.note_unpriced("input other than text");
+                }
                 let value = json.skip()?;
                 bytes += value.raw.max(value.decoded);
                 Ok(())
@@ -115,6 +119,14 @@ mod tests {
 
     fn parse(body: &str) -> Result<Request, BadRequest> {
         OpenAiEmbeddings.parse("/v1/embeddings", body.as_bytes())
+    }
+
+    #[test]
+    fn input_other_than_text_has_no_price() {
+        for (input, unpriced) in [(r#"[{"image":"x"}]"#, true), (r#"["x"]"#, false), ("[[1]]", false)] {
+            let request = parse(&format!(r#"{{"model":"m","input":{input}}}"#)).unwrap();
+            assert_eq!(request.unpriced.is_some(), unpriced, "{input}");
+        }
     }
 
     #[test]

@@ -40,6 +40,9 @@ pub struct Request {
     /// First feature of the request, by name, that costs money beyond tokens times price. Under a dollar limit
     /// the request is `price_unknown`.
     pub unpriced: Option<String>,
+    /// Whether the request sets options of the search that some models make for every request. Another model searches
+    /// because of them, at a fee that nobody knows.
+    pub search_options: bool,
     /// Upper bound of the billed input, in tokens; see `bound`. Not a bound alone when `references` is set.
     pub input_bound: u64,
     /// Part of `input_bound` that stands for more than its bytes: images, tools that the provider defines.
@@ -59,6 +62,11 @@ pub struct Request {
 impl Request {
     pub(super) fn new(cap_field: &'static str) -> Self {
         Self { choices: 1, turns: 1, cap_field, ..Self::default() }
+    }
+
+    /// Returns the feature for which a request without a price has none, by name.
+    pub fn unpriced(&self) -> Option<&str> {
+        self.unpriced.as_deref().or(self.search_options.then_some("web_search_options"))
     }
 
     /// Records a feature without a price. Only the first one is kept, as the one to name.

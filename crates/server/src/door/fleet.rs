@@ -118,6 +118,7 @@ fn spent(store: &dyn Store, asked: &[(String, String)]) -> Result<Value, Refusal
         o.insert("tokens".into(), s.tokens.into());
         o.insert("spent_nano_usd".into(), s.spent_nano_usd.into());
         o.insert("in_doubt_nano_usd".into(), s.doubt_nano_usd.into());
+        o.insert("unbacked_nano_usd".into(), s.unbacked_nano_usd.into());
     };
     let lines = told.groups.iter().map(|(group, sum)| {
         let mut o: Map<String, Value> =

@@ -313,7 +313,7 @@ impl Drive {
 
     fn refuse(&mut self, refused: &Refused) {
         let run = self.call.seat.id.to_string();
-        let refusal = match (refused, &self.call.request.unpriced, &self.later) {
+        let refusal = match (refused, self.call.request.unpriced(), &self.later) {
             (Refused::Budget(why), Some(what), _) if why.code == "price_unknown" => {
                 Refusal::Unpriced { what: what.to_string(), refusal: Box::new(why.clone()), run }
             }

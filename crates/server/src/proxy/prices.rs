@@ -8,7 +8,7 @@ use outlast_core::{
     words::usage::{ServiceTier, Usage},
 };
 
-use super::named::To;
+use super::named::{Providers, To};
 use crate::dialect::{Outcome, Request};
 
 /// Price at which a call is admitted and settled, with the hash of its price table.
@@ -21,7 +21,13 @@ pub struct Priced {
 
 impl Priced {
     /// Looks up the price of a request, in the prices of its upstream or else in those of the proxy.
-    pub fn of(table: &PriceTable, hash: &Arc<str>, to: &To, request: &Request) -> Priced {
+    pub fn of(
+        table: &PriceTable,
+        hash: &Arc<str>,
+        to: &To,
+        providers: &Providers,
+        request: &Request,
+    ) -> Priced {
         let (table, hash) = match to {
             To::Named(named) => named.prices.as_ref().map_or((table, hash), |(table, hash)| (table, hash)),
             To::Own(_) => (table, hash),
@@ -33,7 +39,11 @@ impl Priced {
                 To::Own(_) => table.lookup(&request.model),
                 To::Named(named) => named.price(table, &request.model),
             }
-            .map(|found| found.price),
+            .filter(|found| !request.search_options || found.price.request_pico > 0)
+            .map(|found| match surcharge(&to.provider(providers).base) {
+                Some(name) => Arc::new(found.price.with_uplift(name)),
+                None => found.price,
+            }),
         };
         Priced { price, hash: hash.clone(), tier: request.tier }
     }
@@ -45,8 +55,9 @@ impl Priced {
     /// Returns the bound of `request` when its input is at most `input_tokens`.
     pub fn bound(&self, request: &Request, input_tokens: u64) -> Bound {
         let known = self.price.as_ref().and_then(|p| p.max_input_tokens);
-        let input_tokens = if request.references {
-            // Content that a body only refers to can fill the model's whole context.
+        let adds_input = self.price.as_ref().map_or(request.search_options, |p| p.adds_input);
+        let input_tokens = if request.references || adds_input {
+            // Content that a body only refers to, or that the model looks for, can fill its whole context.
             input_tokens.max(known.unwrap_or(1_000_000))
         } else {
             input_tokens
@@ -80,5 +91,61 @@ impl Priced {
             .cost
             .map_or_else(|| self.price.as_ref().map_or(0, |p| cost(p, &usage, tier).0), |told| told.0);
         Some(Bill::Usage { usage, tier, cost_nano_usd, price_hash: self.hash.to_string() })
+    }
+}
+
+/// Returns the name of the surcharge that an upstream's endpoint bills, by its base URL: OpenAI's regional ones.
+fn surcharge(base: &str) -> Option<&'static str> {
+    let host = base.split_once("://").map_or(base, |(_, rest)| rest);
+    ["eu", "us"]
+        .into_iter()
+        .find(|region| host.strip_prefix(region).is_some_and(|rest| rest.starts_with(".api.openai.com")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        dialect::{Upstream, by_name},
+        proxy::upstream::Provider,
+    };
+
+    #[test]
+    fn options_of_a_search_have_a_price_where_the_model_searches_anyway() {
+        let provider = || Provider { base: "https://api.openai.com".into(), key: None };
+        let providers =
+            Providers { openai: provider(), anthropic: provider(), gemini: provider(), named: Vec::new() };
+        let (table, hash) = (PriceTable::builtin(), Arc::from("hash"));
+        for (model, options, known) in [
+            ("gpt-4o-search-preview", "{}", true),
+            ("gpt-4o-search-preview", "null", true),
+            ("gpt-4o", "{}", false),
+            ("gpt-4o", "null", true),
+        ] {
+            let body = format!(r#"{{"model":"{model}","messages":[],"web_search_options":{options}}}"#);
+            let chat = by_name("openai.chat").unwrap();
+            let request = chat.parse("/v1/chat/completions", body.as_bytes()).unwrap();
+            let priced = Priced::of(&table, &hash, &To::Own(Upstream::OpenAi), &providers, &request);
+            assert_eq!(priced.is_known(), known, "{model} {options}");
+            assert_eq!(priced.bound(&request, 10).input_tokens > 10, !known, "{model} {options}");
+        }
+    }
+
+    #[test]
+    fn regional_endpoints_bill_a_surcharge() {
+        for (base, wanted) in [
+            ("https://api.openai.com", None),
+            ("https://eu.api.openai.com", Some("eu")),
+            ("https://us.api.openai.com/v1", Some("us")),
+            ("https://eu.example.com", None),
+            ("http://127.0.0.1:8000/eu.api.openai.com", None),
+        ] {
+            assert_eq!(surcharge(base), wanted, "{base}");
+        }
+        let price = PriceTable::builtin().lookup("gpt-5.6").unwrap().price;
+        assert!(
+            price.with_uplift("eu").rates(ServiceTier::Standard, 1).input
+                > price.rates(ServiceTier::Standard, 1).input
+        );
     }
 }

@@ -7,6 +7,7 @@ use outlast_core::{
     envelope::{
         Envelope,
         budget::{Budget, BudgetView},
+        unit::MOST_PER_CALL,
     },
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{Run, Spec, attempt::Attempt, instance::Instance, token::TokenKey},
@@ -250,13 +251,19 @@ impl Store for PostgresStore {
 
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
         // Floor division, also before 1970: a wrong clock is no reason to lose a line.
-        // The sum of bigints is numeric. It is cast back, and an overflow is an error.
+        // The sum of bigints is numeric, and is cast back. Older stores have calls that were charged more than `MOST_PER_CALL`;
+        // their sum would overflow. Unbacked doubt as `Entry::unbacked` has it.
         let sql = format!(
             "SELECT run_no, upstream, model, \
              (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) / 86400000000 AS day, \
-             sum(spent_calls)::bigint, sum(spent_tokens)::bigint, sum(spent_cost)::bigint, \
-             sum(CASE WHEN state = {UNKNOWN} THEN held_cost ELSE 0 END)::bigint FROM outlast.entries \
-             WHERE kind = {CALL} AND opened_at >= $1 AND opened_at < $2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
+             sum(spent_calls)::bigint, sum(least(spent_tokens, {MOST_PER_CALL}))::bigint, \
+             sum(least(spent_cost, {MOST_PER_CALL}))::bigint, \
+             sum(CASE WHEN state = {UNKNOWN} THEN least(held_cost, {MOST_PER_CALL}) ELSE 0 END)::bigint, \
+             sum(CASE WHEN state = {UNKNOWN} \
+             THEN greatest(coalesce((detail::json #>> '{{reserved,0}}')::bigint, 0) - held_cost, 0) \
+             WHEN retried_by IS NOT NULL \
+             THEN coalesce((detail::json #>> '{{correction,unbacked_nano_usd}}')::bigint, 0) ELSE 0 END)::bigint \
+             FROM outlast.entries WHERE kind = {CALL} AND opened_at >= $1 AND opened_at < $2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
         );
         self.readers.run(async move |c: &Client| {
             let line = |row: &Row| tables::ledger_line(&mut Cursor::new(row));
@@ -284,5 +291,8 @@ impl Store for PostgresStore {
 
     fn place(&self) -> String {
         self.address.place().to_owned()
+    }
+    fn is_shared(&self) -> bool {
+        true
     }
 }

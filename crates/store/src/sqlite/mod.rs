@@ -38,6 +38,7 @@ use crate::{
 use file::StoreFile;
 
 pub use connect::{MIN_SQLITE, sqlite_version};
+pub use log::{Repaired, Rest, SyncMode, mark_of_store, repair};
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
@@ -51,7 +52,7 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens the file, or creates it (mode 0600, in a directory of mode 0700). O(1) in the size of the store.
     ///
-    /// Errors: `Open` (place, permissions, a network file system), `Newer`, `Older`, `Corrupt`, `OpenAtFork`.
+    /// Errors: `Open` (place, permissions, a network file system), `Newer`, `Older`, `Corrupt`, `Shorter`, `OpenAtFork`.
     pub fn open(path: &Path, options: Options) -> Result<SqliteStore, Error> {
         let place = path.display().to_string();
         let inside = gate::enter();

@@ -5,6 +5,7 @@ use outlast_core::{
     envelope::{
         Envelope,
         budget::{Budget, BudgetView},
+        unit::MOST_PER_CALL,
     },
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{Run, Spec, attempt::Attempt, instance::Instance, token::TokenKey},
@@ -18,7 +19,7 @@ use outlast_core::{
 use rusqlite::{Connection, params_from_iter, types::Value};
 
 use super::{
-    SqliteStore, connect, failure, payloads,
+    SqliteStore, connect, failure, log, payloads,
     query::{all, many, maybe, one},
     rows::{self, select},
 };
@@ -223,12 +224,15 @@ impl Store for SqliteStore {
     }
 
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
-        // Floor division, also before 1970: a wrong clock is no reason to lose a line.
+        // Floor division, also before 1970: a wrong clock is no reason to lose a line. Older stores have calls that
+        // were charged more than `MOST_PER_CALL`; their sum would overflow. Unbacked doubt as `Entry::unbacked` has it.
         let sql = format!(
             "SELECT run_no, upstream, model, (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) \
-             / 86400000000 AS day, sum(spent_calls), sum(spent_tokens), sum(spent_cost), \
-             sum(CASE WHEN state = {UNKNOWN} THEN held_cost ELSE 0 END) FROM entries \
-             WHERE kind = {CALL} AND opened_at >= ?1 AND opened_at < ?2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
+             / 86400000000 AS day, sum(spent_calls), sum(min(spent_tokens, {MOST_PER_CALL})), sum(min(spent_cost, {MOST_PER_CALL})), \
+             sum(CASE WHEN state = {UNKNOWN} THEN min(held_cost, {MOST_PER_CALL}) ELSE 0 END), \
+             sum(CASE WHEN state = {UNKNOWN} THEN max(coalesce(detail ->> '$.reserved[0]', 0) - held_cost, 0) \
+             WHEN retried_by IS NOT NULL THEN coalesce(detail ->> '$.correction.unbacked_nano_usd', 0) ELSE 0 END) \
+             FROM entries WHERE kind = {CALL} AND opened_at >= ?1 AND opened_at < ?2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
         );
         let line = |row: &rusqlite::Row<'_>| tables::ledger_line(&mut Cursor::new(row));
         self.with_reader(|c| all(c, &sql, (since.0, until.0), line))
@@ -249,15 +253,22 @@ impl Store for SqliteStore {
     }
 
     fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
-        if reindex {
-            // Uses its own connection, since it holds the store's lock like any other writer.
-            let _inside = gate::enter();
-            let (_file, conn) = connect::writer(self.file.path(), false)?;
-            conn.execute_batch("REINDEX").map_err(failure)?;
-        }
+        // Uses its own connection, since it holds the store's lock like any other writer. Opening it checks the log.
+        let inside = gate::enter();
+        let of_log = match connect::writer(self.file.path(), false) {
+            Err(Error::Shorter { what, .. }) => vec![what],
+            opened => {
+                let (_file, conn) = opened?;
+                if reindex {
+                    conn.execute_batch("REINDEX").map_err(failure)?;
+                }
+                log::fault_of_mark(&conn).into_iter().collect()
+            }
+        };
+        drop(inside);
         self.with_reader(|c| {
             let told = all(c, "PRAGMA integrity_check(100)", [], |r| r.get::<_, String>(0))?;
-            Ok(told.into_iter().filter(|line| line != "ok").collect())
+            Ok(of_log.into_iter().chain(told.into_iter().filter(|line| line != "ok")).collect())
         })
     }
 

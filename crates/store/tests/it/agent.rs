@@ -409,7 +409,7 @@ impl Agent {
     /// The process's heartbeat, with `ms` that this attempt was open.
     pub fn renewal(&self, ms: i64) -> Renew {
         let active = vec![Active { run: self.run, attempt: self.attempt, ms }];
-        Renew { instance: self.process.no, active }
+        self.process.renewal(active)
     }
 
     pub fn pulse(&self, ms: i64) -> Pulse {

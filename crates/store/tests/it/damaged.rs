@@ -1,15 +1,16 @@
 //! Rows that a store must not lack: a missing one is damage, reported the same by every store, never worked around.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use outlast_core::{
     engine::run::start::Start,
-    envelope::Owner,
+    envelope::{Owner, unit::MOST_PER_CALL},
+    journal::{Kind, State},
     memory::MemoryStore,
     store::{Ask, Durability, Error, Store},
     words::{
         clock::ManualClock,
-        id::{EnvelopeNo, RunId, RunNo},
+        id::{EnvelopeNo, Micros, RunId, RunNo},
     },
 };
 
@@ -68,20 +69,69 @@ fn a_run_without_envelopes_is_told_by_postgres() {
     postgres("UPDATE outlast.runs SET charges = '[]' WHERE no = 2", "charges");
 }
 
+/// Two calls of the first run, as an older version charged them for a provider's report beyond reason.
+fn charged_beyond_reason(table: &str) -> String {
+    let call = |seq| {
+        format!(
+            "INSERT INTO {table} (run_no, seq, kind, state, attempt, scope, opened_at, held_cost, held_tokens, \
+             held_calls, spent_cost, spent_tokens, spent_calls, delivered_count, replayable, model, upstream) \
+             VALUES (1, {seq}, {}, {}, 1, 'i0', 0, 0, 0, 0, {}, {}, 1, 0, false, 'm', 'u');",
+            Kind::Call.code(),
+            State::Done.code(),
+            i64::MAX,
+            i64::MAX
+        )
+    };
+    call(1) + &call(2)
+}
+
+/// The ledger has each of the two at the most that a call is charged now.
+fn still_adds_up(store: &dyn Store) {
+    let lines = store.ledger(Micros(0), Micros(i64::MAX)).unwrap();
+    let sums: Vec<_> = lines.iter().map(|l| (l.calls, l.spent_nano_usd, l.tokens)).collect();
+    assert_eq!(sums, [(2, 2 * MOST_PER_CALL, 2 * MOST_PER_CALL)]);
+}
+
+// Bug: a store with two calls that were charged 2^63 - 1 could not be asked what was spent. Consequence: `spend` failed
+// for every run. Cause: a sum of 64 bits overflowed.
+#[test]
+fn a_sqlite_ledger_with_charges_beyond_reason_still_adds_up() {
+    let (_directory, path, _) = sqlite_with(&charged_beyond_reason("entries"));
+    still_adds_up(&*open_at(place(&path), false).unwrap());
+}
+
+#[test]
+fn a_postgres_ledger_with_charges_beyond_reason_still_adds_up() {
+    let (_database, store, _) = postgres_with(&charged_beyond_reason("outlast.entries"));
+    still_adds_up(&*store);
+}
+
 fn sqlite(damage: &str, what: &str) {
+    let (_directory, path, child) = sqlite_with(damage);
+    refused(&*open_at(place(&path), false).unwrap(), child, what);
+}
+
+fn postgres(damage: &str, what: &str) {
+    let (_database, store, child) = postgres_with(damage);
+    refused(&*store, child, what);
+}
+
+/// A file with a family in which `change` was executed.
+fn sqlite_with(change: &str) -> (tempfile::TempDir, PathBuf, RunNo) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("outlast.db");
     let store = open_at(place(&path), true).unwrap();
     let child = family(&*store);
     drop(store);
-    rusqlite::Connection::open(&path).unwrap().execute_batch(damage).unwrap();
-    refused(&*open_at(place(&path), false).unwrap(), child, what);
+    rusqlite::Connection::open(&path).unwrap().execute_batch(change).unwrap();
+    (directory, path, child)
 }
 
-fn postgres(damage: &str, what: &str) {
+/// A database with a family in which `change` was executed.
+fn postgres_with(change: &str) -> (Database, Arc<dyn Store>, RunNo) {
     let database = Database::new();
     let store = open_at(&database.url(), true).unwrap();
     let child = family(&*store);
-    database.execute(damage);
-    refused(&*store, child, what);
+    database.execute(change);
+    (database, store, child)
 }

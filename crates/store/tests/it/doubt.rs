@@ -5,12 +5,12 @@ use outlast_core::{
     envelope::unit::Unit,
     journal::{Opening, State},
     run::InDoubt,
-    words::id::Seq,
+    words::id::{Micros, Seq},
 };
 
 use crate::{
     agent::*,
-    stage::{NewRun, Stage},
+    stage::{FOREVER, NewRun, Stage},
 };
 
 fn agent(s: &Stage, run: NewRun) -> Agent {
@@ -115,6 +115,29 @@ pub fn a_chain_inherits_twice_and_is_then_refused(s: &Stage) {
     assert_eq!(tries.map(|t| t.2), [400, 400, 400, 400]);
     assert_eq!(tries.map(|t| t.0), [State::Failed, State::Failed, State::Failed, State::Done]);
     assert_eq!(s.money(a.run), (0, 0, 1600));
+}
+
+/// Bug: a lost try whose hold its retry took over was in doubt at 0.00.
+/// Consequence: three tries that the provider may bill were told as one.
+/// Cause: only what an envelope holds was counted as doubt.
+pub fn a_chain_of_lost_tries_is_told_in_full(s: &Stage) {
+    let a = agent(s, s.run("r").cost(FULL));
+    let tries = [loses(&a, "x"), loses(&a, "x"), loses(&a, "x")];
+    s.reopen();
+    let unbacked = || tries.map(|seq| s.entry(a.run, seq).unbacked().cost());
+    assert_eq!(unbacked(), [FULL, FULL, 0]);
+    let told = || {
+        let lines = s.store().ledger(Micros(0), FOREVER).unwrap();
+        assert_eq!(lines.len(), 1);
+        (lines[0].spent_nano_usd, lines[0].doubt_nano_usd, lines[0].unbacked_nano_usd)
+    };
+    assert_eq!(told(), (0, FULL, 2 * FULL));
+    let mut raise = crate::runs::raising(a.run);
+    raise.add[Unit::CostNanoUsd] = Some(FULL);
+    s.ask(raise).unwrap();
+    let fourth = a.call("x");
+    a.done(fourth, 900);
+    assert_eq!((unbacked(), told()), ([900, 700, 0], (2 * FULL, 0, 1600)));
 }
 
 /// Bug: a try that fitted by itself let its chain inherit twice more.
@@ -279,6 +302,29 @@ pub fn a_late_answer_is_replayed(s: &Stage) {
     let lost = loses(&a, "x");
     a.done(lost, 100);
     assert_eq!(a.request("x").replays(), lost);
+}
+
+/// Bug: after a server was frozen and its call was lost, retried and delivered, its late answer served the next life.
+/// Consequence: a restarted agent got another answer than the one it had acted on.
+/// Cause: the lowest candidate served, and nobody asked which of two tries the agent had received.
+pub fn a_late_answer_does_not_stand_before_the_one_that_was_delivered(s: &Stage) {
+    let frozen = agent(s, s.run("r"));
+    let (late, alone) = (frozen.call("x"), frozen.call("y"));
+    frozen.process.dies();
+    let first = s.process("first").claim(frozen.run);
+    let retry = first.call("x");
+    frozen.done(late, 10);
+    frozen.done(alone, 10);
+    first.done(retry, 10);
+    first.delivered(retry);
+    first.process.dies();
+    s.reopen();
+    let second = s.process("second").claim(frozen.run);
+    assert_eq!(second.request("x").replays(), retry);
+    second.delivered(retry);
+    // Nothing paid is bought again, and a late answer that is alone is served as ever.
+    assert_eq!(second.request("x").replays(), late);
+    assert_eq!(second.request("y").replays(), alone);
 }
 
 pub fn each_lost_try_has_a_retry_of_its_own(s: &Stage) {

@@ -17,7 +17,10 @@ mod ahead;
 mod damaged;
 mod full_disk;
 mod killed;
+mod log_damage;
+mod log_mark;
 mod migration;
+mod panics;
 mod postgres_database;
 mod processes;
 mod shared;
@@ -185,6 +188,7 @@ macro_rules! stories {
                 a_retry_that_costs_nothing_gives_its_inheritance_back,
                 a_retry_that_failed_at_a_cost_settles_the_lost_try,
                 a_chain_inherits_twice_and_is_then_refused,
+                a_chain_of_lost_tries_is_told_in_full,
                 a_try_that_fits_does_not_reset_the_count_of_inheritances,
                 an_inheriting_retry_is_clamped_to_what_it_inherits_and_what_is_free,
                 a_smaller_retry_inherits_what_it_needs,
@@ -198,6 +202,7 @@ macro_rules! stories {
                 truth_that_comes_after_the_retry_settled_is_too_late,
                 truth_whose_reservation_was_inherited_is_recorded_in_full,
                 a_late_answer_is_replayed,
+                a_late_answer_does_not_stand_before_the_one_that_was_delivered,
                 each_lost_try_has_a_retry_of_its_own,
                 a_marked_retry_repeats_the_lost_call_it_stands_for,
                 a_lost_try_in_another_scope_has_no_retry_here,
@@ -276,6 +281,7 @@ macro_rules! stories {
                 a_stale_attempt_asks_nothing,
                 what_is_approved_in_one_iteration_is_asked_again_in_the_next,
                 a_policy_says_which_tools_there_are_and_which_are_asked_for,
+                a_call_without_a_side_effect_waits_for_nobody_unless_a_rule_names_its_tool,
                 bad_requests_for_an_approval_write_nothing,
                 approvals_are_listed_newest_first_by_run_and_by_status,
                 a_fork_shares_what_was_approved_and_asks_for_the_rest,
@@ -438,6 +444,7 @@ macro_rules! stories {
                 an_event_names_its_transaction,
                 namespaces_and_agents_are_listed,
                 a_loop_goes_on_behind_its_last_done_step,
+                steps_with_leading_zeros_are_steps,
                 a_step_that_changes_or_goes_moves_the_resume_point_back,
                 a_prefix_may_be_empty_or_end_in_a_digit,
             ;
@@ -487,6 +494,8 @@ macro_rules! stories {
                 a_childs_sweep_marks_the_doubt_in_its_parent,
                 many_runs_of_one_process_are_swept_together,
                 renewals_move_the_heartbeat,
+                of_two_clones_of_a_process_the_later_one_is_fenced,
+                a_renewal_goes_on_from_any_heartbeat_that_its_process_wrote,
             ;
             reads:
                 what_is_not_there_is_none,
@@ -499,6 +508,7 @@ macro_rules! stories {
                 the_newest_request_is_the_newest_that_was_kept,
                 the_ledger_sums_calls_by_run_model_and_day,
                 the_ledger_adds_up_to_what_budgets_say,
+                a_report_beyond_reason_breaks_no_sum,
                 instances_are_read_as_they_registered,
                 token_keys_outlive_the_process,
             ;
@@ -528,14 +538,17 @@ macro_rules! timed_stories {
             ;
             limits:
                 after_the_wall_time_nothing_is_admitted_and_downtime_counts,
+                a_clock_that_jumped_ahead_ends_no_run_for_good,
                 after_the_wall_time_no_attempt_and_no_loop_begins,
                 a_heartbeat_halts_a_run_whose_wall_time_is_over,
+                a_clock_set_back_gives_no_wall_time_again,
                 raising_the_wall_time_lets_the_run_go_on,
             ;
             budgets:
                 the_next_window_has_room_again,
                 a_call_is_charged_to_the_window_it_was_admitted_under,
                 a_clock_that_goes_back_opens_no_window_again,
+                a_clock_that_jumped_ahead_leaves_no_budget_in_next_years_window,
                 a_retry_in_the_next_window_takes_nothing_over,
                 a_raise_is_the_windows_and_a_set_is_for_good,
             ;

@@ -4,17 +4,21 @@ use std::collections::BTreeMap;
 
 use outlast_core::{
     engine::{
+        call::settle::{Bill, Close},
         run::{end_attempt::Then, register::Register, start::Start},
         state::transaction::Conflicts,
     },
-    envelope::unit::Limits,
+    envelope::unit::{Limits, MOST_PER_CALL},
     journal::{Kind, Role, payload::Payload},
     run::{
         Command, Grpc, PriceFile, Prices, Spec, instance::Identity, masks::Masks, rules::Rules,
         status::Status,
     },
     store::{RunFilter, Sought},
-    words::id::{EnvelopeNo, InstanceNo, RunNo, Seq},
+    words::{
+        id::{EnvelopeNo, InstanceNo, RunNo, Seq},
+        usage::{ServiceTier, Usage},
+    },
 };
 
 use crate::{
@@ -239,6 +243,30 @@ pub fn the_ledger_adds_up_to_what_budgets_say(s: &Stage) {
     assert_eq!(sum(&[refund]), said(&s.envelope(refund)));
     assert_eq!(sum(&runs), said(&crate::budgets::window(s, "team")));
     assert!(lines.iter().all(|l| l.upstream == "openai"), "{lines:?}");
+    for run in runs {
+        let entries = s.store().entries(run, Seq(0), 100).unwrap();
+        let unbacked: i64 = entries.iter().map(|e| e.unbacked().cost()).sum();
+        assert_eq!(lines.iter().filter(|l| l.run == run).map(|l| l.unbacked_nano_usd).sum::<i64>(), unbacked);
+        assert_eq!(unbacked > 0, run == refund, "only the refunded are held by nothing");
+    }
+}
+
+/// Bug: a provider's reports of 2^63 tokens made `spend` fail for the whole store.
+/// Consequence: no account of any run.
+/// Cause: sums of 64 bits overflowed.
+pub fn a_report_beyond_reason_breaks_no_sum(s: &Stage) {
+    let a = s.process("p").claim(s.run("r").create());
+    for text in ["one", "two", "three"] {
+        let seq = a.call(text);
+        let usage = Usage { output: u64::MAX, ..Usage::default() };
+        let (tier, price_hash) = (ServiceTier::Standard, "test".into());
+        let bill = Bill::Usage { usage, tier, cost_nano_usd: i64::MAX, price_hash };
+        a.ask(a.settle(seq, Close::Done(bill))).unwrap();
+    }
+    let lines = s.store().ledger(outlast_core::words::id::Micros(0), FOREVER).unwrap();
+    let most = 3 * MOST_PER_CALL;
+    assert_eq!((lines[0].spent_nano_usd, lines[0].tokens), (most, most));
+    assert_eq!(s.envelope(a.run).spent.cost(), most);
 }
 
 pub fn the_ledger_is_cut_by_time(s: &Stage) {

@@ -94,6 +94,7 @@ impl Admit {
             Choice::Join(seq, instance) => return Ok(Answer::Join { seq, instance }),
             Choice::New { stands_for } => stands_for,
         };
+        guard::unhalt(l, self.actor.run, true, now)?;
         if let Some(refusal) = guard::open_run(l.run(self.actor.run)?)? {
             return Ok(Answer::Refused(refusal));
         }
@@ -110,11 +111,8 @@ impl Admit {
             }
             return Ok(Answer::Refused(refusal));
         }
-        let run = self.actor.run;
-        let lost = stands_for
-            .filter(|&seq| l.entry(run, seq).is_some_and(Entry::is_lost))
-            .or_else(|| doubt::lost_without_retry(l, run, self.match_key));
-        if lost.is_none()
+        let repeats = self.repeats(l, stands_for);
+        if repeats.lost.is_none()
             && let Some(refusal) = self.divergence_refusal(l, now)?
         {
             guard::halt(l, self.actor.run, refusal.clone())?;
@@ -125,8 +123,8 @@ impl Admit {
             // before it are through.
             return Ok(Answer::Wait { refusal: Refusal::plain("queued", now) });
         }
-        match Plan::make(self, l, &windows, lost, stands_for, now)? {
-            Plan::Go { cap, inherit } => self.go(l, cap, lost, inherit, stands_for, now),
+        match Plan::make(self, l, &windows, &repeats, now)? {
+            Plan::Go { cap, inherit } => self.go(l, cap, inherit, &repeats, now),
             Plan::Wait(refusal) => Ok(Answer::Wait { refusal }),
             Plan::WaitForOthers(refusal) => {
                 self.wait_for_others(l, &refusal)?;
@@ -137,6 +135,17 @@ impl Admit {
                 Ok(Answer::Refused(refusal))
             }
         }
+    }
+
+    /// Returns what a new call repeats, and its bound: not more than that of a lost try, which was the same request. The
+    /// lost try may have been bound more tightly, by a base that its process knew.
+    fn repeats(&self, l: &Loaded, stands_for: Option<Seq>) -> Repeats {
+        let run = self.actor.run;
+        let lost = stands_for
+            .filter(|&seq| l.entry(run, seq).is_some_and(Entry::is_lost))
+            .or_else(|| doubt::lost_without_retry(l, run, self.match_key));
+        let input = lost.and_then(|seq| l.entry(run, seq)).and_then(|e| e.call.as_ref()?.input_bound);
+        Repeats { lost, stands_for, bound: input.map_or(self.bound, |tokens| self.bound.with_input(tokens)) }
     }
 
     /// Sets the run waiting and notes the budget it waits for. Asking again for the same budget writes nothing.
@@ -203,11 +212,11 @@ impl Admit {
         &self,
         l: &mut Loaded,
         cap: Option<u64>,
-        lost: Option<Seq>,
         inherit: bool,
-        stands_for: Option<Seq>,
+        repeats: &Repeats,
         now: Micros,
     ) -> Result<Answer, Error> {
+        let &Repeats { lost, stands_for, bound } = repeats;
         let implicit_loop = self.is_loop(l, lost, stands_for)?;
         // The windows that the call was weighed against; they exist by now.
         let windows = windows::open(l, self.actor.run, now)?;
@@ -223,8 +232,8 @@ impl Admit {
         }
         let own = run.envelope();
         let held = amounts(match cap {
-            Some(cap) => (self.bound.cost_at(cap), self.bound.tokens_at(cap)),
-            None => self.bound.full(),
+            Some(cap) => (bound.cost_at(cap), bound.tokens_at(cap)),
+            None => bound.full(),
         })
         .with(Unit::Calls, 1);
         let (inherited, inheritances) = match lost.filter(|_| inherit) {
@@ -275,6 +284,7 @@ impl Admit {
                 idempotency_key: self.idempotency_key.clone(),
                 clamped_to: cap,
                 retry_of: lost,
+                input_bound: Some(bound.input_tokens),
                 reserved: Amounts::of(held.cost(), held.tokens()),
                 inherited,
                 inheritances,
@@ -338,6 +348,15 @@ impl Admit {
         a.diverged_untaken = untaken;
         Some(Divergence { untaken })
     }
+}
+
+/// Earlier tries that a new call repeats, and the call's bound.
+pub struct Repeats {
+    /// Lost try whose retry the call is.
+    pub lost: Option<Seq>,
+    /// Entry that was answered with an error, and that the marked retry stands for.
+    pub stands_for: Option<Seq>,
+    pub bound: Bound,
 }
 
 /// Outcome of an admission.

@@ -3,7 +3,7 @@
 use crate::{
     engine::{
         Error,
-        call::admit::Admit,
+        call::admit::{Admit, Repeats},
         loaded::Loaded,
         rule::{doubt, windows},
     },
@@ -13,7 +13,7 @@ use crate::{
     },
     price::Bound,
     run::{Admission, InDoubt},
-    words::id::{EnvelopeNo, Micros, Seq},
+    words::id::{EnvelopeNo, Micros},
 };
 
 /// Largest number of inheritances in a chain of lost calls.
@@ -36,16 +36,16 @@ impl Plan {
         op: &Admit,
         l: &Loaded,
         windows: &[EnvelopeNo],
-        lost: Option<Seq>,
-        stands_for: Option<Seq>,
+        repeats: &Repeats,
         now: Micros,
     ) -> Result<Plan, Error> {
+        let Repeats { lost, stands_for, bound } = repeats;
         let run = l.run(op.actor.run)?;
-        let implicit_loop = op.is_loop(l, lost, stands_for)?;
+        let implicit_loop = op.is_loop(l, *lost, *stands_for)?;
         let others = Amounts::default().with(Unit::Calls, 1).with(Unit::Loops, i64::from(implicit_loop));
-        let full = amounts(op.bound.full()) + others;
+        let full = amounts(bound.full()) + others;
         // The answers of a batch are compared and kept together, so no call of it is clamped.
-        let floor = if run.job.is_some() { full } else { amounts(op.bound.floor()) + others };
+        let floor = if run.job.is_some() { full } else { amounts(bound.floor()) + others };
         let charges = [&run.charges[..], windows].concat();
         let room = Room { l, charges: &charges, own: run.envelope() };
 
@@ -75,7 +75,7 @@ impl Plan {
                 return Ok(Plan::Go { cap: None, inherit: true });
             }
             if room.shortfall(&floor, &inheritable)?.is_none() {
-                let cap = room.largest_cap(&op.bound, &inheritable)?;
+                let cap = room.largest_cap(bound, &inheritable)?;
                 return Ok(Plan::Go { cap, inherit: true });
             }
         }
@@ -85,7 +85,7 @@ impl Plan {
                 return Ok(Plan::Wait(room.says(e, u, full[u], now)?));
             }
         } else if room.shortfall(&floor, &none)?.is_none() {
-            let cap = room.largest_cap(&op.bound, &none)?;
+            let cap = room.largest_cap(bound, &none)?;
             return Ok(Plan::Go { cap, inherit: false });
         }
         match room.shortfall(&floor, &none)? {
@@ -202,5 +202,5 @@ impl Room<'_> {
 }
 
 pub fn amounts((cost, tokens): (crate::words::money::NanoUsd, u64)) -> Amounts {
-    Amounts::of(cost.0, i64::try_from(tokens).unwrap_or(i64::MAX))
+    Amounts::of_call(cost.0, tokens)
 }

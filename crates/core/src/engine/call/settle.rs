@@ -134,7 +134,7 @@ impl Settle {
                     call.tier = *tier;
                     call.price_hash = Some(price_hash.clone());
                 }
-                Amounts::of(*cost_nano_usd, i64::try_from(usage.total()).unwrap_or(i64::MAX))
+                Amounts::of_call(*cost_nano_usd, usage.total())
             }
         }
     }
@@ -158,7 +158,8 @@ impl Settle {
         entry.replayable = state == State::Done && self.answer.is_some();
         if let Some(call) = entry.call.as_mut().filter(|_| late) {
             let why = "its outcome arrived after it was taken for lost".to_owned();
-            call.correction = Some(Correction { at: now, posted: spent, unbacked_nano_usd: 0, why });
+            call.correction =
+                Some(Correction { at: now, posted: spent, unbacked_nano_usd: 0, unbacked_tokens: 0, why });
         }
         for no in doubt::charges(l, self.opening.run, self.opening.seq)? {
             let e = l.envelope_mut(no)?;
@@ -217,11 +218,12 @@ impl Settle {
     fn count(&self, l: &mut Loaded) -> Result<(), Error> {
         let Some(e) = l.entry(self.opening.run, self.opening.seq) else { return Ok(()) };
         let (closed, replayable, scope) = (matches!(e.state, State::Done), e.replayable, e.scope.clone());
-        // Nobody asks again for answers inside a step that is done.
-        let over = within::is_over(l, self.opening.run, self.opening.seq);
+        // Nobody asks again for answers inside a step that is done, nor for two answers of one request.
+        let unasked = within::is_over(l, self.opening.run, self.opening.seq)
+            || doubt::is_answered_before(l, self.opening.run, self.opening.seq);
         let run = l.run_mut(self.opening.run)?;
         run.closed += i64::from(closed);
-        if replayable && !over && scope == iteration_scope(run.iteration) {
+        if replayable && !unasked && scope == iteration_scope(run.iteration) {
             run.answers += 1;
             for outer in within::around(l, self.opening.run, self.opening.seq) {
                 if let Some(e) = l.entry_mut(self.opening.run, outer) {

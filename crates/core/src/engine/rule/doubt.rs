@@ -3,7 +3,7 @@
 use crate::{
     engine::{Error, loaded::Loaded},
     envelope::unit::{Amounts, Unit},
-    journal::{Correction, Entry, Kind, State},
+    journal::{CallDetail, Correction, Entry, Kind, State},
     run::InDoubt,
     words::{
         digest::MatchKey,
@@ -97,17 +97,17 @@ pub fn give_back(l: &mut Loaded, run: RunNo, retry: Seq, held: Amounts) -> Resul
     Ok(())
 }
 
-/// Settles the lost calls behind a retry that settled: each is posted at the retry's cost or the remaining headroom,
-/// whichever is less. Returns the part that no headroom covered, in nano-USD.
-pub fn settle_lost(l: &mut Loaded, run: RunNo, retry: Seq, cost: Amounts, now: Micros) -> Result<i64, Error> {
+/// Settles the lost calls behind a retry that settled at `cost`. Each is posted at its estimate or the remaining
+/// headroom, whichever is less; the rest of the estimate is recorded as unbacked.
+pub fn settle_lost(l: &mut Loaded, run: RunNo, retry: Seq, cost: Amounts, now: Micros) -> Result<(), Error> {
     if l.run(run)?.policy.in_doubt != InDoubt::AsRetry {
-        return Ok(0);
+        return Ok(());
     }
-    let mut unbacked = 0;
     let mut next = behind(l, run, retry);
     while let Some((lost, _)) = next {
-        let entry = entry_mut(l, run, lost)?;
-        if entry.state == State::Unknown {
+        if l.entry(run, lost).is_some_and(Entry::is_lost) {
+            let estimate = estimate(l, run, lost, retry, cost);
+            let entry = entry_mut(l, run, lost)?;
             let held = std::mem::take(&mut entry.held);
             let charges = charges(l, run, lost)?;
             for &no in &charges {
@@ -115,12 +115,11 @@ pub fn settle_lost(l: &mut Loaded, run: RunNo, retry: Seq, cost: Amounts, now: M
                 e.resolve_doubt(&held);
                 e.release(&held);
             }
-            let posted = headroom(l, &charges, cost)?;
+            let posted = headroom(l, &charges, estimate)?;
             for &no in &charges {
                 l.envelope_mut(no)?.post(&posted);
             }
-            let missing = cost.cost() - posted.cost();
-            unbacked += missing;
+            let missing = estimate - posted;
             let entry = entry_mut(l, run, lost)?;
             entry.state = State::Failed;
             entry.spent += posted;
@@ -128,14 +127,32 @@ pub fn settle_lost(l: &mut Loaded, run: RunNo, retry: Seq, cost: Amounts, now: M
                 call.correction = Some(Correction {
                     at: now,
                     posted,
-                    unbacked_nano_usd: missing,
+                    unbacked_nano_usd: missing.cost(),
+                    unbacked_tokens: missing.tokens(),
                     why: format!("lost; charged as its retry, entry {retry}"),
                 });
             }
         }
         next = behind(l, run, lost);
     }
-    Ok(unbacked)
+    Ok(())
+}
+
+/// Returns what a lost call is charged when a retry of it settled at `cost`: the same or, where the retry's answer was
+/// cut off at a lower cap than the lost call had, the lost call's own bound.
+fn estimate(l: &Loaded, run: RunNo, lost: Seq, retry: Seq, cost: Amounts) -> Amounts {
+    let call = |seq| l.entry(run, seq).and_then(|e| e.call.as_deref());
+    match (call(lost), call(retry)) {
+        (Some(lost), Some(retry)) if is_cut_below(retry, lost) => cost.most(&lost.reserved),
+        _ => cost,
+    }
+}
+
+/// Tells whether the retry was clamped below the lost call's cap, and may have ended there. Without a usage nobody
+/// knows where it ended.
+fn is_cut_below(retry: &CallDetail, lost: &CallDetail) -> bool {
+    let Some(cap) = retry.clamped_to else { return false };
+    lost.clamped_to.is_none_or(|own| cap < own) && retry.usage.is_none_or(|usage| usage.output >= cap)
 }
 
 /// Returns `want`, limited to the room that every envelope has.
@@ -150,6 +167,13 @@ fn headroom(l: &Loaded, charges: &[EnvelopeNo], want: Amounts) -> Result<Amounts
         }
     }
     Ok(least)
+}
+
+/// Tells whether a try of the same request before this one was answered after all.
+pub fn is_answered_before(l: &Loaded, run: RunNo, seq: Seq) -> bool {
+    let earlier = |seq: &Seq| behind(l, run, *seq).map(|(lost, _)| lost);
+    std::iter::successors(earlier(&seq), earlier)
+        .any(|seq| l.entry(run, seq).is_some_and(|e| e.state == State::Done && e.replayable))
 }
 
 /// Returns the lost call that an entry retries, and the amounts it inherited from it.

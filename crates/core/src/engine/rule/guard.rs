@@ -142,6 +142,27 @@ pub fn time_over(l: &Loaded, run: RunNo, unposted_ms: i64, now: Micros) -> Resul
     Ok(None)
 }
 
+/// Lets a run go on whose wall time is not over: the clock that halted it had jumped ahead, and went back since.
+///
+/// `open`: whether an attempt of the run is open.
+pub fn unhalt(l: &mut Loaded, run: RunNo, open: bool, now: Micros) -> Result<(), Error> {
+    if has_wall_time_again(l.run(run)?, l, now)? {
+        shift(l.run_mut(run)?, Event::Raise { open }, now)?;
+    }
+    Ok(())
+}
+
+fn has_wall_time_again(run: &Run, l: &Loaded, now: Micros) -> Result<bool, Error> {
+    let by_wall = run.halt.as_ref().is_some_and(|halt| halt.unit == Some(Unit::WallMs));
+    Ok(run.status == Status::Halted && by_wall && is_in_wall_time(l, run, now)?)
+}
+
+/// Returns whether the run's wall time is not over.
+pub fn is_in_wall_time(l: &Loaded, run: &Run, now: Micros) -> Result<bool, Error> {
+    let limit = l.envelope(run.envelope())?.limits[Unit::WallMs];
+    Ok(limit.is_none_or(|limit| run.wall_ms(now) < limit))
+}
+
 /// Halts the run for `refusal`. A run that is halted already keeps its first reason.
 pub fn halt(l: &mut Loaded, run: RunNo, refusal: Refusal) -> Result<(), Error> {
     let run = l.run_mut(run)?;

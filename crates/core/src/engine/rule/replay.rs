@@ -45,10 +45,8 @@ pub fn choose(l: &Loaded, asked: &Asked<'_>) -> Choice {
         .filter(|e| e.run == asked.run && e.kind == Kind::Call && e.match_key == Some(asked.match_key))
         .collect();
     let lowest = || {
-        matching
-            .iter()
-            .find(|e| is_candidate(l, e, asked.attempt) && !is_taken(e, asked))
-            .and_then(|e| serve(e))
+        let free = || matching.iter().filter(|e| is_candidate(l, e, asked.attempt) && !is_taken(e, asked));
+        free().find(|e| !is_passed_over(&matching, e)).or_else(|| free().next()).and_then(|e| serve(e))
     };
     if !is_marked_retry(&matching, asked) {
         return lowest().unwrap_or(Choice::New { stands_for: None });
@@ -90,6 +88,22 @@ fn is_candidate(l: &Loaded, e: &Entry, attempt: AttemptNo) -> bool {
 
 fn is_taken(e: &Entry, asked: &Asked<'_>) -> bool {
     e.delivered_to == Some(asked.attempt) || asked.taken.contains(&e.seq)
+}
+
+/// Tells whether another try of the entry's request was delivered and the entry was not: a late answer, which its agent
+/// never had. It serves only when nothing else does.
+fn is_passed_over(matching: &[&Entry], e: &Entry) -> bool {
+    let request = last_try(matching, e);
+    e.delivered_to.is_none()
+        && matching.iter().any(|other| {
+            other.state == State::Done && other.delivered_to.is_some() && last_try(matching, other) == request
+        })
+}
+
+/// Returns the last try of the request that the entry is a try of: a lost call and its retry are tries of one request.
+fn last_try(matching: &[&Entry], e: &Entry) -> Seq {
+    let later = |seq: Seq| matching.iter().find(|e| e.seq == seq)?.retried_by.filter(|by| *by > seq);
+    std::iter::successors(Some(e.seq), |seq| later(*seq)).last().unwrap_or(e.seq)
 }
 
 fn same_key(e: &Entry, asked: &Asked<'_>) -> bool {

@@ -167,7 +167,14 @@ impl Bench {
     }
 
     pub fn delivered(&self, run: RunNo, seq: Seq, attempt: AttemptNo) {
-        let mark = Delivered { run, seq, attempt, count: 0, replayed: false };
+        self.mark(Delivered { run, seq, attempt, count: 0, replayed: false });
+    }
+
+    pub fn replayed(&self, run: RunNo, seq: Seq, attempt: AttemptNo) {
+        self.mark(Delivered { run, seq, attempt, count: 0, replayed: true });
+    }
+
+    fn mark(&self, mark: Delivered) {
         self.store.ask(mark, Durability::Lazy).wait().unwrap();
     }
 

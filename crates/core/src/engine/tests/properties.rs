@@ -94,7 +94,6 @@ struct Sent {
 
 struct World {
     b: Bench,
-    in_doubt: InDoubt,
     runs: [(RunNo, Option<Actor>); 2],
     sent: Vec<Sent>,
 }
@@ -111,7 +110,7 @@ impl World {
             let run = b.start(id, limits, Some(parent), policy);
             (run, b.claim(run, b.register()).unwrap())
         });
-        World { b, in_doubt, runs, sent: Vec::new() }
+        World { b, runs, sent: Vec::new() }
     }
 
     fn play(&mut self, m: &Move) {
@@ -143,11 +142,17 @@ impl World {
                 e.call.as_ref().unwrap().digest == Some(crate::words::digest::Digest::of(&[request.prompt]));
             own && answers && same && e.delivered_to != Some(actor.attempt)
         };
-        let lowest = before.iter().find(|e| serves(e)).map(|e| e.seq);
+        let had = |e: &&Entry| {
+            let other = |o: &&Entry| o.state == State::Done && first_try(&before, o) == first_try(&before, e);
+            e.delivered_to.is_some() || !before.iter().filter(other).any(|o| o.delivered_to.is_some())
+        };
+        let free = || before.iter().filter(|e| serves(e));
+        let lowest = free().find(had).or_else(|| free().next()).map(|e| e.seq);
         match self.b.admit(actor, request, &[]) {
-            Ok(Admission::Go { opening: Opening { seq, .. }, cap, .. }) => {
+            Ok(Admission::Go { opening: Opening { seq, .. }, .. }) => {
                 assert_eq!(lowest, None, "bought, although an answer serves");
-                let bound = request.bound().cost_at(cap.unwrap_or(request.cap)).0;
+                // Not the request's own bound: a retry has that of its lost try, where that is lower.
+                let bound = self.b.entry(actor.run, seq).call.unwrap().reserved.cost();
                 self.sent.push(Sent { actor, seq, bound, void: false });
             }
             Ok(Admission::Replay { seq } | Admission::Join { seq, .. }) => {
@@ -195,22 +200,25 @@ impl World {
         self.b.store.inspect(|t, _| t.entries_of(run).cloned().collect())
     }
 
+    /// Returns the cost of the retry as which a lost call was charged, if it was.
+    fn estimate(&self, e: &Entry) -> Option<i64> {
+        let why = &e.call.as_ref()?.correction.as_ref()?.why;
+        let retry = why.strip_prefix("lost; charged as its retry, entry ")?;
+        Some(self.b.entry(e.run, Seq(retry.parse().unwrap())).spent.cost())
+    }
+
     fn check(&self) {
         self.b.check();
         for s in &self.sent {
             let e = self.b.entry(s.actor.run, s.seq);
-            let charged = e.spent.cost() + e.held.cost();
-            let refunded = matches!(e.state, State::Failed | State::Unknown);
-            let free_by_policy = self.in_doubt == InDoubt::Refund && refunded;
-            // The held amount went to the retry, or was posted at the retry's cost: unbacked doubt.
-            let corrected = e.call.as_ref().is_some_and(|c| c.correction.is_some());
-            let lost = e.retried_by.is_some() && (e.state == State::Unknown || corrected);
+            // Nothing in doubt is free: what no envelope holds is told as unbacked, whoever took it over.
+            let told = e.spent.cost() + e.held.cost() + e.unbacked().cost();
+            let can_be = s.bound.min(self.estimate(&e).unwrap_or(s.bound));
             assert!(
-                charged >= s.bound || lost || free_by_policy,
-                "entry {} is {} and charged {charged}, and its truth can be {}",
+                told >= can_be,
+                "entry {} is {} and told at {told}, and its truth can be {can_be}",
                 s.seq,
                 e.state.name(),
-                s.bound
             );
             assert!(!s.void || e.spent.is_zero(), "entry {} is void and charged", s.seq);
             // An open call of a dead instance was swept.
@@ -221,6 +229,12 @@ impl World {
             assert!(e.state != State::Open || live == Some(crate::run::instance::Life::Live));
         }
     }
+}
+
+/// Returns the first try of the request that the entry is a try of.
+fn first_try(entries: &[Entry], e: &Entry) -> Seq {
+    let lost = e.call.as_ref().and_then(|c| c.retry_of);
+    lost.and_then(|seq| entries.iter().find(|e| e.seq == seq)).map_or(e.seq, |lost| first_try(entries, lost))
 }
 
 fn pick(sent: &[Sent], which: usize) -> Option<&Sent> {

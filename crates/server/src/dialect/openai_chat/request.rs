@@ -10,7 +10,10 @@ use crate::dialect::{
 type Result<T> = std::result::Result<T, BadRequest>;
 
 /// Members that bring in charges or models which the table of token prices does not cover.
-const UNPRICED: [&str; 4] = ["web_search_options", "search_parameters", "plugins", "models"];
+const UNPRICED: [&str; 3] = ["search_parameters", "plugins", "models"];
+
+/// Members of `web_search_options` that are billed as any search is.
+const SEARCH_OPTIONS: [&str; 2] = ["search_context_size", "user_location"];
 
 pub(super) fn parse(body: &[u8]) -> Result<Request> {
     let mut parser = Parser::new();
@@ -99,6 +102,16 @@ impl Parser {
                 } else {
                     json.skip()?;
                 }
+            }
+            "web_search_options" if json.kind()? == Kind::Object => {
+                request.search_options = true;
+                self.bytes += json.object(|json, key| {
+                    if !SEARCH_OPTIONS.contains(&key) {
+                        request.note_unpriced(format!("web_search_options.{key}"));
+                    }
+                    self.bytes += json.skip()?.raw;
+                    Ok(())
+                })?;
             }
             _ if UNPRICED.contains(&key) => {
                 if json.kind()? != Kind::Null {

@@ -63,8 +63,9 @@ fn tiers_select_a_column_or_are_named_as_unpriced() {
 #[test]
 fn what_token_prices_do_not_cover_is_named() {
     for (members, unpriced, references) in [
-        (r#","web_search_options":{}"#, Some("web_search_options"), true),
         (r#","web_search_options":null"#, None, false),
+        (r#","web_search_options":{"search_context_size":"high"}"#, None, false),
+        (r#","web_search_options":{"search_type":"pro"}"#, Some("web_search_options.search_type"), false),
         (r#","modalities":["text","audio"]"#, Some("modalities other than text"), false),
         (r#","modalities":["text"]"#, None, false),
         (r#","tools":[{"type":"function","function":{"name":"f"}},{"type":"custom"}]"#, None, false),
