@@ -21,7 +21,7 @@ use outlast_core::{
         id::{Micros, RunId},
     },
 };
-use outlast_store::{Options, open};
+use outlast_store::{Options, STORE_WAIT, open};
 
 use crate::{
     bed::BEGINNING,
@@ -238,7 +238,13 @@ fn a_commit_to_files_that_went_meanwhile_is_not_acknowledged() {
     let path = directory.path().join("outlast.db");
     let clock = Arc::new(Saboteur { clock: ManualClock::new(BEGINNING), act: Mutex::new(None) });
     let entropy = Arc::new(SeededEntropy::new(7));
-    let options = Options { clock: clock.clone(), entropy, create: true, durability: Default::default() };
+    let options = Options {
+        clock: clock.clone(),
+        entropy,
+        create: true,
+        durability: Default::default(),
+        store_wait: STORE_WAIT,
+    };
     let store = open(place(&path), options).unwrap();
     start(&*store, "kept").unwrap();
     let taken = path.clone();
