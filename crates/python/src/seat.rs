@@ -236,7 +236,11 @@ impl Seat {
             Word::GoOn => "go on",
             Word::Stop => "stop",
             Word::Lost => "lost",
-            Word::Away => "away",
+            Word::Away => {
+                // A store that vanished takes no heartbeat either, and does not come back.
+                core.store.check().map_err(Failure::from)?;
+                "away"
+            }
         })
     }
 

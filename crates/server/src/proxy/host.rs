@@ -132,8 +132,9 @@ impl Host {
     /// Waits until this process may open new work. A process that could not renew for a whole lease holds its calls, for
     /// others may have declared it dead.
     ///
-    /// Errors: 503 when the store was away for `store_wait`.
+    /// Errors: 503 when the store was away for `store_wait`, and at once when it vanished.
     pub async fn opening(&self) -> Result<(), Refusal> {
+        self.store.check()?;
         let may_open = tokio::time::timeout(self.config.store_wait, self.node.opening());
         may_open.await.map_err(|_| {
             let waited_s = self.config.store_wait.as_secs_f64();

@@ -262,6 +262,28 @@ async fn a_settlement_that_takes_too_long_is_an_error_to_its_client_and_counts_a
     assert!(Api::Chat.says("slow").retry(1).to(&server).await.is_replayed());
 }
 
+/// Bug: a server whose store had vanished could not renew either, and held its calls as for a store that is away.
+/// Consequence: each call hung for a minute and was then invited to come again.
+/// Cause: a store that comes back and one that does not looked alike.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_store_vanished_refuses_its_calls_at_once() {
+    let rig = Rig::new(mock::Options::default()).await;
+    let server = rig.serve().await;
+    Api::Chat.says("before").to(&server).await.ok();
+    std::fs::remove_file(rig.path()).unwrap();
+    server.node.renew(Vec::new()).await.unwrap_err();
+    rig.clock.advance_ms(LEASE_MS as i64);
+    let refused = Api::Chat.says("after").to(&server).await;
+    assert_eq!(
+        (refused.status.as_u16(), refused.code()),
+        (503, "store_vanished".into()),
+        "{}",
+        refused.text()
+    );
+    assert_eq!(refused.header("x-should-retry"), Some("false"));
+    assert_eq!(rig.mock.paid(), 1);
+}
+
 /// Bug: a server that could not renew its heartbeat went on taking calls.
 /// Consequence: it worked for runs that others had taken over, while its clients hung without a word.
 /// Cause: a failed renewal was a warning in the log.

@@ -32,10 +32,19 @@ pub fn writer(path: &Path, create: bool) -> Result<(StoreFile, Connection), Erro
             rusqlite::version()
         )));
     }
-    if !path.try_exists().map_err(|e| open_error(e.to_string()))? {
-        if !create {
-            return Err(open_error("there is no such file".into()));
-        }
+    let exists = path.try_exists().map_err(|e| open_error(e.to_string()))?;
+    if !exists && !create {
+        return Err(open_error("there is no such file".into()));
+    }
+    // Checked for the sake of a clear message: SQLite calls this a read-only database.
+    let directory = directory(path);
+    if directory.exists() {
+        rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| {
+            let why = std::io::Error::from(e);
+            open_error(format!("its directory cannot be written, and the log is kept there: {why}"))
+        })?;
+    }
+    if !exists {
         refuse_orphans(path)?;
         make(path)?;
     }
@@ -49,7 +58,7 @@ pub fn writer(path: &Path, create: bool) -> Result<(StoreFile, Connection), Erro
             ),
         });
     }
-    // Checked for the sake of a clear message: SQLite would silently open the file read-only. `access` is used rather
+    // Checked for the same reason: SQLite would silently open the file read-only. `access` is used rather
     // than opening the file, since closing any descriptor of it would drop the POSIX locks that another handle of
     // this process holds.
     rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK)
@@ -124,6 +133,10 @@ fn wait_for_lock(tries: i32) -> bool {
     tries < 30_000
 }
 
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Refuses to create a store beside the log of a missing one. SQLite would take the log for the new store's.
 fn refuse_orphans(path: &Path) -> Result<(), Error> {
     for suffix in ["-wal", "-shm"] {
@@ -148,7 +161,7 @@ fn refuse_orphans(path: &Path) -> Result<(), Error> {
 /// with the final name is never an interrupted creation.
 fn make(path: &Path) -> Result<(), Error> {
     let failed = |e: std::io::Error| Error::Open { place: path.display().to_string(), why: e.to_string() };
-    let directory = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory(path);
     if !directory.exists() {
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
     }

@@ -22,7 +22,10 @@ use outlast_core::{
 use outlast_store::{FORMAT, OLDEST, sqlite::MIN_SQLITE};
 use rusqlite::Connection;
 
-use crate::beds::{open_at, place};
+use crate::{
+    beds::{open_at, place},
+    child,
+};
 
 fn directory() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -188,6 +191,34 @@ fn a_place_that_cannot_be_is_named() {
     let error = open_at(place(&path.join("outlast.db")), true).map(|_| ()).unwrap_err();
     assert_eq!(error.code(), "store_open");
     assert!(error.to_string().contains(place(&path)), "{error}");
+}
+
+// Bug: a store in a directory that could not be written was said to have failed, and to be started again when the disk
+// works.
+// Consequence: people looked at a disk that worked.
+// Cause: SQLite says "attempt to write a readonly database" where it cannot create its log.
+#[test]
+fn a_directory_that_cannot_be_written_is_told() {
+    let name = "sqlite_file::a_directory_that_cannot_be_written_is_told";
+    let Some(directory) = child::part() else {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let played = child::command(&child::argv(name), place(directory.path())).status().unwrap();
+        return assert!(played.success(), "{played}");
+    };
+    // Root may write everywhere. SAFETY: this process has nothing else to do.
+    unsafe { libc::setuid(65534) };
+    let inner = Path::new(&directory).join("inner");
+    fs::create_dir(&inner).unwrap();
+    let path = inner.join("outlast.db");
+    create_runs(&open_at(place(&path), true).unwrap(), 1);
+    fs::set_permissions(&inner, fs::Permissions::from_mode(0o555)).unwrap();
+    for (path, create) in [(&path, false), (&path, true), (&inner.join("new.db"), true)] {
+        let error = refused_and_unchanged(path, create, "store_open");
+        assert!(error.to_string().contains("its directory cannot be written"), "{error}");
+    }
+    fs::set_permissions(&inner, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(open_at(place(&path), false).unwrap().run_no(&RunId::new("r0").unwrap()).unwrap().is_some());
 }
 
 /// Bytes this thread has read from files.

@@ -21,7 +21,7 @@ use outlast_core::{
         id::{Micros, RunId},
     },
 };
-use outlast_store::{Options, open};
+use outlast_store::{Options, STORE_WAIT, open};
 
 use crate::{
     bed::BEGINNING,
@@ -243,7 +243,7 @@ fn a_commit_to_files_that_went_meanwhile_is_not_acknowledged() {
         entropy,
         create: true,
         durability: Default::default(),
-        store_wait: outlast_store::STORE_WAIT,
+        store_wait: STORE_WAIT,
     };
     let store = open(place(&path), options).unwrap();
     start(&*store, "kept").unwrap();
