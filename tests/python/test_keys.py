@@ -214,6 +214,18 @@ def test_an_input_of_a_generator_that_has_no_key_is_told(home):
         list(outlast.resume_or_start("g", home / "g.jsonl", read, ([keyed.Shown("a"), keyed.Plain("b")],)))
 
 
+def test_the_clients_of_providers_are_no_input():
+    """They are made anew in each life, and handed to steps: recorded stores know them by their class."""
+    import anthropic
+    import openai
+    from google import genai
+
+    made = [openai.OpenAI(api_key="k"), openai.AsyncOpenAI(api_key="k"), anthropic.Anthropic(api_key="k"), genai.Client(api_key="k")]
+    assert [json.loads(identity((client,), {})) for client in made] == [
+        [["openai.OpenAI"]], [["openai.AsyncOpenAI"]], [["anthropic.Anthropic"]], [["google.genai.client.Client"]],
+    ]  # fmt: skip
+
+
 def test_a_client_of_the_state_is_known_by_its_place_and_namespace(rt):
     text = lambda *args, **more: identity((outlast.Statehouse(*args, store=rt, **more),), {})
     assert text() == text() == f'[["outlast.state.statehouse.Statehouse", "<outlast.Statehouse {rt.place}>"]]'
